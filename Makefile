@@ -1,0 +1,42 @@
+# Two commands bring it up: `make demo` and `make test`. Everything lives in .venv/.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# uv installs three times as fast as pip but does not read pip's find-links; hand them on when they are set, and
+# otherwise ask for the CPU build of torch, which is all that a machine without a GPU needs.
+UV_LINKS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS))
+UV_ENV := $(if $(UV_LINKS),UV_FIND_LINKS="$(UV_LINKS)",UV_TORCH_BACKEND="$(or $(UV_TORCH_BACKEND),cpu)") $(if $(PIP_CERT),SSL_CERT_FILE="$(PIP_CERT)")
+
+.PHONY: install demo test lint bench clean help
+
+help:
+	@echo "make install   .venv/ with everything (CPU is enough)"
+	@echo "make demo      two models' graphs, how they share a GPU, a stream of jobs on a small cluster"
+	@echo "make test      the whole test suite"
+	@echo "make lint      ruff and mypy"
+	@echo "make bench     the long measurements (see benchmarks/)"
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade uv
+	VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(UV_ENV) $(BIN)/uv pip install --compile-bytecode -e '.[dev]'
+	@touch $@
+
+install: $(VENV)/.installed
+
+demo: install
+	$(BIN)/cotenant demo
+
+test: install
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: install
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

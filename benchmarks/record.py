@@ -1,0 +1,47 @@
+"""One way to write a benchmark's figures down: when, on what, by which command."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from profiling.files import write_json
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, memory and versions: what a figure depends on."""
+    import psutil
+
+    processor = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                processor = line.partition(":")[2].strip()
+                break
+    except OSError:
+        pass
+    return {
+        "processor": processor,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+
+
+def record(name: str, figures: dict[str, Any]) -> Path:
+    """Write `figures` to `benchmarks/results/NAME.json` with date, machine and command, and print where."""
+    command = " ".join(["python", "-m", f"benchmarks.{name}", *sys.argv[1:]])
+    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    path = write_json(
+        RESULTS / f"{name}.json",
+        {"date": today, "machine": machine(), "command": command, "figures": figures},
+    )
+    print(f"written: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+    return path

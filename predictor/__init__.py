@@ -1,0 +1,1 @@
+"""Training, evaluation, calibration, export and registry of the co-location predictor."""

@@ -1,0 +1,126 @@
+"""What a prediction is: for people (`Prediction`) and for policies (`PredictionArrays`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiling.workload import ColocationSet
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A value with its 90 % interval, in the unit that the field's name says."""
+
+    value: float
+    lower: float
+    upper: float
+
+    def to_json(self) -> dict[str, float]:
+        return {"value": self.value, "lower": self.lower, "upper": self.upper}
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPrediction:
+    """One job of a co-location set.
+
+    Attributes:
+        job: its SPEC.
+        solo_step_time_s, step_time_s: seconds per step alone and in the set.
+        slowdown: step time / solo step time, at least 1.
+        throughput_ratio: its inverse.
+        memory_bytes: what the process takes on the device, context included.
+        utilization_ratio: share of the device's time that it gets, 0 to 1.
+        in_domain: whether the job is like those that the predictor learned from.
+    """
+
+    job: str
+    solo_step_time_s: Quantity
+    step_time_s: Quantity
+    slowdown: Quantity
+    throughput_ratio: Quantity
+    memory_bytes: Quantity
+    utilization_ratio: Quantity
+    in_domain: bool
+
+
+_QUANTITIES = (
+    "solo_step_time_s",
+    "step_time_s",
+    "slowdown",
+    "throughput_ratio",
+    "memory_bytes",
+    "utilization_ratio",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """How a co-location set runs, with intervals and reasons."""
+
+    device: str
+    sharing: str
+    model_version: str
+    members: tuple[MemberPrediction, ...]
+    total_memory_bytes: Quantity
+    total_utilization_ratio: Quantity
+    fits: bool
+    reasons: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of `cotenant predict --json` and `POST /v1/predict`."""
+        return {
+            "device": self.device,
+            "sharing": self.sharing,
+            "model_version": self.model_version,
+            "members": [
+                {
+                    "job": m.job,
+                    **{name: getattr(m, name).to_json() for name in _QUANTITIES},
+                    "in_domain": m.in_domain,
+                }
+                for m in self.members
+            ],
+            "total_memory_bytes": self.total_memory_bytes.to_json(),
+            "total_utilization_ratio": self.total_utilization_ratio.to_json(),
+            "fits": self.fits,
+            "reasons": list(self.reasons),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionArrays:
+    """Predictions of S sets with up to M members each, as policies use them.
+
+    Attributes:
+        mask: [S, M] True where there is a member; members keep the order of their set.
+        solo_step_time_s, step_time_s, slowdown: [S, M]; 1.0 where masked.
+        memory_bytes: [S, M]; 0.0 where masked.
+        utilization_ratio: [S, M] co-located share; 0.0 where masked.
+        memory_upper_bytes: [S] upper bound of the set's total memory.
+        fits: [S] whether that bound is within the device's memory.
+    """
+
+    mask: Bools
+    solo_step_time_s: Floats
+    step_time_s: Floats
+    slowdown: Floats
+    memory_bytes: Floats
+    utilization_ratio: Floats
+    memory_upper_bytes: Floats
+    fits: Bools
+
+
+class SetPredictor(Protocol):
+    """What a policy needs: the default predictor, a table of measurements (ground truth) or a test double."""
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+        """Predict all `sets` in one call. Raises `UnknownNameError` for an unknown device or model."""
+        ...

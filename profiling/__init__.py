@@ -1,0 +1,1 @@
+"""Models into computation graphs, GPUs into their types, and jobs into measurements."""

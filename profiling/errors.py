@@ -1,0 +1,114 @@
+"""The one error hierarchy: what was expected, what came, what to do.
+
+Every error that a user can cause or cure derives from `CotenantError`. It carries the process exit code (0 done, 1 the
+answer is "no", 2 bad input) and the HTTP status with the RFC 9457 problem type, so that the command line and the
+service report the same failure in the same words.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class CotenantError(Exception):
+    """Base of all errors that are reported to a user in one line.
+
+    Args:
+        detail: what went wrong, in one sentence.
+        expected: what would have been right.
+        got: what came instead.
+        hint: what to do about it.
+    """
+
+    exit_code: ClassVar[int] = 2
+    status: ClassVar[int] = 400
+    slug: ClassVar[str] = "error"
+    title: ClassVar[str] = "Request could not be carried out"
+
+    def __init__(
+        self, detail: str, *, expected: str | None = None, got: Any = None, hint: str | None = None
+    ) -> None:
+        self.detail, self.expected, self.got, self.hint = detail, expected, got, hint
+        super().__init__(self.message)
+
+    @property
+    def message(self) -> str:
+        """The whole story in one line."""
+        text = self.detail.rstrip(".")
+        if self.expected is not None:
+            text += f": expected {self.expected}"
+        if self.got is not None:
+            text += f"{', ' if self.expected is not None else ': '}got {self.got}"
+        if self.hint is not None:
+            text += f". {self.hint.rstrip('.')}"
+        return " ".join(text.split()) + "."
+
+    def problem(self) -> dict[str, Any]:
+        """RFC 9457 problem details (without `instance`, which only the HTTP layer knows)."""
+        body: dict[str, Any] = {
+            "type": f"urn:cotenant:problem:{self.slug}",
+            "title": self.title,
+            "status": self.status,
+            "detail": self.message,
+        }
+        for key in ("expected", "got", "hint"):
+            value = getattr(self, key)
+            if value is not None:
+                body[key] = str(value)
+        return body
+
+
+class InputError(CotenantError):
+    """A value, file or body that is not what it should be."""
+
+    status = 422
+    slug = "bad-input"
+    title = "Input is not what was expected"
+
+
+class UnknownNameError(InputError):
+    """A name (device, model, data set, policy) that is not in its catalogue."""
+
+    status = 404
+    slug = "unknown-name"
+    title = "Name is not known"
+
+
+class UnsafeFileError(InputError):
+    """A file that was refused because of what it could do: its size, depth, or paths outside its folder."""
+
+    slug = "unsafe-file"
+    title = "File was refused"
+
+
+class LimitError(CotenantError):
+    """Something is larger or takes longer than its limit allows."""
+
+    status = 413
+    slug = "over-limit"
+    title = "Over the limit"
+
+
+class InfeasibleError(CotenantError):
+    """The question was understood and the answer is no: it cannot fit, or nothing satisfies the constraints."""
+
+    exit_code = 1
+    status = 409
+    slug = "infeasible"
+    title = "No feasible answer"
+
+
+class ConflictError(CotenantError):
+    """The state has changed since the caller read it."""
+
+    status = 409
+    slug = "conflict"
+    title = "State has changed"
+
+
+class UnavailableError(CotenantError):
+    """Something this call needs is not there now: a device, a driver, a model, the store."""
+
+    status = 503
+    slug = "unavailable"
+    title = "Not available now"

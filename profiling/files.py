@@ -1,0 +1,65 @@
+"""Files that are written whole or not at all, and read with errors that say where they are wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from profiling.errors import InputError
+
+
+def write_whole(path: Path | str, data: bytes | str) -> Path:
+    """Write `data` to `path` so that a reader sees the old file or the new one, never a part.
+
+    The bytes go to a temporary file in the same folder, are synced, and are renamed over the target.
+
+    Raises:
+        OSError: the folder cannot be written to; the target is then unchanged.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data.encode() if isinstance(data, str) else data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        # mkstemp makes files that only their owner may read; give the rights that open() would have given.
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return target
+
+
+def write_json(path: Path | str, value: Any) -> Path:
+    """Write `value` as indented JSON, whole or not at all."""
+    return write_whole(path, json.dumps(value, indent=2, sort_keys=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path | str) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        InputError: the file is missing, is not UTF-8, or is not JSON; with line and column.
+    """
+    source = Path(path)
+    try:
+        return json.loads(source.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"no file at {source}", hint="check the path") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source} is not text", expected="JSON in UTF-8", got=str(error)) from None
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{source} is not whole JSON",
+            expected="one JSON value",
+            got=f"{error.msg} at line {error.lineno}, column {error.colno}",
+            hint="the file may be truncated; fetch it again",
+        ) from None

@@ -1,0 +1,275 @@
+"""`ComputationGraph`: what one training step of a model does, without its weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from profiling.errors import InputError
+from profiling.files import read_json, write_json
+
+GRAPH_FORMAT = "cotenant-graph"
+GRAPH_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of the forward graph, with what its forward and backward cost for the whole batch.
+
+    All counts are for **one** execution; `repeat` says how many equal executions this node stands for.
+
+    Attributes:
+        name: unique within the graph.
+        kind: canonical kind (see `profiling.operators`); an unknown operator keeps its own name.
+        forward_flops, backward_flops: floating-point operations (a multiply-add counts 2).
+        bytes_read, bytes_written: device-memory traffic of the forward pass.
+        backward_bytes: device-memory traffic of the backward pass.
+        parameter_bytes: bytes of the parameters that belong to it (0 where another operator holds them).
+        saved_activation_bytes: bytes kept from forward to backward.
+        output_shape: shape of its (first) output, batch included.
+        dtype: `float32`, `float16`, `bfloat16`, ...
+        module_path: dotted path of the module it ran in; empty at the top.
+        layer_index: atomic layer in module order, the unit of freezing; -1 where it belongs to none.
+        kernel_count: estimated GPU kernels, forward and backward together.
+        tensor_core: whether its shape and type can run on tensor cores.
+        repeat: folded count of equal executions.
+    """
+
+    name: str
+    kind: str
+    forward_flops: float = 0.0
+    backward_flops: float = 0.0
+    bytes_read: float = 0.0
+    bytes_written: float = 0.0
+    backward_bytes: float = 0.0
+    parameter_bytes: float = 0.0
+    saved_activation_bytes: float = 0.0
+    output_shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    module_path: str = ""
+    layer_index: int = -1
+    kernel_count: float = 1.0
+    tensor_core: bool = False
+    repeat: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEdge:
+    """A tensor that `source` makes and `target` uses (indices into `operators`), and its size in bytes."""
+
+    source: int
+    target: int
+    bytes: float
+
+
+@dataclass(frozen=True)
+class ComputationGraph:
+    """Operators and the tensors between them, for one batch size and set of training options.
+
+    Attributes:
+        name: what the user calls the model.
+        operators: in execution order of the forward pass.
+        edges: tensors between operators.
+        layers: names of the atomic layers in module order; `Operator.layer_index` points here.
+        batch_size: samples per step.
+        parameter_count: elements of all distinct parameters.
+        parameter_bytes, gradient_bytes, optimizer_state_bytes: device bytes held through the whole step; gradients and
+            state are those of unfrozen parameters only.
+        optimizer_flops, optimizer_bytes, optimizer_kernels: cost of one optimiser step.
+        activation_bytes: peak live activations of a step.
+        host_input_bytes: bytes that a step copies from host to device.
+        options: precision, optimizer, frozen_prefix, sequence_length, ... as captured.
+        source: `torch`, `export`, `onnx` or `pipedream`.
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+    edges: tuple[TensorEdge, ...] = ()
+    layers: tuple[str, ...] = ()
+    batch_size: int = 1
+    parameter_count: int = 0
+    parameter_bytes: float = 0.0
+    gradient_bytes: float = 0.0
+    optimizer_state_bytes: float = 0.0
+    optimizer_flops: float = 0.0
+    optimizer_bytes: float = 0.0
+    optimizer_kernels: float = 0.0
+    activation_bytes: float = 0.0
+    host_input_bytes: float = 0.0
+    options: dict[str, Any] = field(default_factory=dict)
+    source: str = "torch"
+
+    def __post_init__(self) -> None:
+        count = len(self.operators)
+        for edge in self.edges:
+            if not (0 <= edge.source < count and 0 <= edge.target < count):
+                raise InputError(
+                    f"graph {self.name!r} has an edge to an operator that is not there",
+                    expected=f"indices 0 to {count - 1}",
+                    got=f"{edge.source} -> {edge.target}",
+                )
+
+    def total(self, column: str) -> float:
+        """Sum of a numeric operator column over all executions (folded repeats counted)."""
+        return float(sum(getattr(op, column) * op.repeat for op in self.operators))
+
+    @cached_property
+    def forward_flops(self) -> float:
+        return self.total("forward_flops")
+
+    @cached_property
+    def backward_flops(self) -> float:
+        return self.total("backward_flops")
+
+    @cached_property
+    def step_bytes(self) -> float:
+        """Device-memory traffic of a whole step, optimiser included."""
+        return (
+            self.total("bytes_read")
+            + self.total("bytes_written")
+            + self.total("backward_bytes")
+            + self.optimizer_bytes
+        )
+
+    @cached_property
+    def step_flops(self) -> float:
+        return self.forward_flops + self.backward_flops + self.optimizer_flops
+
+    @cached_property
+    def kernel_count(self) -> float:
+        return self.total("kernel_count") + self.optimizer_kernels
+
+    @cached_property
+    def arithmetic_intensity(self) -> float:
+        """FLOPs per byte of device-memory traffic over a step."""
+        return self.step_flops / self.step_bytes if self.step_bytes else 0.0
+
+    @cached_property
+    def tensor_core_ratio(self) -> float:
+        """Share of FLOPs in shapes and types that tensor cores can run."""
+        flops = [(op.forward_flops + op.backward_flops) * op.repeat for op in self.operators]
+        total = sum(flops)
+        return (
+            sum(f for f, op in zip(flops, self.operators, strict=True) if op.tensor_core) / total
+            if total
+            else 0.0
+        )
+
+    @property
+    def state_bytes(self) -> float:
+        """Parameters, gradients of unfrozen ones and optimiser state: the least a training process holds."""
+        return self.parameter_bytes + self.gradient_bytes + self.optimizer_state_bytes
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 over everything but the display name: equal graphs, equal hash, in every process."""
+        body = self.to_dict()
+        del body["name"]
+        return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    def summary(self) -> dict[str, Any]:
+        """The totals that a person looks at first."""
+        kinds: dict[str, int] = {}
+        for op in self.operators:
+            kinds[op.kind] = kinds.get(op.kind, 0) + op.repeat
+        return {
+            "name": self.name,
+            "hash": self.content_hash,
+            "source": self.source,
+            "batch_size": self.batch_size,
+            "operators": sum(op.repeat for op in self.operators),
+            "nodes": len(self.operators),
+            "edges": len(self.edges),
+            "layers": len(self.layers),
+            "parameter_count": self.parameter_count,
+            "parameter_bytes": self.parameter_bytes,
+            "gradient_bytes": self.gradient_bytes,
+            "optimizer_state_bytes": self.optimizer_state_bytes,
+            "activation_bytes": self.activation_bytes,
+            "forward_flops": self.forward_flops,
+            "backward_flops": self.backward_flops,
+            "step_bytes": self.step_bytes,
+            "kernel_count": self.kernel_count,
+            "arithmetic_intensity": self.arithmetic_intensity,
+            "tensor_core_ratio": self.tensor_core_ratio,
+            "host_input_bytes": self.host_input_bytes,
+            "kinds": dict(sorted(kinds.items(), key=lambda item: -item[1])),
+            "options": self.options,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Column-wise JSON object: small, and quick to read for large graphs."""
+        columns = {f.name: [getattr(op, f.name) for op in self.operators] for f in fields(Operator)}
+        columns["output_shape"] = [list(shape) for shape in columns["output_shape"]]
+        scalars = {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name not in ("operators", "edges", "layers")
+        }
+        return {
+            "format": GRAPH_FORMAT,
+            "version": GRAPH_VERSION,
+            **scalars,
+            "layers": list(self.layers),
+            "operators": columns,
+            "edges": [[e.source, e.target, e.bytes] for e in self.edges],
+        }
+
+    @classmethod
+    def from_dict(cls, body: Any) -> ComputationGraph:
+        """Read what `to_dict` wrote.
+
+        Raises:
+            InputError: not such an object, another version, columns of unequal length, or an edge to nowhere.
+        """
+        if not isinstance(body, dict) or body.get("format") != GRAPH_FORMAT:
+            raise InputError(
+                "not a computation graph",
+                expected=f"an object with format {GRAPH_FORMAT!r}",
+                got=type(body).__name__,
+            )
+        if body.get("version") != GRAPH_VERSION:
+            raise InputError(
+                "graph has another version", expected=str(GRAPH_VERSION), got=body.get("version")
+            )
+        try:
+            columns = dict(body["operators"])
+            columns["output_shape"] = [tuple(int(n) for n in shape) for shape in columns["output_shape"]]
+            names = [f.name for f in fields(Operator)]
+            operators = tuple(
+                Operator(**dict(zip(names, row, strict=True)))
+                for row in zip(*(columns[name] for name in names), strict=True)
+            )
+            edges = tuple(TensorEdge(int(s), int(t), float(b)) for s, t, b in body["edges"])
+            known = {f.name for f in fields(cls)} - {"operators", "edges", "layers"}
+            scalars = {key: body[key] for key in known}
+            return cls(operators=operators, edges=edges, layers=tuple(body["layers"]), **scalars)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                "computation graph is damaged", expected="all columns, of equal length", got=repr(error)
+            ) from None
+
+    def save(self, path: Path | str) -> Path:
+        return write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: Path | str) -> ComputationGraph:
+        return cls.from_dict(read_json(path))
+
+
+def chain(operators: Iterable[Operator], name: str = "chain") -> ComputationGraph:
+    """A graph whose operators follow one another, each handing on what it writes."""
+    ops = tuple(operators)
+    return ComputationGraph(
+        name, ops, tuple(TensorEdge(i, i + 1, op.bytes_written) for i, op in enumerate(ops[:-1]))
+    )
+
+
+def as_rows(graph: ComputationGraph) -> list[dict[str, Any]]:
+    """One dictionary per operator, for tables."""
+    return [asdict(op) for op in graph.operators]

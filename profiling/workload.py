@@ -1,0 +1,210 @@
+"""A training job as everyone here names it: `ZOO_NAME[:key=value,...]`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from profiling.errors import InputError
+
+PRECISIONS = ("fp32", "tf32", "amp", "fp16", "bf16")
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad")
+SHARING_MODES = ("time-slice", "mps", "mig")
+
+
+@dataclass(frozen=True, slots=True)
+class SoloProfile:
+    """What the caller measured of a job that ran alone on the device in question. Every field may be missing.
+
+    Attributes:
+        step_time_s: seconds per optimiser step.
+        memory_bytes: what the process takes on the device, its context included.
+        utilization_ratio: share of time in which a kernel ran, 0 to 1.
+        memory_bandwidth_ratio: share of time in which device memory was read or written, 0 to 1.
+    """
+
+    step_time_s: float | None = None
+    memory_bytes: float | None = None
+    utilization_ratio: float | None = None
+    memory_bandwidth_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("step_time_s", "memory_bytes"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise InputError(f"{name} is out of range", expected="a number above 0", got=value)
+        for name in ("utilization_ratio", "memory_bandwidth_ratio"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                raise InputError(f"{name} is out of range", expected="a ratio from 0 to 1", got=value)
+
+
+_SOLO_KEYS = tuple(f.name for f in fields(SoloProfile))
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A model with its training options; hashable, so that it serves as the key of every cache.
+
+    Attributes:
+        model: a zoo name, `graph:<content hash>` of a registered graph, or (local commands only) a path or
+            `module:factory`.
+        batch_size: samples per step and GPU; None takes the zoo entry's default.
+        sequence_length: tokens per sample where the model has such a thing; None takes the default.
+        precision: `fp32`, `tf32`, `amp` (fp16 autocast), `fp16`, `bf16`.
+        optimizer: one of `OPTIMIZERS`; None takes the zoo entry's default.
+        frozen_prefix: number of first atomic layers that are not trained.
+        gradient_accumulation: forward/backward passes per optimiser step.
+        activation_checkpointing: recompute activations in the backward pass.
+        solo: optional measurements of this job alone.
+    """
+
+    model: str
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    precision: str = "fp32"
+    optimizer: str | None = None
+    frozen_prefix: int = 0
+    gradient_accumulation: int = 1
+    activation_checkpointing: bool = False
+    solo: SoloProfile = field(default_factory=SoloProfile)
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise InputError("a job needs a model", expected="ZOO_NAME[:key=value,...]", got="an empty name")
+        for name, least in (
+            ("batch_size", 1),
+            ("sequence_length", 1),
+            ("frozen_prefix", 0),
+            ("gradient_accumulation", 1),
+        ):
+            value = getattr(self, name)
+            if value is None and name in ("batch_size", "sequence_length"):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < least or value > 10**9:
+                raise InputError(
+                    f"{name} of {self.model} is out of range", expected=f"an integer from {least}", got=value
+                )
+        if self.precision not in PRECISIONS:
+            raise InputError(
+                "precision is not known", expected="one of " + ", ".join(PRECISIONS), got=self.precision
+            )
+        if self.optimizer is not None and self.optimizer not in OPTIMIZERS:
+            raise InputError(
+                "optimizer is not known", expected="one of " + ", ".join(OPTIMIZERS), got=self.optimizer
+            )
+
+    @classmethod
+    def parse(cls, spec: str) -> Workload:
+        """Read a job SPEC.
+
+        >>> Workload.parse("resnet18-cifar:batch_size=64,precision=amp").batch_size
+        64
+
+        Raises:
+            InputError: a key is unknown, given twice, or its value is not of its type or range.
+        """
+        head, _, tail = spec.strip().rpartition(":") if "=" in spec else (spec.strip(), "", "")
+        if "=" in spec and not head:
+            raise InputError("job SPEC has no model", expected="ZOO_NAME[:key=value,...]", got=repr(spec))
+        options: dict[str, Any] = {}
+        for part in filter(None, (p.strip() for p in tail.split(","))):
+            key, equals, text = (p.strip() for p in part.partition("="))
+            if not equals:
+                raise InputError(f"job SPEC {spec!r} has a bad part", expected="key=value", got=repr(part))
+            if key in options:
+                raise InputError(f"job SPEC {spec!r} gives {key} twice", expected="each key once")
+            options[key] = _convert(key, text, spec)
+        return cls.from_mapping({"model": head, **options})
+
+    @classmethod
+    def from_mapping(cls, values: dict[str, Any]) -> Workload:
+        """Build from a JSON object whose keys are the fields of `Workload` and `SoloProfile`.
+
+        `workload` is accepted for `model`. Raises `InputError` as `parse` does.
+        """
+        values = dict(values)
+        if "workload" in values and "model" not in values:
+            values["model"] = values.pop("workload")
+        for key in values:
+            if key != "model" and key not in _KEYS:
+                raise InputError(
+                    f"job option {key!r} is not known", expected="one of " + ", ".join(sorted(_KEYS)), got=key
+                )
+        if not isinstance(values.get("model"), str):
+            raise InputError("a job needs a model", expected="a string 'workload'", got=values.get("model"))
+        numbers = {k: float(v) for k, v in values.items() if k in _SOLO_KEYS and isinstance(v, int | float)}
+        for key in _SOLO_KEYS:
+            if values.get(key) is not None and key not in numbers:
+                raise InputError(f"{key} is not a number", expected="a number", got=repr(values[key]))
+        rest = {k: v for k, v in values.items() if k not in _SOLO_KEYS and v is not None}
+        return cls(**rest, solo=SoloProfile(**numbers))
+
+    def without_solo(self) -> Workload:
+        """The same job with its solo measurements dropped: the key of its graph and of its encoding."""
+        return replace(self, solo=SoloProfile())
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The JSON object that `from_mapping` reads; defaults are left out."""
+        plain: dict[str, Any] = {"workload": self.model}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name not in ("model", "solo") and value != f.default:
+                plain[f.name] = value
+        for key in _SOLO_KEYS:
+            if getattr(self.solo, key) is not None:
+                plain[key] = getattr(self.solo, key)
+        return plain
+
+    def __str__(self) -> str:
+        options = self.to_mapping()
+        name = options.pop("workload")
+        text = ",".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in options.items())
+        return f"{name}:{text}" if text else name
+
+
+_KEYS = {f.name for f in fields(Workload) if f.name not in ("model", "solo")} | set(_SOLO_KEYS)
+_INTEGERS = {"batch_size", "sequence_length", "frozen_prefix", "gradient_accumulation"}
+
+
+def _convert(key: str, text: str, spec: str) -> Any:
+    if key not in _KEYS:
+        raise InputError(
+            f"job SPEC {spec!r} has an unknown key", expected="one of " + ", ".join(sorted(_KEYS)), got=key
+        )
+    try:
+        if key in _INTEGERS:
+            return int(text)
+        if key in _SOLO_KEYS:
+            return float(text)
+    except ValueError:
+        kind = "an integer" if key in _INTEGERS else "a number"
+        raise InputError(f"job SPEC {spec!r}: {key} is not {kind}", expected=kind, got=repr(text)) from None
+    if key == "activation_checkpointing":
+        if text.lower() not in ("true", "false"):
+            raise InputError(f"job SPEC {spec!r}: {key}", expected="true or false", got=repr(text))
+        return text.lower() == "true"
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class ColocationSet:
+    """A device, a sharing mode and the 1..n workloads that run on it at the same time.
+
+    Attributes:
+        device: catalogue name of the GPU type.
+        workloads: members; their order carries no meaning.
+        sharing: `time-slice`, `mps` or `mig`.
+    """
+
+    device: str
+    workloads: tuple[Workload, ...]
+    sharing: str = "time-slice"
+
+    def __post_init__(self) -> None:
+        if not self.workloads:
+            raise InputError("a co-location set is empty", expected="at least one job", got="none")
+        if self.sharing not in SHARING_MODES:
+            raise InputError(
+                "sharing mode is not known", expected="one of " + ", ".join(SHARING_MODES), got=self.sharing
+            )

@@ -1,0 +1,1 @@
+"""Cluster snapshots, placement policies and planners, and the simulator that judges them."""

@@ -1,0 +1,219 @@
+"""`ClusterSnapshot`: nodes, GPUs, what runs where, and the links between them. The input of every policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from profiling.errors import InputError
+from profiling.workload import SHARING_MODES, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A job that runs on a GPU, and how many of its iterations are left (real-valued)."""
+
+    job: Workload
+    iterations_left: float
+    job_id: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.iterations_left >= 0:
+            raise InputError(
+                "iterations_left is out of range", expected="a number from 0", got=self.iterations_left
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU of a node: its catalogue type, how it is shared, and its tenants."""
+
+    id: str
+    device: str
+    sharing: str = "time-slice"
+    tenants: tuple[Tenant, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.sharing not in SHARING_MODES:
+            raise InputError(
+                f"GPU {self.id!r}: sharing mode is not known",
+                expected="one of " + ", ".join(SHARING_MODES),
+                got=self.sharing,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    name: str
+    gpus: tuple[Gpu, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A network link between two nodes (or from a node to its switch), bytes per second in one direction."""
+
+    source: str
+    target: str
+    bandwidth_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    nodes: tuple[Node, ...]
+    links: tuple[Link, ...] = field(default=())
+
+    def gpus(self) -> Iterator[tuple[Node, Gpu]]:
+        """Every GPU with its node, in the snapshot's order."""
+        for node in self.nodes:
+            for gpu in node.gpus:
+                yield node, gpu
+
+    @classmethod
+    def from_mapping(cls, body: Any) -> ClusterSnapshot:
+        """Read the `cluster` object of `POST /v1/place` or of `cluster.yaml` (where `count:` repeats a node).
+
+        Raises:
+            InputError: a field is missing, unknown or of the wrong type; names are not unique.
+        """
+        body = _object(body, "cluster", {"nodes", "links"})
+        nodes: list[Node] = []
+        for index, raw in enumerate(_list(body.get("nodes", []), "cluster.nodes")):
+            where = f"cluster.nodes[{index}]"
+            node = _object(raw, where, {"name", "gpus", "count"})
+            count = node.get("count", 1)
+            if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 100_000:
+                raise InputError(
+                    f"{where}.count is out of range", expected="an integer from 1 to 100000", got=count
+                )
+            name = node.get("name", f"node-{index}")
+            if not isinstance(name, str) or not name:
+                raise InputError(f"{where}.name", expected="a string that is not empty", got=name)
+            gpus = _gpus(node.get("gpus", []), where)
+            if count == 1:
+                nodes.append(Node(name, gpus))
+            else:
+                nodes.extend(Node(f"{name}-{copy}", gpus) for copy in range(count))
+        if len({node.name for node in nodes}) != len(nodes):
+            raise InputError("cluster.nodes: names are not unique", expected="each node name once")
+        links = []
+        for index, raw in enumerate(_list(body.get("links") or [], "cluster.links")):
+            link = _object(raw, f"cluster.links[{index}]", {"source", "target", "bandwidth_bytes_per_s"})
+            try:
+                links.append(
+                    Link(str(link["source"]), str(link["target"]), float(link["bandwidth_bytes_per_s"]))
+                )
+            except (KeyError, TypeError, ValueError) as error:
+                raise InputError(
+                    f"cluster.links[{index}]",
+                    expected="source, target, bandwidth_bytes_per_s",
+                    got=repr(error),
+                ) from None
+        return cls(tuple(nodes), tuple(links))
+
+    @classmethod
+    def load(cls, path: Path | str) -> ClusterSnapshot:
+        """Read a `cluster.yaml`."""
+        import yaml
+
+        source = Path(path)
+        try:
+            body = yaml.safe_load(source.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InputError(
+                f"no cluster file at {source}", expected="a YAML file with nodes", hint="check the path"
+            ) from None
+        except (UnicodeDecodeError, yaml.YAMLError) as error:
+            raise InputError(
+                f"{source} is not YAML", expected="a mapping with nodes", got=" ".join(str(error).split())
+            ) from None
+        return cls.from_mapping(body)
+
+    def to_mapping(self) -> dict[str, Any]:
+        return {
+            "nodes": [
+                {
+                    "name": node.name,
+                    "gpus": [
+                        {
+                            "id": gpu.id,
+                            "device": gpu.device,
+                            "sharing": gpu.sharing,
+                            "tenants": [
+                                {"job": tenant.job.to_mapping(), "iterations_left": tenant.iterations_left}
+                                | ({"job_id": tenant.job_id} if tenant.job_id else {})
+                                for tenant in gpu.tenants
+                            ],
+                        }
+                        for gpu in node.gpus
+                    ],
+                }
+                for node in self.nodes
+            ],
+            "links": [
+                {"source": k.source, "target": k.target, "bandwidth_bytes_per_s": k.bandwidth_bytes_per_s}
+                for k in self.links
+            ],
+        }
+
+
+def job_from(value: Any) -> Workload:
+    """A job as HTTP bodies and YAML give it: a SPEC string or an object."""
+    if isinstance(value, str):
+        return Workload.parse(value)
+    if isinstance(value, dict):
+        return Workload.from_mapping(value)
+    raise InputError(
+        "a job is neither SPEC nor object",
+        expected='"NAME:key=value" or {"workload": ...}',
+        got=type(value).__name__,
+    )
+
+
+def _gpus(raw: Any, where: str) -> tuple[Gpu, ...]:
+    gpus: list[Gpu] = []
+    for index, item in enumerate(_list(raw, f"{where}.gpus")):
+        place = f"{where}.gpus[{index}]"
+        gpu = _object(item, place, {"id", "device", "sharing", "tenants", "count"})
+        if not isinstance(gpu.get("device"), str):
+            raise InputError(f"{place}.device is missing", expected="a catalogue name", got=gpu.get("device"))
+        tenants = []
+        for number, one in enumerate(_list(gpu.get("tenants") or [], f"{place}.tenants")):
+            tenant = _object(one, f"{place}.tenants[{number}]", {"job", "iterations_left", "job_id"})
+            left = tenant.get("iterations_left")
+            if not isinstance(left, int | float) or isinstance(left, bool):
+                raise InputError(f"{place}.tenants[{number}].iterations_left", expected="a number", got=left)
+            tenants.append(Tenant(job_from(tenant.get("job")), float(left), str(tenant.get("job_id", ""))))
+        count = gpu.get("count", 1)
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 1024:
+            raise InputError(
+                f"{place}.count is out of range", expected="an integer from 1 to 1024", got=count
+            )
+        for _ in range(count):
+            identifier = str(gpu["id"]) if "id" in gpu and count == 1 else str(len(gpus))
+            gpus.append(Gpu(identifier, gpu["device"], gpu.get("sharing", "time-slice"), tuple(tenants)))
+    if len({g.id for g in gpus}) != len(gpus):
+        raise InputError(f"{where}.gpus: ids are not unique", expected="each GPU id once per node")
+    return tuple(gpus)
+
+
+def _object(value: Any, where: str, known: set[str]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(
+            f"{where} is not an object",
+            expected="fields " + ", ".join(sorted(known)),
+            got=type(value).__name__,
+        )
+    for key in value:
+        if key not in known:
+            raise InputError(
+                f"{where} has an unknown field", expected="one of " + ", ".join(sorted(known)), got=key
+            )
+    return value
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise InputError(f"{where} is not a list", expected="a list", got=type(value).__name__)
+    return value

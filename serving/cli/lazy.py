@@ -1,0 +1,75 @@
+"""A command group whose members are imported when they are called or when their own help is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import typer.core
+import typer.main
+
+# name: (module under serving.cli, short help for the list). A module has either `app` (a group) or `command` (a
+# function). The list is here and not in the modules, because reading it must not import them.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("demo", "Two models' graphs, how they share a GPU, a stream of jobs on a small cluster."),
+    "zoo": ("zoo", "The models that come with the project: list, check."),
+    "capture": ("capture", "Turn a model into its computation graph."),
+    "devices": ("devices", "The GPU types that are known: list, show."),
+    "profile": ("profile", "Measure jobs alone and together on a real device."),
+    "campaign": ("campaign", "Plan and run many measurements, resumable at any kill."),
+    "data": ("data", "Import, describe and check measurements."),
+    "benchmark": ("benchmark", "Run the evaluation protocols."),
+    "train": ("train", "Train the predictor."),
+    "evaluate": ("evaluate", "Score a predictor on measurements."),
+    "predict": ("predict", "Predict how a set of jobs shares a device."),
+    "place": ("place", "Choose a GPU for a job on a cluster."),
+    "simulate": ("simulate", "Run a policy over a trace of jobs."),
+    "compare": ("compare", "Run several policies over one trace."),
+    "plan": ("plan", "Planners: pipeline stages, ring all-reduce."),
+    "serve": ("serve", "Run the REST service."),
+    "models": ("models", "Registered predictors: list, promote, export."),
+    "feedback": ("feedback", "Feed observed step times back."),
+    "report": ("report", "One HTML page of a folder of measurements."),
+}
+
+
+class LazyGroup(typer.core.TyperGroup):
+    """Resolves `COMMANDS` on demand."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name, (module, _) in COMMANDS.items() if _exists(module)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS or not _exists(COMMANDS[cmd_name][0]):
+            return super().get_command(ctx, cmd_name)
+        module = importlib.import_module(f"serving.cli.{COMMANDS[cmd_name][0]}")
+        if hasattr(module, "app"):
+            command: Any = typer.main.get_group(module.app)
+        else:
+            single = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False)
+            single.command(name=cmd_name, **getattr(module, "SETTINGS", {}))(module.command)
+            command = typer.main.get_command(single)
+        command.name = cmd_name
+        return command
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from rich.console import Console
+        from rich.table import Table
+
+        console = Console()
+        console.print(f"\n[bold]Usage:[/] {ctx.command_path} COMMAND [ARGS]...\n")
+        console.print(" Predict how deep-learning jobs share a GPU, and place them by it.")
+        console.print(
+            " Start with [bold]cotenant demo[/]. Every command has its own --help with an example.\n"
+        )
+        table = Table(show_header=False, box=None, padding=(0, 2))
+        for name in self.list_commands(ctx):
+            table.add_row(f"[cyan]{name}[/]", COMMANDS[name][1])
+        console.print(table)
+        console.print("\n Exit codes: 0 done, 1 the answer is no, 2 bad input.\n")
+
+
+def _exists(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(f"serving.cli.{module}") is not None

@@ -1,0 +1,45 @@
+"""The `cotenant` command.
+
+Groups and commands live in one file each and are imported only when they are called, so that `--help` answers at once
+although torch takes seconds to import.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from profiling.errors import CotenantError
+from serving.cli.lazy import LazyGroup
+
+app = typer.Typer(
+    cls=LazyGroup,
+    name="cotenant",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Predict how deep-learning jobs share a GPU, and place them by it.\n\n"
+    "Start with `cotenant demo`. Every command has its own `--help` with an example.",
+)
+
+
+@app.callback()
+def _root() -> None:
+    """Keeps the group a group."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command; a `CotenantError` becomes one line on stderr and its exit code."""
+    try:
+        app(args=arguments)
+    except CotenantError as error:
+        print(f"cotenant: {error.message}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except BrokenPipeError:
+        raise SystemExit(141) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""Where the public measurements are, for tests that read them; they never travel with the project."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def shared_data(*parts: str) -> Path:
+    """Path of a public measurement beside the checkout, or skip the test with the reason.
+
+    `COTENANT_SHARED_DATA` names another place.
+    """
+    root = Path(
+        os.environ.get("COTENANT_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")
+    )
+    path = root.joinpath(*parts)
+    if not path.exists():
+        pytest.skip(f"public measurements are not here: {'/'.join(parts) or 'data'} (see docs/data.md)")
+    return path
