@@ -1,0 +1,15 @@
+"""GPU types by their public numbers: a catalogue, a user's own, and what this machine has."""
+
+from profiling.devices.catalogue import get_device, list_devices, load_device_file
+from profiling.devices.discovery import discover, discover_cpu, discover_gpus
+from profiling.devices.spec import DeviceSpec
+
+__all__ = [
+    "DeviceSpec",
+    "discover",
+    "discover_cpu",
+    "discover_gpus",
+    "get_device",
+    "list_devices",
+    "load_device_file",
+]

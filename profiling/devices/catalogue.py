@@ -1,0 +1,129 @@
+"""The catalogue of device types, and a user's own from YAML files."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from dataclasses import MISSING, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from profiling.devices.spec import DeviceSpec
+from profiling.errors import InputError, UnavailableError, UnknownNameError
+
+ENVIRONMENT = "COTENANT_DEVICES"
+"""Names YAML files of further device types, separated as PATH is."""
+
+_FIELDS = {f.name: f for f in fields(DeviceSpec) if f.name != "name"}
+_TEXT = {"vendor", "architecture", "compute_capability", "source"}
+
+
+@lru_cache(maxsize=1)
+def _catalogue() -> dict[str, DeviceSpec]:
+    path = Path(__file__).with_name("catalogue.toml")
+    with path.open("rb") as stream:
+        return {name: device_from_mapping(name, row, path) for name, row in tomllib.load(stream).items()}
+
+
+def list_devices() -> list[DeviceSpec]:
+    """All known device types: the catalogue, then those of the files that `COTENANT_DEVICES` names."""
+    known = dict(_catalogue())
+    for path in filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)):
+        known.update({spec.name: spec for spec in load_device_file(path)})
+    return list(known.values())
+
+
+def get_device(name: str) -> DeviceSpec:
+    """The device type of that catalogue name.
+
+    Raises:
+        UnknownNameError: no such type; the message names the nearest ones.
+    """
+    known = {spec.name: spec for spec in list_devices()}
+    key = name.strip().lower().replace("_", "-").replace(" ", "-")
+    if key in known:
+        return known[key]
+    near = difflib.get_close_matches(key, known, n=3, cutoff=0.5) or sorted(known)
+    raise UnknownNameError(
+        f"device {name!r} is not in the catalogue",
+        expected="one of " + ", ".join(near),
+        hint=f"`cotenant devices list` shows all; add your own by a YAML file named in {ENVIRONMENT}",
+    )
+
+
+def load_device_file(path: Path | str) -> list[DeviceSpec]:
+    """Read device types from YAML: `{name: {field of DeviceSpec: value, ...}, ...}`.
+
+    Fields that have no value are 0, empty, or (`vendor`) `custom`; `sm_count`, `clock_hz`, `fp32_flops`,
+    `memory_bytes` and `memory_bandwidth_bytes_per_s` must be given.
+
+    Raises:
+        InputError: no such file, not YAML, a field that is unknown, missing or not of its type.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise UnavailableError(
+            "reading a device file needs PyYAML", hint="pip install pyyaml, or use the catalogue"
+        ) from None
+    source = Path(path)
+    try:
+        body = yaml.safe_load(source.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"device file {source} cannot be read", got=str(error.strerror)) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"device file {source} is not YAML", got=str(error)) from None
+    if not isinstance(body, dict) or not all(isinstance(row, dict) for row in body.values()):
+        raise InputError(
+            f"device file {source} has another form",
+            expected="name: {sm_count: ..., clock_hz: ..., ...}",
+            got=type(body).__name__,
+        )
+    return [device_from_mapping(str(name), row, source) for name, row in body.items()]
+
+
+def device_from_mapping(name: str, row: dict[str, Any], where: object = "") -> DeviceSpec:
+    """Build a device type from plain values.
+
+    Raises:
+        InputError: a field is unknown, missing or not of its type.
+    """
+    unknown = sorted(set(row) - set(_FIELDS))
+    if unknown:
+        raise InputError(
+            f"device {name!r} in {where} has an unknown field",
+            expected="fields " + ", ".join(_FIELDS),
+            got=unknown[0],
+        )
+    values: dict[str, Any] = {"vendor": "custom", "source": str(where)}
+    for key, field in _FIELDS.items():
+        if key in row:
+            values[key] = _value(name, key, row[key], where)
+        elif key in _TEXT:
+            values.setdefault(key, "")
+        elif field.default is MISSING:
+            values[key] = 0
+    return DeviceSpec(name=name.strip().lower(), **values)
+
+
+def _value(name: str, key: str, value: Any, where: object) -> Any:
+    if key in _TEXT:
+        return str(value)
+    if key == "mig_profiles":
+        if isinstance(value, list | tuple):
+            return tuple(str(item) for item in value)
+    elif not isinstance(value, bool):
+        # YAML 1.1 reads 35.6e12 as text, because it wants a sign in the exponent.
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = float("nan")
+        if 0 <= number < float("inf"):
+            return int(number) if key == "sm_count" else number
+    raise InputError(
+        f"device {name!r} in {where}: {key} is not of its type",
+        expected="a list" if key == "mig_profiles" else "a number from 0",
+        got=repr(value),
+    )

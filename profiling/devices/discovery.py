@@ -1,0 +1,210 @@
+"""What this machine has: GPUs by NVML, the CPU by the operating system."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from profiling.devices.catalogue import list_devices
+from profiling.devices.spec import DeviceSpec
+from profiling.errors import UnavailableError
+
+_CORES_PER_SM = {
+    (3, 7): 192,
+    (6, 0): 64,
+    (6, 1): 128,
+    (7, 0): 64,
+    (7, 5): 64,
+    (8, 0): 64,
+    (8, 6): 128,
+    (8, 9): 128,
+    (9, 0): 128,
+}
+_ARCHITECTURES = {
+    3: "kepler",
+    5: "maxwell",
+    6: "pascal",
+    7: "volta",
+    8: "ampere",
+    9: "hopper",
+    10: "blackwell",
+}
+
+
+def discover() -> list[DeviceSpec]:
+    """The GPUs of this machine, if NVML finds any, then its CPU."""
+    try:
+        gpus = discover_gpus()
+    except UnavailableError:
+        gpus = []
+    return [*gpus, discover_cpu()]
+
+
+def discover_gpus() -> list[DeviceSpec]:
+    """One type per NVIDIA GPU of this machine, in NVML's order.
+
+    A GPU of the catalogue gets its rates from there, with memory and link as found; for another one they follow from
+    SM count, clock and bus width.
+
+    Raises:
+        UnavailableError: no NVML library, no driver, or no GPU.
+    """
+    try:
+        import pynvml
+    except ImportError:
+        raise UnavailableError("NVML is not installed", hint="pip install nvidia-ml-py") from None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise UnavailableError(
+            "no NVIDIA driver answers on this machine",
+            got=str(error),
+            hint="run where nvidia-smi works, or name a device of the catalogue",
+        ) from None
+    try:
+        found = [
+            _gpu(pynvml, pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())
+        ]
+    finally:
+        pynvml.nvmlShutdown()
+    if not found:
+        raise UnavailableError(
+            "the NVIDIA driver sees no GPU", hint="check CUDA_VISIBLE_DEVICES and nvidia-smi"
+        )
+    return found
+
+
+def discover_cpu() -> DeviceSpec:
+    """This machine's CPU as one device type: usable cores, frequency, memory and last-level cache.
+
+    The peak rate is an upper bound from the widest vector unit that the kernel reports; the bandwidth is nominal
+    (two channels of DDR4-3200, 51.2 GB/s), because no interface tells it.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    info = _cpu_info()
+    flags = info.get("flags", info.get("Features", "")).split()
+    flops_per_cycle = 64 if "avx512f" in flags else 32 if "fma" in flags else 16
+    clock_hz = _cpu_clock_hz(info)
+    rate = cores * clock_hz * flops_per_cycle
+    return DeviceSpec(
+        name="cpu",
+        vendor=info.get("vendor_id", platform.machine()),
+        architecture=info.get("model name", platform.processor() or platform.machine()),
+        compute_capability="",
+        sm_count=cores,
+        clock_hz=clock_hz,
+        fp32_flops=rate,
+        tf32_flops=0.0,
+        fp16_flops=0.0,
+        bf16_flops=0.0,
+        memory_bytes=_memory_bytes(),
+        memory_bandwidth_bytes_per_s=51.2e9,
+        l2_bytes=_last_level_cache_bytes(),
+        pcie_bytes_per_s=51.2e9,
+        source="discovered on this machine; peak from vector width, bandwidth nominal",
+    )
+
+
+def _gpu(nvml: Any, handle: Any) -> DeviceSpec:
+    title = nvml.nvmlDeviceGetName(handle)
+    title = title.decode() if isinstance(title, bytes) else title
+    memory_bytes = float(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
+    clock_hz = 1e6 * nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
+    source = f"NVML: {title}"
+    known = match_catalogue(title, memory_bytes)
+    if known is not None:
+        return replace(known, memory_bytes=memory_bytes, source=f"{source}; rates: {known.source}")
+    cores_per_sm = _CORES_PER_SM.get(capability, 128)
+    cores = nvml.nvmlDeviceGetNumGpuCores(handle)
+    rate = 2.0 * cores * clock_hz
+    memory_clock_hz = 1e6 * nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)
+    bus_bits = _or_zero(nvml, lambda: nvml.nvmlDeviceGetMemoryBusWidth(handle)) or 256
+    generation = _or_zero(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)) or 3
+    width = _or_zero(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)) or 16
+    has_tensor_cores = capability >= (7, 0)
+    return DeviceSpec(
+        name="-".join(title.lower().removeprefix("nvidia ").split()),
+        vendor="nvidia",
+        architecture="turing"
+        if capability == (7, 5)
+        else "ada"
+        if capability == (8, 9)
+        else _ARCHITECTURES.get(capability[0], ""),
+        compute_capability=".".join(map(str, capability)),
+        sm_count=max(1, cores // cores_per_sm),
+        clock_hz=clock_hz,
+        fp32_flops=rate,
+        tf32_flops=2 * rate if capability >= (8, 0) else 0.0,
+        fp16_flops=4 * rate if has_tensor_cores else 0.0,
+        bf16_flops=4 * rate if capability >= (8, 0) else 0.0,
+        memory_bytes=memory_bytes,
+        memory_bandwidth_bytes_per_s=2 * memory_clock_hz * bus_bits / 8,
+        l2_bytes=4 * 2.0**20,
+        pcie_bytes_per_s=0.985e9 * width * 2 ** (generation - 3),
+        source=f"{source}; rates from cores and clocks, L2 nominal",
+    )
+
+
+def match_catalogue(title: str, memory_bytes: float) -> DeviceSpec | None:
+    """The catalogue's row for a product title as NVML reports it: all words of the name, nearest memory."""
+    words = set(title.lower().replace("-", " ").replace("gb", "gb ").split())
+    fits = [
+        spec
+        for spec in list_devices()
+        if spec.vendor == "nvidia"
+        and {w for w in spec.name.split("-") if not w.endswith("gb")} <= words
+        # "RTX 3090 Ti" is not an RTX 3090.
+        and ("ti" in words) == ("ti" in spec.name.split("-"))
+        and "super" not in words
+    ]
+    fits = [spec for spec in fits if abs(spec.memory_bytes - memory_bytes) < 0.15 * spec.memory_bytes]
+    return min(fits, key=lambda spec: abs(spec.memory_bytes - memory_bytes), default=None)
+
+
+def _or_zero(nvml: Any, call: Any) -> int:
+    try:
+        return int(call())
+    except nvml.NVMLError:
+        return 0
+
+
+def _cpu_info() -> dict[str, str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
+    except OSError:
+        return {}
+    return {
+        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())
+    }
+
+
+def _cpu_clock_hz(info: dict[str, str]) -> float:
+    try:
+        khz = Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").read_text(encoding="utf-8")
+        return 1e3 * float(khz)
+    except (OSError, ValueError):
+        return 1e6 * float(info.get("cpu MHz") or 2000.0)
+
+
+def _memory_bytes() -> float:
+    import psutil
+
+    total = float(psutil.virtual_memory().total)
+    # A container's limit is what a process really gets.
+    try:
+        return min(total, float(Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return total
+
+
+def _last_level_cache_bytes() -> float:
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text(encoding="utf-8").strip()
+        unit = {"K": 2**10, "M": 2**20}.get(text[-1:], 1)
+        sizes.append(float(text.rstrip("KM")) * unit)
+    return max(sizes, default=32.0 * 2**20)
