@@ -1,0 +1,64 @@
+"""The links a split job's ring crosses, and how many full-rate flows each link carries without loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from profiling.errors import InputError
+
+Placement = Mapping[int, int]  # server index → GPUs of the job there, all positive
+Link = tuple[str, int]  # ("server", index) or ("leaf", index)
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """Servers under leaf switches under a spine; the default is the paper's network of server uplinks alone.
+
+    A ring that visits servers in index order enters and leaves every server, and every leaf that it spans, once: so it
+    puts one flow on each of those links in each direction. With `rails` network cards per server it runs as many
+    rings side by side as every one of its servers has GPUs for it, up to `rails` (one ring per card).
+
+    Args:
+        servers_per_leaf: servers under one leaf switch; None: one switch for all, no uplinks above the servers.
+        oversubscription: downlink over uplink bandwidth of a leaf, at least 1 (1: a full fat tree).
+        rails: network cards per server, each with the cluster's inter-server bandwidth.
+    """
+
+    servers_per_leaf: int | None = None
+    oversubscription: float = 1.0
+    rails: int = 1
+
+    def __post_init__(self) -> None:
+        if self.servers_per_leaf is not None and self.servers_per_leaf < 1:
+            raise InputError(
+                "fabric.servers_per_leaf", expected="an integer from 1", got=self.servers_per_leaf
+            )
+        if not 1 <= self.oversubscription < float("inf"):
+            raise InputError("fabric.oversubscription", expected="a number from 1", got=self.oversubscription)
+        if self.rails < 1:
+            raise InputError("fabric.rails", expected="an integer from 1", got=self.rails)
+
+    def rings(self, placement: Placement) -> int:
+        """Rings a job runs side by side; its bandwidth is that many flows."""
+        return 1 if self.rails == 1 else min(self.rails, min(placement.values()))
+
+    def links(self, placement: Placement) -> tuple[Link, ...]:
+        """Links that the job's ring crosses: none on one server."""
+        if len(placement) < 2:
+            return ()
+        links: list[Link] = [("server", server) for server in placement]
+        if self.servers_per_leaf is not None:
+            leaves = {server // self.servers_per_leaf for server in placement}
+            if len(leaves) > 1:
+                links.extend(("leaf", leaf) for leaf in sorted(leaves))
+        return tuple(links)
+
+    def flows_at_full_rate(self, link: Link) -> float:
+        """Capacity of a link, in flows of the inter-server bandwidth."""
+        if link[0] == "server" or self.servers_per_leaf is None:
+            return float(self.rails)
+        return self.servers_per_leaf * self.rails / self.oversubscription
+
+
+SERVER_UPLINKS = Fabric()

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from profiling.errors import InputError
+from scheduling.ring.case import RingCase
+from serving.cli.plan_ring import ring
+
+JOB = {
+    "gpus": 4,
+    "gradient_size": 100,
+    "forward_s_per_sample": 0.0002,
+    "batch_size": 64,
+    "backward_s": 0.02,
+    "iterations": 1000,
+}
+CASE = {
+    "cluster": {
+        "inter_bandwidth": 1250,
+        "intra_bandwidth": 50000,
+        "reduce_speed": 20000,
+        "alpha": 0.2,
+        "xi1": 1,
+        "xi2": 0.001,
+        "servers": [4, 4, 8],
+    },
+    "jobs": {"a": JOB, "b": JOB, "c": JOB},
+    "placement": {"a": {"0": 2, "1": 2}, "b": {"0": 2, "1": 2}, "c": {"2": 4}},
+}
+
+app = typer.Typer()
+app.command()(ring)
+
+
+def run(tmp_path, case, *options):
+    path = tmp_path / "case.json"
+    path.write_text(json.dumps(case))
+    return CliRunner().invoke(app, [str(path), *options])
+
+
+def test_json_is_the_contract(tmp_path):
+    result = run(tmp_path, CASE, "--json")
+    assert result.exit_code == 0
+    jobs = json.loads(result.stdout)["jobs"]
+    assert set(jobs) == {"a", "b", "c"}
+    assert jobs["a"] == {
+        "contention": 2,
+        "bandwidth": pytest.approx(568.181818),
+        "iteration_time_s": pytest.approx(0.30255),
+    }
+    assert jobs["c"]["contention"] == 0
+    assert jobs["c"]["iteration_time_s"] == pytest.approx(0.04055)
+
+
+def test_literal_and_clamp_differ_below_one(tmp_path):
+    case = copy.deepcopy(CASE)
+    case["cluster"]["xi1"] = 0.25
+    clamped = json.loads(run(tmp_path, case, "--json").stdout)["jobs"]["a"]
+    literal = json.loads(run(tmp_path, case, "--literal", "--json").stdout)["jobs"]["a"]
+    assert clamped["bandwidth"] == 1250
+    assert literal["bandwidth"] == pytest.approx(1250 / 0.4)
+
+
+def test_table_names_servers(tmp_path):
+    result = run(tmp_path, CASE)
+    assert result.exit_code == 0
+    assert "2 on 0, 2 on 1" in result.stdout
+
+
+def _with(path, value):
+    case = copy.deepcopy(CASE)
+    at = case
+    for key in path[:-1]:
+        at = at[key]
+    if value is KeyError:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = value
+    return case
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (["cluster"], KeyError, "lacks 'cluster'"),
+        (["cluster"], [], "cluster is not an object"),
+        (["cluster", "alpha"], KeyError, "lacks 'alpha'"),
+        (["cluster", "alpha"], "0.2", "cluster.alpha"),
+        (["cluster", "alpha"], True, "cluster.alpha"),
+        (["cluster", "alpha"], 10**400, "cluster.alpha"),
+        (["cluster", "xi1"], 0, "xi1"),
+        (["cluster", "beta"], 1, "unknown field"),
+        (["cluster", "servers"], [4, 4.5], "cluster.servers"),
+        (["cluster", "servers"], [0], "cluster.servers"),
+        (["cluster", "servers"], [], "servers"),
+        (["jobs"], {}, "jobs is empty"),
+        (["jobs", "a", "gpus"], 4.0, "jobs.a.gpus"),
+        (["jobs", "a", "gpus"], 3, "not placed whole"),
+        (["jobs", "a", "batch_size"], -1, "batch_size"),
+        (["jobs", "a", "gradient_size"], float("inf"), "gradient_size"),
+        (["placement", "a"], {"0": 1, "1": 2}, "not placed whole"),
+        (["placement", "a"], {"7": 4}, "names server 7"),
+        (["placement", "a"], {"-1": 4}, "names a server"),
+        (["placement", "a"], {"0": 2.0, "1": 2}, "placement.a.0"),
+        (["placement", "a"], {"0": 4}, "server 0 is over its capacity"),
+        (["placement", "a"], KeyError, "'a' is not in placement"),
+        (["placement", "q"], {"2": 1}, "names job 'q'"),
+    ],
+)
+def test_bad_cases_are_named(path, value, words):
+    with pytest.raises(InputError, match=words) as caught:
+        RingCase.from_mapping(_with(path, value))
+    assert caught.value.exit_code == 2
+
+
+def test_a_case_that_overflows_is_refused(tmp_path):
+    case = _with(["jobs", "a", "gradient_size"], 1e308)
+    case["cluster"]["inter_bandwidth"] = 1e-300
+    result = run(tmp_path, case, "--json")
+    assert isinstance(result.exception, InputError)
+
+
+def test_servers_with_no_gpus_of_a_job_do_not_count():
+    case = RingCase.from_mapping(_with(["placement", "c"], {"0": 0, "2": 4}))
+    assert case.placement is not None
+    assert case.placement["c"] == {2: 4}
