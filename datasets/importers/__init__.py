@@ -1,0 +1,64 @@
+"""One importer per source: `read(folder) -> Import`; `import_source` writes what it read into the tables."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datasets.importers.base import Import
+from datasets.sources import get_source
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def read_source(name: str, folder: Path | str) -> Import:
+    """Read `folder` with the importer of source `name`.
+
+    Raises:
+        UnknownNameError: there is no such source.
+        InputError: files are missing or malformed.
+    """
+    get_source(name)
+    result: Import = importlib.import_module(f"datasets.importers.{name}").read(Path(folder))
+    return result
+
+
+def import_source(name: str, folder: Path | str, directory: Path | str) -> dict[str, Any]:
+    """Read a source and put its rows into the tables of `directory`, in place of what it put there before.
+
+    Everything is read and validated before the first byte is written, and every table is replaced whole.
+
+    Returns:
+        counts: read, kept by table, dropped by reason.
+    """
+    result = read_source(name, folder)
+    write_source(name, result.tables(), directory)
+    return result.summary()
+
+
+def write_source(name: str, tables: dict[str, pd.DataFrame], directory: Path | str) -> None:
+    """Replace the rows of source `name` in every table of `directory` by `tables`."""
+    import pandas as pd
+
+    from datasets.tables import available_tables, read_table, table_bytes
+    from profiling.files import write_whole
+
+    files: dict[str, bytes | None] = {}
+    present = available_tables(directory)
+    for table in {**dict.fromkeys(present), **tables}:
+        parts = []
+        if table in present:
+            old = read_table(directory, table)
+            parts.append(old[old["source"] != name])
+        if table in tables:
+            parts.append(tables[table])
+        parts = [part for part in parts if len(part)]
+        files[table] = table_bytes(table, pd.concat(parts, ignore_index=True)) if parts else None
+    for table, data in files.items():
+        path = Path(directory) / f"{table}.parquet"
+        if data is None:
+            path.unlink(missing_ok=True)
+        else:
+            write_whole(path, data)

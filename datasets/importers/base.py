@@ -1,0 +1,179 @@
+"""What every importer hands back, and the small tools they share."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datasets.schema import TABLES
+from datasets.sources import get_source
+from datasets.tables import make_table
+from profiling.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MEBIBYTE = 2.0**20
+
+
+@dataclass
+class Import:
+    """Rows of one source on their way into the tables, with a count of everything that was left out.
+
+    Attributes:
+        source: name of the source.
+        rows: table name -> rows.
+        read: measurements seen in the files.
+        flagged: rows that are kept but are no points to learn or score: reason -> count.
+        dropped: what is in no table: reason -> count.
+        notes: what a user of the rows should know.
+    """
+
+    source: str
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    read: int = 0
+    flagged: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, table: str, campaign: str, **row: Any) -> None:
+        """Add one measured row with its provenance."""
+        row.update(
+            source=self.source,
+            campaign=campaign,
+            licence=get_source(self.source).licence,
+            origin="measured",
+        )
+        self.rows.setdefault(table, []).append(row)
+
+    def add_workload(self, campaign: str, workload: str, **row: Any) -> None:
+        """Add a row to `workloads`, once per campaign."""
+        known = self.rows.setdefault("workloads", [])
+        if not any(w["workload"] == workload and w["campaign"] == campaign for w in known):
+            self.add("workloads", campaign, workload=workload, **row)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The validated tables that have rows."""
+        return {name: make_table(name, self.rows[name]) for name in TABLES if self.rows.get(name)}
+
+    def summary(self) -> dict[str, Any]:
+        """Counts for people and programs."""
+        return {
+            "source": self.source,
+            "licence": get_source(self.source).licence,
+            "read": self.read,
+            "kept": {name: len(self.rows[name]) for name in TABLES if self.rows.get(name)},
+            "flagged": dict(sorted(self.flagged.items())),
+            "dropped": dict(sorted(self.dropped.items())),
+            "notes": self.notes,
+        }
+
+
+def find_file(folder: Path, *names: str, required: bool = True) -> Path | None:
+    """The first of `names` (paths relative to `folder`, or bare names) that is there.
+
+    Raises:
+        InputError: none is there and `required`.
+    """
+    if not folder.is_dir():
+        raise InputError(f"no folder at {folder}", expected="a clone of upstream or a folder with its files")
+    for name in names:
+        for candidate in (folder / name, folder / Path(name).name):
+            if candidate.is_file():
+                return candidate
+    if required:
+        raise InputError(
+            f"{folder} does not hold what this importer reads",
+            expected=" or ".join(names),
+            hint="`cotenant data sources` says where to clone it from",
+        )
+    return None
+
+
+def spec(model: str, **options: Any) -> str:
+    """A job SPEC; options that are None are left out."""
+    text = ",".join(f"{key}={value}" for key, value in options.items() if value is not None)
+    return f"{model}:{text}" if text else model
+
+
+class CsvRows:
+    """Rows of a CSV file with typed cells whose errors name file, line, column, expected and got."""
+
+    def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
+        self.path = path
+        self.columns = columns
+
+    def __iter__(self) -> Iterator[CsvRow]:
+        try:
+            with self.path.open(newline="", encoding="utf-8-sig") as stream:
+                reader = csv.DictReader(stream, strict=True)
+                missing = [name for name in self.columns if name not in (reader.fieldnames or [])]
+                if missing:
+                    raise InputError(
+                        f"{self.path}, line 1: columns are missing",
+                        expected=", ".join(self.columns),
+                        got=", ".join(reader.fieldnames or []) or "an empty file",
+                    )
+                for row in reader:
+                    line = reader.line_num
+                    if None in row or None in row.values():
+                        raise InputError(
+                            f"{self.path}, line {line}: row has another length than the header",
+                            expected=f"{len(reader.fieldnames or [])} cells",
+                            hint="the file may be truncated; fetch it again",
+                        )
+                    yield CsvRow(self.path, line, row)
+        except UnicodeDecodeError as error:
+            raise InputError(f"{self.path} is not text", expected="CSV in UTF-8", got=str(error)) from None
+        except csv.Error as error:
+            raise InputError(
+                f"{self.path}, line {reader.line_num}: not CSV",
+                expected="quoted as in RFC 4180",
+                got=str(error),
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class CsvRow:
+    """One row; `number` and `integer` read a cell or raise `InputError` with its place."""
+
+    path: Path
+    line: int
+    cells: dict[str, str]
+
+    def text(self, column: str) -> str:
+        return self.cells[column].strip()
+
+    def number(self, column: str, above: float | None = None, least: float | None = None) -> float:
+        expected = (
+            "a number"
+            + (f" above {above:g}" if above is not None else "")
+            + (f" from {least:g}" if least is not None else "")
+        )
+        try:
+            value = float(self.text(column))
+        except ValueError:
+            raise self.fault(column, expected) from None
+        if (
+            not math.isfinite(value)
+            or (above is not None and value <= above)
+            or (least is not None and value < least)
+        ):
+            raise self.fault(column, expected)
+        return value
+
+    def integer(self, column: str, least: int = 0) -> int:
+        value = self.number(column)
+        if value != int(value) or value < least:
+            raise self.fault(column, f"an integer from {least}")
+        return int(value)
+
+    def fault(self, column: str, expected: str) -> InputError:
+        return InputError(
+            f"{self.path}, line {self.line}, column {column}", expected=expected, got=repr(self.cells[column])
+        )

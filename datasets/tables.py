@@ -1,0 +1,248 @@
+"""Reading and writing the tidy tables: Parquet, validated both ways, whole or not at all."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datasets.schema import KEYS, SET_COLUMNS, TABLES, Field, pandera_schema, table_fields
+from profiling.errors import InputError
+from profiling.files import write_whole
+from profiling.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_ROWS = 20_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One cell or row that is not what it should be. `row` counts data rows from 1; 0 means the whole column."""
+
+    row: int
+    column: str
+    expected: str
+    got: str
+
+    def __str__(self) -> str:
+        where = f"row {self.row}, column {self.column}" if self.row else f"column {self.column}"
+        return f"{where}: expected {self.expected}, got {self.got}"
+
+
+def empty_table(name: str) -> pd.DataFrame:
+    """A table without rows, with its columns and types."""
+    return _typed(name, {field.name: [] for field in table_fields(name)})
+
+
+def make_table(name: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """A validated table of `rows`; keys that a row lacks are empty cells.
+
+    Raises:
+        InputError: a row does not hold to the schema.
+    """
+    data = {field.name: [row.get(field.name) for row in rows] for field in table_fields(name)}
+    return validate_table(name, _typed(name, data))
+
+
+def _typed(name: str, data: dict[str, list[Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    dtypes: dict[str, Any] = {"text": "str", "integer": "Int64", "number": "float64", "flag": "bool"}
+    return pd.DataFrame({f.name: pd.Series(data[f.name], dtype=dtypes[f.kind]) for f in table_fields(name)})
+
+
+def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.DataFrame, list[Fault]]:
+    """Bring `frame` (of any types, as from a CSV) to the table's types and list everything that is wrong with it.
+
+    Returns:
+        the typed frame (columns in order, meaningless where there are faults) and at most `limit` faults, by row.
+    """
+    import pandas as pd
+    import pandera.pandas as pandera
+
+    fields = table_fields(name)
+    names = [field.name for field in fields]
+    faults = [
+        Fault(0, str(column), "one of " + ", ".join(names), "an unknown column")
+        for column in frame.columns
+        if column not in names
+    ]
+    data: dict[str, Any] = {}
+    for field in fields:
+        if field.name not in frame:
+            if field.required:
+                faults.append(Fault(0, field.name, field.expected, "no such column"))
+                continue
+            data[field.name] = _cells(field, pd.Series([None] * len(frame), dtype=object))[0]
+            continue
+        data[field.name], bad = _cells(field, frame[field.name].reset_index(drop=True))
+        faults.extend(Fault(row + 1, field.name, field.expected, repr(got)) for row, got in bad[:limit])
+    typed = pd.DataFrame(data)
+    if faults:
+        return typed, sorted(faults, key=lambda f: f.row)[:limit]
+    by_name = {field.name: field for field in fields}
+    try:
+        typed = pandera_schema(name).validate(typed, lazy=True)
+    except pandera.errors.SchemaErrors as error:
+        cases = error.failure_cases.drop_duplicates(["column", "index"]).head(limit)
+        faults = [
+            Fault(
+                0 if pd.isna(case["index"]) else int(case["index"]) + 1,
+                str(case["column"]),
+                by_name[case["column"]].expected if case["column"] in by_name else str(case["check"]),
+                "nothing" if pd.isna(case["failure_case"]) else repr(case["failure_case"]),
+            )
+            for case in cases.to_dict("records")
+        ]
+    else:
+        faults = _row_faults(name, typed)
+    return typed, sorted(faults, key=lambda f: (f.row, f.column))[:limit]
+
+
+def _cells(field: Field, column: pd.Series) -> tuple[pd.Series, list[tuple[int, Any]]]:
+    """One column brought to its type, and the (row, value) of cells that cannot be."""
+    import numpy as np
+    import pandas as pd
+
+    missing = column.isna() | (column.astype(object).map(lambda v: isinstance(v, str) and not v.strip()))
+    if field.kind == "text":
+        values = column.astype(object).where(~missing, None)
+        bad = [] if not field.required else list(np.flatnonzero(missing))
+        typed = pd.Series(values.map(lambda v: v if v is None else str(v)), dtype="str")
+    elif field.kind == "flag":
+        if column.dtype == bool:
+            return column, []
+        words = {"true": True, "false": False, "1": True, "0": False}
+        mapped = column.astype(object).map(lambda v: words.get(str(v).strip().lower()))
+        bad = list(np.flatnonzero(mapped.isna()))
+        typed = mapped.map(bool)
+    else:
+        numbers = pd.to_numeric(column.where(~missing, None), errors="coerce").astype("float64")
+        wrong = ~missing & numbers.isna()
+        if field.kind == "integer":
+            wrong |= numbers.notna() & (numbers % 1 != 0)
+        bad = list(np.flatnonzero(wrong | (missing if field.required else False)))
+        typed = numbers.where(~wrong)
+        if field.kind == "integer":
+            typed = typed.astype("Int64")
+    return typed, [(int(row), None if missing.iloc[row] else column.iloc[row]) for row in bad]
+
+
+def _row_faults(name: str, frame: pd.DataFrame) -> list[Fault]:
+    """What only whole rows can show: SPECs that do not parse, keys given twice, sets that contradict themselves."""
+    faults: list[Fault] = []
+    if "workload" in frame:
+        for spec, rows in frame.groupby("workload", sort=False).groups.items():
+            try:
+                Workload.parse(str(spec))
+            except InputError as error:
+                faults.append(Fault(int(rows[0]) + 1, "workload", "a job SPEC", error.message))
+    key = list(KEYS[name])
+    if key:
+        twice = frame.index[frame.duplicated(key)]
+        faults += [
+            Fault(int(row) + 1, "+".join(key), "each key once", "/".join(map(str, frame.loc[row, key])))
+            for row in twice
+        ]
+    if name == "colocation" and len(frame):
+        sets = frame.groupby("set_id", sort=False)
+        for column in SET_COLUMNS:
+            differs = sets[column].nunique(dropna=False)
+            for set_id in differs.index[differs > 1]:
+                row = int(sets.groups[set_id][1]) + 1
+                faults.append(Fault(row, column, f"one value for all members of set {set_id}", "several"))
+    return faults
+
+
+def validate_table(name: str, frame: pd.DataFrame, where: str | None = None) -> pd.DataFrame:
+    """`frame` in the table's types and column order.
+
+    Raises:
+        InputError: the first fault (row, column, expected, got) and how many there are.
+    """
+    typed, faults = find_faults(name, frame)
+    if faults:
+        first = faults[0]
+        place = f"row {first.row}, column {first.column}" if first.row else f"column {first.column}"
+        more = f"{len(faults) - 1} more; see `cotenant data validate`" if len(faults) > 1 else None
+        raise InputError(
+            f"{where or 'table ' + name}, {place}", expected=first.expected, got=first.got, hint=more
+        )
+    return typed
+
+
+def write_table(directory: Path | str, name: str, frame: pd.DataFrame) -> Path:
+    """Validate `frame` and write it to `directory/name.parquet`, whole or not at all.
+
+    Raises:
+        InputError: the frame does not hold to the schema; nothing is written.
+    """
+    return write_whole(Path(directory) / f"{name}.parquet", table_bytes(name, frame))
+
+
+def table_bytes(name: str, frame: pd.DataFrame) -> bytes:
+    """The Parquet file of a validated `frame`; equal frames give equal bytes."""
+    buffer = io.BytesIO()
+    validate_table(name, frame).to_parquet(buffer, engine="pyarrow", compression="zstd", index=False)
+    return buffer.getvalue()
+
+
+def read_table(directory: Path | str, name: str) -> pd.DataFrame:
+    """Read and validate `directory/name.parquet`.
+
+    Raises:
+        InputError: the table is not there, is not Parquet, or does not hold to the schema.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table_fields(name)
+    path = Path(directory) / f"{name}.parquet"
+    try:
+        with pq.ParquetFile(path) as file:
+            if file.metadata.num_rows > MAX_ROWS:
+                raise InputError(
+                    f"{path} is too long", expected=f"at most {MAX_ROWS} rows", got=file.metadata.num_rows
+                )
+            frame: pd.DataFrame = file.read().to_pandas()
+    except FileNotFoundError:
+        present = ", ".join(available_tables(directory)) or "no tables"
+        raise InputError(
+            f"no table {name!r} in {directory}",
+            got=present,
+            hint="import data first: cotenant data import --help",
+        ) from None
+    except (pa.ArrowInvalid, pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"{path} is not a Parquet file", expected="a whole Parquet file", got=str(error)
+        ) from None
+    return validate_table(name, frame, where=str(path))
+
+
+def available_tables(directory: Path | str) -> list[str]:
+    """Names of the tables that `directory` holds."""
+    return [name for name in TABLES if (Path(directory) / f"{name}.parquet").is_file()]
+
+
+def read_all(directory: Path | str) -> dict[str, pd.DataFrame]:
+    """Every table in `directory`; tables that are not there are empty.
+
+    Raises:
+        InputError: `directory` holds no table at all.
+    """
+    present = available_tables(directory)
+    if not present:
+        raise InputError(
+            f"no tables in {directory}",
+            expected="at least one of " + ", ".join(f"{name}.parquet" for name in TABLES),
+            hint="import data first: cotenant data import --help",
+        )
+    return {name: read_table(directory, name) if name in present else empty_table(name) for name in TABLES}
+
+
+def point_targets(colocation: pd.DataFrame) -> pd.DataFrame:
+    """Members whose ratio was measured and is a point: what errors are computed on."""
+    return colocation[colocation["is_target"] & ~colocation["censored"]]
