@@ -1,0 +1,101 @@
+"""The machines that a pipeline is planned for, and the options of a plan."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from profiling.errors import InputError
+
+MAX_WORKERS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCluster:
+    """Workers in nested groups, innermost first.
+
+    Attributes:
+        workers: group sizes; `(4, 8)` is 8 machines of 4 workers each.
+        bandwidth_bytes_per_s: one bandwidth per level, between the members of a group of that level.
+        memory_bytes: device memory of one worker; None does not limit it.
+    """
+
+    workers: tuple[int, ...]
+    bandwidth_bytes_per_s: tuple[float, ...]
+    memory_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.workers or len(self.workers) != len(self.bandwidth_bytes_per_s):
+            raise InputError(
+                "workers and bandwidths do not pair up",
+                expected="one bandwidth for each number of workers, innermost first",
+                got=f"{len(self.workers)} numbers of workers and {len(self.bandwidth_bytes_per_s)} bandwidths",
+            )
+        for count in self.workers:
+            if not isinstance(count, int) or count < 1:
+                raise InputError("number of workers is out of range", expected="an integer from 1", got=count)
+        if self.total > MAX_WORKERS:
+            raise InputError(
+                "too many workers", expected=f"at most {MAX_WORKERS} in all levels together", got=self.total
+            )
+        for value in self.bandwidth_bytes_per_s:
+            if not (math.isfinite(value) and value > 0):
+                raise InputError("bandwidth is out of range", expected="bytes per second above 0", got=value)
+        if self.memory_bytes is not None and not self.memory_bytes > 0:
+            raise InputError(
+                "memory limit is out of range", expected="bytes above 0", got=self.memory_bytes
+            )
+
+    @property
+    def total(self) -> int:
+        return math.prod(self.workers)
+
+    def inside(self, level: int) -> int:
+        """Workers in one member of a group of `level`."""
+        return math.prod(self.workers[:level])
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOptions:
+    """What a search may do.
+
+    Attributes:
+        activation_compression_ratio: activations shrink by this factor on the wire (1: as they are); None leaves the
+            time of activation transfers out, as if computing always hid it.
+        straight: no stage is replicated.
+        fewer_machines: `compat` only: a part may be computed by fewer workers than it is given. The default search
+            always leaves workers idle that would not help.
+    """
+
+    activation_compression_ratio: float | None = None
+    straight: bool = False
+    fewer_machines: bool = False
+
+    def __post_init__(self) -> None:
+        ratio = self.activation_compression_ratio
+        if ratio is not None and not (math.isfinite(ratio) and ratio > 0):
+            raise InputError(
+                "activation compression ratio is out of range", expected="a number above 0", got=ratio
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stage as the search sees it: from boundary `start` to `end`, replicated so often on each level.
+
+    Attributes:
+        replicas: copies on each level, innermost first.
+        versions: weight versions held, equal to minibatches in flight on one replica.
+        memory_bytes: what one worker of the stage holds.
+    """
+
+    start: int
+    end: int
+    replicas: tuple[int, ...]
+    versions: int
+    memory_bytes: float
+
+
+def transfer_s(bytes_one_way: float, bandwidth: float, replicas: int, ratio: float) -> float:
+    """Seconds per minibatch that one cut keeps a link of each replica busy, activations out and gradients back."""
+    return 2.0 * bytes_one_way / (bandwidth * replicas * ratio)

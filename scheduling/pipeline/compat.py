@@ -1,0 +1,235 @@
+"""PipeDream's optimizer as published, its mistakes included: for comparing with results that it gave.
+
+Recurrence of Narayanan et al., SOSP 2019, section 3.1, in the form of the public code (see docs/pipeline.md for where
+that form is wrong and what `optimal` does instead).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from profiling.errors import InfeasibleError
+from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster, Span
+from scheduling.pipeline.minmax import chain_bottleneck
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from scheduling.pipeline.states import StateSpace
+
+# Cost of a stage for (workers up to and including it, its own workers): [rows, n + 1] over (start, end).
+StageCost = Callable[[int, int], "NDArray[np.float64]"]
+
+
+@dataclass
+class _Level:
+    """One level of the cluster: its tables A[m][start, end] and the costs that made them."""
+
+    workers: int
+    options: PartitionOptions
+    alone: StageCost
+    last: StageCost
+    tables: list[NDArray[np.float64]]
+
+    def solve(self, rows: int) -> None:
+        for m in range(1, self.workers + 1):
+            best = self.alone(m, m)[:rows].copy()
+            if m > 1:
+                fixed = best.copy()
+                if self.options.fewer_machines:
+                    np.minimum(best, self.tables[m - 1], out=best)
+                for own in self._own(m):
+                    np.minimum(best, chain_bottleneck(self.tables[m - own], self.last(m, own)), out=best)
+                # A part of a single state is never split and never inherits: its row stays what it is alone.
+                index = np.arange(rows)
+                best[index, index + 1] = fixed[index, index + 1]
+            self.tables.append(best)
+
+    def _own(self, m: int) -> range:
+        return range(1, 2 if self.options.straight else m)
+
+    def trace(self, start: int, end: int, m: int) -> list[tuple[int, int, int, int]]:
+        """(start, end, workers, workers up to and including it) of the stages of the best chain, in order."""
+        value = self.tables[m][start, end]
+        while self.options.fewer_machines and m > 1 and end > start + 1:
+            if self.alone(m, m)[start, end] == value or self.tables[m - 1][start, end] != value:
+                break
+            m -= 1
+        if self.alone(m, m)[start, end] == value:
+            return [(start, end, m, m)]
+        for own in self._own(m):
+            through = np.maximum(self.tables[m - own][start], self.last(m, own)[:, end])
+            found = np.flatnonzero(through == value)
+            if found.size:
+                middle = int(found[0])
+                return [*self.trace(start, middle, m - own), (middle, end, own, m)]
+        raise AssertionError("a table holds a value that no chain gives")
+
+
+def solve_compat(
+    space: StateSpace, cluster: PipelineCluster, options: PartitionOptions
+) -> tuple[float, list[Span]]:
+    """Bottleneck seconds per minibatch and the stages, as the public optimizer finds them.
+
+    Raises:
+        InfeasibleError: no partition satisfies its memory count, or a straight pipeline has more workers than the
+            graph has states.
+    """
+    levels = _tables(space, cluster, options)
+    bottleneck = float(levels[-1].tables[-1][0, -1])
+    if not math.isfinite(bottleneck):
+        raise _infeasible(space, cluster, options)
+    return bottleneck, _spans(space, levels)
+
+
+def data_parallel_compat(space: StateSpace, cluster: PipelineCluster) -> float:
+    """Seconds per minibatch of plain data parallelism over all workers, by the same formulas."""
+    time, inner = float(space.compute_s[-1]), 1
+    for count, bandwidth in zip(cluster.workers, cluster.bandwidth_bytes_per_s, strict=True):
+        sync = 4 * (count - 1) * float(space.parameter_bytes[-1]) / (bandwidth * count) / inner
+        time, inner = (time + sync) / count, count
+    return time
+
+
+class _Stages:
+    """Differences between any two states in topological order, comparable or not, as published."""
+
+    def __init__(self, space: StateSpace) -> None:
+        size = space.count + 1
+        self.upper = np.triu(np.ones((size, size), dtype=bool), 1)
+        self.time = self._differences(space.compute_s)
+        self.parameters = self._differences(space.parameter_bytes)
+        self.memory = self._differences(space.activation_bytes + space.parameter_bytes)
+        self.allowed = space.before & self.upper
+        self.allowed[0] = False
+        self.taken_in = space.output_bytes[:, None]
+        self.handed_on = space.output_bytes[None, :].copy()
+        self.handed_on[0, -1] = 0.0
+
+    def _differences(self, column: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.where(self.upper, column[None, :] - column[:, None], 0.0)
+
+
+def _time_costs(
+    stages: _Stages,
+    inside: NDArray[np.float64],
+    count: int,
+    inner: int,
+    bandwidth: float,
+    options: PartitionOptions,
+    limit: float | None,
+) -> tuple[StageCost, StageCost]:
+    """Seconds per minibatch of a stage that stands alone and of one that follows others."""
+
+    def within(m: int, own: int) -> NDArray[np.bool_] | bool:
+        return True if limit is None else math.ceil((count - m) / own) * stages.memory <= limit
+
+    def alone(m: int, own: int) -> NDArray[np.float64]:
+        if options.straight and own > 1:
+            return np.full_like(inside, np.inf)
+        cost = (inside + 4 * (own - 1) * stages.parameters / (bandwidth * own) / inner) / own
+        return np.where(within(m, own), cost, np.inf)
+
+    def last(m: int, own: int) -> NDArray[np.float64]:
+        cost = (inside + 4 * (own - 1) * stages.parameters / (bandwidth * own)) / own
+        ratio = options.activation_compression_ratio
+        if ratio is not None:
+            np.maximum(cost, 2.0 * stages.taken_in / (bandwidth * own) / ratio, out=cost)
+            np.maximum(cost, 2.0 * stages.handed_on / (bandwidth * own) / ratio, out=cost)
+        return np.where(stages.allowed & within(m, own), cost, np.inf)
+
+    return alone, last
+
+
+def _memory_costs(
+    stages: _Stages, inside: NDArray[np.float64], count: int, options: PartitionOptions
+) -> tuple[StageCost, StageCost]:
+    """The same for bytes as the memory limit counts them."""
+
+    def alone(m: int, own: int) -> NDArray[np.float64]:
+        if options.straight and own > 1:
+            return np.full_like(inside, np.inf)
+        return np.maximum(inside, math.ceil((count - m) / own) * stages.memory)
+
+    def last(m: int, own: int) -> NDArray[np.float64]:
+        return np.where(stages.allowed, alone(m, own), np.inf)
+
+    return alone, last
+
+
+def _tables(
+    space: StateSpace, cluster: PipelineCluster, options: PartitionOptions, of_memory: bool = False
+) -> list[_Level]:
+    stages = _Stages(space)
+    size = space.count + 1
+    inside = np.where(stages.upper, 0.0 if of_memory else stages.time, np.inf)
+    levels: list[_Level] = []
+    inner = 1
+    for number, count in enumerate(cluster.workers, start=1):
+        outermost = number == len(cluster.workers)
+        if of_memory:
+            alone, last = _memory_costs(stages, inside, count, options)
+        else:
+            bandwidth = cluster.bandwidth_bytes_per_s[number - 1]
+            alone, last = _time_costs(
+                stages, inside, count, inner, bandwidth, options, cluster.memory_bytes
+            )
+        level = _Level(count, options, alone, last, [np.empty((0, 0))])
+        level.solve(1 if outermost else size - 1)
+        levels.append(level)
+        # Only the size of the last level is carried on, not the product of all.
+        inner = count
+        if not outermost:
+            inside = np.full((size, size), np.inf)
+            inside[:-1] = level.tables[-1]
+    return levels
+
+
+def _spans(space: StateSpace, levels: list[_Level]) -> list[Span]:
+    held = space.activation_bytes + space.parameter_bytes
+
+    def open_level(depth: int, start: int, end: int, replicas: tuple[int, ...]) -> list[Span]:
+        level = levels[depth]
+        spans = []
+        for a, b, own, m in level.trace(start, end, level.workers):
+            if depth:
+                spans += open_level(depth - 1, a, b, (own, *replicas))
+            else:
+                versions = math.ceil((level.workers - m) / own)
+                spans.append(Span(a, b, (own, *replicas), versions, versions * float(held[b] - held[a])))
+        return spans
+
+    return open_level(len(levels) - 1, 0, space.count, ())
+
+
+def _infeasible(
+    space: StateSpace, cluster: PipelineCluster, options: PartitionOptions
+) -> InfeasibleError:
+    levels = _tables(space, cluster, options, of_memory=True)
+    if cluster.memory_bytes is None or not math.isfinite(levels[-1].tables[-1][0, -1]):
+        return InfeasibleError(
+            "a straight pipeline needs a stage for each worker",
+            expected=f"at most as many workers in a row as {space.name} has states ({space.count})",
+            got=" x ".join(map(str, cluster.workers)),
+            hint="give fewer workers, let stages be replicated, or leave workers idle",
+        )
+    return shortage(space, _spans(space, levels), cluster.memory_bytes)
+
+
+def shortage(space: StateSpace, spans: list[Span], limit: float) -> InfeasibleError:
+    """Which stage of the partition that needs least memory does not fit, and by how much."""
+    number, span = max(enumerate(spans, start=1), key=lambda item: item[1].memory_bytes)
+    nodes = space.members(span.start, span.end)
+    inside = nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}, {len(nodes)} nodes"
+    return InfeasibleError(
+        f"no partition of {space.name} fits: even the one that needs least memory holds {span.memory_bytes:.4g} bytes"
+        f" on each worker of stage {number} of {len(spans)} ({inside}; {math.prod(span.replicas)} replicas,"
+        f" {span.versions} minibatches in flight), {span.memory_bytes - limit:.4g} bytes more than there are",
+        expected=f"at most {limit:.4g} bytes",
+        hint="raise the memory limit, use smaller minibatches, or split over more workers",
+    )
