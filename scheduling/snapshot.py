@@ -13,16 +13,21 @@ from profiling.workload import SHARING_MODES, Workload
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A job that runs on a GPU, and how many of its iterations are left (real-valued)."""
+    """A job that runs on a GPU, how many of its iterations are left (real-valued), and the slowdown it puts up with."""
 
     job: Workload
     iterations_left: float
     job_id: str = ""
+    max_slowdown: float | None = None
 
     def __post_init__(self) -> None:
         if not self.iterations_left >= 0:
             raise InputError(
                 "iterations_left is out of range", expected="a number from 0", got=self.iterations_left
+            )
+        if self.max_slowdown is not None and not self.max_slowdown >= 1:
+            raise InputError(
+                "max_slowdown is out of range", expected="a number from 1", got=self.max_slowdown
             )
 
 
@@ -143,6 +148,7 @@ class ClusterSnapshot:
                             "tenants": [
                                 {"job": tenant.job.to_mapping(), "iterations_left": tenant.iterations_left}
                                 | ({"job_id": tenant.job_id} if tenant.job_id else {})
+                                | ({"max_slowdown": tenant.max_slowdown} if tenant.max_slowdown else {})
                                 for tenant in gpu.tenants
                             ],
                         }
@@ -180,11 +186,18 @@ def _gpus(raw: Any, where: str) -> tuple[Gpu, ...]:
             raise InputError(f"{place}.device is missing", expected="a catalogue name", got=gpu.get("device"))
         tenants = []
         for number, one in enumerate(_list(gpu.get("tenants") or [], f"{place}.tenants")):
-            tenant = _object(one, f"{place}.tenants[{number}]", {"job", "iterations_left", "job_id"})
+            tenant = _object(
+                one, f"{place}.tenants[{number}]", {"job", "iterations_left", "job_id", "max_slowdown"}
+            )
             left = tenant.get("iterations_left")
             if not isinstance(left, int | float) or isinstance(left, bool):
                 raise InputError(f"{place}.tenants[{number}].iterations_left", expected="a number", got=left)
-            tenants.append(Tenant(job_from(tenant.get("job")), float(left), str(tenant.get("job_id", ""))))
+            budget = tenant.get("max_slowdown")
+            if budget is not None and (not isinstance(budget, int | float) or isinstance(budget, bool)):
+                raise InputError(f"{place}.tenants[{number}].max_slowdown", expected="a number", got=budget)
+            tenants.append(
+                Tenant(job_from(tenant.get("job")), float(left), str(tenant.get("job_id", "")), budget)
+            )
         count = gpu.get("count", 1)
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 1024:
             raise InputError(

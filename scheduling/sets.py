@@ -1,0 +1,231 @@
+"""Predictions of co-location sets, each asked for once: what makes a decision over thousands of GPUs one batched call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import RLock
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.types import Floats, PredictionArrays, SetPredictor
+from profiling.workload import ColocationSet, Workload
+
+Ints = NDArray[np.int64]
+Keys = NDArray[np.uint64]
+
+_WIDTH = 4  # members a row has room for at first; grows when a larger set is asked for
+
+
+class SetCache:
+    """Remembers the predictor's answer for every set, by interned devices and workloads.
+
+    A set's key is the sum of one random 64-bit number per member and one for its device: no matter in which order the
+    members stand, and a departure is a subtraction. Keys live in an open-addressing table, so that a batch of sets is
+    looked up without a Python loop. A row's columns are the set's members by ascending workload number.
+
+    The cache never grows over `limit` sets: it starts anew then. That two of a million sets share a key by chance has
+    a probability below 1e-7.
+
+    Attributes:
+        step_time_s, slowdown, contention: [K, M] of the sets known so far. Contention is kappa of the multi-stage
+            quantification: the mean over memory bandwidth, compute and PCIe of solo demand over co-located share.
+        memory_upper_bytes: [K]; fits: [K].
+    """
+
+    def __init__(self, predictor: SetPredictor, limit: int = 1_000_000) -> None:
+        self.predictor = predictor
+        self.limit = limit
+        self.lock = RLock()  # held from looking rows up to reading them, because adding sets may move them
+        self._random = np.random.default_rng(0x5E7)
+        self.workloads: list[Workload] = []
+        self.devices: list[tuple[str, str]] = []
+        self._workload_ids: dict[Workload, int] = {}
+        self._device_ids: dict[tuple[str, str], int] = {}
+        self._workload_keys: Keys = np.zeros(0, np.uint64)
+        self._device_keys: Keys = np.zeros(0, np.uint64)
+        self._clear()
+
+    def _clear(self, width: int = _WIDTH) -> None:
+        self.step_time_s: Floats = np.ones((0, width))
+        self.slowdown: Floats = np.ones((0, width))
+        self.contention: Floats = np.ones((0, width))
+        self.memory_upper_bytes: Floats = np.zeros(0)
+        self.fits: NDArray[np.bool_] = np.zeros(0, bool)
+        self._keys: Keys = np.zeros(0, np.uint64)
+        self._count = 0
+        self._table_keys: Keys = np.zeros(1 << 12, np.uint64)
+        self._table_rows: Ints = np.full(1 << 12, -1, np.int64)
+
+    def workload_id(self, workload: Workload) -> int:
+        """Number of `workload`, the same for equal ones."""
+        number = self._workload_ids.get(workload)
+        if number is None:
+            number = self._workload_ids[workload] = len(self.workloads)
+            self.workloads.append(workload)
+            if number >= len(self._workload_keys):
+                more = self._random.integers(1, 2**64, max(64, number), np.uint64)
+                self._workload_keys = np.concatenate([self._workload_keys, more])
+        return number
+
+    def device_id(self, device: str, sharing: str = "time-slice") -> int:
+        """Number of a device type in a sharing mode."""
+        number = self._device_ids.get((device, sharing))
+        if number is None:
+            number = self._device_ids[device, sharing] = len(self.devices)
+            self.devices.append((device, sharing))
+            if number >= len(self._device_keys):
+                more = self._random.integers(1, 2**64, 64, np.uint64)
+                self._device_keys = np.concatenate([self._device_keys, more])
+        return number
+
+    def rows(self, devices: Ints, members: Ints, present: NDArray[np.bool_]) -> Ints:
+        """Row of each set; sets that are not known are predicted in one call.
+
+        Args:
+            devices: [N] device numbers.
+            members: [N, M] workload numbers, ascending along a row.
+            present: [N, M] which of them are in the set; a set with none gets row 0 and no meaning.
+
+        Returns:
+            [N] row numbers, valid until the next call that adds sets beyond `limit`.
+        """
+        with np.errstate(over="ignore"):
+            keys = self._device_keys[devices] + np.where(
+                present, self._workload_keys[np.where(present, members, 0)], np.uint64(0)
+            ).sum(axis=1, dtype=np.uint64)
+        empty = ~present.any(axis=1)
+        rows = self._find(keys)
+        missing = (rows < 0) & ~empty
+        if missing.any():
+            _, first = np.unique(keys[missing], return_index=True)
+            chosen = np.flatnonzero(missing)[first]
+            if self._count + 2 * len(chosen) > self.limit:
+                self._clear(self.step_time_s.shape[1])
+                return self.rows(devices, members, present)
+            self._learn(keys[chosen], devices[chosen], members[chosen], present[chosen])
+            rows[missing] = self._find(keys[missing])
+        rows[empty] = 0
+        return rows
+
+    def solo(self, device: int, workload: int) -> int:
+        """Row of `workload` alone."""
+        one = np.array([[workload]])
+        return int(self.rows(np.array([device]), one, np.ones((1, 1), bool))[0])
+
+    def _find(self, keys: Keys) -> Ints:
+        mask = np.uint64(len(self._table_keys) - 1)
+        slot = (keys & mask).astype(np.int64)
+        rows = self._table_rows[slot]
+        pending = np.flatnonzero((self._table_keys[slot] != keys) & (rows >= 0))
+        while pending.size:
+            slot[pending] = (slot[pending] + 1) & int(mask)
+            rows[pending] = self._table_rows[slot[pending]]
+            pending = pending[(self._table_keys[slot[pending]] != keys[pending]) & (rows[pending] >= 0)]
+        return rows
+
+    def _learn(self, keys: Keys, devices: Ints, members: Ints, present: NDArray[np.bool_]) -> None:
+        """Predict sets that are not known, and what their members do alone (contention needs both)."""
+        groups = [tuple(row[p].tolist()) for row, p in zip(members, present, strict=True)]
+        singles: dict[tuple[int, int], int] = {}
+        for device, group in zip(devices.tolist(), groups, strict=True):
+            for one in group:
+                singles.setdefault((device, one), len(groups) + len(singles))
+        groups.extend((one,) for _, one in singles)
+        all_devices = [*devices.tolist(), *(device for device, _ in singles)]
+        sets = [
+            ColocationSet(self.devices[d][0], tuple(self.workloads[m] for m in group), self.devices[d][1])
+            for d, group in zip(all_devices, groups, strict=True)
+        ]
+        answer = self.predictor.predict_arrays(sets)
+        known = len(devices)
+        alone = [
+            [singles[d, m] for m in group] for d, group in zip(all_devices, groups[:known], strict=False)
+        ]
+        self._append(keys, groups[:known], answer, alone)
+
+    def _append(
+        self,
+        keys: Keys,
+        groups: Sequence[tuple[int, ...]],
+        answer: PredictionArrays,
+        alone: list[list[int]],
+    ) -> None:
+        new, width = len(groups), answer.step_time_s.shape[1]
+        if width > self.step_time_s.shape[1]:
+            pad = ((0, 0), (0, width - self.step_time_s.shape[1]))
+            for name in ("step_time_s", "slowdown", "contention"):
+                setattr(self, name, np.pad(getattr(self, name), pad, constant_values=1.0))
+        total = self._count + new
+        if total > len(self.fits):
+            room = max(1024, 2 * total)
+            for name in ("step_time_s", "slowdown", "contention", "memory_upper_bytes", "fits"):
+                old = getattr(self, name)
+                grown = np.ones((room, *old.shape[1:]), old.dtype)
+                grown[: self._count] = old[: self._count]
+                setattr(self, name, grown)
+        own = slice(self._count, total)
+        self.step_time_s[own, :width] = answer.step_time_s[:new]
+        self.slowdown[own, :width] = answer.slowdown[:new]
+        self.memory_upper_bytes[own] = answer.memory_upper_bytes[:new]
+        self.fits[own] = answer.fits[:new]
+        index = np.zeros((new, width), np.int64)
+        for number, group in enumerate(groups):
+            index[number, : len(group)] = alone[number]
+        self.contention[own, :width] = contention(
+            answer.slowdown[:new], answer.utilization_ratio[:new], answer.utilization_ratio[index, 0]
+        )
+        # In a set of one nothing contends, whatever two calls of the predictor say to the last digit.
+        self.contention[own][[len(group) == 1 for group in groups]] = 1.0
+        while 3 * total > len(self._table_keys):
+            self._table_keys = np.zeros(2 * len(self._table_keys), np.uint64)
+            self._table_rows = np.full(len(self._table_keys), -1, np.int64)
+            self._insert(self._keys, 0)
+        self._keys = np.concatenate([self._keys, keys])
+        self._insert(keys, self._count)
+        self._count = total
+
+    def _insert(self, keys: Keys, first_row: int) -> None:
+        mask = len(self._table_keys) - 1
+        for row, key in enumerate(keys, first_row):
+            slot = int(key) & mask
+            while self._table_rows[slot] >= 0:
+                slot = (slot + 1) & mask
+            self._table_keys[slot] = key
+            self._table_rows[slot] = row
+
+
+_CACHES: WeakKeyDictionary[SetPredictor, SetCache] = WeakKeyDictionary()
+
+
+def cache_of(predictor: SetPredictor | SetCache) -> SetCache:
+    """The one cache of `predictor`, kept as long as the predictor lives."""
+    if isinstance(predictor, SetCache):
+        return predictor
+    try:
+        cache = _CACHES.get(predictor)
+    except TypeError:  # a predictor that cannot be hashed or weakly held
+        return SetCache(predictor)
+    if cache is None:
+        cache = SetCache(predictor)
+        try:
+            _CACHES[predictor] = cache
+        except TypeError:
+            return cache
+    return cache
+
+
+def contention(slowdown: Floats, share: Floats, solo_share: Floats) -> Floats:
+    """kappa: mean over memory bandwidth, compute and PCIe of solo demand over predicted co-located share, at least 1.
+
+    Bandwidth and PCIe shares are not predicted, so for them the share is demand / slowdown and kappa the slowdown; the
+    same stands in for compute where a share is unknown or zero.
+
+    Args:
+        slowdown: [..., M]; share, solo_share: [..., M] utilisation ratios together and alone.
+    """
+    known = (share > 0) & (solo_share > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        compute = np.where(known, solo_share / share, slowdown)
+    return np.maximum(1.0, (2.0 * slowdown + compute) / 3.0)

@@ -1,0 +1,206 @@
+"""A table of measurements as a predictor: the simulator's ground truth, and the oracle of comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from predictor.types import PredictionArrays
+from profiling.errors import InputError, UnknownNameError
+from profiling.workload import ColocationSet, Workload
+
+MISSING = ("refuse", "pairwise")
+
+
+@dataclass(frozen=True, slots=True)
+class Solo:
+    """What one job does alone on a device: seconds per step, bytes, share of the device's time (0 to 1)."""
+
+    step_time_s: float
+    memory_bytes: float = 0.0
+    utilization_ratio: float = 0.0
+
+
+class TablePredictor:
+    """Answers from measurements.
+
+    Args:
+        solo: (device, workload) -> what it does alone. Workloads are without solo measurements.
+        ratios: (device, workloads) -> co-located / solo throughput of each, in the same order. Order of the workloads
+            carries no meaning; a set may be given once.
+        memory_bytes: device -> bytes; a set whose memory (measured, else the sum) exceeds it does not fit.
+        set_memory_bytes: (device, workloads) -> bytes of all together, where measured.
+        missing: what a set of two or more that nobody measured gives: `refuse` (it does not fit) or `pairwise` (the
+            product of the measured ratios of its pairs; refused where a pair is missing).
+    """
+
+    def __init__(
+        self,
+        solo: Mapping[tuple[str, Workload], Solo],
+        ratios: Mapping[tuple[str, tuple[Workload, ...]], Sequence[float]],
+        memory_bytes: Mapping[str, float] | None = None,
+        set_memory_bytes: Mapping[tuple[str, tuple[Workload, ...]], float] | None = None,
+        missing: str = "refuse",
+    ) -> None:
+        if missing not in MISSING:
+            raise InputError("missing is not known", expected="one of " + ", ".join(MISSING), got=missing)
+        self.solo = dict(solo)
+        self.memory_bytes = dict(memory_bytes or {})
+        self.missing = missing
+        self.ratios: dict[tuple[str, tuple[Workload, ...]], tuple[float, ...]] = {}
+        for (device, members), values in ratios.items():
+            order = _order(members)
+            self.ratios[device, tuple(members[i] for i in order)] = tuple(float(values[i]) for i in order)
+        self.set_memory_bytes = {
+            (device, tuple(members[i] for i in _order(members))): float(value)
+            for (device, members), value in (set_memory_bytes or {}).items()
+        }
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(sorted({device for device, _ in self.solo}))
+
+    def workloads(self, device: str) -> tuple[Workload, ...]:
+        """Workloads that were measured alone on `device`, by name."""
+        return tuple(sorted((w for d, w in self.solo if d == device), key=str))
+
+    @classmethod
+    def from_frames(
+        cls,
+        solo: Any,
+        colocation: Any,
+        memory_bytes: Mapping[str, float] | None = None,
+        missing: str = "refuse",
+    ) -> TablePredictor:
+        """Read the tidy tables `solo` and `colocation` of `datasets.tables`; of one campaign, not several mixed.
+
+        Rows with a workload that no `solo` row has are left out; repeated rows of a set are averaged.
+        """
+        alone = {
+            (row.device, Workload.parse(row.workload)): Solo(
+                float(row.step_time_s), _number(row.memory_bytes), _number(row.utilization_ratio)
+            )
+            for row in solo[solo["gpus"].fillna(1) == 1].itertuples()
+            if row.step_time_s > 0
+        }
+        found: dict[tuple[str, tuple[Workload, ...]], list[tuple[tuple[float, ...], float]]] = {}
+        for _, rows in colocation.groupby("set_id", sort=True):
+            rows = rows.sort_values("member")
+            device = str(rows["device"].iloc[0])
+            members = tuple(Workload.parse(text) for text in rows["workload"])
+            if not all((device, m) in alone for m in members):
+                continue
+            order = _order(members)
+            values = tuple(float(rows["throughput_ratio"].iloc[i]) for i in order)
+            key = (device, tuple(members[i] for i in order))
+            found.setdefault(key, []).append((values, _number(rows["set_memory_bytes"].iloc[0])))
+        ratios = {k: tuple(np.mean([v for v, _ in many], axis=0)) for k, many in found.items()}
+        memory = {
+            k: float(np.max([m for _, m in many])) for k, many in found.items() if any(m for _, m in many)
+        }
+        return cls(alone, ratios, memory_bytes, memory, missing)
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+        """As `SetPredictor`. Ratios above 1 (noise of the measured baseline) count as 1.
+
+        Raises:
+            UnknownNameError: a workload was not measured alone on the device.
+        """
+        shape = (len(sets), max((len(s.workloads) for s in sets), default=1))
+        mask = np.zeros(shape, bool)
+        solo, slowdown = np.ones(shape), np.ones(shape)
+        memory, share, bound = np.zeros(shape), np.zeros(shape), np.zeros(len(sets))
+        fits = np.ones(len(sets), bool)
+        for row, one in enumerate(sets):
+            members = tuple(w.without_solo() for w in one.workloads)
+            size = len(members)
+            mask[row, :size] = True
+            alone = [self._solo(one.device, m) for m in members]
+            solo[row, :size] = [s.step_time_s for s in alone]
+            memory[row, :size] = [s.memory_bytes for s in alone]
+            order = _order(members)
+            key = (one.device, tuple(members[i] for i in order))
+            ratios = self._ratios(*key)
+            if ratios is None:
+                fits[row] = False
+                slowdown[row, :size] = float(size)
+            else:
+                slowdown[row, order] = 1.0 / np.minimum(ratios, 1.0)
+            share[row, :size] = [s.utilization_ratio for s in alone] / slowdown[row, :size]
+            bound[row] = self.set_memory_bytes.get(key, memory[row].sum())
+            fits[row] &= bound[row] <= self.memory_bytes.get(one.device, np.inf)
+        return PredictionArrays(mask, solo, solo * slowdown, slowdown, memory, share, bound, fits)
+
+    def _solo(self, device: str, workload: Workload) -> Solo:
+        try:
+            return self.solo[device, workload]
+        except KeyError:
+            raise UnknownNameError(
+                f"{workload} was not measured alone on {device}",
+                expected="a measured workload",
+                got=str(workload),
+                hint="measured devices: " + ", ".join(self.devices),
+            ) from None
+
+    def _ratios(self, device: str, members: tuple[Workload, ...]) -> Sequence[float] | None:
+        """Ratios of `members` in their sorted order, or None where nobody knows."""
+        if len(members) == 1:
+            return (1.0,)
+        known = self.ratios.get((device, members))
+        if known is not None:
+            return known if min(known) > 0 else None
+        if self.missing == "refuse" or len(members) == 2:
+            return None
+        product = np.ones(len(members))
+        for i in range(len(members)):
+            for j in range(i + 1, len(members)):
+                pair = self.ratios.get((device, (members[i], members[j])))
+                if pair is None or min(pair) <= 0:
+                    return None
+                product[[i, j]] *= np.minimum(pair, 1.0)
+        return tuple(product)
+
+
+class NoisyPredictor:
+    """Another predictor with a seeded error on what sharing costs: a ground truth that the belief does not know.
+
+    The excess slowdown of each member of a set of two or more is multiplied by exp(sigma z), z standard normal, drawn
+    from the set's names and the seed, so that the same set always behaves in the same way.
+    """
+
+    def __init__(self, predictor: Any, sigma: float = 0.2, seed: int = 0) -> None:
+        if not 0 <= sigma < 3:
+            raise InputError("sigma is out of range", expected="a number from 0 to 3", got=sigma)
+        self.predictor, self.sigma, self.seed = predictor, sigma, seed
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+        """As `SetPredictor`."""
+        from dataclasses import replace
+        from hashlib import blake2b
+
+        answer = self.predictor.predict_arrays(sets)
+        slowdown = answer.slowdown.copy()
+        for row, one in enumerate(sets):
+            if len(one.workloads) < 2:
+                continue
+            order = _order(one.workloads)
+            text = "|".join(
+                [str(self.seed), one.device, one.sharing, *(str(one.workloads[i]) for i in order)]
+            )
+            draw = np.random.default_rng(int.from_bytes(blake2b(text.encode(), digest_size=8).digest()))
+            factor = np.exp(self.sigma * draw.standard_normal(len(order)))
+            slowdown[row, order] = 1.0 + (slowdown[row, order] - 1.0) * factor
+        return replace(answer, slowdown=slowdown, step_time_s=answer.solo_step_time_s * slowdown)
+
+
+def _order(members: Iterable[Workload]) -> list[int]:
+    names = [str(m) for m in members]
+    return sorted(range(len(names)), key=names.__getitem__)
+
+
+def _number(value: Any) -> float:
+    number = float(value) if value is not None else 0.0
+    return number if np.isfinite(number) else 0.0

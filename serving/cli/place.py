@@ -1,0 +1,56 @@
+"""`cotenant place`: one job on a cluster as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from serving.cli.output import JsonFlag, console, print_json
+
+
+def command(
+    cluster: Annotated[Path, typer.Option(help="cluster.yaml: nodes, GPUs, tenants.")],
+    job: Annotated[str, typer.Option(help="Job SPEC: ZOO_NAME[:key=value,...].")],
+    iterations: Annotated[
+        float | None, typer.Option(help="Steps that the job will run; an hour's worth where unknown.")
+    ] = None,
+    objective: Annotated[str, typer.Option(help="jct, interference or makespan.")] = "jct",
+    max_slowdown: Annotated[float, typer.Option(help="Largest predicted slowdown of any member.")] = 2.0,
+    wait: Annotated[bool, typer.Option(help="Whether waiting may be the answer.")] = True,
+    limit: Annotated[int, typer.Option(help="How many GPUs to rank.")] = 32,
+    model: Annotated[
+        str, typer.Option(help="Predictor: `default`, a registered name, or a folder.")
+    ] = "default",
+    as_json: JsonFlag = False,
+) -> None:
+    """Choose a GPU for a job: every GPU's tenants are followed departure by departure with the job among them.
+
+    Example: `cotenant place --cluster cluster.yaml --job resnet18-cifar:batch_size=64 --iterations 20000`
+    """
+    from predictor import load_predictor
+    from profiling.workload import Workload
+    from scheduling.placement import PlacementConfig, place
+    from scheduling.snapshot import ClusterSnapshot
+
+    config = PlacementConfig(objective=objective, max_slowdown=max_slowdown, wait=wait, limit=limit)
+    workload, snapshot = Workload.parse(job), ClusterSnapshot.load(cluster)
+    decision = place(workload, iterations, snapshot, load_predictor(model), config)
+    if as_json:
+        print_json(decision.to_json())
+        return
+    from rich.table import Table
+
+    out = console()
+    first = f" on {decision.ranked[0].node}/{decision.ranked[0].gpu}" if decision.decision == "place" else ""
+    out.print(f"[bold]{decision.decision}[/]{first}  {workload}")
+    table = Table("node", "GPU", "score", "done in s", "why")
+    for one in decision.ranked:
+        table.add_row(
+            one.node, one.gpu, f"{one.score:.4g}", f"{one.finish_s:.0f}", "; ".join(one.reasons[1:])
+        )
+    if decision.ranked:
+        out.print(table)
+    for reason in decision.reasons:
+        out.print(f"- {reason}")

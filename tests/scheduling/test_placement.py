@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import pytest
+
+from profiling.errors import InfeasibleError, InputError, UnknownNameError
+from profiling.workload import Workload
+from scheduling.placement import PlacementConfig, place
+from scheduling.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from scheduling.table import Solo, TablePredictor
+from tests.scheduling.tables import JOBS, table
+
+PREDICTOR = table()
+
+
+def cluster(*gpus: Gpu) -> ClusterSnapshot:
+    return ClusterSnapshot((Node("n", tuple(gpus)),))
+
+
+def test_empty_fast_gpu_wins() -> None:
+    snapshot = cluster(
+        Gpu("0", "k80"), Gpu("1", "v100", tenants=(Tenant(JOBS[1], 1e5, "x"),)), Gpu("2", "v100")
+    )
+    decision = place(JOBS[0], 1000, snapshot, PREDICTOR)
+    assert decision.decision == "place"
+    assert decision.ranked[0].gpu == "2"
+    body = decision.to_json()
+    assert set(body["ranked"][0]) == {"node", "gpu", "score", "finish_s", "delays_s", "reasons"}
+    assert body["ranked"][0]["finish_s"] == pytest.approx(100.0)
+    shared = next(r for r in decision.ranked if r.gpu == "1")
+    assert shared.delays_s["x"] > 0
+    assert [r.score for r in decision.ranked] == sorted(r.score for r in decision.ranked)
+
+
+def test_wait_when_a_departure_is_near() -> None:
+    snapshot = cluster(Gpu("0", "v100", tenants=(Tenant(JOBS[5], 1.0),)))
+    fast = place(JOBS[3], 1e5, snapshot, PREDICTOR)
+    assert fast.decision == "wait"
+    assert fast.wait_s == pytest.approx(0.6)
+    now = place(JOBS[3], 1e5, snapshot, PREDICTOR, PlacementConfig(wait=False))
+    assert now.decision == "place"
+
+
+def test_memory_full_means_wait() -> None:
+    snapshot = cluster(Gpu("0", "v100", tenants=(Tenant(JOBS[5], 100.0),)))
+    decision = place(JOBS[5], 10, snapshot, PREDICTOR)
+    assert decision.decision == "wait"
+    assert decision.ranked == ()
+    assert "memory" in " ".join(decision.reasons)
+
+
+def test_budgets() -> None:
+    a, b = Workload("a"), Workload("b")
+    predictor = TablePredictor(
+        {("v100", a): Solo(1.0), ("v100", b): Solo(1.0)}, {("v100", (a, b)): (0.9, 0.4)}
+    )
+    snapshot = cluster(Gpu("0", "v100", tenants=(Tenant(b, 1000.0),)))
+    refused = place(a, 10, snapshot, predictor, PlacementConfig(wait=False))
+    assert refused.decision == "wait"
+    assert "budget" in " ".join(refused.reasons)
+    assert place(a, 10, snapshot, predictor, PlacementConfig(max_slowdown=3, wait=False)).decision == "place"
+    patient = cluster(Gpu("0", "v100", tenants=(Tenant(b, 1000.0, max_slowdown=2.5),)))
+    assert place(a, 10, patient, predictor, PlacementConfig(wait=False)).decision == "place"
+
+
+def test_objectives_differ() -> None:
+    snapshot = cluster(Gpu("0", "k80"), Gpu("1", "v100", tenants=(Tenant(JOBS[0], 100.0),)))
+    interference = place(JOBS[1], 1000, snapshot, PREDICTOR, PlacementConfig(objective="interference"))
+    assert interference.ranked[0].gpu == "0"
+    assert interference.ranked[0].score == 0.0
+    jct = place(JOBS[1], 1000, snapshot, PREDICTOR, PlacementConfig(objective="jct", wait=False))
+    assert jct.ranked[0].gpu == "1"
+
+
+def test_unknown_length() -> None:
+    decision = place(JOBS[0], None, cluster(Gpu("0", "k80"), Gpu("1", "v100")), PREDICTOR)
+    assert decision.ranked[0].finish_s == pytest.approx(3600.0)
+    assert "length unknown" in decision.reasons[0]
+
+
+def test_bad_input() -> None:
+    with pytest.raises(InputError, match="no GPU"):
+        place(JOBS[0], 1, ClusterSnapshot(()), PREDICTOR)
+    with pytest.raises(InputError, match="iterations"):
+        place(JOBS[0], 0, cluster(Gpu("0", "v100")), PREDICTOR)
+    with pytest.raises(UnknownNameError):
+        place(JOBS[0], 1, cluster(Gpu("0", "nowhere")), PREDICTOR)
+    with pytest.raises(InfeasibleError, match="does not fit"):
+        place(JOBS[5], 1, cluster(Gpu("0", "v100")), table(memory_gib=4.0))
+    with pytest.raises(InputError, match="objective"):
+        PlacementConfig(objective="speed")
+
+
+def test_equal_gpus_are_grouped_and_ranked_in_order() -> None:
+    snapshot = ClusterSnapshot.from_mapping(
+        {"nodes": [{"name": "n", "count": 50, "gpus": [{"device": "v100", "count": 8}]}]}
+    )
+    decision = place(JOBS[0], 10, snapshot, PREDICTOR, PlacementConfig(limit=3))
+    assert [(r.node, r.gpu) for r in decision.ranked] == [("n-0", "0"), ("n-0", "1"), ("n-0", "2")]
