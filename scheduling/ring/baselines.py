@@ -1,0 +1,107 @@
+"""What SJF-BCO is measured against: list scheduling, first fit, random.
+
+Each in two readings. Queued (the default, as the paper words them): GPUs are queues, and a job is given its GPUs by the
+work these have had, busy or not. Idle: the job at the head of the line waits for idle GPUs and chooses among those.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+from profiling.errors import InfeasibleError
+from scheduling.ring.dispatch import in_line, queued
+from scheduling.ring.engine import Execution, Gpu, RingRun, RingSchedule
+from scheduling.ring.model import RingCluster, RingJob
+from scheduling.ring.pick import Pick, estimate_s
+
+
+def list_scheduling(
+    cluster: RingCluster,
+    jobs: Sequence[RingJob],
+    execution: Execution | None = None,
+    *,
+    idle: bool = False,
+) -> RingSchedule:
+    """Jobs in the order given, each on the GPUs that have had the least work."""
+
+    def pick(job: RingJob, run: RingRun) -> tuple[Gpu, ...] | None:
+        open_gpus = sorted(_open(run, idle), key=lambda one: (run.load[one[0]][one[1]], one))
+        return tuple(open_gpus[: job.gpus]) if len(open_gpus) >= job.gpus else None
+
+    return _placed(cluster, jobs, pick, execution, idle)
+
+
+def first_fit(
+    cluster: RingCluster,
+    jobs: Sequence[RingJob],
+    execution: Execution | None = None,
+    *,
+    idle: bool = False,
+    tolerance: float = 0.01,
+) -> RingSchedule:
+    """Jobs in the order given, each on the first GPUs from the first server on.
+
+    Queued, no GPU is given more than theta of work, and theta is bisected to `tolerance` for the least that places
+    every job (without a bound all jobs would queue on the first server).
+    """
+    if idle:
+        return _placed(cluster, jobs, _first(float("inf"), idle=True), execution, idle)
+    estimates = {job.name: estimate_s(cluster, job) for job in jobs}
+    low, high = 0.0, sum(estimates.values())
+    best = _placed(cluster, jobs, _first(high, idle=False), execution, idle)
+    while high - low > tolerance * high:
+        theta_s = (low + high) / 2
+        schedule = queued(cluster, jobs, _first(theta_s, idle=False), execution)
+        if schedule is None:
+            low = theta_s
+        else:
+            high, best = theta_s, min(best, schedule, key=lambda one: one.makespan_s)
+    return best
+
+
+def random_fit(
+    cluster: RingCluster,
+    jobs: Sequence[RingJob],
+    execution: Execution | None = None,
+    *,
+    idle: bool = False,
+    seed: int = 0,
+) -> RingSchedule:
+    """Jobs in the order given, each on GPUs drawn at random."""
+    source = random.Random(seed)
+
+    def pick(job: RingJob, run: RingRun) -> tuple[Gpu, ...] | None:
+        open_gpus = list(_open(run, idle))
+        return tuple(source.sample(open_gpus, job.gpus)) if len(open_gpus) >= job.gpus else None
+
+    return _placed(cluster, jobs, pick, execution, idle)
+
+
+def _first(theta_s: float, *, idle: bool) -> Pick:
+    def pick(job: RingJob, run: RingRun) -> tuple[Gpu, ...] | None:
+        bound_s = theta_s - estimate_s(run.cluster, job)
+        chosen: list[Gpu] = []
+        for server, gpu in _open(run, idle):
+            if run.load[server][gpu] <= bound_s * (1 + 1e-9):
+                chosen.append((server, gpu))
+                if len(chosen) == job.gpus:
+                    return tuple(chosen)
+        return None
+
+    return pick
+
+
+def _open(run: RingRun, idle: bool) -> Iterator[Gpu]:
+    for server, count in enumerate(run.cluster.servers):
+        for gpu in sorted(run.idle[server]) if idle else range(count):
+            yield server, gpu
+
+
+def _placed(
+    cluster: RingCluster, jobs: Sequence[RingJob], pick: Pick, execution: Execution | None, idle: bool
+) -> RingSchedule:
+    schedule = (in_line if idle else queued)(cluster, jobs, pick, execution)
+    if schedule is None:
+        raise InfeasibleError("the jobs do not fit", expected="a cluster that holds every gang")
+    return schedule

@@ -1,0 +1,106 @@
+"""Cheaper and better than SJF-BCO: a few list rules, and local search over the list."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from profiling.errors import InfeasibleError
+from scheduling.ring.dispatch import any_that_fits
+from scheduling.ring.engine import Execution, RingSchedule
+from scheduling.ring.model import RingCluster, RingJob
+from scheduling.ring.pick import Pick, estimate_s, fa_ffp, whole_or_wait
+
+# Key by which waiting jobs are sorted, the first to be tried at each exit.
+PRIORITIES: dict[str, Callable[[RingCluster, RingJob], tuple[float, ...]]] = {
+    "longest": lambda cluster, job: (-estimate_s(cluster, job),),
+    "largest-work": lambda cluster, job: (-job.gpus * estimate_s(cluster, job),),
+    "widest": lambda cluster, job: (-job.gpus, -estimate_s(cluster, job)),
+    "shortest": lambda cluster, job: (estimate_s(cluster, job),),
+    "least-work": lambda cluster, job: (job.gpus * estimate_s(cluster, job),),
+    "narrowest": lambda cluster, job: (job.gpus, estimate_s(cluster, job)),
+}
+PICKS: dict[str, Pick] = {"pack": fa_ffp, "whole-or-wait": whole_or_wait}
+
+
+def by_priority(
+    cluster: RingCluster,
+    jobs: Sequence[RingJob],
+    execution: Execution | None = None,
+    *,
+    priority: str = "longest",
+    pick: str = "whole-or-wait",
+) -> RingSchedule:
+    """List scheduling: at every exit, start each waiting job that fits, by priority, packed.
+
+    Raises:
+        InfeasibleError: a gang is larger than the cluster.
+    """
+    order = sorted(jobs, key=lambda job: PRIORITIES[priority](cluster, job))
+    schedule = any_that_fits(cluster, order, PICKS[pick], execution)
+    if schedule is None:
+        raise InfeasibleError("the jobs do not fit", expected="a cluster that holds every gang")
+    return schedule
+
+
+def best_list(
+    cluster: RingCluster, jobs: Sequence[RingJob], execution: Execution | None = None
+) -> RingSchedule:
+    """The shortest schedule over all priorities and picks."""
+    return min(
+        (
+            by_priority(cluster, jobs, execution, priority=priority, pick=pick)
+            for priority in PRIORITIES
+            for pick in PICKS
+        ),
+        key=lambda schedule: schedule.makespan_s,
+    )
+
+
+def local_search(
+    cluster: RingCluster,
+    jobs: Sequence[RingJob],
+    execution: Execution | None = None,
+    *,
+    trials: int = 200,
+    seed: int = 0,
+) -> RingSchedule:
+    """From the best list, move a job that ends late to the front part of the list, or exchange two; keep what is better.
+
+    Makespan first, mean completion second, so that it also moves along plateaus. Never worse than `best_list`.
+    """
+    source = random.Random(seed)
+    best = best_list(cluster, jobs, execution)
+    by_name = {job.name: job for job in jobs}
+    order = [by_name[one.job] for one in best.assignments]
+    score = (best.makespan_s, best.mean_completion_s) if jobs else (0.0, 0.0)
+    for _ in range(trials if len(jobs) > 1 else 0):
+        trial = list(order)
+        if source.random() < 0.5:
+            late = max(
+                source.sample(best.assignments, min(5, len(best.assignments))), key=lambda one: one.end_s
+            )
+            trial.remove(by_name[late.job])
+            trial.insert(source.randrange(len(trial)), by_name[late.job])
+        else:
+            a, b = source.sample(range(len(trial)), 2)
+            trial[a], trial[b] = trial[b], trial[a]
+        schedule = any_that_fits(cluster, trial, source.choice((fa_ffp, whole_or_wait)), execution)
+        if schedule is None:
+            continue
+        found = (schedule.makespan_s, schedule.mean_completion_s)
+        if found < score:
+            best, order, score = schedule, trial, found
+    return best
+
+
+def lower_bound_s(cluster: RingCluster, jobs: Sequence[RingJob]) -> float:
+    """No schedule is shorter: the longest job alone, and all work over all GPUs, both without contention.
+
+    Holds on server uplinks with k clamped, where a server is no slower inside than its uplink.
+    """
+    if not jobs:
+        return 0.0
+    times = {job.name: estimate_s(cluster, job) for job in jobs}
+    work = sum(times[job.name] * job.gpus for job in jobs)
+    return max(work / sum(cluster.servers), *times.values())

@@ -1,0 +1,90 @@
+"""SJF-BCO: smallest job first, with balanced contention and overhead (algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from profiling.errors import InfeasibleError, InputError
+from scheduling.ring.dispatch import in_line
+from scheduling.ring.engine import Execution, Gpu, RingRun, RingSchedule
+from scheduling.ring.model import RingCluster, RingJob
+from scheduling.ring.pick import estimate_s, fa_ffp, lbsgf
+
+
+@dataclass(frozen=True, slots=True)
+class SjfBcoConfig:
+    """packing: FA-FFP packs onto servers in use (the prose) or takes the least used GPUs (the listing).
+    load_factor: lambda_j of LBSGF. tolerance: theta is bisected to this relative width."""
+
+    packing: bool = True
+    load_factor: float = 1.0
+    tolerance: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not self.load_factor >= 1:
+            raise InputError("load_factor", expected="a number from 1", got=self.load_factor)
+        if not self.tolerance > 0:
+            raise InputError("tolerance", expected="a positive number", got=self.tolerance)
+
+
+def sjf_bco(
+    cluster: RingCluster,
+    jobs: Sequence[RingJob],
+    execution: Execution | None = None,
+    config: SjfBcoConfig | None = None,
+) -> RingSchedule:
+    """The best schedule over theta (work that a GPU may be given) and kappa (gang size up to which FA-FFP places).
+
+    Two mends to the algorithm as printed: a kappa that leaves a job without GPUs counts as infeasible (printed, its
+    makespan stays too small and wins), and theta is bisected on feasibility (printed, on strict improvement, where it
+    sticks). Only gang sizes that occur are tried as kappa, since those between change nothing.
+
+    Raises:
+        InfeasibleError: a gang is larger than the cluster.
+    """
+    config = config or SjfBcoConfig()
+    in_order = sorted(jobs, key=lambda job: job.gpus)
+    if not in_order:
+        return RingSchedule(())
+
+    def best_of_kappas(theta_s: float) -> RingSchedule | None:
+        best: RingSchedule | None = None
+        for kappa in (0, *sorted({job.gpus for job in in_order})):
+
+            def pick(job: RingJob, run: RingRun, kappa: int = kappa) -> tuple[Gpu, ...] | None:
+                if job.gpus <= kappa:
+                    return fa_ffp(job, run, theta_s, packing=config.packing)
+                return lbsgf(job, run, theta_s, packing=config.packing, load_factor=config.load_factor)
+
+            schedule = in_line(cluster, in_order, pick, execution)
+            if schedule is not None and (best is None or schedule.makespan_s < best.makespan_s):
+                best = schedule
+        return best
+
+    estimates = {job.name: estimate_s(cluster, job) for job in in_order}
+    best = best_of_kappas(float("inf"))
+    if best is None:
+        raise InfeasibleError("no kappa places every job", expected="servers that hold every gang")
+    # Below `low` no schedule exists; at `high` one does: the bound that the unbounded run kept by itself.
+    work = sum(estimates[job.name] * job.gpus for job in in_order) / sum(cluster.servers)
+    low = max(work, *estimates.values())
+    high = max(low, _largest_load(best, estimates))
+    while high - low > config.tolerance * high:
+        theta_s = (low + high) / 2
+        schedule = best_of_kappas(theta_s)
+        if schedule is None:
+            low = theta_s
+            continue
+        high = theta_s
+        if schedule.makespan_s < best.makespan_s:
+            best = schedule
+    return best
+
+
+def _largest_load(schedule: RingSchedule, estimates: dict[str, float]) -> float:
+    load: dict[Gpu, float] = {}
+    for one in schedule.assignments:
+        for gpu in one.gpus:
+            load[gpu] = load.get(gpu, 0.0) + estimates[one.job]
+    return max(load.values())

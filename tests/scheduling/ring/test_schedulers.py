@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import functools
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiling.errors import InfeasibleError, InputError, LimitError
+from scheduling.ring.baselines import first_fit, list_scheduling, random_fit
+from scheduling.ring.engine import Assignment, Execution, RingRun, RingSchedule, replay
+from scheduling.ring.exact import distributions, exact
+from scheduling.ring.pick import fa_ffp, lbsgf, whole_or_wait
+from scheduling.ring.search import best_list, by_priority, local_search, lower_bound_s
+from scheduling.ring.sjf_bco import SjfBcoConfig, sjf_bco
+from tests.scheduling.ring.instances import cluster, instances, job, mix
+
+SCHEDULERS = {
+    "sjf-bco": sjf_bco,
+    "sjf-bco-literal": functools.partial(sjf_bco, config=SjfBcoConfig(packing=False)),
+    "list": list_scheduling,
+    "list-idle": functools.partial(list_scheduling, idle=True),
+    "first-fit": first_fit,
+    "first-fit-idle": functools.partial(first_fit, idle=True),
+    "random": random_fit,
+    "random-idle": functools.partial(random_fit, idle=True),
+    "longest": by_priority,
+    "best-list": best_list,
+    "local-search": functools.partial(local_search, trials=10),
+}
+
+
+def check(place, jobs, schedule, execution=None):
+    """Gang, capacity at every start, every job once, and the same again when replayed."""
+    by_name = {one.name: one for one in jobs}
+    assert sorted(one.job for one in schedule.assignments) == sorted(by_name)
+    for one in schedule.assignments:
+        assert len(set(one.gpus)) == len(one.gpus) == by_name[one.job].gpus
+        assert one.end_s > one.start_s >= 0
+        for other in schedule.assignments:
+            apart = other.end_s <= one.start_s + 1e-6 or one.end_s <= other.start_s + 1e-6
+            assert other is one or apart or not set(one.gpus) & set(other.gpus)
+    again = replay(place, jobs, schedule.assignments, execution)
+    assert again.makespan_s == pytest.approx(schedule.makespan_s, rel=1e-9)
+    ends = {one.job: one.end_s for one in again.assignments}
+    assert ends == pytest.approx({one.job: one.end_s for one in schedule.assignments}, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@settings(max_examples=25, deadline=None)
+@given(instance=instances(), slot_s=st.sampled_from([None, 10.0]))
+def test_every_schedule_is_whole_and_replays_to_itself(name, instance, slot_s):
+    place, jobs = instance
+    execution = Execution(slot_s=slot_s)
+    schedule = SCHEDULERS[name](place, jobs, execution)
+    check(place, jobs, schedule, execution)
+    assert schedule.makespan_s >= lower_bound_s(place, jobs) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_gang_larger_than_the_cluster_is_infeasible(name):
+    with pytest.raises(InfeasibleError, match="does not fit"):
+        SCHEDULERS[name](cluster(2, 2), [job("a", 5)])
+
+
+def test_order_of_the_schedulers_on_a_mixed_load():
+    place, jobs = cluster(4, 8, 4, 8), mix(3, 60)
+    makespan = {name: run(place, jobs).makespan_s for name, run in SCHEDULERS.items()}
+    assert makespan["sjf-bco"] < makespan["list"] < makespan["first-fit"]
+    assert makespan["sjf-bco"] < makespan["random"]
+    assert makespan["local-search"] <= makespan["best-list"] <= makespan["longest"]
+
+
+def test_sjf_bco_of_nothing():
+    assert sjf_bco(cluster(1), []).assignments == ()
+    assert local_search(cluster(1), []).makespan_s == 0
+    with pytest.raises(InputError, match="load_factor"):
+        SjfBcoConfig(load_factor=0.5)
+
+
+def test_packing_keeps_a_gang_on_a_server_in_use_and_the_listing_does_not():
+    run = RingRun(cluster(4, 4, 8))
+    run.start(job("first", 1), [(0, 0)], 10.0)
+    assert fa_ffp(job("a", 3), run) == ((0, 1), (0, 2), (0, 3))
+    assert fa_ffp(job("a", 4), run) == tuple((1, g) for g in range(4))
+    run.start(job("second", 2), [(0, 1), (1, 0)], 5.0)
+    spread = fa_ffp(job("b", 4), run, packing=False)
+    assert spread is not None
+    assert len({server for server, _ in spread}) > 1
+
+
+def test_the_bound_keeps_jobs_off_worn_gpus():
+    run = RingRun(cluster(2, 2))
+    one = job("a", 2)
+    for server in run.load:
+        server[0] = 100.0
+    assert fa_ffp(one, run, 50.0) == ((0, 1), (1, 1))
+    assert fa_ffp(one, run, 0.001) is None
+
+
+def test_lbsgf_takes_the_least_busy_servers():
+    run = RingRun(cluster(4, 4, 4))
+    run.load = [[5.0] * 4, [0.0] * 4, [1.0] * 4]
+    wide = lbsgf(job("a", 6), run)
+    assert wide is not None
+    assert {server for server, _ in wide} == {1, 2}
+    run.start(job("b", 1), [(1, 0)])
+    assert lbsgf(job("c", 4), run) is None
+    wider = lbsgf(job("c", 4), run, load_factor=2.0)
+    assert wider == tuple((2, g) for g in range(4))
+
+
+def test_whole_or_wait_splits_only_what_no_server_holds():
+    run = RingRun(cluster(4, 4))
+    run.start(job("a", 2), [(0, 0), (1, 0)])
+    assert whole_or_wait(job("b", 4), run) is None
+    assert whole_or_wait(job("b", 6), run) is not None
+
+
+def _all_schedules(place, jobs, execution, slots):
+    """The least makespan by trying every placement and start."""
+    options = [[(c, t) for c in distributions(place.servers, one.gpus) for t in range(slots)] for one in jobs]
+    best = float("inf")
+    for choice in itertools.product(*options):
+        run = RingRun(place, execution)
+        try:
+            for one, (placement, t) in sorted(zip(jobs, choice, strict=True), key=lambda item: item[1][1]):
+                run.advance(t * execution.slot_s)
+                run.start(one, [(s, g) for s, n in placement.items() for g in sorted(run.idle[s])[:n]])
+        except InputError:
+            continue
+        best = min(best, run.finish().makespan_s)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_exact_equals_trying_everything(seed):
+    import random
+
+    source = random.Random(seed)
+    place = cluster(2, 2, alpha=0.5)
+    jobs = [
+        job(f"j{n}", source.choice([1, 2, 3]), 0.1, source.uniform(20, 120), source.randint(8, 30))
+        for n in range(3)
+    ]
+    execution = Execution(slot_s=1.0)
+    incumbent = list_scheduling(place, jobs, execution)
+    found = exact(place, jobs, execution, incumbent)
+    assert found.optimal
+    check(place, jobs, found.schedule, execution)
+    slots = round(incumbent.makespan_s)
+    assert found.schedule.makespan_s == _all_schedules(place, jobs, execution, min(slots, 8))
+    assert found.lower_bound_s == found.schedule.makespan_s
+    for scheduler in SCHEDULERS.values():
+        assert scheduler(place, jobs, execution).makespan_s >= found.schedule.makespan_s
+
+
+def test_exact_refuses_what_it_cannot_do():
+    place, jobs = cluster(2, 2), [job("a", 2)]
+    with pytest.raises(InputError, match="slot time"):
+        exact(place, jobs, Execution(), RingSchedule((Assignment("a", ((0, 0), (0, 1)), 0, 5),)))
+    execution = Execution(slot_s=1.0)
+    incumbent = list_scheduling(place, jobs, execution)
+    with pytest.raises(LimitError, match="too large"):
+        exact(place, jobs, execution, incumbent, largest=5)
