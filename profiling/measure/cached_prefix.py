@@ -1,0 +1,59 @@
+"""Cached activations: the frozen layers hand out what they computed once, as a warm activation cache would.
+
+Imported by the member's process only, hence torch at the top.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+
+def cache_prefix(job: Any, frozen: list[torch.nn.Module]) -> None:
+    """Replace the forward pass of `frozen` layers by their recorded outputs.
+
+    One step records what each layer answers; from then on it answers that without computing. The output of the last
+    frozen layer, which is what a cache has to load, is copied from host memory at every use, so its load time is part
+    of the step. Functional operators between frozen layers (an activation, an addition) still run: they are a small
+    part of the prefix, and the figure is that much on the safe side. Training on stale or augmented inputs would not
+    be sound; this is for timing.
+    """
+    recorded: dict[torch.nn.Module, list[Any]] = {layer: [] for layer in frozen}
+
+    def record(layer: torch.nn.Module, _inputs: Any, output: Any) -> None:
+        recorded[layer].append(tree_map_only(torch.Tensor, lambda t: t.detach().clone(), output))
+
+    handles = [layer.register_forward_hook(record) for layer in frozen]
+    job.step()
+    for handle in handles:
+        handle.remove()
+    used = [layer for layer in frozen if recorded[layer]]
+    for layer in used:
+        layer.forward = _Replay(recorded[layer], load=layer is used[-1])  # type: ignore[method-assign,assignment]
+
+
+class _Replay:
+    """Answers recorded outputs in turn: a layer may run several times per step."""
+
+    def __init__(self, outputs: list[Any], load: bool) -> None:
+        self.outputs, self.turn = outputs, 0
+        self.host = [tree_map_only(torch.Tensor, _to_host, output) for output in outputs] if load else None
+
+    def __call__(self, *_args: Any, **_kwargs: Any) -> Any:
+        index = self.turn % len(self.outputs)
+        self.turn += 1
+        if self.host is not None:
+            _load(self.outputs[index], self.host[index])
+        return self.outputs[index]
+
+
+def _to_host(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.cpu().pin_memory() if tensor.is_cuda else tensor.clone()
+
+
+def _load(resident: Any, host: Any) -> None:
+    for target, source in zip(tree_leaves(resident), tree_leaves(host), strict=True):
+        if isinstance(target, torch.Tensor):
+            target.copy_(source, non_blocking=True)

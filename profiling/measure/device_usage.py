@@ -1,0 +1,133 @@
+"""Memory and utilisation of the members and of the whole set, from what each device can tell."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from profiling.measure.nvml import DeviceUsage, NvmlSampler
+from profiling.measure.settings import MeasureSettings
+
+_SET_MEANS = (
+    "utilization_ratio",
+    "memory_bandwidth_ratio",
+    "power_w",
+    "sm_clock_hz",
+    "temperature_c",
+    "pcie_receive_bytes_per_s",
+    "pcie_send_bytes_per_s",
+)
+
+
+class UsageMeter:
+    """Collects usage over windows; a context, because NVML has to be closed.
+
+    On a CPU a member's utilisation is its processor time / wall time of the one core, and its memory the resident set
+    of its process, libraries included. On CUDA they come from NVML; where NVML hides processes (in a container), from
+    the growth of the device's memory in use.
+    """
+
+    def __init__(self, device: str, settings: MeasureSettings) -> None:
+        self.device = device
+        self._sampler = NvmlSampler(interval_s=settings.sample_interval_s) if device == "cuda" else None
+        self._baseline = self._sampler.used_bytes() if self._sampler else None
+        self._windows: dict[str, list[DeviceUsage]] = {"alone": [], "together": []}
+        self._alone: dict[int, list[DeviceUsage]] = {}
+        self._cpu: dict[str, dict[int, list[float]]] = {"alone": {}, "together": {}}
+        self._peak: dict[int, dict[str, float]] = {}
+        self._pids: list[int] = []
+
+    def __enter__(self) -> UsageMeter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._sampler:
+            self._sampler.close()
+
+    @property
+    def notes(self) -> list[str]:
+        return list(self._sampler.notes) if self._sampler else []
+
+    def begin(self) -> None:
+        if self._sampler:
+            self._sampler.begin()
+
+    def end(self, kind: str, answers: dict[int, dict[str, Any]], pids: list[int]) -> None:
+        """Close the window of the members in `answers` (their replies to a phase)."""
+        self._pids = pids
+        for i, answer in answers.items():
+            wall = answer["boundaries"][-1] - answer["boundaries"][0]
+            self._cpu[kind].setdefault(i, []).append(answer["cpu_s"] / wall if wall else 0.0)
+            peak = self._peak.setdefault(i, {})
+            for name in ("rss_bytes", "allocated_bytes", "reserved_bytes"):
+                if name in answer:
+                    peak[name] = max(peak.get(name, 0.0), float(answer[name]))
+        if self._sampler:
+            usage = self._sampler.end()
+            self._windows[kind].append(usage)
+            if kind == "alone":
+                self._alone.setdefault(next(iter(answers)), []).append(usage)
+
+    def member(self, index: int) -> dict[str, Any]:
+        """Usage of one member: peak allocated and process memory, utilisation alone and together."""
+        peak = self._peak.get(index)
+        if peak is None:
+            return {}
+        found: dict[str, Any] = {"rss_bytes": peak["rss_bytes"]}
+        if self.device == "cpu":
+            found |= {"memory_bytes": peak["rss_bytes"], "memory_source": "resident-set"}
+            for kind, name in (("alone", "solo_utilization_ratio"), ("together", "utilization_ratio")):
+                shares = self._cpu[kind].get(index)
+                if shares:
+                    found[name] = min(1.0, median(shares))
+            return found
+        found |= {k: peak[k] for k in ("allocated_bytes", "reserved_bytes") if k in peak}
+        memory, source = self._process_memory(index)
+        alone = self._alone.get(index, [])
+        return found | {
+            "memory_bytes": memory,
+            "memory_source": source,
+            "solo_utilization_ratio": _mean(alone, "utilization_ratio"),
+            "solo_memory_bandwidth_ratio": _mean(alone, "memory_bandwidth_ratio"),
+            "host_cpu_ratio": median(self._cpu["together"].get(index) or self._cpu["alone"][index]),
+        }
+
+    def whole(self) -> dict[str, Any]:
+        """Usage of the whole set over the windows in which all ran (of the one member, when it is alone)."""
+        members = sorted(self._peak)
+        kind = "together" if self._cpu["together"] else "alone"
+        if self.device == "cpu":
+            shares = [median(self._cpu[kind][i]) for i in members if i in self._cpu[kind]]
+            return {
+                "memory_bytes": sum(self._peak[i]["rss_bytes"] for i in members) or None,
+                "utilization_ratio": min(1.0, sum(shares)) if shares else None,
+            }
+        windows = self._windows[kind]
+        found: dict[str, Any] = {name: _mean(windows, name) for name in _SET_MEANS}
+        used = max((w.memory_bytes for w in windows if w.memory_bytes), default=None)
+        found["memory_bytes"] = used - self._baseline if used and self._baseline is not None else None
+        found["throttle_reasons"] = sorted({r for w in windows for r in w.throttle_reasons})
+        counters = [asdict(w)["counters"] for w in windows if w.counters]
+        if counters:
+            found["counters"] = {k: median(c[k] for c in counters if k in c) for k in counters[0]}
+        return found
+
+    def _process_memory(self, index: int) -> tuple[float | None, str]:
+        pid = self._pids[index]
+        windows = [*self._windows["alone"], *self._windows["together"]]
+        seen = [w.process_memory_bytes[pid] for w in windows if pid in w.process_memory_bytes]
+        if seen:
+            return max(seen), "nvml-process"
+        used = max((w.memory_bytes for w in windows if w.memory_bytes), default=None)
+        reserved = {i: p.get("reserved_bytes", 0.0) for i, p in self._peak.items()}
+        if used is None or self._baseline is None:
+            return reserved.get(index), "reserved"
+        # What is neither reserved by the allocator nor there before is contexts and libraries, alike for all members.
+        rest = max(0.0, used - self._baseline - sum(reserved.values()))
+        return reserved[index] + rest / len(reserved), "device-growth"
+
+
+def _mean(windows: list[DeviceUsage], name: str) -> float | None:
+    values = [getattr(w, name) for w in windows if getattr(w, name) is not None]
+    return sum(values) / len(values) if values else None

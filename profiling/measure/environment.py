@@ -1,0 +1,123 @@
+"""What a figure depends on besides the job: machine, driver, versions, and a fingerprint of it all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+
+def describe_environment(device: str) -> dict[str, Any]:
+    """Machine, software and device, with `fingerprint` over everything that stays the same between two runs.
+
+    Fields that cannot be read are left out: no privilege is required.
+    """
+    import psutil
+
+    facts: dict[str, Any] = {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "device": device,
+        **_versions(),
+        **(_gpu() if device == "cuda" else _frequency_policy()),
+    }
+    body = json.dumps(facts, sort_keys=True, default=str).encode()
+    return {**facts, "fingerprint": hashlib.sha256(body).hexdigest()[:16]}
+
+
+def device_name(device: str) -> str:
+    """Catalogue name of what `device` is on this machine (`cpu`, `h200`, ...).
+
+    Raises:
+        UnavailableError: `cuda` on a machine where no NVIDIA driver answers.
+    """
+    if device == "cpu":
+        return "cpu"
+    from profiling.devices import discover_gpus
+
+    return discover_gpus()[0].name
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _frequency_policy() -> dict[str, Any]:
+    try:
+        path = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+        return {"frequency_governor": path.read_text().strip()}
+    except OSError:
+        return {}
+
+
+def _versions() -> dict[str, Any]:
+    """Read from package metadata: the measuring process imports no torch and so takes no device memory."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found: dict[str, Any] = {}
+    for package in ("torch", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _gpu() -> dict[str, Any]:
+    """Driver, GPU name, power limit, compute mode and MIG mode by NVML."""
+    try:
+        import pynvml as nvml
+
+        nvml.nvmlInit()
+    except Exception as error:  # no library, no driver: each has its own class
+        return {"nvml": f"not available: {type(error).__name__}"}
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(0)
+        facts: dict[str, Any] = {}
+        for name, read in {
+            "driver": nvml.nvmlSystemGetDriverVersion,
+            "gpu": lambda: nvml.nvmlDeviceGetName(handle),
+            "gpu_count": nvml.nvmlDeviceGetCount,
+            "cuda_driver": nvml.nvmlSystemGetCudaDriverVersion,
+            "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
+            "compute_mode": lambda: nvml.nvmlDeviceGetComputeMode(handle),
+            "mig_mode": lambda: nvml.nvmlDeviceGetMigMode(handle)[0],
+            "max_sm_clock_hz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
+        }.items():
+            try:
+                value = read()
+                facts[name] = value.decode() if isinstance(value, bytes) else value
+            except nvml.NVMLError:
+                continue
+        return facts
+    finally:
+        nvml.nvmlShutdown()
+
+
+def source_version() -> str:
+    """Commit of the checkout, or an empty text where there is none."""
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+        return answer.stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""

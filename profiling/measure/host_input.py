@@ -1,0 +1,60 @@
+"""Host input: every step trains on a batch that a loader process has just put together and the host has copied over.
+
+Imported by the member's process only, hence torch at the top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, IterableDataset
+
+
+class LoadedJob:
+    """A training job whose resident batch is overwritten by a fresh one before every step.
+
+    The samples are those of the resident batch in a new order, gathered by a `torch.utils.data.DataLoader` process and,
+    on CUDA, pinned: the work of collating and copying is real, reading and decoding files is not in it. The loader
+    starts at the first step, after the member was pinned, so that its processes share the member's core.
+    """
+
+    def __init__(self, job: Any, device: str, processes: int, seed: int) -> None:
+        self._job = job
+        self.model, self.batch, self.samples_per_step = job.model, job.batch, job.samples_per_step
+        self._resident = [t for t in tree_leaves(job.batch) if isinstance(t, torch.Tensor)]
+        host = [t.detach().cpu().clone() for t in self._resident]
+        cuda = device == "cuda"
+        context = ("spawn" if cuda else "fork") if processes else None
+        self._loader = DataLoader(
+            Shuffled(host, seed),
+            batch_size=None,
+            num_workers=processes,
+            pin_memory=cuda,
+            multiprocessing_context=context,
+        )
+        self._batches: Iterator[Any] | None = None
+
+    def step(self) -> None:
+        if self._batches is None:
+            self._batches = iter(self._loader)
+        for resident, fresh in zip(self._resident, next(self._batches), strict=True):
+            resident.copy_(fresh, non_blocking=True)
+        self._job.step()
+
+
+class Shuffled(IterableDataset):  # type: ignore[type-arg]
+    """Endless batches: the tensors with their leading (batch) dimension permuted, so that every shape stays."""
+
+    def __init__(self, host: list[torch.Tensor], seed: int) -> None:
+        self.host, self.seed = host, seed
+
+    def __iter__(self) -> Iterator[list[torch.Tensor]]:
+        generator = torch.Generator().manual_seed(self.seed)
+        while True:
+            yield [
+                t[torch.randperm(t.shape[0], generator=generator)] if t.dim() else t.clone()
+                for t in self.host
+            ]

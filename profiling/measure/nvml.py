@@ -1,0 +1,225 @@
+"""What the GPU does while members run: samples by NVML, and by DCGM profiling counters when there are any."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+# NVML bit: short name. Idle and "application clocks" are states and not throttling.
+THROTTLE_REASONS = {
+    0x4: "sw-power-cap",
+    0x8: "hw-slowdown",
+    0x20: "sw-thermal",
+    0x40: "hw-thermal",
+    0x80: "hw-power-brake",
+}
+# GPU performance metrics of NVML (Hopper and later): the same counters that DCGM calls profiling fields.
+GPM_METRICS = {
+    "sm_active_ratio": "NVML_GPM_METRIC_SM_UTIL",
+    "sm_occupancy_ratio": "NVML_GPM_METRIC_SM_OCCUPANCY",
+    "tensor_active_ratio": "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
+    "memory_bandwidth_active_ratio": "NVML_GPM_METRIC_DRAM_BW_UTIL",
+}
+
+
+@dataclass
+class DeviceUsage:
+    """Means (memory: maximum) over the samples of one window; None where NVML does not say.
+
+    Attributes:
+        utilization_ratio: share of time in which a kernel ran; memory_bandwidth_ratio: in which memory was busy.
+        memory_bytes: of the whole device. process_memory_bytes: per process id.
+        throttle_reasons: names of all reasons seen.
+        counters: GPM profiling counters where the GPU and the privileges allow them.
+    """
+
+    samples: int = 0
+    utilization_ratio: float | None = None
+    memory_bandwidth_ratio: float | None = None
+    memory_bytes: float | None = None
+    process_memory_bytes: dict[int, float] = field(default_factory=dict)
+    power_w: float | None = None
+    sm_clock_hz: float | None = None
+    pcie_receive_bytes_per_s: float | None = None
+    pcie_send_bytes_per_s: float | None = None
+    temperature_c: float | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    counters: dict[str, float] = field(default_factory=dict)
+
+
+class NvmlSampler:
+    """Samples one GPU in a thread between `begin` and `end`. Without NVML every window is empty and `notes` says why."""
+
+    def __init__(self, index: int = 0, interval_s: float = 0.05) -> None:
+        self.interval_s = interval_s
+        self.notes: list[str] = []
+        self._nvml: Any = None
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._nvml = pynvml
+            self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        except Exception as error:  # missing library, driver or GPU: NVML's own classes, or ImportError
+            self._nvml = None
+            self.notes.append(f"no device samples: NVML {type(error).__name__}")
+            return
+        n = self._nvml
+        self._readers: dict[str, Any] = {
+            "rates": lambda: n.nvmlDeviceGetUtilizationRates(self._handle),
+            "memory": lambda: n.nvmlDeviceGetMemoryInfo(self._handle).used,
+            "processes": lambda: n.nvmlDeviceGetComputeRunningProcesses(self._handle),
+            "power_w": lambda: n.nvmlDeviceGetPowerUsage(self._handle) / 1e3,
+            "sm_clock_hz": lambda: n.nvmlDeviceGetClockInfo(self._handle, n.NVML_CLOCK_SM) * 1e6,
+            "temperature_c": lambda: n.nvmlDeviceGetTemperature(self._handle, n.NVML_TEMPERATURE_GPU),
+            "throttle": lambda: n.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle),
+        }
+        # A PCIe reading blocks for 20 ms per direction: two of them per window, not per sample.
+        self._pcie = {
+            "pcie_receive_bytes_per_s": n.NVML_PCIE_UTIL_RX_BYTES,
+            "pcie_send_bytes_per_s": n.NVML_PCIE_UTIL_TX_BYTES,
+        }
+
+    def used_bytes(self) -> float | None:
+        """Device memory in use now, by everyone."""
+        if self._nvml is None:
+            return None
+        value = self._read("memory")
+        return None if value is None else float(value)
+
+    def begin(self) -> None:
+        self._series: dict[str, list[float]] = {}
+        self._processes: dict[int, float] = {}
+        self._reasons: set[str] = set()
+        self._stop = threading.Event()
+        if self._nvml is None:
+            return
+        self._gpm_before = self._gpm_sample()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def end(self) -> DeviceUsage:
+        if self._nvml is None:
+            return DeviceUsage()
+        self._stop.set()
+        self._thread.join()
+        mean = {k: sum(v) / len(v) for k, v in self._series.items() if v}
+        return DeviceUsage(
+            samples=len(self._series.get("memory", [])),
+            utilization_ratio=mean.get("utilization_ratio"),
+            memory_bandwidth_ratio=mean.get("memory_bandwidth_ratio"),
+            memory_bytes=max(self._series.get("memory", []), default=None),
+            process_memory_bytes=self._processes,
+            power_w=mean.get("power_w"),
+            sm_clock_hz=mean.get("sm_clock_hz"),
+            temperature_c=mean.get("temperature_c"),
+            pcie_receive_bytes_per_s=mean.get("pcie_receive_bytes_per_s"),
+            pcie_send_bytes_per_s=mean.get("pcie_send_bytes_per_s"),
+            throttle_reasons=tuple(sorted(self._reasons)),
+            counters=self._gpm_counters(),
+        )
+
+    def close(self) -> None:
+        if self._nvml is not None:
+            self._nvml.nvmlShutdown()
+            self._nvml = None
+
+    # -- one thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        first = True
+        while not self._stop.is_set():
+            began = time.monotonic()
+            self._sample()
+            if first:
+                self._sample_pcie()
+                first = False
+            self._stop.wait(max(0.0, self.interval_s - (time.monotonic() - began)))
+
+    def _sample(self) -> None:
+        rates = self._read("rates")
+        if rates is not None:
+            self._add("utilization_ratio", rates.gpu / 100)
+            self._add("memory_bandwidth_ratio", rates.memory / 100)
+        for name in ("memory", "power_w", "sm_clock_hz", "temperature_c"):
+            value = self._read(name)
+            if value is not None:
+                self._add(name, float(value))
+        for process in self._read("processes") or ():
+            used = process.usedGpuMemory or 0
+            # "not available" is all ones where the driver hides it (containers, WSL)
+            if 0 < used < 1 << 60:
+                self._processes[process.pid] = max(self._processes.get(process.pid, 0.0), float(used))
+        reasons = self._read("throttle") or 0
+        self._reasons |= {name for bit, name in THROTTLE_REASONS.items() if reasons & bit}
+
+    def _sample_pcie(self) -> None:
+        for name, counter in self._pcie.items():
+            try:
+                # NVML answers KB/s
+                self._add(name, self._nvml.nvmlDeviceGetPcieThroughput(self._handle, counter) * 1e3)
+            except self._nvml.NVMLError as error:
+                self._note("PCIe traffic", error)
+
+    def _add(self, name: str, value: float) -> None:
+        self._series.setdefault(name, []).append(value)
+
+    def _read(self, name: str) -> Any:
+        if name not in self._readers:
+            return None
+        try:
+            return self._readers[name]()
+        except self._nvml.NVMLError as error:
+            # Asked once, told once: a reading without privilege is not tried again.
+            del self._readers[name]
+            self._note(name, error)
+            return None
+
+    def _note(self, what: str, error: Exception) -> None:
+        note = f"no {what}: {error}"
+        if note not in self.notes:
+            self.notes.append(note)
+
+    # -- profiling counters ----------------------------------------------------------------------------------------
+
+    def _gpm_sample(self) -> Any:
+        n = self._nvml
+        if getattr(self, "_no_gpm", False) or not hasattr(n, "nvmlGpmSampleAlloc"):
+            return None
+        try:
+            if not n.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
+                self._no_gpm = True
+                return None
+            sample = n.nvmlGpmSampleAlloc()
+            n.nvmlGpmSampleGet(self._handle, sample)
+            return sample
+        except Exception as error:  # NVMLError, or a binding older than the driver
+            self._no_gpm = True
+            self._note("profiling counters", error)
+            return None
+
+    def _gpm_counters(self) -> dict[str, float]:
+        before, after = self._gpm_before, self._gpm_sample()
+        if before is None or after is None:
+            return {}
+        n, found = self._nvml, {}
+        try:
+            request = n.c_nvmlGpmMetricsGet_t()
+            wanted = [(k, getattr(n, v)) for k, v in GPM_METRICS.items() if hasattr(n, v)]
+            request.version, request.numMetrics = n.NVML_GPM_METRICS_GET_VERSION, len(wanted)
+            request.sample1, request.sample2 = before, after
+            for i, (_, metric) in enumerate(wanted):
+                request.metrics[i].metricId = metric
+            n.nvmlGpmMetricsGet(request)
+            for i, (name, _) in enumerate(wanted):
+                if request.metrics[i].nvmlReturn == 0:
+                    found[name] = request.metrics[i].value / 100
+        except Exception as error:  # a privilege that the container does not have
+            self._no_gpm = True
+            self._note("profiling counters", error)
+        finally:
+            for sample in (before, after):
+                n.nvmlGpmSampleFree(sample)
+        return found

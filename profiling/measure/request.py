@@ -1,0 +1,94 @@
+"""`RunRequest`: one thing to measure, named by its content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from profiling.errors import InputError
+from profiling.workload import SHARING_MODES, Workload
+
+KINDS = ("solo", "colocation", "freezing", "operators", "ddp")
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One run.
+
+    Attributes:
+        kind: `solo` (one job alone), `colocation` (2..n jobs, each alone and all together), `freezing` (one job with
+            its frozen prefix), `operators` (time per operator of one job), `ddp` (one job on several GPUs).
+        workloads: the members.
+        device: `cpu` or `cuda`.
+        sharing: sharing mode asked for; the record says which was in force.
+        cached_activations: (freezing) the frozen layers' outputs come from a cache instead of being computed.
+        processes: (ddp) GPUs, one process each.
+        rewrapped: (ddp) wrap after freezing, so that frozen parameters are not reduced; else wrap before.
+    """
+
+    kind: str
+    workloads: tuple[Workload, ...]
+    device: str = "cpu"
+    sharing: str = "time-slice"
+    cached_activations: bool = False
+    processes: int = 1
+    rewrapped: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError("kind of run is not known", expected="one of " + ", ".join(KINDS), got=self.kind)
+        if self.device not in DEVICES:
+            raise InputError(
+                "device to measure on is not known", expected="one of " + ", ".join(DEVICES), got=self.device
+            )
+        if self.sharing not in SHARING_MODES:
+            raise InputError(
+                "sharing mode is not known", expected="one of " + ", ".join(SHARING_MODES), got=self.sharing
+            )
+        count = len(self.workloads)
+        if count == 0 or (self.kind == "colocation") != (count > 1):
+            expected = "2 or more jobs" if self.kind == "colocation" else "one job"
+            raise InputError(f"a {self.kind} run has {count} jobs", expected=expected, got=str(count))
+        if self.processes < 1 or (self.kind != "ddp" and self.processes > 1):
+            raise InputError("processes is out of range", expected="1, or more for ddp", got=self.processes)
+
+    @cached_property
+    def run_id(self) -> str:
+        """Twelve hexadecimal digits over everything that is measured: equal requests, equal names."""
+        body = json.dumps(self.to_mapping(), sort_keys=True)
+        return hashlib.sha256(body.encode()).hexdigest()[:12]
+
+    def to_mapping(self) -> dict[str, Any]:
+        plain: dict[str, Any] = {
+            "kind": self.kind,
+            "workloads": [str(w) for w in self.workloads],
+            "device": self.device,
+            "sharing": self.sharing,
+        }
+        if self.cached_activations:
+            plain["cached_activations"] = True
+        if self.kind == "ddp":
+            plain |= {"processes": self.processes, "rewrapped": self.rewrapped}
+        return plain
+
+    @classmethod
+    def from_mapping(cls, values: Any) -> RunRequest:
+        """Raises `InputError` for anything that `to_mapping` would not write."""
+        if not isinstance(values, dict) or not isinstance(values.get("workloads"), list):
+            raise InputError("not a run", expected="an object with kind and workloads", got=repr(values)[:80])
+        known = {"kind", "device", "sharing", "cached_activations", "processes", "rewrapped"}
+        try:
+            workloads = tuple(Workload.parse(spec) for spec in values["workloads"])
+            return cls(workloads=workloads, **{k: v for k, v in values.items() if k in known})
+        except (TypeError, AttributeError) as error:
+            raise InputError(
+                "not a run", expected="kind, workloads, device, sharing", got=str(error)
+            ) from None
+
+    def __str__(self) -> str:
+        jobs = " + ".join(str(w) for w in self.workloads)
+        return f"{self.kind} {jobs}{' (cached activations)' if self.cached_activations else ''}"

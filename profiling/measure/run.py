@@ -1,0 +1,199 @@
+"""Carry out one `RunRequest` and answer its record."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from profiling.measure.device_usage import UsageMeter
+from profiling.measure.environment import device_name
+from profiling.measure.request import RunRequest
+from profiling.measure.session import Session
+from profiling.measure.settings import MeasureSettings
+from profiling.measure.sharing import sharing_in_force
+from profiling.measure.statistics import common_window, summarize, within
+
+RECORD_VERSION = 1
+Progress = Callable[[str], None]
+
+
+def measure(
+    request: RunRequest, settings: MeasureSettings | None = None, progress: Progress = lambda _: None
+) -> dict[str, Any]:
+    """Measure what `request` asks for.
+
+    Alone and together are windows of the same processes, in turn: in every repeat each member of a set first runs
+    alone with the others paused, then all run. A ratio is taken within its repeat, so that what drifts between
+    repeats (clocks, neighbours on the machine) cancels.
+
+    Returns:
+        The record (see docs/measuring.md): JSON-able, one entry per member. A member that ran out of memory or died
+        has that as its `outcome`; the others keep what was measured while all lived.
+
+    Raises:
+        UnavailableError: the device is not there.
+    """
+    settings = settings or MeasureSettings()
+    catalogue_name = device_name(request.device)
+    if request.kind == "ddp":
+        from profiling.measure.ddp import measure_ddp
+
+        return measure_ddp(request, settings, catalogue_name)
+    began = time.monotonic()
+    record: dict[str, Any] = {
+        "version": RECORD_VERSION,
+        "id": request.run_id,
+        "request": request.to_mapping(),
+        "device": catalogue_name,
+        "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "host_input": settings.host_input,
+    }
+    core = pinned_core(settings) if request.device == "cpu" else None
+    meter = UsageMeter(request.device, settings)
+    with meter, sharing_in_force(request.sharing, request.device, len(request.workloads)) as sharing:
+        progress("building")
+        with Session(
+            request.workloads,
+            request.device,
+            settings,
+            core=core,
+            environments=sharing.environments,
+            cached_activations=request.cached_activations,
+        ) as session:
+            _warm_all(session, record, progress)
+            sharing.confirm()
+            if request.kind == "operators":
+                _operators(session, record)
+            else:
+                _windows(session, settings, meter, record, progress)
+        record |= {
+            "sharing": sharing.mode,
+            "core": core,
+            "notes": [*sharing.notes, *meter.notes],
+            "wall_s": round(time.monotonic() - began, 3),
+        }
+    return record
+
+
+def pinned_core(settings: MeasureSettings) -> int | None:
+    """The core that members share: the last one allowed, where the system's own work is rarest."""
+    if settings.core is not None:
+        return settings.core
+    return max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+
+
+def _warm_all(session: Session, record: dict[str, Any], progress: Progress) -> None:
+    for i in session.alive:
+        progress(f"warming up {session.members[i].workload}")
+        warm = session.warm(i)
+        if warm is not None:
+            session.members[i].facts |= {"settled": warm["settled"], "warmup_steps": warm["steps"]}
+    record["members"] = [
+        {
+            "workload": str(m.workload.without_solo()),
+            "architecture": m.workload.model,
+            "batch_size": m.workload.batch_size or m.facts.get("samples_per_step"),
+            "precision": m.workload.precision,
+            "frozen_prefix": m.workload.frozen_prefix,
+            "outcome": m.outcome,
+            "message": m.message,
+            **m.facts,
+        }
+        for m in session.members
+    ]
+
+
+def _windows(
+    session: Session, settings: MeasureSettings, meter: UsageMeter, record: dict[str, Any], progress: Progress
+) -> None:
+    count = len(session.members)
+    together = count > 1
+    alone: list[list[float]] = [[] for _ in range(count)]
+    shared: list[list[float]] = [[] for _ in range(count)]
+    repeats: list[dict[str, Any]] = []
+    if together and len(session.alive) == count:
+        session.phase(range(count), settings.window_s / 2)  # warm up together: caches, clocks, scheduler
+    for repeat in range(settings.repeats):
+        if len(session.alive) < count:
+            break
+        progress(f"repeat {repeat + 1} of {settings.repeats}")
+        entry: dict[str, Any] = {"alone": [], "together": []}
+        for i in range(count):
+            meter.begin()
+            answers = session.phase([i], settings.alone_window_s if together else settings.window_s)
+            if i in answers:
+                window = within(answers[i]["boundaries"], *common_window([answers[i]["boundaries"]]))
+                meter.end("alone", {i: answers[i]}, [m.process.pid for m in session.members])
+                if window is not None:
+                    alone[i].append(window.step_time_s)
+                    entry["alone"].append(_rounded(window))
+        if together and len(session.alive) == count:
+            meter.begin()
+            answers = session.phase(range(count), settings.window_s)
+            if len(answers) == count:
+                bounds = common_window([answers[i]["boundaries"] for i in range(count)])
+                found = [within(answers[i]["boundaries"], *bounds) for i in range(count)]
+                meter.end("together", answers, [m.process.pid for m in session.members])
+                if all(found):
+                    for i, window in enumerate(found):
+                        assert window is not None
+                        shared[i].append(window.step_time_s)
+                        entry["together"].append(_rounded(window))
+        repeats.append(entry)
+    record["repeats"] = repeats
+    for i, member in enumerate(session.members):
+        record["members"][i] |= {"outcome": member.outcome, "message": member.message}
+        record["members"][i] |= _figures(
+            alone[i], shared[i], settings, record["members"][i].get("samples_per_step")
+        )
+        record["members"][i] |= meter.member(i)
+    record["set"] = meter.whole()
+
+
+def _rounded(window: Any) -> list[float]:
+    """steps, step_time_s, median and MAD of single steps."""
+    return [
+        window.steps,
+        *(round(v, 9) for v in (window.step_time_s, window.step_median_s, window.step_mad_s)),
+    ]
+
+
+def _figures(
+    alone: list[float], shared: list[float], settings: MeasureSettings, samples: int | None
+) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    if alone:
+        solo = summarize(alone, settings.stable_ratio)
+        figures |= {
+            "solo_step_time_s": solo.median,
+            "solo_step_time_mad_s": solo.mad,
+            "solo_spread_ratio": solo.spread_ratio,
+            "solo_verdict": solo.verdict,
+            "solo_samples_per_s": samples / solo.median if samples else None,
+        }
+    if shared:
+        step = summarize(shared, settings.stable_ratio)
+        ratios = [a / s for a, s in zip(alone, shared, strict=False)]
+        ratio = summarize(ratios, settings.stable_ratio)
+        figures |= {
+            "step_time_s": step.median,
+            "step_time_mad_s": step.mad,
+            "throughput_ratio": ratio.median,
+            "throughput_ratio_mad": ratio.mad,
+            "spread_ratio": ratio.spread_ratio,
+            "verdict": ratio.verdict,
+            "samples_per_s": samples / step.median if samples else None,
+            "slowdown": median(s / a for a, s in zip(alone, shared, strict=False)),
+        }
+    return figures
+
+
+def _operators(session: Session, record: dict[str, Any]) -> None:
+    answer = session.ask(0, do="operators", steps=session.settings.min_steps) if session.alive else None
+    member = session.members[0]
+    record["members"][0] |= {"outcome": member.outcome, "message": member.message}
+    record["operators"] = answer["operators"] if answer else []

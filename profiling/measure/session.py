@@ -1,0 +1,245 @@
+"""The members of one set as processes: started together, warmed up, and run in phases."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from profiling.measure.settings import MeasureSettings
+from profiling.workload import Workload
+
+# Time from the command to the synchronised start: longer than a command takes to reach every member.
+START_DELAY_S = 0.03
+_SINGLE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+@dataclass
+class MemberProcess:
+    """A member's process and what is known of it.
+
+    Attributes:
+        outcome: `ok`, `out-of-memory`, `failed` or `killed`.
+        message: the error where the outcome is not ok.
+        facts: what the job said of itself when it was built.
+    """
+
+    workload: Workload
+    process: subprocess.Popen[bytes]
+    replies: Any
+    log: Any
+    outcome: str = "ok"
+    message: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def alive(self) -> bool:
+        return self.outcome == "ok"
+
+
+class Session:
+    """A context in which the members live. A member that dies is labelled, and the others go on.
+
+    Args:
+        workloads: the members.
+        device: `cpu` or `cuda`.
+        settings: windows and limits.
+        core: CPU core to pin members to; None leaves them where the system puts them.
+        environments: variables for each member (MPS pipes, a MIG slice).
+        cached_activations: run the frozen prefix from a cache.
+    """
+
+    def __init__(
+        self,
+        workloads: Sequence[Workload],
+        device: str,
+        settings: MeasureSettings,
+        *,
+        core: int | None = None,
+        environments: Sequence[dict[str, str]] | None = None,
+        cached_activations: bool = False,
+    ) -> None:
+        self.settings = settings
+        self._selector = selectors.DefaultSelector()
+        self._buffers: dict[int, bytes] = {}
+        extra = environments or [{}] * len(workloads)
+        self.members = [self._spawn(w, device, e) for w, e in zip(workloads, extra, strict=True)]
+        build = {
+            "do": "build",
+            "device": device,
+            "core": core,
+            "cached_activations": cached_activations,
+            "host_input": settings.host_input,
+            "loader_processes": settings.loader_processes,
+        }
+        # All at once and not yet pinned: importing torch takes longer than many a window.
+        answers = self._ask(
+            {
+                i: {**build, "workload": str(m.workload.without_solo()), "seed": settings.seed + i}
+                for i, m in enumerate(self.members)
+            }
+        )
+        for i, answer in answers.items():
+            self.members[i].facts = answer
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in self.members:
+            # A member that reads end of file leaves at once; one that hangs in a step is killed.
+            try:
+                member.process.stdin.close()  # type: ignore[union-attr]
+            except OSError:
+                pass
+        for member in self.members:
+            try:
+                member.process.wait(timeout=2.0)
+            except subprocess.TimeoutExpired:
+                member.process.kill()
+                member.process.wait()
+            member.replies.close()
+            member.log.close()
+        self._selector.close()
+
+    @property
+    def alive(self) -> list[int]:
+        return [i for i, m in enumerate(self.members) if m.alive]
+
+    def warm(self, index: int) -> dict[str, Any] | None:
+        """Warm one member up while the others rest; None when it died."""
+        s = self.settings
+        command = {
+            "do": "warm",
+            "block_steps": s.warmup_block_steps,
+            "max_s": s.max_warmup_s,
+            "tolerance": s.settle_tolerance,
+        }
+        return self._ask({index: command}).get(index)
+
+    def ask(self, index: int, **command: Any) -> dict[str, Any] | None:
+        """Send one member one command; its reply, or None when it died."""
+        return self._ask({index: command}).get(index)
+
+    def phase(self, active: Sequence[int], window_s: float) -> dict[int, dict[str, Any]]:
+        """Train `active` members from one moment on until each has its window and its steps.
+
+        Returns:
+            Reply of every member that lived through it: `boundaries` in seconds of the machine's monotonic clock,
+            `cpu_s`, `rss_bytes`, and on CUDA `allocated_bytes` and `reserved_bytes`.
+        """
+        command = {
+            "do": "phase",
+            "start_s": time.monotonic() + START_DELAY_S,
+            "window_s": window_s,
+            "min_steps": self.settings.min_steps,
+        }
+        return self._ask(dict.fromkeys(active, command), stop_when_enough=True)
+
+    # -- the wire --------------------------------------------------------------------------------------------------
+
+    def _spawn(self, workload: Workload, device: str, environment: dict[str, str]) -> MemberProcess:
+        read, write = os.pipe()
+        log = tempfile.TemporaryFile()
+        variables = {
+            **os.environ,
+            # the members import what this process imports, wherever it was started
+            "PYTHONPATH": os.pathsep.join(dict.fromkeys([*filter(None, sys.path), os.getcwd()])),
+            **(_SINGLE_THREAD if device == "cpu" else {}),
+            **environment,
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "profiling.measure.member", str(write)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            pass_fds=(write,),
+            env=variables,
+        )
+        os.close(write)
+        replies = os.fdopen(read, "rb", buffering=0)
+        member = MemberProcess(workload, process, replies, log)
+        self._buffers[read] = b""
+        self._selector.register(read, selectors.EVENT_READ)
+        return member
+
+    def _send(self, index: int, command: dict[str, Any]) -> None:
+        stream = self.members[index].process.stdin
+        try:
+            stream.write(json.dumps(command).encode() + b"\n")  # type: ignore[union-attr]
+            stream.flush()  # type: ignore[union-attr]
+        except OSError:
+            pass  # it is gone; the end of its replies says why
+
+    def _ask(
+        self, commands: dict[int, dict[str, Any]], stop_when_enough: bool = False
+    ) -> dict[int, dict[str, Any]]:
+        """Send commands and wait for every reply, or for the end of those that die."""
+        by_descriptor = {m.replies.fileno(): i for i, m in enumerate(self.members)}
+        waiting = {i for i in commands if self.members[i].alive}
+        for i in sorted(waiting):
+            self._send(i, commands[i])
+        answers: dict[int, dict[str, Any]] = {}
+        enough: set[int] = set()
+        stopped = False
+        heard = time.monotonic()
+        while waiting:
+            for key, _ in self._selector.select(timeout=0.5):
+                index = by_descriptor[int(key.fd)]
+                for message in self._receive(index):
+                    heard = time.monotonic()
+                    event = message.pop("event")
+                    if event == "enough":
+                        enough.add(index)
+                    elif event == "done":
+                        answers[index] = message
+                        waiting.discard(index)
+                    elif event == "error":
+                        self._lost(index, message["outcome"], message["message"])
+                if not self.members[index].alive:
+                    waiting.discard(index)
+            # A dead member leaves no common window: end the phase for the others too.
+            dead = any(not self.members[i].alive for i in commands)
+            if stop_when_enough and not stopped and waiting and (waiting <= enough or dead):
+                for i in waiting:
+                    self._send(i, {"do": "stop"})
+                stopped = True
+            if time.monotonic() - heard > self.settings.timeout_s:
+                for i in sorted(waiting):
+                    self.members[i].process.kill()
+                    self._lost(i, "killed", f"no sign of life for {self.settings.timeout_s:g} s")
+                break
+        return answers
+
+    def _receive(self, index: int) -> list[dict[str, Any]]:
+        member = self.members[index]
+        descriptor = member.replies.fileno()
+        chunk = os.read(descriptor, 1 << 20)
+        if not chunk:
+            self._selector.unregister(descriptor)
+            if member.alive:
+                self._lost(index, *self._post_mortem(member))
+            return []
+        *lines, rest = (self._buffers[descriptor] + chunk).split(b"\n")
+        self._buffers[descriptor] = rest
+        return [json.loads(line) for line in lines]
+
+    def _lost(self, index: int, outcome: str, message: str) -> None:
+        self.members[index].outcome, self.members[index].message = outcome, message
+
+    @staticmethod
+    def _post_mortem(member: MemberProcess) -> tuple[str, str]:
+        code = member.process.wait()
+        member.log.seek(0)
+        tail = member.log.read()[-300:].decode(errors="replace").strip().splitlines()
+        # The kernel's out-of-memory killer sends SIGKILL, and nobody else here does.
+        if code == -9:
+            return "out-of-memory", "the system killed the process (signal 9), most likely for memory"
+        return "failed", f"exit status {code}: {tail[-1] if tail else 'no message'}"

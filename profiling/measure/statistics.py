@@ -1,0 +1,84 @@
+"""Robust figures from repeated windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+# The MAD of a normal distribution times this is its standard deviation.
+MAD_SCALE = 1.4826
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Median and median absolute deviation of repeats, with a verdict.
+
+    Attributes:
+        median, mad: in the unit of the values.
+        spread_ratio: 1.4826 mad / median; 0 for a single value.
+        verdict: `stable`, `noisy` (spread above the tolerance), `drifting` (the second half of the repeats is off the
+            first by more than twice the tolerance) or `single` (one repeat: no spread to judge by).
+    """
+
+    median: float
+    mad: float
+    spread_ratio: float
+    verdict: str
+
+
+def median_absolute_deviation(values: Sequence[float]) -> float:
+    middle = median(values)
+    return median(abs(v - middle) for v in values)
+
+
+def summarize(values: Sequence[float], tolerance: float) -> Summary:
+    """Median, MAD and verdict of one figure over its repeats. Raises `ValueError` when there are none."""
+    middle, mad = median(values), median_absolute_deviation(values)
+    spread = MAD_SCALE * mad / middle if middle else 0.0
+    if len(values) == 1:
+        return Summary(middle, mad, spread, "single")
+    half = len(values) // 2
+    drift = abs(median(values[-half:]) - median(values[:half])) / middle if middle else 0.0
+    if spread > tolerance:
+        return Summary(middle, mad, spread, "noisy")
+    return Summary(middle, mad, spread, "drifting" if drift > 2 * tolerance else "stable")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Whole steps of one member within a window.
+
+    Attributes:
+        steps: their number.
+        step_time_s: time from the first to the last boundary / steps: the inverse of throughput. The mean and not the
+            median, because under time-slicing a short step either runs at full speed or waits for whole slices.
+        step_median_s, step_mad_s: of the single steps.
+    """
+
+    steps: int
+    step_time_s: float
+    step_median_s: float
+    step_mad_s: float
+
+
+def common_window(boundaries: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """First and last moment at which every member ran. `boundaries` are the step ends in seconds, the start first."""
+    return max(b[0] for b in boundaries), min(b[-1] for b in boundaries)
+
+
+def within(boundaries: Sequence[float], start: float, end: float) -> Window | None:
+    """The whole steps between `start` and `end`; None when there is not one."""
+    # A start of one's own that defines the window must not fall out of it by a rounding error.
+    inside = [b for b in boundaries if start - 1e-9 <= b <= end + 1e-9]
+    if len(inside) < 2:
+        return None
+    durations = [b - a for a, b in zip(inside[:-1], inside[1:], strict=True)]
+    steps = len(durations)
+    return Window(
+        steps,
+        math.fsum(durations) / steps,
+        median(durations),
+        median_absolute_deviation(durations),
+    )

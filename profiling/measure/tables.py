@@ -1,0 +1,281 @@
+"""Records as tidy tables, with the column names that every other source of measurements has too."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from profiling.files import write_json, write_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SOURCE = "cotenant"
+LICENCE = "Apache-2.0"
+_MEMBER_FIGURES = (
+    "solo_step_time_s",
+    "solo_step_time_mad_s",
+    "solo_spread_ratio",
+    "solo_verdict",
+    "solo_samples_per_s",
+    "step_time_s",
+    "step_time_mad_s",
+    "samples_per_s",
+    "throughput_ratio",
+    "throughput_ratio_mad",
+    "spread_ratio",
+    "verdict",
+    "slowdown",
+    "memory_bytes",
+    "memory_source",
+    "allocated_bytes",
+    "reserved_bytes",
+    "rss_bytes",
+    "solo_utilization_ratio",
+    "utilization_ratio",
+    "solo_memory_bandwidth_ratio",
+    "host_cpu_ratio",
+    "samples_per_step",
+    "total_layers",
+    "parameter_count",
+    "settled",
+    "outcome",
+    "message",
+)
+_SET_FIGURES = (
+    "memory_bytes",
+    "utilization_ratio",
+    "memory_bandwidth_ratio",
+    "power_w",
+    "sm_clock_hz",
+    "temperature_c",
+    "pcie_receive_bytes_per_s",
+    "pcie_send_bytes_per_s",
+)
+
+
+def tables(records: Sequence[dict[str, Any]], campaign: str) -> dict[str, pd.DataFrame]:
+    """The tables that `records` fill: `workloads`, `solo`, `colocation`, `freezing`, `scaling`, `graphs` (each only if
+    it has rows), and `measurements`: every member of every run with all its figures, failed ones included."""
+    import pandas as pd
+
+    rows = {
+        "workloads": _workloads(records),
+        "solo": _solo(records),
+        "colocation": _colocation(records, campaign),
+        "freezing": _freezing(records),
+        "scaling": _scaling(records),
+        "graphs": _graphs(records),
+    }
+    provenance = {"source": SOURCE, "campaign": campaign, "licence": LICENCE, "origin": "measured"}
+    found = {
+        name: pd.DataFrame([{**row, **provenance} for row in some]) for name, some in rows.items() if some
+    }
+    found["measurements"] = pd.DataFrame([{**row, "campaign": campaign} for row in _measurements(records)])
+    return found
+
+
+def write_tables(
+    directory: Path | str, records: Sequence[dict[str, Any]], campaign: str, environment: dict[str, Any]
+) -> dict[str, int]:
+    """Write every table as Parquet and the records as `measurements.json`; answers the rows of each table."""
+    folder = Path(directory)
+    counts = {}
+    for name, frame in tables(records, campaign).items():
+        buffer = io.BytesIO()
+        frame.to_parquet(buffer, engine="pyarrow", compression="zstd", index=False)
+        write_whole(folder / f"{name}.parquet", buffer.getvalue())
+        counts[name] = len(frame)
+    write_json(
+        folder / "measurements.json",
+        {
+            "format": "cotenant-measurements",
+            "campaign": campaign,
+            "environment": environment,
+            "records": records,
+        },
+    )
+    return counts
+
+
+def _job(member: dict[str, Any]) -> dict[str, Any]:
+    return {k: member[k] for k in ("workload", "architecture", "batch_size")}
+
+
+def _ok(record: dict[str, Any], *kinds: str) -> bool:
+    """Whether a run is of one of `kinds` and all its members lived."""
+    return record["request"]["kind"] in kinds and all(m["outcome"] == "ok" for m in record["members"])
+
+
+def _workloads(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    unique = {m["workload"]: m for r in records for m in r["members"]}
+    return [
+        {
+            **_job(m),
+            "precision": m["precision"],
+            "parameter_count": m.get("parameter_count"),
+            "dataset": "synthetic",
+        }
+        for m in unique.values()
+    ]
+
+
+def _solo(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per device and workload: from its solo run, else the median of its times alone within sets."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    dedicated: set[tuple[str, str]] = set()
+    for record in records:
+        for member in record["members"]:
+            key = (record["device"], member["workload"])
+            if member["outcome"] != "ok" or "solo_step_time_s" not in member:
+                continue
+            if record["request"]["kind"] == "solo":
+                found[key] = [member]
+                dedicated.add(key)
+            elif record["request"]["kind"] == "colocation" and key not in dedicated:
+                found.setdefault(key, []).append(member)
+    rows = []
+    for (device, _), members in found.items():
+        middle = {
+            name: median(m[name] for m in members if m.get(name) is not None)
+            for name in (
+                "solo_step_time_s",
+                "solo_samples_per_s",
+                "memory_bytes",
+                "solo_utilization_ratio",
+                "solo_memory_bandwidth_ratio",
+            )
+            if any(m.get(name) is not None for m in members)
+        }
+        rows.append(
+            {
+                "device": device,
+                **_job(members[0]),
+                "precision": members[0]["precision"],
+                "step_time_s": middle["solo_step_time_s"],
+                "samples_per_s": middle.get("solo_samples_per_s"),
+                "memory_bytes": middle.get("memory_bytes"),
+                "utilization_ratio": middle.get("solo_utilization_ratio"),
+                "memory_bandwidth_ratio": middle.get("solo_memory_bandwidth_ratio"),
+                "gpus": 1,
+            }
+        )
+    return rows
+
+
+def _colocation(records: Sequence[dict[str, Any]], campaign: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "set_id": f"{campaign}/{record['device']}/{record['id']}",
+            "member": index,
+            "device": record["device"],
+            "sharing": record["sharing"],
+            **_job(member),
+            "precision": member["precision"],
+            "throughput_ratio": member["throughput_ratio"],
+            "step_time_s": member["step_time_s"],
+            "solo_step_time_s": member["solo_step_time_s"],
+            "set_memory_bytes": record["set"].get("memory_bytes"),
+            "set_utilization_ratio": record["set"].get("utilization_ratio"),
+            "set_memory_bandwidth_ratio": record["set"].get("memory_bandwidth_ratio"),
+            "censored": False,
+            "is_target": True,
+        }
+        for record in records
+        if _ok(record, "colocation") and all("throughput_ratio" in m for m in record["members"])
+        for index, member in enumerate(record["members"])
+    ]
+
+
+def _freezing(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    rows = []
+    for record in records:
+        if not (_ok(record, "freezing", "ddp") and "solo_step_time_s" in record["members"][0]):
+            continue
+        member, request = record["members"][0], record["request"]
+        if request["kind"] == "ddp" and not request["rewrapped"]:
+            note = "wrapped-before-freezing"
+        else:
+            note = "cached-activations" if request.get("cached_activations") else None
+        rows.append(
+            {
+                "device": record["device"],
+                **_job(member),
+                "frozen_prefix": member["frozen_prefix"],
+                "total_layers": member["total_layers"],
+                "gpus": request.get("processes", 1),
+                "nodes": 1,
+                "step_time_s": member["solo_step_time_s"],
+                "sync_time_s": member.get("sync_time_s"),
+                "memory_bytes": member.get("memory_bytes"),
+                "note": note,
+            }
+        )
+    return rows
+
+
+def _scaling(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "device": record["device"],
+            **_job(record["members"][0]),
+            "gpus": record["request"]["processes"],
+            "nodes": 1,
+            "placement": "consolidated",
+            "step_time_s": record["members"][0]["solo_step_time_s"],
+            "sync_time_s": record["members"][0].get("sync_time_s"),
+        }
+        for record in records
+        if _ok(record, "ddp") and record["members"][0]["frozen_prefix"] == 0
+    ]
+
+
+def _graphs(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    unique = {
+        (r["device"], r["members"][0]["workload"]): r
+        for r in records
+        if _ok(r, "operators") and r.get("nodes")
+    }
+    rows = []
+    for record in unique.values():
+        member = record["members"][0]
+        rows += [
+            {
+                "architecture": member["architecture"],
+                "device": record["device"],
+                "batch_size": member["batch_size"],
+                **{k: node[k] for k in ("node", "operator", "inputs", "forward_time_s", "backward_time_s")},
+                **{k: node[k] for k in ("activation_bytes", "parameter_bytes")},
+            }
+            for node in record["nodes"]
+        ]
+    return rows
+
+
+def _measurements(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "run_id": record["id"],
+            "kind": record["request"]["kind"],
+            "started_at": record["started_at"],
+            "device": record["device"],
+            "sharing_asked": record["request"]["sharing"],
+            "sharing": record["sharing"],
+            "host_input": record["host_input"],
+            "member": index,
+            **_job(member),
+            "precision": member["precision"],
+            "frozen_prefix": member["frozen_prefix"],
+            "cached_activations": bool(record["request"].get("cached_activations")),
+            "repeats": len(record.get("repeats", [])),
+            **{name: member.get(name) for name in _MEMBER_FIGURES},
+            **{f"set_{name}": record.get("set", {}).get(name) for name in _SET_FIGURES},
+            "throttle_reasons": " ".join(record.get("set", {}).get("throttle_reasons", [])),
+            "notes": "; ".join(record["notes"]),
+        }
+        for record in records
+        for index, member in enumerate(record["members"])
+    ]

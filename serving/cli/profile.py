@@ -1,0 +1,111 @@
+"""`cotenant profile`: measure jobs alone and together."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from serving.cli.output import JsonFlag, console, print_json
+
+SETTINGS = {"no_args_is_help": True}
+
+
+def command(
+    job: Annotated[list[str], typer.Option("--job", help="Job SPEC; give it again for every member.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the tables and the records.")],
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    sharing: Annotated[str, typer.Option(help="time-slice, mps or mig.")] = "time-slice",
+    repeats: Annotated[int, typer.Option(help="Repeats of every window.")] = 5,
+    window: Annotated[float, typer.Option(help="Least seconds of a window.")] = 1.0,
+    steps: Annotated[int, typer.Option(help="Least steps of every job in a window.")] = 5,
+    host_input: Annotated[
+        str,
+        typer.Option(help="resident: one batch that stays on the device; loader: a fresh batch per step."),
+    ] = "resident",
+    cached_activations: Annotated[
+        bool, typer.Option(help="One job with a frozen prefix: take its output from a cache.")
+    ] = False,
+    operators: Annotated[
+        bool, typer.Option(help="Also time the operators of every job; writes graphs and PipeDream files.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Measure jobs on this machine: each alone and, with two or more, all together.
+
+    Every job trains in its own process. On the CPU all are pinned to one core with one thread each.
+
+    Example:
+
+        cotenant profile --device cpu --job lstm-wikitext2:batch_size=5 --job resnet18-cifar:batch_size=4 -o measured
+    """
+    from profiling.measure.environment import describe_environment
+    from profiling.measure.request import RunRequest
+    from profiling.measure.run import measure
+    from profiling.measure.settings import MeasureSettings
+    from profiling.measure.tables import write_tables
+    from profiling.workload import Workload
+
+    workloads = tuple(Workload.parse(spec) for spec in job)
+    settings = MeasureSettings(
+        repeats=repeats,
+        window_s=window,
+        alone_window_s=max(window / 2, 1e-3),
+        min_steps=steps,
+        host_input=host_input,
+    )
+    kind = "colocation" if len(workloads) > 1 else "freezing" if workloads[0].frozen_prefix else "solo"
+    requests = [RunRequest(kind, workloads, device, sharing, cached_activations)]
+    if operators:
+        requests += [RunRequest("operators", (w,), device) for w in dict.fromkeys(workloads)]
+    records = []
+    for request in requests:
+        records.append(measure(request, settings, lambda text: print(text, file=sys.stderr)))
+    environment = describe_environment(device)
+    counts = write_tables(
+        output, records, campaign=f"profile-{environment['fingerprint'][:8]}", environment=environment
+    )
+    if json:
+        print_json({"environment": environment, "tables": counts, "records": records})
+    else:
+        _print(records[0], counts, output)
+    if any(m["outcome"] != "ok" for r in records for m in r["members"]):
+        raise typer.Exit(1)
+
+
+def _print(record: dict[str, Any], counts: dict[str, int], output: Path) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"{record['device']}, {record['sharing']}, {len(record['repeats'])} repeats")
+    names = ("job", "alone ms", "± %", "shared ms", "slowdown", "ratio", "± %", "MB", "verdict")
+    for name in names:
+        table.add_column(name, justify="left" if name in ("job", "verdict") else "right")
+    for m in record["members"]:
+        verdict = m.get("verdict", m.get("solo_verdict", "")) if m["outcome"] == "ok" else m["outcome"]
+        table.add_row(
+            m["workload"],
+            _figure(m, "solo_step_time_s", 1e3),
+            _figure(m, "solo_spread_ratio", 100, 1),
+            _figure(m, "step_time_s", 1e3),
+            _figure(m, "slowdown"),
+            _figure(m, "throughput_ratio"),
+            _figure(m, "spread_ratio", 100, 1),
+            _figure(m, "memory_bytes", 1e-6, 0),
+            verdict,
+        )
+    console().print(table)
+    for m in record["members"]:
+        if m["outcome"] != "ok":
+            print(f"{m['workload']}: {m['outcome']}: {m['message']}", file=sys.stderr)
+    for note in record["notes"]:
+        print(f"note: {note}", file=sys.stderr)
+    console().print(
+        "written to " + str(output) + ": " + ", ".join(f"{n} ({c} rows)" for n, c in counts.items())
+    )
+
+
+def _figure(member: dict[str, Any], name: str, scale: float = 1.0, digits: int = 3) -> str:
+    value = member.get(name)
+    return "" if value is None else f"{value * scale:.{digits}f}"
