@@ -1,0 +1,148 @@
+"""`LayerProfile`: what each atomic layer of a model costs, in module order, the unit in which a prefix is frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from predictor.types import Floats
+from profiling.errors import InputError
+from profiling.graph import ComputationGraph
+
+
+@dataclass(frozen=True, eq=False)
+class LayerProfile:
+    """Per-layer costs of one training step. L atomic layers; everything of the batch is **per sample**.
+
+    Attributes:
+        name: what the user calls the model.
+        flops: [L] forward floating-point operations per sample.
+        activation_bytes: [L] bytes kept from forward to backward, per sample.
+        parameter_bytes: [L].
+        boundary_bytes: [L] bytes per sample that layer l hands to layer l + 1: what a cache of a prefix holds.
+    """
+
+    name: str
+    flops: Floats
+    activation_bytes: Floats
+    parameter_bytes: Floats
+    boundary_bytes: Floats
+
+    def __post_init__(self) -> None:
+        for field in ("flops", "activation_bytes", "parameter_bytes", "boundary_bytes"):
+            values = np.asarray(getattr(self, field), dtype=np.float64)
+            if values.shape != (self.layers,) or not np.all(np.isfinite(values)) or np.any(values < 0):
+                raise InputError(
+                    f"layer profile {self.name!r}: {field} is not usable",
+                    expected=f"{self.layers} finite numbers from 0",
+                    got=f"shape {values.shape}",
+                )
+            object.__setattr__(self, field, values)
+        if self.layers < 1:
+            raise InputError(f"layer profile {self.name!r} is empty", expected="at least one layer")
+
+    @property
+    def layers(self) -> int:
+        return len(self.flops)
+
+    @cached_property
+    def flop_share(self) -> Floats:
+        """[L + 1] share of forward FLOPs in layers k and later, for k = 0..L."""
+        return unfrozen_share(self.flops)
+
+    @cached_property
+    def activation_share(self) -> Floats:
+        """[L + 1] share of kept activations in layers k and later."""
+        return unfrozen_share(self.activation_bytes)
+
+    @cached_property
+    def parameter_share(self) -> Floats:
+        """[L + 1] share of parameters in layers k and later."""
+        return unfrozen_share(self.parameter_bytes)
+
+    def check_prefix(self, frozen_prefix: int) -> int:
+        """`frozen_prefix` if it leaves at least one layer to train. Raises `InputError` otherwise."""
+        if not 0 <= frozen_prefix < self.layers:
+            raise InputError(
+                f"frozen_prefix of {self.name} is out of range",
+                expected=f"0 to {self.layers - 1} ({self.layers} atomic layers, at least one is trained)",
+                got=frozen_prefix,
+            )
+        return frozen_prefix
+
+    @classmethod
+    def from_shares(
+        cls,
+        name: str,
+        flop_share: Floats,
+        activation_share: Floats,
+        parameter_share: Floats,
+        *,
+        total_flops: float = 1.0,
+        total_activation_bytes: float = 1.0,
+        total_parameter_bytes: float = 1.0,
+    ) -> LayerProfile:
+        """From published unfrozen shares at k = 0..L-1 (each [L], 1 at k = 0); a rise is read as 0."""
+
+        def per_layer(share: Floats, total: float) -> Floats:
+            falling = np.minimum.accumulate(np.clip(np.asarray(share, dtype=np.float64), 0.0, None))
+            return (falling - np.append(falling[1:], 0.0)) * total
+
+        activations = per_layer(activation_share, total_activation_bytes)
+        return cls(
+            name,
+            per_layer(flop_share, total_flops),
+            activations,
+            per_layer(parameter_share, total_parameter_bytes),
+            activations,
+        )
+
+    @classmethod
+    def from_graph(cls, graph: ComputationGraph) -> LayerProfile:
+        """From a captured graph of an unfrozen step. Raises `InputError` where it names no layers.
+
+        An operator that belongs to no layer (a residual sum, an activation function) counts with the layer before it.
+        """
+        if not graph.layers:
+            raise InputError(
+                f"graph {graph.name!r} names no atomic layers",
+                expected="a graph captured from a torch.nn model",
+            )
+        count = len(graph.layers)
+        columns = {key: np.zeros(count) for key in ("flops", "saved", "parameters", "boundary")}
+        for op, layer in zip(graph.operators, owning_layers(graph), strict=True):
+            columns["flops"][layer] += op.forward_flops * op.repeat
+            columns["saved"][layer] += op.saved_activation_bytes * op.repeat
+            columns["parameters"][layer] += op.parameter_bytes * op.repeat
+            if op.bytes_written:
+                columns["boundary"][layer] = _output_bytes(op.output_shape, op.bytes_written, op.dtype)
+        per_sample = 1.0 / max(graph.batch_size, 1)
+        return cls(
+            graph.name,
+            columns["flops"] * per_sample,
+            columns["saved"] * per_sample,
+            columns["parameters"],
+            columns["boundary"] * per_sample,
+        )
+
+
+def unfrozen_share(per_layer: Floats) -> Floats:
+    """[L + 1] share of the total that layers k and later hold; 0 throughout where the total is 0."""
+    tail = np.append(np.cumsum(per_layer[::-1])[::-1], 0.0)
+    return tail / tail[0] if tail[0] > 0 else tail
+
+
+def owning_layers(graph: ComputationGraph) -> list[int]:
+    """For each operator the atomic layer whose freezing stops its backward pass."""
+    owners, current = [], 0
+    for op in graph.operators:
+        current = max(current, op.layer_index)
+        owners.append(current)
+    return owners
+
+
+def _output_bytes(shape: tuple[int, ...], written: float, dtype: str) -> float:
+    width = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}.get(dtype, 4)
+    return float(np.prod(shape)) * width if shape else written
