@@ -219,7 +219,7 @@ def rank(
         score = after.interference[:, -1] + after.interference[:, :-1].sum(axis=1) / tenants
     budgets = np.where(np.isnan(candidates.budgets), config.max_slowdown, candidates.budgets)
     budgets = np.column_stack([budgets, np.full(count, config.max_slowdown)])
-    within = (~present | (after.slowdown <= budgets)).all(axis=1)
+    within = np.all(~present | (after.slowdown <= budgets), axis=1)
     room = candidates.present.sum(axis=1) < config.max_members
     score = np.where(after.fits & within & room, score, np.inf)
     return Ranking(score, cost, finish, delays, after.slowdown, after.fits, within, room)

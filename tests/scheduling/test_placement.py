@@ -32,12 +32,17 @@ def test_empty_fast_gpu_wins() -> None:
 
 
 def test_wait_when_a_departure_is_near() -> None:
-    snapshot = cluster(Gpu("0", "v100", tenants=(Tenant(JOBS[5], 1.0),)))
-    fast = place(JOBS[3], 1e5, snapshot, PREDICTOR)
-    assert fast.decision == "wait"
-    assert fast.wait_s == pytest.approx(0.6)
-    now = place(JOBS[3], 1e5, snapshot, PREDICTOR, PlacementConfig(wait=False))
-    assert now.decision == "place"
+    a, b = Workload("a"), Workload("b")
+    predictor = TablePredictor(
+        {("v100", a): Solo(1.0), ("v100", b): Solo(1.0)}, {("v100", (a, b)): (0.5, 0.5)}
+    )
+    snapshot = cluster(Gpu("0", "v100", tenants=(Tenant(b, 10.0),)))
+    # now: a is done 10 s late and b 10 s late; after b has left only a is 10 s late
+    decision = place(a, 1000, snapshot, predictor)
+    assert decision.decision == "wait"
+    assert decision.wait_s == pytest.approx(10.0)
+    assert decision.ranked[0].score == pytest.approx(1020.0)
+    assert place(a, 1000, snapshot, predictor, PlacementConfig(wait=False)).decision == "place"
 
 
 def test_memory_full_means_wait() -> None:
