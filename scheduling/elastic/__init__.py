@@ -1,0 +1,1 @@
+"""IceFrog: elastic allocation of GPUs and frozen layers by effective progress."""

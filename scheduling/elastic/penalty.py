@@ -1,0 +1,78 @@
+"""Frozen penalty: the share of its progress that a job gives up while its first k layers are frozen.
+
+S_k is the share of the squared gradient norm that sits in the frozen prefix, the penalty pi_k = S_k ** kappa. kappa is a
+setting, not a constant of nature: results are shown for several (see docs/elastic.md for what our own runs give).
+Source: Gao et al., "IceFrog", IEEE TPDS 36(6), 2025 (abstract: frozen penalty, effective progress); the form is our own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.types import Bools, Floats
+from profiling.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class FreezingGuards:
+    """When a prefix may be frozen at all.
+
+    Attributes:
+        kappa: exponent of the penalty.
+        max_norm_share: no prefix with a larger S_k.
+        warmup_progress: nothing is frozen before this share of the job's progress.
+        max_debt_ratio: debt (the integral of the penalty over progress) is kept below this share of the progress made.
+    """
+
+    kappa: float = 2.0
+    max_norm_share: float = 0.5
+    warmup_progress: float = 0.1
+    max_debt_ratio: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.kappa <= 10:
+            raise InputError("kappa is out of range", expected="0.5 to 10", got=self.kappa)
+        for name in ("max_norm_share", "warmup_progress", "max_debt_ratio"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(
+                    f"{name} is out of range", expected="a ratio from 0 to 1", got=getattr(self, name)
+                )
+
+
+def norm_shares(squared_norms: Floats) -> Floats:
+    """[L + 1] S_k for k = 0..L from squared gradient norms [L]; all 0 where there is no gradient yet."""
+    norms = np.clip(np.asarray(squared_norms, dtype=np.float64), 0.0, None)
+    total = norms.sum()
+    if not np.isfinite(total):
+        raise InputError("gradient norms are not usable", expected="finite numbers", got=norms.tolist())
+    return np.append(0.0, np.cumsum(norms) / total) if total > 0 else np.zeros(len(norms) + 1)
+
+
+def frozen_penalty(norm_share: Floats, kappa: float) -> Floats:
+    """pi = S ** kappa, elementwise; 0 where nothing is frozen."""
+    return np.clip(norm_share, 0.0, 1.0) ** kappa
+
+
+def allowed_prefixes(norm_share: Floats, progress: float, debt: float, guards: FreezingGuards) -> Bools:
+    """[K] which prefixes the guards let a job take now; k = 0 (norm share 0) always.
+
+    Args:
+        norm_share: [K] S_k of the candidate prefixes, 0 for the one that freezes nothing.
+        progress: effective progress, 0 to 1.
+        debt: integral of the penalty over progress so far, same unit.
+    """
+    share = np.asarray(norm_share, dtype=np.float64)
+    if progress < guards.warmup_progress:
+        return share <= 0.0
+    affordable = (debt < guards.max_debt_ratio * progress) | (
+        frozen_penalty(share, guards.kappa) <= guards.max_debt_ratio
+    )
+    return (share <= 0.0) | ((share <= guards.max_norm_share) & affordable)
+
+
+def effective_progress(iterations: float, penalty: float, efficiency: float = 1.0) -> tuple[float, float]:
+    """(unfrozen iterations that `iterations` with this penalty are worth, iterations that will be repaid)."""
+    worth = iterations * efficiency * (1.0 - penalty)
+    return worth, iterations * efficiency * penalty
