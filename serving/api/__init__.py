@@ -1,0 +1,1 @@
+"""Routes, one group per file: they read, call a handler, and answer."""

@@ -1,0 +1,52 @@
+"""GPU types of the catalogue."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from profiling.devices import get_device, list_devices
+from serving.http import etag, tagged
+from serving.openapi import operation
+from serving.service import Service
+
+_DEVICE = {
+    "type": "object",
+    "required": ["name", "memory_bytes", "memory_bandwidth_bytes_per_s", "fp32_flops", "sm_count"],
+    "properties": {
+        "name": {"type": "string"},
+        "memory_bytes": {"type": "number"},
+        "memory_bandwidth_bytes_per_s": {"type": "number"},
+        "fp32_flops": {"type": "number"},
+        "sm_count": {"type": "integer"},
+    },
+}
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/v1/devices", tags=["devices"])
+
+    @router.get(
+        "",
+        summary="All GPU types",
+        **operation(
+            answer={"type": "object", "required": ["devices"], "properties": {"devices": {"type": "array", "items": _DEVICE}}},
+            also={304: "Not changed"},
+        ),
+    )  # fmt: skip
+    async def listing(request: Request) -> Response:
+        devices: list[dict[str, Any]] = [asdict(d) for d in list_devices()]
+        return tagged(request, {"devices": devices}, etag(devices))
+
+    @router.get(
+        "/{name}",
+        summary="One GPU type",
+        **operation(answer=_DEVICE, also={304: "Not changed"}, errors=(404,)),
+    )
+    async def one(request: Request, name: str) -> Response:
+        device = asdict(get_device(name))
+        return tagged(request, device, etag(device))
+
+    return router

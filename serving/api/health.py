@@ -1,0 +1,41 @@
+"""Liveness, readiness, metrics."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from serving.http import answer
+from serving.openapi import operation
+from serving.service import Service
+
+_STATUS = {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}}
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(tags=["health"])
+
+    @router.get("/v1/health/live", summary="The process runs", **operation(answer=_STATUS))
+    async def live(request: Request) -> Response:
+        return answer({"status": "live"})
+
+    @router.get(
+        "/v1/health/ready",
+        summary="A model serves and the store answers",
+        **operation(
+            answer=_STATUS
+            | {"properties": {"status": {"type": "string"}, "model_version": {"type": "string"}}}
+        ),
+    )
+    async def ready(request: Request) -> Response:
+        await service.check_ready()
+        return answer({"status": "ready", "model_version": service.life.current().version})
+
+    @router.get(
+        "/metrics",
+        summary="Prometheus metrics",
+        **operation(answer={"type": "string"}, media="text/plain"),
+    )
+    async def metrics(request: Request) -> Response:
+        return Response(service.metrics.render(), media_type="text/plain; version=0.0.4")
+
+    return router

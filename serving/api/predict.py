@@ -1,0 +1,56 @@
+"""Predictions: one co-location set, or many."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from serving.handlers import predict as handler
+from serving.http import answer, read_body
+from serving.openapi import header, operation
+from serving.schemas import BatchAnswer, BatchBody, PredictionAnswer, SetBody
+from serving.service import Service
+
+_EXAMPLE = {
+    "device": "v100",
+    "sharing": "time-slice",
+    "jobs": [
+        "resnet18-cifar:batch_size=64",
+        {"workload": "lstm-wikitext2", "batch_size": 20, "frozen_prefix": 1},
+    ],
+}
+_DEADLINE = [
+    header(
+        "X-Timeout-S", "Longest that the caller waits, in seconds", {"type": "number", "exclusiveMinimum": 0}
+    )
+]
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/v1/predict", tags=["predict"])
+
+    @router.post(
+        "",
+        summary="How a co-location set runs",
+        **operation(
+            body=SetBody,
+            answer=PredictionAnswer,
+            examples={"pair": _EXAMPLE},
+            errors=(404,),
+            parameters=_DEADLINE,
+        ),
+    )
+    async def one(request: Request) -> Response:
+        return answer(await handler.predict(service, await read_body(request, SetBody)))
+
+    @router.post(
+        "/batch",
+        summary="How each of many co-location sets runs",
+        **operation(
+            body=BatchBody, answer=BatchAnswer, examples={"one pair": {"sets": [_EXAMPLE]}}, errors=(404,),
+            parameters=_DEADLINE,
+        ),
+    )  # fmt: skip
+    async def many(request: Request) -> Response:
+        return answer(await handler.predict_batch(service, await read_body(request, BatchBody)))
+
+    return router

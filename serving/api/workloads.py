@@ -1,0 +1,117 @@
+"""Registered workloads: by zoo name, ONNX upload or graph JSON."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.datastructures import UploadFile
+
+from profiling.errors import InputError
+from serving.handlers import workloads as handler
+from serving.http import MediaTypeError, answer, decode, etag, tagged
+from serving.openapi import operation
+from serving.schemas import Page, RegisterBody, WorkloadEntry, WorkloadPage, job_of
+from serving.service import Service
+
+_BINARY = {"type": "string", "format": "binary"}
+_UPLOADS = {
+    "application/octet-stream": {"schema": _BINARY},
+    "multipart/form-data": {
+        "schema": {
+            "type": "object",
+            "required": ["file"],
+            "properties": {"file": _BINARY, "name": {"type": "string"}},
+        }
+    },
+}
+_MANY = 200
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/v1/workloads", tags=["workloads"])
+
+    @router.post(
+        "",
+        summary="Register a model; the same content is one workload",
+        **operation(
+            body=RegisterBody,
+            answer=WorkloadEntry,
+            status=201,
+            also={200: "It was there already"},
+            examples={"zoo model": {"workload": "resnet18-cifar", "batch_size": 64, "optimizer": "adam"}},
+            content=_UPLOADS,
+            errors=(404,),
+        ),
+    )
+    async def register(request: Request, name: Annotated[str, Query(max_length=200)] = "") -> Response:
+        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media == "application/json":
+            entry, new = await _register_json(service, await request.body(), name)
+        elif media == "multipart/form-data":
+            entry, new = await _register_form(service, request, name)
+        elif media in ("application/octet-stream", "application/onnx", "application/x-onnx"):
+            entry, new = await handler.register_onnx(service, await request.body(), name or "upload")
+        else:
+            raise MediaTypeError(
+                "body has the wrong type",
+                expected="application/json, application/octet-stream (ONNX) or multipart/form-data",
+                got=media or "nothing",
+            )
+        headers = {"Location": f"/v1/workloads/{entry['hash']}", "ETag": etag(entry["hash"])}
+        return answer(entry, 201 if new else 200, headers)
+
+    @router.get("", summary="Registered workloads, by hash", **operation(answer=WorkloadPage))
+    async def listing(
+        request: Request,
+        after: Annotated[str, Query(max_length=64)] = "",
+        limit: Annotated[int, Query(ge=1, le=_MANY)] = 50,
+    ) -> Response:
+        items = await service.stored(handler.list_workloads, service, after, limit + 1)
+        return answer(Page.of(items, limit, lambda entry: entry["hash"]))
+
+    @router.get(
+        "/{key}",
+        summary="One workload",
+        **operation(answer=WorkloadEntry, also={304: "Not changed"}, errors=(404,)),
+    )
+    async def one(request: Request, key: str) -> Response:
+        entry = await service.stored(handler.get_workload, service, key)
+        return tagged(request, entry, etag(entry["hash"]))
+
+    @router.get(
+        "/{key}/graph",
+        summary="Its computation graph",
+        **operation(answer={"type": "object"}, also={304: "Not changed"}, errors=(404,)),
+    )
+    async def graph(request: Request, key: str) -> Response:
+        body = await service.stored(handler.get_graph, service, key)
+        return tagged(request, body, etag(key, "graph"))
+
+    @router.delete("/{key}", summary="Forget a workload", **operation(status=204, errors=(404,)))
+    async def delete(request: Request, key: str) -> Response:
+        await service.stored(handler.delete_workload, service, key)
+        return Response(status_code=204)
+
+    return router
+
+
+async def _register_json(service: Service, raw: bytes, name: str) -> tuple[dict[str, Any], bool]:
+    body = decode(raw, RegisterBody)
+    if isinstance(body.workload, str):
+        return await handler.register_zoo(service, job_of(body.job()))
+    if isinstance(body.graph, dict):
+        return await handler.register_graph(service, body.graph, name or None)
+    raise InputError(
+        "body names no model", expected="'workload' (a zoo name) or 'graph' (a computation graph)"
+    )
+
+
+async def _register_form(service: Service, request: Request, name: str) -> tuple[dict[str, Any], bool]:
+    async with request.form(max_files=1, max_fields=4) as form:
+        file = form.get("file")
+        if not isinstance(file, UploadFile):
+            raise InputError("the form has no file", expected="a field 'file' with an ONNX file")
+        given = form.get("name")
+        label = name or (given if isinstance(given, str) else "") or file.filename or "upload"
+        return await handler.register_onnx(service, await file.read(), label[:200])

@@ -1,0 +1,85 @@
+"""`create_app(config)`: the whole service as one ASGI application."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+# Before numpy is imported: two OpenMP threads under load take a hundred times as long as one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from fastapi import FastAPI
+
+from serving import openapi, problems
+from serving.api import devices, health, place, predict, workloads
+from serving.config import ServiceConfig
+from serving.middleware import Door
+from serving.model_source import ModelSource
+from serving.service import Service
+
+_GROUPS: tuple[Any, ...] = (health, predict, place, workloads, devices)
+_DESCRIPTION = """\
+Predicts how deep-learning jobs share a GPU, and places them by it.
+
+A job is a SPEC, `NAME[:key=value,...]`, or an object with the same keys. Quantities come as a value with its 90 %
+interval, in the unit that the field's name says. Errors are RFC 9457 problem details that say what was expected, what
+came, and what to do.
+"""
+
+
+def create_app(config: ServiceConfig | None = None, source: ModelSource | None = None) -> FastAPI:
+    """The application. `app.state.service` is its `Service`.
+
+    Args:
+        config: settings; the defaults where None.
+        source: where the model comes from, in place of what `config.model` names.
+
+    Raises:
+        InputError: the database address cannot be used. UnavailableError: the database does not answer.
+    """
+    service = Service(config or ServiceConfig(), source)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await service.start()
+        try:
+            yield
+        finally:
+            await service.stop()
+
+    app = FastAPI(
+        title="cotenant",
+        summary="Co-location prediction and placement of deep-learning jobs",
+        description=_DESCRIPTION,
+        version=version(),
+        lifespan=lifespan,
+    )
+    app.state.service = service
+    for group in _GROUPS:
+        app.include_router(group.routes(service))
+    problems.install(app)
+    openapi.install(app)
+    app.add_middleware(Door, service=service)
+    return app
+
+
+def from_environment() -> FastAPI:
+    """The application of a worker process; see `ServiceConfig.from_environment`."""
+    from serving import logs
+
+    config = ServiceConfig.from_environment()
+    logs.configure(config.log_level)
+    return create_app(config)
+
+
+def version() -> str:
+    """The installed version of the project."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("cotenant")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,146 @@
+"""Predictions of concurrent requests in one call: whatever came in since the event loop last looked goes together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from predictor.types import Prediction
+from profiling.errors import UnavailableError
+from profiling.workload import ColocationSet, Workload
+from scheduling.snapshot import ClusterSnapshot
+from serving.metrics import Metrics
+from serving.model_life import ModelLife, Serving
+
+T = TypeVar("T")
+_KNOWN_LIMIT = 65_536
+_INLINE_SETS = 64
+
+
+class Batcher:
+    """Two lanes before one predictor.
+
+    Sets whose jobs have all been seen by the serving model cost microseconds and run on the event loop, together with
+    all others that arrived in the same turn. A job that is new must be captured and encoded, which takes seconds: it
+    goes to a thread with a bounded queue.
+    """
+
+    def __init__(self, life: ModelLife, metrics: Metrics, slow_calls: int) -> None:
+        self.life, self.metrics, self.slow_calls = life, metrics, slow_calls
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="cotenant-slow")
+        self._waiting: list[tuple[ColocationSet, asyncio.Future[Prediction]]] = []
+        self._known: OrderedDict[tuple[str, str, Workload], None] = OrderedDict()
+        self._slow = 0
+        # Decisions run one after the other, away from the event loop: policies share one cache of predictions.
+        self._placing = ThreadPoolExecutor(1, thread_name_prefix="cotenant-place")
+        self._met: tuple[ClusterSnapshot, str, tuple[str, ...]] | None = None
+
+    def known(self, serving: Serving, device: str, workloads: Sequence[Workload]) -> bool:
+        """Whether the serving model has met all `workloads` on `device`."""
+        return all((serving.tag, device, w.without_solo()) in self._known for w in workloads)
+
+    def remember(self, serving: Serving, device: str, workloads: Sequence[Workload]) -> None:
+        for workload in workloads:
+            self._known[(serving.tag, device, workload.without_solo())] = None
+        while len(self._known) > _KNOWN_LIMIT:
+            self._known.popitem(last=False)
+
+    async def slow(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run `function` in a thread. Raises `UnavailableError` where too many calls wait."""
+        if self._slow >= self.slow_calls:
+            self.metrics.refused.labels("slow_queue").inc()
+            raise UnavailableError(
+                "too many new workloads wait",
+                expected=f"at most {self.slow_calls}",
+                hint="try again in a second",
+            )
+        self._slow += 1
+        self.metrics.slow_queue.inc()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+        finally:
+            self._slow -= 1
+            self.metrics.slow_queue.dec()
+
+    async def predict(self, asked: ColocationSet) -> Prediction:
+        """Predict one set, with its neighbours in time."""
+        serving = self.life.current()
+        if not self.known(serving, asked.device, asked.workloads):
+            prediction = await self.slow(serving.predictor.predict, asked)
+            self.remember(serving, asked.device, asked.workloads)
+            return prediction
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._flush)
+        future: asyncio.Future[Prediction] = loop.create_future()
+        self._waiting.append((asked, future))
+        return await future
+
+    async def predict_many(self, asked: list[ColocationSet]) -> list[Prediction]:
+        """Predict many sets with one model."""
+        serving = self.life.current()
+        if len(asked) <= _INLINE_SETS and all(self.known(serving, s.device, s.workloads) for s in asked):
+            return list(serving.predictor.predict_many(asked))
+        predictions = list(await self.slow(serving.predictor.predict_many, asked))
+        for one in asked:
+            self.remember(serving, one.device, one.workloads)
+        return predictions
+
+    async def meet(
+        self,
+        serving: Serving,
+        snapshot: ClusterSnapshot,
+        job: Workload,
+        admit: Callable[[set[Workload], set[str]], Awaitable[None]],
+    ) -> None:
+        """Make sure that the model has met `job` on every device type of `snapshot`, and all tenants on theirs.
+
+        Args:
+            admit: checks names before anything is encoded.
+        """
+        pairs: set[tuple[str, Workload]] = set()
+        met = self._met
+        if met is not None and met[0] is snapshot and met[1] == serving.tag:
+            devices = met[2]
+        else:
+            pairs = {(g.device, t.job) for _, g in snapshot.gpus() for t in g.tenants}
+            devices = tuple(sorted({g.device for _, g in snapshot.gpus()}))
+        pairs.update((device, job) for device in devices)
+        new = [(d, w) for d, w in pairs if not self.known(serving, d, (w,))]
+        if new:
+            await admit({w for _, w in new}, {d for d, _ in new})
+            await self.predict_many([ColocationSet(d, (w,)) for d, w in new])
+        self._met = (snapshot, serving.tag, devices)
+
+    async def place(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a decision after those that came before it."""
+        return await asyncio.get_running_loop().run_in_executor(self._placing, function, *arguments)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        try:
+            predictor = self.life.current().predictor
+            answers: Sequence[Prediction] = predictor.predict_many([asked for asked, _ in waiting])
+        except Exception:
+            self._one_by_one(waiting)
+            return
+        for (_, future), prediction in zip(waiting, answers, strict=True):
+            if not future.done():
+                future.set_result(prediction)
+
+    def _one_by_one(self, waiting: list[tuple[ColocationSet, asyncio.Future[Prediction]]]) -> None:
+        """One bad set must not fail its neighbours."""
+        for asked, future in waiting:
+            if future.done():
+                continue
+            try:
+                future.set_result(self.life.current().predictor.predict(asked))
+            except Exception as error:
+                future.set_exception(error)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._placing.shutdown(wait=False, cancel_futures=True)

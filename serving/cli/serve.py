@@ -1,0 +1,156 @@
+"""`cotenant serve`: the REST service, and its tokens."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Annotated
+
+import typer
+
+from serving.cli.output import JsonFlag, console, print_json
+
+app = typer.Typer(
+    rich_markup_mode="markdown",
+    invoke_without_command=True,
+    help="Run the REST service.\n\nExample: `cotenant serve --port 8080`, then "
+    '`curl -s localhost:8080/v1/predict -d \'{"device": "v100", "jobs": ["resnet18-cifar", "lstm-wikitext2"]}\'`\n\n'
+    "On a loopback address no token is asked for; elsewhere make one first with `cotenant serve token add`.",
+)
+token = typer.Typer(help="Bearer tokens of the service.", no_args_is_help=True)
+app.add_typer(token, name="token")
+
+Database = Annotated[
+    str,
+    typer.Option("--database", envvar="COTENANT_DATABASE", help="sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME."),
+]  # fmt: skip
+_DATABASE = "sqlite:///cotenant.db"
+
+
+@app.callback()
+def serve(
+    context: typer.Context,
+    host: Annotated[str, typer.Option(envvar="COTENANT_HOST", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(envvar="COTENANT_PORT", help="Port; 0 takes a free one.")] = 8080,
+    workers: Annotated[int, typer.Option(envvar="COTENANT_WORKERS", help="Processes.")] = 1,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model", "-m", envvar="COTENANT_MODEL", help="default, a directory, or registry:NAME."
+        ),
+    ] = "default",
+    tracking_uri: Annotated[
+        str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow server of registry:NAME.")
+    ] = None,
+    database: Database = _DATABASE,
+    auth: Annotated[
+        str, typer.Option(envvar="COTENANT_AUTH", help="auto (tokens unless on loopback), on, off.")
+    ] = "auto",
+    rate: Annotated[
+        float, typer.Option(envvar="COTENANT_RATE", help="Requests per second and caller; 0 is no limit.")
+    ] = 0.0,
+    timeout: Annotated[
+        float, typer.Option(envvar="COTENANT_TIMEOUT", help="Longest request, seconds.")
+    ] = 30.0,
+    poll: Annotated[
+        float, typer.Option(envvar="COTENANT_POLL", help="Seconds between looks for a new model.")
+    ] = 15.0,
+    in_flight: Annotated[
+        int,
+        typer.Option(
+            envvar="COTENANT_IN_FLIGHT", help="Requests at one time and process before new ones get 503."
+        ),
+    ] = 512,
+    drain: Annotated[
+        float, typer.Option(envvar="COTENANT_DRAIN", help="Seconds to finish requests on SIGTERM.")
+    ] = 30.0,
+    log_level: Annotated[
+        str, typer.Option(envvar="COTENANT_LOG_LEVEL", help="debug, info, warning, error.")
+    ] = "info",
+) -> None:
+    if context.invoked_subcommand is not None:
+        return
+    from serving.config import ServiceConfig
+
+    config = ServiceConfig(
+        host=host, port=port, workers=workers, model=model, tracking_uri=tracking_uri, database_url=database, auth=auth,
+        rate_per_s=rate, request_timeout_s=timeout, poll_s=poll, requests_in_flight=in_flight, drain_s=drain,
+        log_level=log_level,
+    )  # fmt: skip
+    run(config)
+
+
+def run(config: object) -> None:
+    """Serve until SIGTERM or SIGINT; running requests are finished first."""
+    import uvicorn
+
+    from serving import logs
+    from serving.config import ServiceConfig
+    from serving.metrics import DIRECTORY_VARIABLE
+    from serving.store import Store
+
+    assert isinstance(config, ServiceConfig)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    logs.configure(config.log_level)
+    Store(
+        config.database_url
+    ).close()  # a database that cannot be used is one clear line, not a worker's traceback
+    os.environ |= config.to_environment()
+    with tempfile.TemporaryDirectory(prefix="cotenant-metrics-") as folder:
+        if config.workers > 1:
+            os.environ.setdefault(DIRECTORY_VARIABLE, folder)
+        uvicorn.run(
+            "serving.app:from_environment",
+            factory=True,
+            host=config.host,
+            port=config.port,
+            workers=config.workers,
+            loop="uvloop",
+            http="httptools",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=int(config.drain_s),
+            backlog=2048,
+        )
+
+
+@token.command("add")
+def add(
+    name: Annotated[str, typer.Argument(help="Who will use it.")],
+    scope: Annotated[list[str], typer.Option("--scope", "-s", help="read, place or admin; may be repeated.")],
+    database: Database = _DATABASE,
+) -> None:
+    """Make a token and print it, once. Example: `cotenant serve token add scheduler --scope place`."""
+    from serving.auth import create_token
+    from serving.store import Store
+
+    print(create_token(Store(database), name, scope))
+
+
+@token.command("list")
+def listing(database: Database = _DATABASE, as_json: JsonFlag = False) -> None:
+    """Names and scopes of the tokens. Example: `cotenant serve token list --json`."""
+    from serving.auth import list_tokens
+    from serving.store import Store
+
+    tokens = list_tokens(Store(database))
+    if as_json:
+        print_json(tokens)
+        return
+    from rich.table import Table
+
+    table = Table("name", "scopes", "valid")
+    for one in tokens:
+        table.add_row(str(one["name"]), ", ".join(one["scopes"]), "no" if one["revoked_at"] else "yes")  # type: ignore[arg-type]
+    console().print(table)
+
+
+@token.command("revoke")
+def revoke(name: str, database: Database = _DATABASE) -> None:
+    """Make a token invalid. Example: `cotenant serve token revoke scheduler`."""
+    from serving.auth import revoke_token
+    from serving.store import Store
+
+    revoke_token(Store(database), name)

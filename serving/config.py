@@ -1,0 +1,123 @@
+"""`ServiceConfig`: everything an operator can set, validated when built."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+from dataclasses import asdict, dataclass
+
+from profiling.errors import InputError
+
+#: Worker processes are started afresh; the settings reach them through this variable.
+ENVIRONMENT_VARIABLE = "COTENANT_SERVICE_CONFIG"
+AUTH_MODES = ("auto", "on", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceConfig:
+    """Settings of one service.
+
+    Attributes:
+        host, port: where it listens.
+        workers: processes; each holds its own predictor.
+        model: `default`, a model directory, or `registry:NAME`, which follows the MLflow alias `champion`.
+        tracking_uri: MLflow tracking and registry address; None takes MLflow's own setting.
+        database_url: SQLAlchemy address of the store.
+        auth: `auto` asks for bearer tokens except on a loopback address; `on` always; `off` never, loopback only.
+        poll_s: seconds between looks at the registry or the model directory.
+        request_timeout_s: longest that a request may take; a caller may ask for less with `X-Timeout-S`.
+        body_bytes, upload_bytes: largest JSON body, largest uploaded file.
+        graph_operators: most operators of a registered graph.
+        batch_sets: most co-location sets of one batch, and jobs of one queue.
+        set_jobs: most jobs of one co-location set.
+        cluster_gpus: most GPUs of a cluster.
+        requests_in_flight: requests at one time in one process before new ones are shed with 503.
+        slow_calls: captures and first predictions that may wait in one process.
+        rate_per_s: requests per second and caller in one process; 0 is no limit.
+        rate_burst: requests that a caller may send at once.
+        parse_seconds, parse_memory_bytes: processor time and address space of the process that parses an upload.
+        reservation_s: how long a decided placement holds its GPU before it is confirmed.
+        drain_s: how long running requests are waited for after SIGTERM.
+        log_level: `debug`, `info`, `warning` or `error`.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    workers: int = 1
+    model: str = "default"
+    tracking_uri: str | None = None
+    database_url: str = "sqlite:///cotenant.db"
+    auth: str = "auto"
+    poll_s: float = 15.0
+    request_timeout_s: float = 30.0
+    body_bytes: int = 16 * 2**20
+    upload_bytes: int = 256 * 2**20
+    graph_operators: int = 200_000
+    batch_sets: int = 10_000
+    set_jobs: int = 16
+    cluster_gpus: int = 100_000
+    requests_in_flight: int = 512
+    slow_calls: int = 64
+    rate_per_s: float = 0.0
+    rate_burst: int = 100
+    parse_seconds: float = 60.0
+    parse_memory_bytes: int = 8 * 2**30
+    reservation_s: float = 600.0
+    drain_s: float = 30.0
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        if self.auth not in AUTH_MODES:
+            raise InputError(
+                "auth mode is not known", expected="one of " + ", ".join(AUTH_MODES), got=self.auth
+            )
+        if self.auth == "off" and not self.on_loopback:
+            raise InputError(
+                "a service without tokens may only listen on a loopback address",
+                expected="--host 127.0.0.1, or --auth on",
+                got=f"--host {self.host} --auth off",
+            )
+        if not 0 <= self.port <= 65535:
+            raise InputError("port is out of range", expected="0 to 65535", got=self.port)
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise InputError(
+                "log level is not known", expected="debug, info, warning, error", got=self.log_level
+            )
+        for name in ("workers", "body_bytes", "upload_bytes", "graph_operators", "batch_sets", "set_jobs",
+                     "cluster_gpus", "requests_in_flight", "slow_calls", "rate_burst", "parse_memory_bytes"):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise InputError(
+                    f"{name} is out of range", expected="an integer from 1", got=getattr(self, name)
+                )
+        for name in ("poll_s", "request_timeout_s", "parse_seconds", "reservation_s", "drain_s"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InputError(
+                    f"{name} is out of range", expected="seconds above 0", got=getattr(self, name)
+                )
+        if not self.rate_per_s >= 0:
+            raise InputError("rate_per_s is out of range", expected="a number from 0", got=self.rate_per_s)
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether only this machine can reach the service."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def tokens_required(self) -> bool:
+        return self.auth == "on" or (self.auth == "auto" and not self.on_loopback)
+
+    def to_environment(self) -> dict[str, str]:
+        """The variable that a worker process reads these settings from."""
+        return {ENVIRONMENT_VARIABLE: json.dumps(asdict(self))}
+
+    @classmethod
+    def from_environment(cls) -> ServiceConfig:
+        """Read what `to_environment` wrote; the defaults where nothing was."""
+        text = os.environ.get(ENVIRONMENT_VARIABLE)
+        return cls(**json.loads(text)) if text else cls()

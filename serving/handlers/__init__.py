@@ -1,0 +1,1 @@
+"""What the service does, apart from HTTP."""

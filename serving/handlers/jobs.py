@@ -1,0 +1,62 @@
+"""Which jobs a caller may name: zoo models and registered graphs; never paths or code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from profiling.devices import get_device
+from profiling.errors import UnknownNameError
+from profiling.workload import ColocationSet, Workload
+from serving.service import Service
+
+GRAPH_PREFIX = "graph:"
+
+
+@lru_cache(maxsize=1)
+def zoo() -> frozenset[str]:
+    """Names of the zoo."""
+    from profiling.zoo import zoo_names
+
+    return frozenset(zoo_names())
+
+
+def unknown_graphs(service: Service, workloads: Iterable[Workload]) -> set[str]:
+    """Hashes of the graphs that this process has not loaded yet.
+
+    Raises:
+        UnknownNameError: a model is neither in the zoo nor a registered graph's name.
+    """
+    missing = set()
+    for workload in workloads:
+        model = workload.model
+        if model in zoo() or model in service.graphs:
+            continue
+        if not model.startswith(GRAPH_PREFIX):
+            raise UnknownNameError(
+                "model is not known",
+                expected="a zoo name, or graph:HASH of a workload registered with POST /v1/workloads",
+                got=repr(model[:200]),
+            )
+        missing.add(model.removeprefix(GRAPH_PREFIX))
+    return missing
+
+
+async def admit(service: Service, workloads: Iterable[Workload], devices: Iterable[str] = ()) -> None:
+    """Check that devices and models are known, and load registered graphs that this process needs.
+
+    Raises:
+        UnknownNameError: a device or a model is not known.
+    """
+    for device in devices:
+        get_device(device)
+    missing = unknown_graphs(service, workloads)
+    if missing:
+        from serving.handlers.workloads import load_graphs
+
+        await service.stored(load_graphs, service, missing)
+
+
+async def admit_sets(service: Service, sets: list[ColocationSet]) -> None:
+    """`admit` for whole sets."""
+    await admit(service, {w for s in sets for w in s.workloads}, {s.device for s in sets})

@@ -1,0 +1,54 @@
+"""Predictions of one set and of many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from predictor.types import Prediction
+from profiling.errors import CotenantError, InputError, LimitError
+from profiling.workload import ColocationSet
+from serving.handlers.jobs import admit_sets
+from serving.schemas import BatchBody, SetBody, set_of
+from serving.service import Service
+
+
+async def predict(service: Service, body: SetBody) -> dict[str, Any]:
+    """How the set runs. Raises `CotenantError` for what is not known, `UnavailableError` while no model serves."""
+    service.life.current()
+    asked = set_of(body, service.config.set_jobs)
+    try:
+        await admit_sets(service, [asked])
+        prediction = await service.batcher.predict(asked)
+    except CotenantError:
+        service.metrics.predictions.labels("refused").inc()
+        raise
+    _count(service, [prediction])
+    return prediction.to_json()
+
+
+async def predict_batch(service: Service, body: BatchBody) -> dict[str, Any]:
+    """How each of the sets runs, all with one model; one bad set refuses the batch and is named."""
+    service.life.current()
+    limit = service.config.batch_sets
+    if len(body.sets) > limit:
+        raise LimitError("the batch is too large", expected=f"at most {limit} sets", got=len(body.sets))
+    sets: list[ColocationSet] = []
+    for index, one in enumerate(body.sets):
+        try:
+            sets.append(set_of(one, service.config.set_jobs))
+        except InputError as error:
+            raise InputError(
+                f"sets[{index}]: {error.detail}", expected=error.expected, got=error.got
+            ) from None
+    await admit_sets(service, sets)
+    predictions = await service.batcher.predict_many(sets)
+    _count(service, predictions)
+    return {"predictions": [p.to_json() for p in predictions]}
+
+
+def _count(service: Service, predictions: list[Prediction]) -> None:
+    fits = sum(p.fits for p in predictions)
+    if fits:
+        service.metrics.predictions.labels("fits").inc(fits)
+    if fits < len(predictions):
+        service.metrics.predictions.labels("too_large").inc(len(predictions) - fits)

@@ -1,0 +1,147 @@
+"""Registered workloads: computation graphs by their content hash."""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from typing import Any
+
+from sqlalchemy import select
+
+from profiling.errors import InputError, LimitError, UnknownNameError
+from profiling.graph import ComputationGraph
+from profiling.workload import Workload
+from serving.handlers.jobs import GRAPH_PREFIX, zoo
+from serving.sandbox import ParseLimits, parse_onnx
+from serving.service import Service
+from serving.store.tables import WorkloadRow
+
+
+async def register_zoo(service: Service, workload: Workload) -> tuple[dict[str, Any], bool]:
+    """Capture a zoo model with the job's options and keep its graph. Returns the entry and whether it is new."""
+    if workload.model not in zoo():
+        raise UnknownNameError(
+            "model is not in the zoo", expected="a name of `cotenant zoo list`", got=repr(workload.model)
+        )
+    from profiling.capture import graph_for
+
+    graph = await service.batcher.slow(graph_for, workload.without_solo())
+    return await service.stored(keep, service, graph, str(workload.without_solo()), "zoo")
+
+
+async def register_onnx(service: Service, data: bytes, name: str) -> tuple[dict[str, Any], bool]:
+    """Parse an uploaded ONNX file in a child process and keep its graph."""
+    config = service.config
+    limits = ParseLimits(config.parse_seconds, config.parse_memory_bytes, config.graph_operators)
+    graph = await parse_onnx(data, name, limits)
+    return await service.stored(keep, service, graph, name, "onnx")
+
+
+async def register_graph(
+    service: Service, body: dict[str, Any], name: str | None
+) -> tuple[dict[str, Any], bool]:
+    """Keep a graph that `cotenant capture -o` wrote."""
+    graph = ComputationGraph.from_dict(body)
+    if not graph.operators:
+        raise InputError("the graph has no operators", expected="at least one")
+    if len(graph.operators) > service.config.graph_operators:
+        raise LimitError(
+            "the graph is too large", expected=f"at most {service.config.graph_operators} operators",
+            got=len(graph.operators),
+        )  # fmt: skip
+    return await service.stored(keep, service, graph, name or graph.name, "graph")
+
+
+def keep(service: Service, graph: ComputationGraph, name: str, kind: str) -> tuple[dict[str, Any], bool]:
+    """Store `graph`; the same content is stored once. Returns the entry and whether it is new."""
+    key = graph.content_hash
+    with service.store.write() as session:
+        row = session.get(WorkloadRow, key)
+        new = row is None
+        if row is None:
+            packed = zlib.compress(
+                json.dumps(graph.to_dict(), separators=(",", ":"), allow_nan=False).encode(), 6
+            )
+            row = WorkloadRow(
+                hash=key,
+                name=name[:200],
+                kind=kind,
+                summary=graph.summary(),
+                graph=packed,
+                created_at=time.time(),
+            )
+            session.add(row)
+        entry = entry_of(row)
+    _make_known(service, graph)
+    return entry, new
+
+
+def load_graphs(service: Service, hashes: set[str]) -> None:
+    """Make stored graphs known to this process. Raises `UnknownNameError` for one that is not registered."""
+    with service.store.read() as session:
+        rows = {r.hash: r for r in session.scalars(select(WorkloadRow).where(WorkloadRow.hash.in_(hashes)))}
+    for key in hashes:
+        if key not in rows:
+            raise UnknownNameError(
+                "graph is not registered",
+                expected="graph:HASH of /v1/workloads",
+                got=repr(GRAPH_PREFIX + key[:80]),
+            )
+        _make_known(service, ComputationGraph.from_dict(json.loads(zlib.decompress(rows[key].graph))))
+
+
+def _make_known(service: Service, graph: ComputationGraph) -> None:
+    from profiling.capture import register_graph as know
+
+    know(graph)
+    service.graphs.add(GRAPH_PREFIX + graph.content_hash)
+
+
+def entry_of(row: WorkloadRow) -> dict[str, Any]:
+    """What a caller sees of a registered workload; `workload` is the name to use in jobs."""
+    return {
+        "workload": GRAPH_PREFIX + row.hash,
+        "hash": row.hash,
+        "name": row.name,
+        "kind": row.kind,
+        "created_at": row.created_at,
+        "summary": row.summary,
+    }
+
+
+def list_workloads(service: Service, after: str | None, limit: int) -> list[dict[str, Any]]:
+    """Entries by hash, from the one after `after`."""
+    query = select(WorkloadRow).order_by(WorkloadRow.hash).limit(limit)
+    if after:
+        query = query.where(WorkloadRow.hash > after)
+    with service.store.read() as session:
+        return [entry_of(row) for row in session.scalars(query)]
+
+
+def get_workload(service: Service, key: str) -> dict[str, Any]:
+    """One entry. Raises `UnknownNameError`."""
+    with service.store.read() as session:
+        return entry_of(_row(session, key))
+
+
+def get_graph(service: Service, key: str) -> dict[str, Any]:
+    """The stored graph. Raises `UnknownNameError`."""
+    with service.store.read() as session:
+        return json.loads(zlib.decompress(_row(session, key).graph))
+
+
+def delete_workload(service: Service, key: str) -> None:
+    """Forget a graph. Raises `UnknownNameError`."""
+    with service.store.write() as session:
+        session.delete(_row(session, key))
+    service.graphs.discard(GRAPH_PREFIX + key.removeprefix(GRAPH_PREFIX))
+
+
+def _row(session: Any, key: str) -> WorkloadRow:
+    row = session.get(WorkloadRow, key.removeprefix(GRAPH_PREFIX)[:64])
+    if row is None:
+        raise UnknownNameError(
+            "workload is not registered", expected="a hash of /v1/workloads", got=repr(key[:80])
+        )
+    return row

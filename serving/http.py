@@ -1,0 +1,142 @@
+"""Reading bodies and writing answers: the small vocabulary that every route shares."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from profiling.errors import CotenantError, InputError, LimitError
+
+T = TypeVar("T")
+_PATH = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+
+
+class MalformedError(CotenantError):
+    """A body that is not JSON at all."""
+
+    status = 400
+    slug = "malformed"
+    title = "Body cannot be read"
+
+
+class PreconditionError(CotenantError):
+    """`If-Match` names a version that is no longer the current one."""
+
+    exit_code = 1
+    status = 412
+    slug = "precondition-failed"
+    title = "State has changed"
+
+
+class DeadlineError(CotenantError):
+    """The request took longer than it may."""
+
+    exit_code = 1
+    status = 504
+    slug = "deadline-exceeded"
+    title = "Took too long"
+
+
+class MediaTypeError(CotenantError):
+    """A body of a type that the route does not read."""
+
+    status = 415
+    slug = "media-type"
+    title = "Media type is not supported"
+
+
+def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """`value` as JSON; NaN and infinity, which JSON lacks, become null."""
+    return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
+
+
+def problem(
+    error: CotenantError, instance: str | None = None, headers: dict[str, str] | None = None
+) -> Response:
+    """RFC 9457 problem details."""
+    body = error.problem()
+    if instance is not None:
+        body["instance"] = instance
+    return Response(msgspec.json.encode(body), error.status, headers, media_type="application/problem+json")
+
+
+async def read_body(request: Request, kind: type[T]) -> T:
+    """The request's JSON body as `kind`.
+
+    Raises:
+        MalformedError: not JSON. MediaTypeError: declared as something else. InputError: JSON of another shape.
+    """
+    media = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if media != "application/json" and not media.endswith("+json"):
+        raise MediaTypeError("body has the wrong type", expected="application/json", got=media or "nothing")
+    return decode(await request.body(), kind)
+
+
+def decode(raw: bytes, kind: type[T]) -> T:
+    """Decode JSON into `kind`; see `read_body`."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        raise _shape_error(str(error), raw) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedError("body is not JSON", expected="one JSON value", got=str(error)) from None
+    except RecursionError:
+        raise LimitError("body is nested too deeply", expected="a few levels") from None
+
+
+def _shape_error(message: str, raw: bytes) -> InputError:
+    """msgspec says what was expected and where; add what came."""
+    text, _, path = message.partition(" - at `")
+    path = path.rstrip("`") or "$"
+    expected = text.replace("`", "").removeprefix("Expected ")
+    got: Any = None
+    if message.startswith("Expected ") and "got" not in text:
+        try:
+            got = msgspec.json.decode(raw)
+            for key, index in _PATH.findall(path.removeprefix("$")):
+                got = got[key] if key else got[int(index)]
+        except (LookupError, TypeError, ValueError, msgspec.DecodeError):
+            got = None
+        else:
+            got = repr(got)[:80]
+    where = "body" if path == "$" else f"body at {path}"
+    if not message.startswith("Expected "):
+        return InputError(f"{where}: {expected}", hint="see /openapi.json for the shape")
+    return InputError(where, expected=expected, got=got)
+
+
+def etag(*parts: Any) -> str:
+    """A strong ETag of what identifies this state."""
+    return '"' + hashlib.sha256(repr(parts).encode()).hexdigest()[:24] + '"'
+
+
+def not_modified(request: Request, tag: str) -> bool:
+    """Whether the caller already has this version (`If-None-Match`)."""
+    asked = request.headers.get("if-none-match")
+    return asked is not None and (asked.strip() == "*" or tag in (t.strip() for t in asked.split(",")))
+
+
+def tagged(request: Request, value: Any, tag: str) -> Response:
+    """`value` with its ETag, or 304 where the caller has it."""
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    return Response(None, 304, headers) if not_modified(request, tag) else answer(value, headers=headers)
+
+
+def if_match(request: Request) -> int | None:
+    """The cluster version that the caller's `If-Match: "VERSION"` demands; None where it demands none.
+
+    Raises:
+        InputError: the header is there and is no version.
+    """
+    text = request.headers.get("if-match")
+    if text is None or text.strip() == "*":
+        return None
+    plain = text.strip().strip('"')
+    if not plain.isascii() or not plain.isdigit() or len(plain) > 15:
+        raise InputError("If-Match is not a version", expected='a version such as "7"', got=repr(text))
+    return int(plain)

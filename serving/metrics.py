@@ -1,0 +1,78 @@
+"""Prometheus metrics, in base units, one registry per application."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
+DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+
+
+class Metrics:
+    """What an operator watches. With several workers the values are summed over processes."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        shared: dict[str, Any] = {"registry": self.registry, "namespace": "cotenant"}
+        self.request_duration = Histogram(
+            "request_duration_seconds",
+            "Time from the first byte of a request to the last of its answer",
+            ("route", "method", "status"),
+            buckets=_SECONDS,
+            **shared,
+        )
+        self.requests_in_flight = Gauge(
+            "requests_in_flight", "Requests being answered", multiprocess_mode="livesum", **shared
+        )
+        self.refused = Counter("requests_refused", "Requests turned away at the door", ("reason",), **shared)
+        self.predictions = Counter("predictions", "Co-location sets by outcome", ("outcome",), **shared)
+        self.placements = Counter("placements", "Placement decisions by outcome", ("outcome",), **shared)
+        self.decision_duration = Histogram(
+            "placement_decision_seconds", "Time to choose a GPU", buckets=_SECONDS, **shared
+        )
+        self.slow_queue = Gauge(
+            "slow_queue_length",
+            "Captures and first predictions that wait",
+            multiprocess_mode="livesum",
+            **shared,
+        )
+        self.reloads = Counter("model_reloads", "Model loads by outcome", ("outcome",), **shared)
+        self.model_info = Gauge(
+            "model_info", "1 for the version that serves", ("version",), multiprocess_mode="livemax", **shared
+        )
+        self.error_ratio = Histogram(
+            "prediction_error_ratio",
+            "Observed step time against the predicted one: |predicted - observed| / observed",
+            buckets=_RATIOS,
+            **shared,
+        )
+        self.observations = Counter(
+            "observations", "Observed step times, by whether the interval held them", ("covered",), **shared
+        )
+        self._version: str | None = None
+
+    def serve_version(self, version: str) -> None:
+        """Mark `version` as the one that serves."""
+        if self._version is not None and self._version != version:
+            self.model_info.labels(self._version).set(0)
+        self.model_info.labels(version).set(1)
+        self._version = version
+
+    def render(self) -> bytes:
+        """The exposition text; of all worker processes where there are several."""
+        if DIRECTORY_VARIABLE in os.environ:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)
+            return generate_latest(registry)
+        return generate_latest(self.registry)
+
+    def close(self) -> None:
+        """Take this process's live gauges out of the sum."""
+        if DIRECTORY_VARIABLE in os.environ and Path(os.environ[DIRECTORY_VARIABLE]).is_dir():
+            mark_process_dead(os.getpid())

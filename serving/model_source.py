@@ -1,0 +1,99 @@
+"""Where a serving model comes from: the bundled default, a directory, or the champion of an MLflow registry."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+
+from profiling.errors import InputError, UnavailableError
+
+REGISTRY_PREFIX = "registry:"
+CHAMPION = "champion"
+
+
+class ModelSource(Protocol):
+    """`tag` is cheap and changes whenever there is another model; `load` is not cheap."""
+
+    def tag(self) -> str: ...
+    def load(self, tag: str) -> Any: ...
+
+
+class DirectorySource:
+    """A model directory, or `default`. The tag changes when any of its files does."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def tag(self) -> str:
+        path = Path(self.name)
+        if self.name == "default" or not path.is_dir():
+            return self.name
+        files = sorted(p for p in path.rglob("*") if p.is_file())
+        newest = max((p.stat().st_mtime_ns for p in files), default=0)
+        return f"{self.name}@{len(files)}-{newest}"
+
+    def load(self, tag: str) -> Any:
+        from predictor import load_predictor
+
+        return load_predictor(self.name)
+
+
+class RegistrySource:
+    """The version that the registered model's alias `champion` points to."""
+
+    def __init__(self, name: str, tracking_uri: str | None) -> None:
+        if not name:
+            raise InputError("no registered model is named", expected="registry:NAME", got="registry:")
+        self.name, self.tracking_uri = name, tracking_uri
+        self._client: Any = None
+
+    @property
+    def client(self) -> Any:
+        if self._client is None:
+            from mlflow import MlflowClient
+
+            self._client = MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri)
+        return self._client
+
+    def tag(self) -> str:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            version = self.client.get_model_version_by_alias(self.name, CHAMPION)
+        except MlflowException as error:
+            raise UnavailableError(
+                f"registry has no {CHAMPION} of {self.name}", got=" ".join(str(error).split())[:200]
+            ) from None
+        return f"{self.name}/{version.version}"
+
+    def load(self, tag: str) -> Any:
+        from mlflow.artifacts import download_artifacts
+
+        from predictor import load_predictor
+
+        with tempfile.TemporaryDirectory(prefix="cotenant-model-") as folder:
+            got = Path(
+                download_artifacts(
+                    artifact_uri=f"models:/{tag}",
+                    dst_path=folder,
+                    tracking_uri=self.tracking_uri,
+                    registry_uri=self.tracking_uri,
+                )
+            )
+            return load_predictor(str(model_directory(got)))
+
+
+def model_directory(root: Path) -> Path:
+    """The folder with `config.json` beside a safetensors file, at `root` or below it."""
+    for found in sorted(root.rglob("*.safetensors")):
+        if (found.parent / "config.json").is_file():
+            return found.parent
+    return root
+
+
+def model_source(model: str, tracking_uri: str | None) -> ModelSource:
+    """The source that the setting `model` names."""
+    if model.startswith(REGISTRY_PREFIX):
+        return RegistrySource(model.removeprefix(REGISTRY_PREFIX), tracking_uri)
+    return DirectorySource(model)

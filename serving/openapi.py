@@ -1,0 +1,141 @@
+"""OpenAPI for routes that decode with msgspec: schemas of bodies and answers, examples, and problems for every error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+_REF = "#/components/schemas/{name}"
+_PROBLEM = {
+    "type": "object",
+    "description": "RFC 9457 problem details.",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {
+            "type": "string",
+            "description": "One sentence: what was expected, what came, what to do.",
+        },
+        "instance": {"type": "string"},
+        "expected": {"type": "string"},
+        "got": {"type": "string"},
+        "hint": {"type": "string"},
+    },
+}
+_ERRORS = {
+    400: "Body is not JSON",
+    401: "A token is needed",
+    403: "The token does not allow this",
+    404: "A name is not known",
+    409: "No feasible answer, or the state has changed",
+    412: "`If-Match` names an old version",
+    413: "Over a limit",
+    415: "Media type is not supported",
+    422: "Input is not what was expected",
+    429: "Too many requests",
+    503: "Not available now: no model, a busy service, or the store is away",
+    504: "No answer in time",
+}
+_EVERYWHERE = (401, 403, 413, 422, 429, 503, 504)
+_TYPES: set[Any] = set()
+
+
+def operation(
+    *,
+    answer: Any = None,
+    status: int = 200,
+    also: dict[int, str] | None = None,
+    body: Any = None,
+    examples: dict[str, Any] | None = None,
+    example_answer: Any = None,
+    errors: tuple[int, ...] = (),
+    content: dict[str, Any] | None = None,
+    parameters: list[dict[str, Any]] | None = None,
+    media: str = "application/json",
+) -> dict[str, Any]:
+    """Arguments for a router's decorator.
+
+    Args:
+        answer: type of the answer; None where there is no body.
+        also: further statuses with the same answer (201 beside 200).
+        body: type of the JSON body; examples: by name.
+        errors: statuses of problems beyond those that every route can give.
+        content: further media types of the body, each with its schema.
+        parameters: headers that the route reads by itself.
+    """
+    responses: dict[int | str, Any] = {}
+    for code, text in {status: "Done", **(also or {})}.items():
+        entry: dict[str, Any] = {"description": text}
+        if answer is not None and code not in (204, 304):
+            entry["content"] = {media: {"schema": _schema(answer)}}
+            if example_answer is not None:
+                entry["content"][media]["example"] = example_answer
+        responses[code] = entry
+    if body is not None:
+        errors = (*errors, 400, 415)
+    for code in sorted({*errors, *_EVERYWHERE}):
+        responses[code] = {
+            "description": _ERRORS[code],
+            "content": {"application/problem+json": {"schema": {"$ref": _REF.format(name="Problem")}}},
+        }
+    extra: dict[str, Any] = {}
+    bodies: dict[str, Any] = {}
+    if body is not None:
+        bodies["application/json"] = {"schema": _schema(body)}
+        if examples:
+            bodies["application/json"]["examples"] = {k: {"value": v} for k, v in examples.items()}
+    bodies |= content or {}
+    if bodies:
+        extra["requestBody"] = {"required": True, "content": bodies}
+    if parameters:
+        extra["parameters"] = parameters
+    return {"response_model": None, "status_code": status, "responses": responses, "openapi_extra": extra}
+
+
+def header(name: str, description: str, schema: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A header parameter for `operation(parameters=...)`."""
+    return {
+        "name": name, "in": "header", "required": False, "description": description,
+        "schema": schema or {"type": "string"},
+    }  # fmt: skip
+
+
+def any_of(*kinds: Any) -> dict[str, Any]:
+    """The schema of an answer that is one of several types."""
+    return {"anyOf": [_schema(kind) for kind in kinds]}
+
+
+def _schema(kind: Any) -> dict[str, Any]:
+    if isinstance(kind, dict):
+        return kind
+    _TYPES.add(kind)
+    (schema,), _ = msgspec.json.schema_components([kind], ref_template=_REF)
+    return schema
+
+
+def install(app: FastAPI) -> None:
+    """Make `/openapi.json` out of the routes and the msgspec types that they named."""
+
+    def build() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = get_openapi(
+                title=app.title, version=app.version, summary=app.summary, description=app.description,
+                routes=app.routes, tags=app.openapi_tags,
+            )  # fmt: skip
+            _, components = msgspec.json.schema_components(_TYPES, ref_template=_REF)
+            schemas = document.setdefault("components", {}).setdefault("schemas", {})
+            schemas.update(components)
+            schemas["Problem"] = _PROBLEM
+            for unused in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(unused, None)
+            document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+            document["security"] = [{"bearer": []}, {}]
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = build  # type: ignore[method-assign]

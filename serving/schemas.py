@@ -1,0 +1,222 @@
+"""Shapes of request and answer bodies, decoded by msgspec and shown in OpenAPI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
+
+from profiling.errors import LimitError
+from profiling.workload import ColocationSet, Workload
+
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Spec = Annotated[
+    str,
+    Meta(min_length=1, max_length=500, description="Job SPEC: NAME[:key=value,...]", examples=["resnet18-cifar:batch_size=64"]),
+]  # fmt: skip
+Count = Annotated[int, Meta(ge=1, le=10**9)]
+Ratio = Annotated[float, Meta(ge=0, le=1)]
+Positive = Annotated[float, Meta(gt=0, le=1e18)]
+Sharing = Literal["time-slice", "mps", "mig"]
+Objective = Literal["jct", "interference", "makespan"]
+
+
+class Job(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A training job. `workload` is a zoo name or `graph:HASH` of a registered graph."""
+
+    workload: Name
+    batch_size: Count | None = None
+    sequence_length: Count | None = None
+    precision: Literal["fp32", "tf32", "amp", "fp16", "bf16"] = "fp32"
+    optimizer: Literal["sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad"] | None = None
+    frozen_prefix: Annotated[int, Meta(ge=0, le=10**9)] = 0
+    gradient_accumulation: Count = 1
+    activation_checkpointing: bool = False
+    step_time_s: Positive | None = None
+    memory_bytes: Positive | None = None
+    utilization_ratio: Ratio | None = None
+    memory_bandwidth_ratio: Ratio | None = None
+
+
+JobLike = Spec | Job
+
+
+class SetBody(Struct, forbid_unknown_fields=True):
+    """A co-location set: the jobs that run on one device at the same time."""
+
+    device: Name
+    jobs: Annotated[list[JobLike], Meta(min_length=1, max_length=1024)]
+    sharing: Sharing = "time-slice"
+
+
+class BatchBody(Struct, forbid_unknown_fields=True):
+    """Many co-location sets, predicted in one call."""
+
+    sets: Annotated[list[SetBody], Meta(min_length=1)]
+
+
+class TenantBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A job that runs on a GPU."""
+
+    job: JobLike
+    iterations_left: Annotated[float, Meta(ge=0, le=1e18)]
+    job_id: Annotated[str, Meta(max_length=200)] = ""
+    max_slowdown: Annotated[float, Meta(ge=1, le=1e6)] | None = None
+
+
+class GpuBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One GPU (`count` repeats it)."""
+
+    device: Name
+    id: Name | int | UnsetType = UNSET
+    sharing: Sharing = "time-slice"
+    tenants: list[TenantBody] = []
+    count: Annotated[int, Meta(ge=1, le=1024)] | UnsetType = UNSET
+
+
+class NodeBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One node (`count` repeats it)."""
+
+    name: Name | UnsetType = UNSET
+    gpus: list[GpuBody] = []
+    count: Annotated[int, Meta(ge=1, le=100_000)] | UnsetType = UNSET
+
+
+class LinkBody(Struct, forbid_unknown_fields=True):
+    """A network link, one direction."""
+
+    source: Name
+    target: Name
+    bandwidth_bytes_per_s: Positive
+
+
+class ClusterBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Nodes, their GPUs, what runs where."""
+
+    nodes: list[NodeBody]
+    links: list[LinkBody] = []
+
+
+class PlaceBody(Struct, forbid_unknown_fields=True):
+    """A job, or a queue of jobs in order, and the cluster; without `cluster` the stored state counts."""
+
+    job: JobLike | UnsetType = UNSET
+    jobs: Annotated[list[JobLike], Meta(min_length=1)] | UnsetType = UNSET
+    cluster: ClusterBody | UnsetType = UNSET
+    iterations: Positive | None = None
+    objective: Objective = "jct"
+    max_slowdown: Annotated[float, Meta(ge=1, le=1e6)] = 2.0
+
+
+class Quantity(Struct):
+    """A value with its 90 % interval, in the unit that the field's name says."""
+
+    value: float
+    lower: float
+    upper: float
+
+
+class Member(Struct):
+    """One job of a predicted set."""
+
+    job: str
+    solo_step_time_s: Quantity
+    step_time_s: Quantity
+    slowdown: Quantity
+    throughput_ratio: Quantity
+    memory_bytes: Quantity
+    utilization_ratio: Quantity
+    in_domain: bool
+
+
+class PredictionAnswer(Struct):
+    """How a co-location set runs."""
+
+    device: str
+    sharing: Sharing
+    model_version: str
+    members: list[Member]
+    total_memory_bytes: Quantity
+    total_utilization_ratio: Quantity
+    fits: bool
+    reasons: list[str]
+
+
+class BatchAnswer(Struct):
+    predictions: list[PredictionAnswer]
+
+
+class DecisionAnswer(Struct):
+    """Ranked GPUs, or wait. Further fields may follow."""
+
+    decision: Literal["place", "wait"]
+    ranked: list[dict[str, Any]]
+
+
+class QueueAnswer(Struct):
+    """One decision per job, in the order of the queue."""
+
+    decisions: list[DecisionAnswer]
+
+
+class RegisterBody(Job, forbid_unknown_fields=True, omit_defaults=True):  # type: ignore[call-arg]
+    """A zoo model with its options, or a computation graph as `cotenant capture -o` writes it."""
+
+    workload: Name | UnsetType = UNSET  # type: ignore[assignment]
+    graph: dict[str, Any] | UnsetType = UNSET
+
+    def job(self) -> Job:
+        values = structs.asdict(self)
+        del values["graph"]
+        return Job(**values)
+
+
+class WorkloadEntry(Struct):
+    """A registered workload; `workload` is the name to use in jobs."""
+
+    workload: str
+    hash: str
+    name: str
+    kind: Literal["zoo", "onnx", "graph"]
+    created_at: float
+    summary: dict[str, Any]
+
+
+class Page(Struct):
+    """One page of a list; ask again with `after` = `next` until it is null."""
+
+    items: list[Any]
+    next: str | None
+
+    @staticmethod
+    def of(items: list[Any], limit: int, key: Callable[[Any], str]) -> Page:
+        """A page of up to `limit` of `items`, which holds one more where there is a next page."""
+        return Page(items[:limit], key(items[limit - 1]) if len(items) > limit else None)
+
+
+class WorkloadPage(Struct):
+    items: list[WorkloadEntry]
+    next: str | None
+
+
+def job_of(value: str | Job) -> Workload:
+    """The workload that a body's job means. Raises `InputError`."""
+    if isinstance(value, str):
+        return Workload.parse(value)
+    return Workload.from_mapping(structs.asdict(value))
+
+
+def set_of(body: SetBody, limit: int) -> ColocationSet:
+    """The co-location set that a body means. Raises `InputError`, `LimitError`."""
+    if len(body.jobs) > limit:
+        raise LimitError(
+            "a co-location set is too large", expected=f"at most {limit} jobs", got=len(body.jobs)
+        )
+    return ColocationSet(body.device, tuple(map(job_of, body.jobs)), body.sharing)
+
+
+def plain(value: Any) -> Any:
+    """A struct as the JSON object that it was read from."""
+    return msgspec.to_builtins(value)

@@ -1,0 +1,84 @@
+"""`Service`: what the routes work on. One per process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import structlog
+
+from profiling.errors import CotenantError, UnavailableError
+from scheduling.snapshot import ClusterSnapshot
+from serving.auth import Authenticator
+from serving.batching import Batcher
+from serving.config import ServiceConfig
+from serving.limits import RateLimit
+from serving.metrics import Metrics
+from serving.model_life import ModelLife
+from serving.model_source import ModelSource, model_source
+from serving.store import Store
+from serving.store.tables import ModelEventRow
+
+T = TypeVar("T")
+log = structlog.get_logger("cotenant.service")
+
+
+class Service:
+    """Store, model life, metrics and limits, with their start and stop."""
+
+    def __init__(self, config: ServiceConfig, source: ModelSource | None = None) -> None:
+        self.config = config
+        self.metrics = Metrics()
+        self.store = Store(config.database_url)
+        self.life = ModelLife(
+            source or model_source(config.model, config.tracking_uri), config.poll_s, self._model_event
+        )
+        self.batcher = Batcher(self.life, self.metrics, config.slow_calls)
+        self.authenticator = Authenticator(self.store)
+        self.rate = RateLimit(config.rate_per_s, config.rate_burst)
+        self.draining = False
+        self.in_flight = 0
+        self.started_at = time.time()
+        self.snapshot: tuple[ClusterSnapshot, int] | None = None  # parsed cluster state, see handlers.cluster
+        self.graphs: set[str] = set()  # registered graphs that this process has loaded, see handlers.jobs
+        self._store_pool = ThreadPoolExecutor(8, thread_name_prefix="cotenant-store")
+
+    async def start(self) -> None:
+        self.life.start()
+        log.info("service starts", model=self.config.model, tokens=self.config.tokens_required)
+
+    async def stop(self) -> None:
+        self.draining = True
+        await self.life.stop()
+        self.batcher.close()
+        self._store_pool.shutdown(wait=True)
+        self.store.close()
+        self.metrics.close()
+        log.info("service stopped")
+
+    async def stored(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Run a function that uses the store in a thread, so that a slow disk does not stop the others."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._store_pool, partial(function, *arguments, **named)
+        )
+
+    async def check_ready(self) -> None:
+        """Raises `UnavailableError` where the service should get no requests."""
+        if self.draining:
+            raise UnavailableError("the service is stopping")
+        self.life.current()
+        await self.stored(self.store.ping)
+
+    def _model_event(self, version: str, event: str, detail: str) -> None:
+        self.metrics.reloads.labels(event).inc()
+        if event == "loaded":
+            self.metrics.serve_version(version)
+        try:
+            with self.store.write() as session:
+                session.add(ModelEventRow(version=version[:200], event=event, detail=detail, at=time.time()))
+        except CotenantError as error:
+            log.warning("model event not recorded", error=error.message)

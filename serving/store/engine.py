@@ -1,0 +1,118 @@
+"""`Store`: the engine, its transactions, and the upgrade of its tables."""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.orm import Session, sessionmaker
+
+from profiling.errors import ConflictError, InputError, UnavailableError
+
+
+class Store:
+    """Transactions on the database at `url`; tables are made or upgraded when it opens.
+
+    SQLite runs in write-ahead mode with full syncs: what was acknowledged survives a kill and a power cut. A writer
+    waits `busy_s` for another one before the call fails with `UnavailableError`.
+    """
+
+    def __init__(self, url: str, busy_s: float = 5.0) -> None:
+        try:
+            parsed = make_url(url)
+            self.sqlite = parsed.get_backend_name() == "sqlite"
+            if self.sqlite and parsed.database and parsed.database != ":memory:":
+                Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+            options: dict[str, Any] = (
+                {"connect_args": {"timeout": busy_s}} if self.sqlite else {"pool_size": 10}
+            )
+            self.engine: Engine = create_engine(
+                url, pool_pre_ping=not self.sqlite, pool_timeout=busy_s, **options
+            )
+        except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+            raise InputError(
+                "database address cannot be used",
+                expected="sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME",
+                got=" ".join(str(error).split()),
+                hint="PostgreSQL needs the extra cotenant[postgres]",
+            ) from None
+        except OSError as error:
+            raise UnavailableError("the database's folder cannot be made", got=str(error)) from None
+        if self.sqlite:
+            event.listen(self.engine, "connect", _sqlite_settings)
+            event.listen(self.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+        self._sessions = sessionmaker(self.engine, expire_on_commit=False)
+        self._upgrade(url)
+
+    def _upgrade(self, url: str) -> None:
+        from alembic import command
+        from alembic.config import Config
+
+        config = Config()
+        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+        # Workers start at the same time: one upgrades, the others wait.
+        lock = Path(tempfile.gettempdir()) / f"cotenant-{sha256(url.encode()).hexdigest()[:16]}.lock"
+        with lock.open("a") as handle, _as_unavailable():
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            with self.engine.connect() as connection:
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session that sees one state of the database."""
+        with _as_unavailable(), self._sessions() as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A session that is committed whole at the end, or not at all.
+
+        Raises:
+            UnavailableError: the database is locked, full or away. ConflictError: another writer was first.
+        """
+        with _as_unavailable(), self._sessions() as session, session.begin():
+            if self.sqlite:
+                # Take the write lock now: a read that turns into a write could fail half-way.
+                session.connection().exec_driver_sql("ROLLBACK")
+                session.connection().exec_driver_sql("BEGIN IMMEDIATE")
+            yield session
+
+    def ping(self) -> None:
+        """Raises `UnavailableError` where the database does not answer."""
+        with self.read() as session:
+            session.execute(text("SELECT 1"))
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def _sqlite_settings(connection: Any, _: Any) -> None:
+    connection.isolation_level = None  # transactions are begun by us, see `Store.write`
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+@contextmanager
+def _as_unavailable() -> Iterator[None]:
+    try:
+        yield
+    except IntegrityError as error:
+        raise ConflictError("another writer was first", hint="read the state and try again") from error
+    except (DBAPIError, PoolTimeoutError) as error:
+        cause = getattr(error, "orig", None) or error
+        raise UnavailableError(
+            "the store does not answer", got=" ".join(str(cause).split())[:200], hint="try again"
+        ) from error

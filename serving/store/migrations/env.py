@@ -1,0 +1,11 @@
+"""Alembic's entry: runs the migrations on the connection that `Store` hands over."""
+
+from alembic import context
+
+from serving.store.tables import Base
+
+connection = context.config.attributes["connection"]
+context.configure(connection=connection, target_metadata=Base.metadata, render_as_batch=True)
+with context.begin_transaction():
+    context.run_migrations()
+connection.commit()

@@ -1,0 +1,130 @@
+"""Tables of the store (SQLAlchemy 2). A change here needs a migration under `migrations/versions`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String, Text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class Base(DeclarativeBase):
+    """Times are seconds since 1970 (UTC), as everywhere in the project."""
+
+    type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON}  # noqa: RUF012
+
+
+class WorkloadRow(Base):
+    """A registered computation graph, named by its content."""
+
+    __tablename__ = "workloads"
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200))
+    kind: Mapped[str] = mapped_column(String(16))
+    summary: Mapped[dict[str, Any]]
+    graph: Mapped[bytes] = mapped_column(LargeBinary)
+    created_at: Mapped[float]
+
+
+class ClusterRow(Base):
+    """One row: the version that compare-and-set compares, and the links."""
+
+    __tablename__ = "cluster"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    version: Mapped[int]
+    links: Mapped[list[Any]]
+
+
+class NodeRow(Base):
+    """A node and its GPUs (id, device, sharing), without tenants."""
+
+    __tablename__ = "nodes"
+    name: Mapped[str] = mapped_column(String(220), primary_key=True)
+    position: Mapped[int]
+    gpus: Mapped[list[Any]]
+
+
+class TenantRow(Base):
+    """A job on a GPU; `placement_id` where the service put it there."""
+
+    __tablename__ = "tenants"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    node: Mapped[str] = mapped_column(String(220), index=True)
+    gpu: Mapped[str] = mapped_column(String(200))
+    job: Mapped[str] = mapped_column(Text)
+    job_id: Mapped[str] = mapped_column(String(200), default="")
+    iterations_left: Mapped[float]
+    placement_id: Mapped[str | None] = mapped_column(String(32), index=True)
+
+
+class PlacementRow(Base):
+    """A decision and what became of it: waiting, decided, confirmed, ended or expired."""
+
+    __tablename__ = "placements"
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    sequence: Mapped[int] = mapped_column(index=True)
+    job: Mapped[str] = mapped_column(Text)
+    job_id: Mapped[str] = mapped_column(String(200), default="")
+    iterations: Mapped[float | None]
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    node: Mapped[str | None] = mapped_column(String(220))
+    gpu: Mapped[str | None] = mapped_column(String(200))
+    decision: Mapped[dict[str, Any]]
+    model_version: Mapped[str] = mapped_column(String(200))
+    cluster_version: Mapped[int]
+    created_at: Mapped[float]
+    updated_at: Mapped[float]
+    expires_at: Mapped[float | None]
+
+
+class ObservationRow(Base):
+    """A measured step time beside what was predicted for it."""
+
+    __tablename__ = "observations"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    device: Mapped[str] = mapped_column(String(200))
+    sharing: Mapped[str] = mapped_column(String(16))
+    jobs: Mapped[list[Any]]
+    member: Mapped[int]
+    step_time_s: Mapped[float]
+    predicted_step_time_s: Mapped[float]
+    predicted_lower_s: Mapped[float]
+    predicted_upper_s: Mapped[float]
+    error_ratio: Mapped[float]
+    model_version: Mapped[str] = mapped_column(String(200))
+    observed_at: Mapped[float] = mapped_column(index=True)
+    placement_id: Mapped[str | None] = mapped_column(ForeignKey("placements.id", ondelete="SET NULL"))
+
+
+class ModelEventRow(Base):
+    """What happened to the serving model: loaded, refused, failed."""
+
+    __tablename__ = "model_events"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    version: Mapped[str] = mapped_column(String(200))
+    event: Mapped[str] = mapped_column(String(16))
+    detail: Mapped[str] = mapped_column(Text, default="")
+    at: Mapped[float]
+
+
+class TokenRow(Base):
+    """A bearer token by its SHA-256; the token itself is nowhere."""
+
+    __tablename__ = "tokens"
+    name: Mapped[str] = mapped_column(String(200), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    scopes: Mapped[list[Any]]
+    created_at: Mapped[float]
+    revoked_at: Mapped[float | None]
+
+
+class IdempotencyRow(Base):
+    """The answer that was given under an `Idempotency-Key`, in the transaction that did the work."""
+
+    __tablename__ = "idempotency"
+    key: Mapped[str] = mapped_column(String(300), primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(String(64))
+    status: Mapped[int]
+    answer: Mapped[dict[str, Any]]
+    created_at: Mapped[float]
+    __table_args__ = (Index("ix_idempotency_created_at", "created_at"),)

@@ -1,0 +1,22 @@
+"""What every error must look like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from httpx import Response
+
+
+def problem(response: Response, status: int) -> dict[str, Any]:
+    """The problem details of `response`, checked against RFC 9457."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    body: dict[str, Any] = response.json()
+    assert body["status"] == status
+    assert body["type"]
+    assert body["title"]
+    assert body["detail"]
+    assert "\n" not in body["detail"]
+    assert body["instance"] == response.request.url.path
+    assert response.headers["x-request-id"]
+    return body

@@ -1,0 +1,61 @@
+"""POST /v1/place on a cluster in the body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.serving.problems import problem
+
+
+def cluster(*gpus: dict[str, Any]) -> dict[str, Any]:
+    return {"nodes": [{"name": "a", "gpus": list(gpus)}]}
+
+
+BUSY = {"id": "0", "device": "v100", "tenants": [{"job": "resnet18-cifar", "iterations_left": 1000}]}
+EMPTY = {"id": "1", "device": "v100"}
+
+
+def test_the_empty_gpu_is_first(client: TestClient) -> None:
+    body = {"job": "resnet18-cifar:batch_size=64", "iterations": 1000, "cluster": cluster(BUSY, EMPTY)}
+    answer = client.post("/v1/place", json=body)
+    assert answer.status_code == 200
+    assert answer.json()["decision"] == "place"
+    assert [r["gpu"] for r in answer.json()["ranked"]] == ["1", "0"]
+    assert answer.json()["ranked"][0]["reasons"]
+
+
+def test_a_queue_sees_what_was_placed_before(client: TestClient) -> None:
+    body = {
+        "jobs": ["resnet18-cifar", "resnet18-cifar"],
+        "iterations": 1000,
+        "cluster": cluster(EMPTY, {"id": "2", "device": "v100"}),
+    }
+    decisions = client.post("/v1/place", json=body).json()["decisions"]
+    assert [d["ranked"][0]["gpu"] for d in decisions] == ["1", "2"]
+
+
+@pytest.mark.parametrize("objective", ["jct", "interference", "makespan"])
+def test_objectives(client: TestClient, objective: str) -> None:
+    body = {"job": "resnet18-cifar", "cluster": cluster(EMPTY), "objective": objective}
+    assert client.post("/v1/place", json=body).json()["decision"] == "place"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"job": "resnet18-cifar", "cluster": {"nodes": []}}, 422, "no GPU"),
+        ({"job": "resnet18-cifar"}, 422, "no GPU"),
+        ({"job": "resnet18-cifar:batch_size=100000", "cluster": cluster(EMPTY)}, 409, "does not fit"),
+        ({"job": "resnet18-cifar", "cluster": cluster({"id": "0", "device": "abacus"})}, 404, "abacus"),
+        ({"job": "resnet18-cifar", "cluster": cluster(EMPTY, EMPTY)}, 422, "unique"),
+        ({"job": "resnet18-cifar", "cluster": cluster(EMPTY), "max_slowdown": 0.5}, 422, "max_slowdown"),
+        ({"job": "resnet18-cifar", "cluster": cluster(EMPTY), "iterations": 0}, 422, "iterations"),
+        ({"cluster": cluster(EMPTY)}, 422, "job"),
+        ({"job": "nothing", "cluster": cluster(EMPTY)}, 404, "nothing"),
+    ],
+)
+def test_bad_input(client: TestClient, body: dict[str, Any], status: int, words: str) -> None:
+    assert words in problem(client.post("/v1/place", json=body), status)["detail"]

@@ -1,0 +1,93 @@
+"""POST /v1/predict and /v1/predict/batch."""
+
+from __future__ import annotations
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.serving.problems import problem
+from tests.serving.table import TableSource
+
+PAIR = {
+    "device": "v100",
+    "jobs": ["resnet18-cifar:batch_size=64", {"workload": "lstm-wikitext2", "batch_size": 20}],
+}
+
+
+def test_a_pair(client: TestClient) -> None:
+    body = client.post("/v1/predict", json=PAIR)
+    assert body.status_code == 200
+    answer = body.json()
+    assert answer["device"] == "v100"
+    assert answer["sharing"] == "time-slice"
+    assert answer["model_version"] == "table-1"
+    assert [m["job"] for m in answer["members"]] == [
+        "resnet18-cifar:batch_size=64",
+        "lstm-wikitext2:batch_size=20",
+    ]
+    assert answer["members"][0]["slowdown"]["value"] == pytest.approx(1.0)
+    assert answer["fits"] is True
+
+
+def test_what_cannot_fit_is_an_answer(client: TestClient) -> None:
+    body = client.post("/v1/predict", json={"device": "v100", "jobs": ["resnet18-cifar:batch_size=100000"]})
+    assert body.status_code == 200
+    assert body.json()["fits"] is False
+    assert body.json()["reasons"]
+
+
+def test_second_request_runs_with_its_neighbours(client: TestClient, source: TableSource) -> None:
+    for _ in range(3):
+        assert client.post("/v1/predict", json=PAIR).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"device": "abacus", "jobs": ["resnet18-cifar"]}, 404, "abacus"),
+        ({"device": "v100", "jobs": ["resnet18-cifar:batch_size=0"]}, 422, "got 0"),
+        ({"device": "v100", "jobs": [{"workload": "resnet18-cifar", "batch_size": 0}]}, 422, "got 0"),
+        ({"device": "v100", "jobs": ["no-such-model"]}, 404, "no-such-model"),
+        ({"device": "v100", "jobs": ["/etc/passwd.onnx"]}, 404, "POST /v1/workloads"),
+        ({"device": "v100", "jobs": ["os:system"]}, 404, "zoo name"),
+        ({"device": "v100", "jobs": ["graph:" + "0" * 64]}, 404, "not registered"),
+        ({"device": "v100", "jobs": []}, 422, "jobs"),
+        ({"device": "v100", "jobs": ["resnet18-cifar"] * 17}, 413, "at most 16"),
+        ({"device": "v100"}, 422, "jobs"),
+        ({"device": "v100", "jobs": ["resnet18-cifar"], "sharing": "luck"}, 422, "luck"),
+        ({"device": "v100", "jobs": ["resnet18-cifar"], "color": "red"}, 422, "color"),
+        ([], 422, "object"),
+    ],
+)
+def test_bad_input(client: TestClient, body: object, status: int, words: str) -> None:
+    assert words in problem(client.post("/v1/predict", json=body), status)["detail"]
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b'{"device": NaN}', b"\xff\xfe", b"[" * 100_000])
+def test_no_json(client: TestClient, raw: bytes) -> None:
+    response = client.post("/v1/predict", content=raw, headers={"content-type": "application/json"})
+    assert response.status_code in (400, 413)
+    problem(response, response.status_code)
+
+
+def test_other_media_type(client: TestClient) -> None:
+    problem(client.post("/v1/predict", content=b"a: 1", headers={"content-type": "application/yaml"}), 415)
+
+
+def test_batch(client: TestClient) -> None:
+    sets = [PAIR, {"device": "p100", "jobs": ["resnet18-cifar"], "sharing": "mps"}] * 500
+    body = client.post("/v1/predict/batch", json={"sets": sets})
+    assert body.status_code == 200
+    predictions = body.json()["predictions"]
+    assert len(predictions) == 1000
+    assert predictions[1]["device"] == "p100"
+    assert predictions[0] == client.post("/v1/predict", json=PAIR).json()
+
+
+def test_batch_names_the_bad_set(client: TestClient) -> None:
+    sets = [PAIR, {"device": "v100", "jobs": ["resnet18-cifar:batch_size=0"]}]
+    assert "sets[1]" in problem(client.post("/v1/predict/batch", json={"sets": sets}), 422)["detail"]
+
+
+def test_batch_over_the_limit(client: TestClient) -> None:
+    problem(client.post("/v1/predict/batch", json={"sets": [PAIR] * 10_001}), 413)

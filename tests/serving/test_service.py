@@ -1,0 +1,67 @@
+"""Devices, health, metrics, routing errors and the OpenAPI document."""
+
+from __future__ import annotations
+
+from fastapi.testclient import TestClient
+
+from profiling.devices import list_devices
+from tests.serving.conftest import Start
+from tests.serving.problems import problem
+from tests.serving.table import TableSource
+
+
+def test_devices(client: TestClient) -> None:
+    listing = client.get("/v1/devices")
+    assert [d["name"] for d in listing.json()["devices"]] == [d.name for d in list_devices()]
+    tag = listing.headers["etag"]
+    assert client.get("/v1/devices", headers={"If-None-Match": tag}).status_code == 304
+    assert client.get("/v1/devices/v100").json()["memory_bytes"] > 1e9
+    problem(client.get("/v1/devices/abacus"), 404)
+
+
+def test_routing_errors(client: TestClient) -> None:
+    problem(client.get("/v1/nowhere"), 404)
+    assert problem(client.get("/v1/predict"), 405)
+    assert "POST" in client.get("/v1/predict").headers["allow"]
+
+
+def test_health_and_metrics(client: TestClient) -> None:
+    assert client.get("/v1/health/live").json() == {"status": "live"}
+    assert client.get("/v1/health/ready").json()["model_version"] == "table-1"
+    client.post("/v1/predict", json={"device": "v100", "jobs": ["resnet18-cifar"]})
+    text = client.get("/metrics").text
+    assert 'cotenant_predictions_total{outcome="fits"} 1.0' in text
+    assert 'cotenant_model_info{version="table-1"} 1.0' in text
+    assert (
+        'cotenant_request_duration_seconds_count{method="POST",route="/v1/predict",status="200"} 1.0' in text
+    )
+
+
+def test_not_ready_without_a_model(start: Start, source: TableSource) -> None:
+    source.error = RuntimeError("broken file")
+    client = start(wait=False)
+    response = client.get("/v1/health/ready")
+    problem(response, 503)
+    assert response.headers["retry-after"]
+    assert client.get("/v1/health/live").status_code == 200
+    problem(client.post("/v1/predict", json={"device": "v100", "jobs": ["resnet18-cifar"]}), 503)
+
+
+def test_openapi(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            assert operation["summary"], path
+            if path.startswith("/v1/"):
+                assert "application/problem+json" in operation["responses"]["503"]["content"], (path, method)
+    body = document["paths"]["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]
+    example = body["examples"]["pair"]["value"]
+    assert client.post("/v1/predict", json=example).status_code == 200
+
+
+def test_request_id_and_headers(client: TestClient) -> None:
+    response = client.get("/v1/health/live", headers={"X-Request-Id": "abc-1"})
+    assert response.headers["x-request-id"] == "abc-1"
+    assert client.get("/v1/health/live", headers={"X-Request-Id": "a b\t"}).headers["x-request-id"] != "a b\t"
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert "default-src 'none'" in response.headers["content-security-policy"]
