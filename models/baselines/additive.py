@@ -1,0 +1,45 @@
+"""Additive demand: utilisations and memories add up, and a device that is asked for more than it has gives each its share.
+
+The rule of thumb of schedulers that pack by utilisation, such as Horus (Yeung et al., TPDS 2022).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.bundle import Bundle
+from profiling.errors import InputError
+
+
+class AdditivePredictor:
+    """Nothing is fitted; every number comes from solo runs. NaN where a member's solo run is not known.
+
+    * throughput ratio: min(1, 1 / sum of solo utilisations), the same for all members;
+    * memory of a set: sum of solo memories;
+    * utilisation of a set: min(1, sum of solo utilisations).
+    """
+
+    def fit(self, train: Bundle, seed: int = 0) -> AdditivePredictor:
+        """Nothing to learn; checks only that the target is one of its three.
+
+        Raises:
+            InputError: the target is a solo run, which this baseline takes as known.
+        """
+        if train.target == "solo_step_time_s":
+            raise InputError("additive demand does not predict solo runs", expected="a co-location target")
+        return self
+
+    def predict(self, test: Bundle) -> NDArray[np.float64]:
+        """[n] for `test.rows`."""
+        column = "memory_bytes" if test.target == "set_memory_bytes" else "utilization_ratio"
+        key = ["device", "workload", "campaign"]
+        alone = test.solo[test.solo["gpus"] == 1].drop_duplicates(key)[[*key, column]]
+        members = test.colocation[["set_id", *key]].merge(alone, on=key, how="left")
+        sums = members.groupby("set_id")[column].agg(lambda demand: demand.sum(skipna=False))
+        demand = test.rows["set_id"].map(sums).to_numpy(dtype=np.float64)
+        if test.target == "set_memory_bytes":
+            return demand
+        if test.target == "set_utilization_ratio":
+            return np.minimum(1.0, demand)
+        return np.minimum(1.0, 1.0 / np.maximum(demand, 1e-9)) + 0.0 * demand

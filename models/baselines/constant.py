@@ -1,0 +1,29 @@
+"""The mean of what was measured: what R2 compares with."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.bundle import Bundle
+from profiling.errors import InputError
+
+
+class ConstantPredictor:
+    """Predicts one number: the mean of the training targets; the geometric mean of step times, which span decades."""
+
+    def fit(self, train: Bundle, seed: int = 0) -> ConstantPredictor:
+        """Learn from the measured points of `train`; `seed` is not used.
+
+        Raises:
+            InputError: there is no measured point.
+        """
+        y = train.y[train.points]
+        if len(y) == 0:
+            raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
+        self.value_ = float(np.exp(np.log(y).mean()) if train.target == "solo_step_time_s" else y.mean())
+        return self
+
+    def predict(self, test: Bundle) -> NDArray[np.float64]:
+        """[n] for `test.rows`."""
+        return np.full(len(test.rows), self.value_)
