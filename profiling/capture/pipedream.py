@@ -67,9 +67,7 @@ def read_profile(path: Path | str) -> PipeDreamProfile:
     except (FileNotFoundError, IsADirectoryError):
         raise InputError(f"no profile at {source}", hint="check the path") from None
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{source} is not text", expected="a PipeDream graph.txt", got=str(error)
-        ) from None
+        raise InputError(f"{source} is not text", expected="a PipeDream graph.txt", got=str(error)) from None
     name = re.sub(r"(\.graph)?\.txt$", "", source.name)
     return parse_profile(text, source.parent.name if name == "graph" else name, where=str(source))
 
@@ -139,9 +137,7 @@ def _number(text: str, column: str, where: str) -> float:
     try:
         total = sum(float(item) for item in items)
     except ValueError:
-        raise InputError(
-            f"{where}: {column}", expected="a number or a list [a; b]", got=repr(text)
-        ) from None
+        raise InputError(f"{where}: {column}", expected="a number or a list [a; b]", got=repr(text)) from None
     if not (math.isfinite(total) and total >= 0):
         raise InputError(f"{where}: {column} is out of range", expected="a number from 0", got=text)
     return total

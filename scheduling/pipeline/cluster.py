@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from profiling.errors import InputError
+from profiling.errors import InfeasibleError, InputError
+
+if TYPE_CHECKING:
+    from scheduling.pipeline.states import StateSpace
 
 MAX_WORKERS = 4096
 
@@ -42,9 +46,7 @@ class PipelineCluster:
             if not (math.isfinite(value) and value > 0):
                 raise InputError("bandwidth is out of range", expected="bytes per second above 0", got=value)
         if self.memory_bytes is not None and not self.memory_bytes > 0:
-            raise InputError(
-                "memory limit is out of range", expected="bytes above 0", got=self.memory_bytes
-            )
+            raise InputError("memory limit is out of range", expected="bytes above 0", got=self.memory_bytes)
 
     @property
     def total(self) -> int:
@@ -96,6 +98,15 @@ class Span:
     memory_bytes: float
 
 
-def transfer_s(bytes_one_way: float, bandwidth: float, replicas: int, ratio: float) -> float:
-    """Seconds per minibatch that one cut keeps a link of each replica busy, activations out and gradients back."""
-    return 2.0 * bytes_one_way / (bandwidth * replicas * ratio)
+def shortage(space: StateSpace, spans: list[Span], limit: float) -> InfeasibleError:
+    """Which stage of the partition that needs least memory does not fit, and by how much."""
+    number, span = max(enumerate(spans, start=1), key=lambda item: item[1].memory_bytes)
+    nodes = space.members(span.start, span.end)
+    inside = nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}, {len(nodes)} nodes"
+    return InfeasibleError(
+        f"no partition of {space.name} fits: even the one that needs least memory holds {span.memory_bytes:.4g} bytes"
+        f" on each worker of stage {number} of {len(spans)} ({inside}; {math.prod(span.replicas)} replicas,"
+        f" {span.versions} minibatches in flight), {span.memory_bytes - limit:.4g} bytes more than there are",
+        expected=f"at most {limit:.4g} bytes",
+        hint="raise the memory limit, use smaller minibatches, or split over more workers",
+    )

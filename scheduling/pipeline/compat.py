@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from profiling.errors import InfeasibleError
-from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster, Span
+from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster, Span, shortage
 from scheduling.pipeline.minmax import chain_bottleneck
 
 if TYPE_CHECKING:
@@ -176,9 +176,7 @@ def _tables(
             alone, last = _memory_costs(stages, inside, count, options)
         else:
             bandwidth = cluster.bandwidth_bytes_per_s[number - 1]
-            alone, last = _time_costs(
-                stages, inside, count, inner, bandwidth, options, cluster.memory_bytes
-            )
+            alone, last = _time_costs(stages, inside, count, inner, bandwidth, options, cluster.memory_bytes)
         level = _Level(count, options, alone, last, [np.empty((0, 0))])
         level.solve(1 if outermost else size - 1)
         levels.append(level)
@@ -207,9 +205,7 @@ def _spans(space: StateSpace, levels: list[_Level]) -> list[Span]:
     return open_level(len(levels) - 1, 0, space.count, ())
 
 
-def _infeasible(
-    space: StateSpace, cluster: PipelineCluster, options: PartitionOptions
-) -> InfeasibleError:
+def _infeasible(space: StateSpace, cluster: PipelineCluster, options: PartitionOptions) -> InfeasibleError:
     levels = _tables(space, cluster, options, of_memory=True)
     if cluster.memory_bytes is None or not math.isfinite(levels[-1].tables[-1][0, -1]):
         return InfeasibleError(
@@ -219,17 +215,3 @@ def _infeasible(
             hint="give fewer workers, let stages be replicated, or leave workers idle",
         )
     return shortage(space, _spans(space, levels), cluster.memory_bytes)
-
-
-def shortage(space: StateSpace, spans: list[Span], limit: float) -> InfeasibleError:
-    """Which stage of the partition that needs least memory does not fit, and by how much."""
-    number, span = max(enumerate(spans, start=1), key=lambda item: item[1].memory_bytes)
-    nodes = space.members(span.start, span.end)
-    inside = nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}, {len(nodes)} nodes"
-    return InfeasibleError(
-        f"no partition of {space.name} fits: even the one that needs least memory holds {span.memory_bytes:.4g} bytes"
-        f" on each worker of stage {number} of {len(spans)} ({inside}; {math.prod(span.replicas)} replicas,"
-        f" {span.versions} minibatches in flight), {span.memory_bytes - limit:.4g} bytes more than there are",
-        expected=f"at most {limit:.4g} bytes",
-        hint="raise the memory limit, use smaller minibatches, or split over more workers",
-    )

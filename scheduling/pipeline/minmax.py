@@ -14,9 +14,11 @@ def chain_bottleneck(first: NDArray[np.float64], rest: NDArray[np.float64]) -> N
     """`out[a, b] = min over c of max(first[a, c], rest[c, b])`, where both are infinite unless row < column.
 
     `first` is [rows, n] with rows <= n; its row `a` is boundary `a`. Only a < c < b can be finite, so each middle
-    boundary updates one block: n^3 / 6 steps in long vector operations.
+    boundary updates one block: n^3 / 6 steps in long vector operations. `rest` may be a single column.
     """
     rows, size = first.shape
+    if rest.shape[1] == 1:
+        return np.maximum(first, rest[:, 0][None, :]).min(axis=1, keepdims=True)
     out = np.full((rows, size), np.inf)
     if rows == 1:
         np.maximum(first[0][:, None], rest).min(axis=0, out=out[0])

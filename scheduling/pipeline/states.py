@@ -7,12 +7,13 @@ states `a` before `b` makes a stage of the nodes in the down-set of `b` and not 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from profiling.errors import InputError, LimitError
+from profiling.errors import LimitError
+from scheduling.pipeline.layers import Layers, topological
+from scheduling.pipeline.layers import bits as _bits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,18 +30,19 @@ class StateSpace:
     """States in topological order, with a first, empty one in front: `n` states are boundaries 0..n.
 
     Attributes:
-        nodes: names of the nodes, in the order of the bits of `down_sets`.
+        nodes: names of the nodes behind each bit of `down_sets`.
         inputs: names of input nodes, which always belong to the first stage and cost nothing.
         down_sets: [n + 1] bit sets over `nodes`; the first is empty.
         compute_s, activation_bytes, parameter_bytes: [n + 1] sums over each down-set (forward and backward seconds of
             one minibatch, bytes of activations, bytes of parameters).
         output_bytes: [n + 1] bytes that a cut at this state hands on, one way.
+        search: `all cuts`, `branches merged` or `execution order`: how fine the cuts are.
         reachable: [n + 1, n + 1] bit matrix as integers: bit `a` of `reachable[b]` says that the search came to `b`
             through `a`.
     """
 
     name: str
-    nodes: tuple[str, ...]
+    nodes: tuple[tuple[str, ...], ...]
     inputs: tuple[str, ...]
     down_sets: tuple[int, ...]
     compute_s: NDArray[np.float64]
@@ -48,6 +50,7 @@ class StateSpace:
     parameter_bytes: NDArray[np.float64]
     output_bytes: NDArray[np.float64]
     reachable: tuple[int, ...]
+    search: str = "all cuts"
 
     @property
     def count(self) -> int:
@@ -80,43 +83,70 @@ class StateSpace:
 
     def members(self, start: int, end: int) -> list[str]:
         """Nodes of the stage that spans boundary `start` to `end`, in the graph's order; inputs go to the first."""
-        bits = self.down_sets[end] & ~self.down_sets[start]
-        inside = [name for index, name in enumerate(self.nodes) if bits >> index & 1]
+        inner = self.down_sets[end] & ~self.down_sets[start]
+        inside = [name for index, names in enumerate(self.nodes) if inner >> index & 1 for name in names]
         return [*self.inputs, *inside] if start == 0 else inside
 
 
-def antichain_states(profile: PipeDreamProfile) -> StateSpace:
+def antichain_states(profile: PipeDreamProfile, *, as_published: bool = False) -> StateSpace:
     """States of a profile by PipeDream's search.
 
     `Input*` sources are set aside and `__getitem__*` sinks are dropped. From the first source on, a state `A` is
     widened by those predecessors that still feed something outside; one member at a time moves on to a successor.
+    Where that gives more than `MAX_STATES` states, chains inside branches are merged first; where even that is too
+    many, the cuts are those of one execution order, as many as there are layers.
+
+    `as_published` starts from the first source alone where there are several (the default starts before them all), and
+    counts only the last activation of a merged chain.
 
     Raises:
         InputError: nothing is left after inputs and unused outputs are taken out.
-        LimitError: more than `MAX_STATES` states.
+        LimitError: more than `MAX_STATES` layers.
     """
-    inputs, names, after = _stripped(profile)
-    count = len(names)
-    bit = [1 << i for i in range(count)]
-    successors = [sum(bit[t] for t in set(targets)) for targets in after]
-    descendants, ancestors = [0] * count, [0] * count
-    order = _topological(after)
-    for node in reversed(order):
-        for target in after[node]:
-            descendants[node] |= bit[target] | descendants[target]
-    for node in order:
-        for target in after[node]:
-            ancestors[target] |= bit[node] | ancestors[node]
+    layers = Layers.from_profile(profile)
+    if not as_published:
+        layers = layers.rooted()
+    try:
+        return _search(layers)
+    except LimitError:
+        pass
+    try:
+        return replace(_search(layers.branches_merged(as_published)), search="branches merged")
+    except LimitError:
+        return prefix_states(layers)
+
+
+def prefix_states(layers: Layers) -> StateSpace:
+    """States that are the prefixes of the layers' order: layer `i` and all before it."""
+    if len(layers.after) > MAX_STATES:
+        raise too_many(layers.name)
+    prefixes = [(2 << i) - 1 for i in range(len(layers.after))]
+    widened = {}
+    for prefix in prefixes:
+        widened[prefix] = sum(
+            1 << i for i in _bits(prefix) if not layers.successors[i] or layers.successors[i] & ~prefix
+        )
+    edges = dict(zip(prefixes, [[p] for p in prefixes[1:]] + [[]], strict=True))
+    return _space(layers, prefixes, edges, widened, down_sets=prefixes, search="execution order")
+
+
+def too_many(name: str) -> LimitError:
+    return LimitError(
+        f"{name} has too many places to cut",
+        expected=f"at most {MAX_STATES}",
+        hint="plan at a coarser grain, blocks instead of layers",
+    )
+
+
+def _search(layers: Layers) -> StateSpace:
+    after, ancestors, descendants = layers.after, layers.ancestors, layers.descendants
+    bit = [1 << i for i in range(len(after))]
     # What a member's ancestors still feed elsewhere depends on that member alone.
     open_ancestors = [
-        sum(bit[p] for p in _bits(ancestors[v]) if successors[p] & ~(ancestors[v] | bit[v]))
-        for v in range(count)
+        sum(bit[p] for p in _bits(ancestors[v]) if layers.successors[p] & ~(ancestors[v] | bit[v]))
+        for v in range(len(after))
     ]
-    fed = sum(bit[t] for targets in after for t in set(targets)) if count else 0
-    del fed
-    has_input = {t for targets in after for t in targets}
-    start = bit[next(i for i in range(count) if i not in has_input)]
-
+    start = bit[layers.source]
     widened: dict[int, int] = {}
     edges: dict[int, list[int]] = {start: []}
     queue = deque([start])
@@ -135,110 +165,52 @@ def antichain_states(profile: PipeDreamProfile) -> StateSpace:
                 edges[state].append(following)
                 if following not in edges:
                     if len(edges) >= MAX_STATES:
-                        raise LimitError(
-                            f"{profile.name} has too many states",
-                            expected=f"at most {MAX_STATES}",
-                            got="more",
-                            hint="plan at a coarser grain, blocks instead of layers",
-                        )
+                        raise too_many(layers.name)
                     edges[following] = []
                     queue.append(following)
 
     states = list(edges)
     position = {state: i for i, state in enumerate(states)}
-    topological = [states[i] for i in _topological([[position[t] for t in edges[s]] for s in states])]
-    return _space(profile, inputs, names, topological, edges, widened, ancestors)
+    order = topological([[position[t] for t in edges[s]] for s in states])
+    return _space(layers, [states[i] for i in order], edges, widened)
 
 
 def _space(
-    profile: PipeDreamProfile,
-    inputs: list[str],
-    names: list[str],
+    layers: Layers,
     states: list[int],
     edges: dict[int, list[int]],
     widened: dict[int, int],
-    ancestors: list[int],
+    down_sets: list[int] | None = None,
+    search: str = "all cuts",
 ) -> StateSpace:
     import numpy as np
 
-    by_name = {node.id: node for node in profile.nodes}
-    columns = np.array(
-        [
-            (n.forward_s + n.backward_s, n.activation_bytes, n.parameter_bytes)
-            for n in (by_name[x] for x in names)
-        ]
-    )
+    if down_sets is None:
+        down_sets = []
+        for state in states:
+            down = widened[state]
+            for member in _bits(widened[state]):
+                down |= layers.ancestors[member]
+            down_sets.append(down)
     index = {state: i + 1 for i, state in enumerate(states)}
-    down_sets, reachable = [0], [0] + [1] * len(states)
+    reachable = [0] + [1] * len(states)
+    columns = np.array(layers.columns)
     output = np.zeros(len(states) + 1)
     sums = np.zeros((len(states) + 1, 3))
-    for number, state in enumerate(states, start=1):
-        wide = widened[state]
-        down = wide
-        for member in _bits(wide):
-            down |= ancestors[member]
-        down_sets.append(down)
-        sums[number] = columns[list(_bits(down))].sum(axis=0)
-        output[number] = columns[list(_bits(wide)), 1].sum()
+    for number, (state, down) in enumerate(zip(states, down_sets, strict=True), start=1):
+        sums[number] = columns[list(_bits(down)), :3].sum(axis=0)
+        output[number] = columns[list(_bits(widened[state])), 3].sum()
         for target in edges[state]:
             reachable[index[target]] |= 1 << number | reachable[number]
     return StateSpace(
-        profile.name,
-        tuple(names),
-        tuple(inputs),
-        tuple(down_sets),
+        layers.name,
+        layers.members,
+        layers.inputs,
+        (0, *down_sets),
         sums[:, 0],
         sums[:, 1],
         sums[:, 2],
         output,
         tuple(reachable),
+        search,
     )
-
-
-def _stripped(profile: PipeDreamProfile) -> tuple[list[str], list[str], list[list[int]]]:
-    """Inputs, remaining nodes, and the remaining nodes' successors (as indices, in the file's order)."""
-    targets = {t for _, t in profile.edges}
-    inputs = [n.id for n in profile.nodes if n.id not in targets and n.description.startswith("Input")]
-    edges = [(s, t) for s, t in profile.edges if s not in inputs]
-    sources = {s for s, _ in edges}
-    unused = {
-        n.id for n in profile.nodes if n.id not in sources and n.description.startswith("__getitem__")
-    }
-    names = [n.id for n in profile.nodes if n.id not in inputs and n.id not in unused]
-    if not names:
-        raise InputError(f"{profile.name} has nothing to plan", expected="a layer that is not an input")
-    index = {name: i for i, name in enumerate(names)}
-    after: list[list[int]] = [[] for _ in names]
-    for source, target in edges:
-        if target in index and source in index:
-            after[index[source]].append(index[target])
-    return inputs, names, after
-
-
-def _topological(after: list[list[int]]) -> list[int]:
-    """Reverse depth-first post-order from the first node on."""
-    finished: list[int] = []
-    seen = [False] * len(after)
-    for root in range(len(after)):
-        if seen[root]:
-            continue
-        seen[root] = True
-        stack = [(root, iter(after[root]))]
-        while stack:
-            node, targets = stack[-1]
-            for target in targets:
-                if not seen[target]:
-                    seen[target] = True
-                    stack.append((target, iter(after[target])))
-                    break
-            else:
-                finished.append(node)
-                stack.pop()
-    return finished[::-1]
-
-
-def _bits(value: int) -> Iterator[int]:
-    while value:
-        low = value & -value
-        yield low.bit_length() - 1
-        value ^= low

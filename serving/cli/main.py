@@ -12,6 +12,7 @@ import typer
 
 from profiling.errors import CotenantError
 from serving.cli.lazy import LazyGroup
+from serving.cli.lists import fold_lists
 
 app = typer.Typer(
     cls=LazyGroup,
@@ -33,7 +34,7 @@ def _root() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; a `CotenantError` becomes one line on stderr and its exit code."""
     try:
-        app(args=arguments)
+        app(args=fold_lists(sys.argv[1:] if arguments is None else arguments))
     except CotenantError as error:
         print(f"cotenant: {error.message}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None

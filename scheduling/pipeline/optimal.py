@@ -1,0 +1,240 @@
+"""The partition of a model into pipeline stages with the least bottleneck, memory counted as the runtime uses it.
+
+The search of Narayanan et al., SOSP 2019, section 3.1, with what is wrong in its public code mended:
+
+* A stage's workers hold `ceil(R / r)` minibatches, `R` the workers of this stage and all later ones, `r` its replicas.
+  The search runs from the last stage to the first, so `R` is known exactly, idle workers or not.
+* Replicas synchronise by a ring: `2 (r - 1) / r` times the parameters per replica, not twice that.
+* A level's links are shared by the workers inside a member, all of them, and for every stage.
+* Workers that would not lower the bottleneck stay idle.
+* A stage spans comparable states only: what it computes is what it is charged for.
+* Every stage pays for what comes in and goes out, the first included, where transfers count at all.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from profiling.errors import InfeasibleError
+from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster, Span, shortage
+from scheduling.pipeline.minmax import chain_bottleneck
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from scheduling.pipeline.states import StateSpace
+
+
+class Search:
+    """Best chains of stages for every range of states, level by level.
+
+    `memory_only` minimises the most bytes that any worker holds instead of time.
+    """
+
+    def __init__(
+        self,
+        space: StateSpace,
+        cluster: PipelineCluster,
+        options: PartitionOptions,
+        memory_only: bool = False,
+        idle: bool = True,
+    ) -> None:
+        self.cluster, self.options, self.memory_only, self.idle = cluster, options, memory_only, idle
+        self.levels = len(cluster.workers)
+        self.subset = space.subset
+        self.compute = self._differences(space.compute_s)
+        self.parameters = np.where(self.subset, self._differences(space.parameter_bytes), 0.0)
+        self.held = self._differences(space.activation_bytes + space.parameter_bytes)
+        self.moved = space.output_bytes.copy()
+        self.moved[[0, -1]] = 0.0
+        self._groups: dict[tuple[int, int], NDArray[np.float64]] = {}
+        self._tables: dict[tuple[int, int], list[NDArray[np.float64]]] = {}
+
+    def solve(self) -> tuple[float, list[Span]]:
+        """The least bottleneck and its stages; infinity and none if there is no partition."""
+        tables = self.tables(self.levels, 0)
+        counts = range(1, len(tables)) if self.idle else [len(tables) - 1]
+        best = min(float(tables[r][0, 0]) for r in counts)
+        if not math.isfinite(best):
+            return best, []
+        used = next(r for r in counts if float(tables[r][0, 0]) == best)
+        return best, self._open(self.levels, 0, 0, len(self.moved) - 1, used, (), True)
+
+    def group(self, level: int, after: int) -> NDArray[np.float64]:
+        """[n + 1, n + 1] bottleneck of one group of `level` (0: one worker) that computes a range of states.
+
+        `after` is the number of later workers outside the group, per group.
+        """
+        if self.cluster.memory_bytes is None and not self.memory_only:
+            after = 0
+        if (level, after) in self._groups:
+            return self._groups[level, after]
+        if level == 0:
+            memory = self.held * (1 + after)
+            if self.memory_only:
+                result = memory
+            elif self.cluster.memory_bytes is None:
+                result = self.compute
+            else:
+                result = np.where(memory <= self.cluster.memory_bytes, self.compute, np.inf)
+        else:
+            tables = self.tables(level, after)
+            result = np.full_like(self.compute, np.inf)
+            for r in range(1, len(tables)) if self.idle else [len(tables) - 1]:
+                np.minimum(result, self._entered(level, after, tables, r), out=result)
+        self._groups[level, after] = result
+        return result
+
+    def tables(self, level: int, after: int) -> list[NDArray[np.float64]]:
+        """For r = 0, 1, ... members: bottleneck of a range that follows another stage and uses r members.
+
+        [n + 1, n + 1] over (start, end); on the outermost level [n + 1, 1], because only the whole matters there.
+        """
+        if (level, after) not in self._tables:
+            columns = slice(-1, None) if level == self.levels else slice(None)
+            tables = [np.empty((0, 0))]
+            for r in range(1, self.cluster.workers[level - 1] + 1):
+                best = np.full_like(self.compute[:, columns], np.inf)
+                for own in self._own(r):
+                    if own == r:
+                        np.minimum(best, self.stage(level, after, r, own)[:, columns], out=best)
+                    else:
+                        first = self.stage(level, after, r, own)
+                        np.minimum(best, chain_bottleneck(first, tables[r - own]), out=best)
+                tables.append(best)
+            self._tables[level, after] = tables
+        return self._tables[level, after]
+
+    def stage(self, level: int, after: int, r: int, own: int, first: bool = False) -> NDArray[np.float64]:
+        """[n + 1, n + 1] cost of a stage of `own` members with `r - own` members behind it in its group."""
+        members = self.cluster.inside(level - 1)
+        inside = self.group(level - 1, self.behind(level, after, r, own))
+        if self.memory_only:
+            return inside
+        bandwidth = self.cluster.bandwidth_bytes_per_s[level - 1]
+        cost = (inside + 2 * (own - 1) / own * self.parameters / (bandwidth * members)) / own
+        if self.options.activation_compression_ratio is not None:
+            moving = 2.0 * self.moved / (bandwidth * own * self.options.activation_compression_ratio)
+            if not first:
+                cost = np.maximum(cost, moving[:, None])
+            if own < r:
+                cost = np.maximum(cost, moving[None, :])
+            cost[~self.subset] = np.inf
+        return cost
+
+    def behind(self, level: int, after: int, r: int, own: int) -> int:
+        """Later workers per replica of a stage: each of them has a minibatch that the stage has to remember.
+
+        Rounding up here does not change the count on the innermost level, where it is rounded up anyway.
+        """
+        return -(-((r - own) * self.cluster.inside(level - 1) + after) // own)
+
+    def _entered(
+        self, level: int, after: int, tables: list[NDArray[np.float64]], r: int
+    ) -> NDArray[np.float64]:
+        """`tables[r]` for a range whose input comes from outside the group, over the outer level's links."""
+        if self.options.activation_compression_ratio is None or self.memory_only:
+            return tables[r]
+        best = np.full_like(self.compute, np.inf)
+        for own in self._own(r):
+            cost = self.stage(level, after, r, own, first=True)
+            np.minimum(best, cost if own == r else chain_bottleneck(cost, tables[r - own]), out=best)
+        return best
+
+    def _open(
+        self, level: int, after: int, start: int, end: int, r: int, outer: tuple[int, ...], entering: bool
+    ) -> list[Span]:
+        """The stages behind a value of `tables(level, after)[r]`."""
+        tables = self.tables(level, after)
+        column = 0 if level == self.levels else end
+        entering = entering and level < self.levels
+        value = (self._entered(level, after, tables, r) if entering else tables[r])[start, column]
+        for own in reversed(self._own(r)):
+            cost = self.stage(level, after, r, own, first=entering)[start]
+            if own == r:
+                if cost[end] == value:
+                    return self._inner(level, after, start, end, r, own, outer)
+                continue
+            found = np.flatnonzero(np.maximum(cost, tables[r - own][:, column]) == value)
+            if found.size:
+                middle = int(found[0])
+                return [
+                    *self._inner(level, after, start, middle, r, own, outer),
+                    *self._open(level, after, middle, end, r - own, outer, False),
+                ]
+        raise AssertionError("a table holds a value that no chain gives")
+
+    def _inner(
+        self, level: int, after: int, start: int, end: int, r: int, own: int, outer: tuple[int, ...]
+    ) -> list[Span]:
+        """The stages inside one stage of `level`."""
+        behind, replicas = self.behind(level, after, r, own), (own, *outer)
+        if level == 1:
+            versions = 1 + behind
+            return [Span(start, end, replicas, versions, versions * float(self.held[start, end]))]
+        if self.cluster.memory_bytes is None and not self.memory_only:
+            behind = 0
+        value = self.group(level - 1, behind)[start, end]
+        tables = self.tables(level - 1, behind)
+        counts = range(1, len(tables)) if self.idle else [len(tables) - 1]
+        used = next(x for x in counts if self._entered(level - 1, behind, tables, x)[start, end] == value)
+        return self._open(level - 1, behind, start, end, used, replicas, True)
+
+    def _own(self, r: int) -> range:
+        return range(1, 2 if self.options.straight else r + 1)
+
+    def _differences(self, column: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.where(self.subset, column[None, :] - column[:, None], np.inf)
+
+
+def solve_optimal(
+    space: StateSpace, cluster: PipelineCluster, options: PartitionOptions, idle: bool = True
+) -> tuple[float, list[Span]]:
+    """Bottleneck seconds per minibatch and the stages, first to last.
+
+    `idle=False` asks for every worker to be used.
+
+    Raises:
+        InfeasibleError: no partition fits the memory, with the stage that lacks and how much; or (without idle
+            workers) a straight pipeline has more workers than the graph has states.
+    """
+    bottleneck, spans = Search(space, cluster, options, idle=idle).solve()
+    if math.isfinite(bottleneck):
+        return bottleneck, recount(space, spans)
+    least, spans = Search(space, cluster, options, memory_only=True, idle=idle).solve()
+    if cluster.memory_bytes is None or not math.isfinite(least):
+        raise InfeasibleError(
+            "a pipeline without replicas needs a stage for each worker",
+            expected=f"at most as many workers in a row as {space.name} has states ({space.count})",
+            got=" x ".join(map(str, cluster.workers)),
+            hint="give fewer workers, let stages be replicated, or leave workers idle",
+        )
+    raise shortage(space, spans, cluster.memory_bytes)
+
+
+def recount(space: StateSpace, spans: list[Span]) -> list[Span]:
+    """Minibatches in flight and memory from the workers that the plan really uses."""
+    held = space.activation_bytes + space.parameter_bytes
+    result: list[Span] = []
+    behind = 0
+    for span in reversed(spans):
+        replicas = math.prod(span.replicas)
+        behind += replicas
+        versions = -(-behind // replicas)
+        memory = versions * float(held[span.end] - held[span.start])
+        result.append(Span(span.start, span.end, span.replicas, versions, memory))
+    return result[::-1]
+
+
+def data_parallel(space: StateSpace, cluster: PipelineCluster) -> float:
+    """Seconds per minibatch of data parallelism over all workers, gradients summed level by level in rings."""
+    time = float(space.compute_s[-1])
+    for level, (count, bandwidth) in enumerate(
+        zip(cluster.workers, cluster.bandwidth_bytes_per_s, strict=True)
+    ):
+        sync = 2 * (count - 1) / count * float(space.parameter_bytes[-1])
+        time = (time + sync / (bandwidth * cluster.inside(level))) / count
+    return time

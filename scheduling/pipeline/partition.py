@@ -1,0 +1,187 @@
+"""A model's partition into pipeline stages as people and programs read it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster, Span
+from scheduling.pipeline.states import StateSpace
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One pipeline stage.
+
+    Attributes:
+        nodes: what it computes, in order.
+        replicas: workers that compute it, each a share of the minibatches.
+        level_replicas: the same by level of the cluster, innermost first; their product is `replicas`.
+        compute_s: forward and backward of one minibatch on one worker.
+        parameter_bytes: parameters of the stage.
+        input_bytes: bytes of one minibatch that come in from the stages before.
+        in_flight: minibatches that a worker holds between their forward and backward.
+        memory_bytes: what each worker holds.
+    """
+
+    nodes: tuple[str, ...]
+    replicas: int
+    level_replicas: tuple[int, ...]
+    compute_s: float
+    parameter_bytes: float
+    input_bytes: float
+    in_flight: int
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Stages, first to last, and what they give.
+
+    Attributes:
+        bottleneck_s: seconds between two finished minibatches.
+        data_parallel_s: the same without stages, every worker a replica of the whole model.
+        workers_used: workers that have something to do.
+        search: `all cuts`, or how the cuts were thinned out for a model with very many.
+        bottleneck: in words.
+    """
+
+    name: str
+    bottleneck_s: float
+    data_parallel_s: float
+    stages: tuple[Stage, ...]
+    workers: int
+    workers_used: int
+    states: int
+    search: str
+    bottleneck: str
+
+    @property
+    def speedup(self) -> float:
+        return self.data_parallel_s / self.bottleneck_s if self.bottleneck_s > 0 else 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.name,
+            "bottleneck_s": self.bottleneck_s,
+            "data_parallel_s": self.data_parallel_s,
+            "speedup": self.speedup,
+            "stages": [
+                {
+                    "nodes": list(stage.nodes),
+                    "replicas": stage.replicas,
+                    "memory_bytes": stage.memory_bytes,
+                    "level_replicas": list(stage.level_replicas),
+                    "in_flight": stage.in_flight,
+                    "compute_s": stage.compute_s,
+                    "parameter_bytes": stage.parameter_bytes,
+                    "input_bytes": stage.input_bytes,
+                }
+                for stage in self.stages
+            ],
+            "workers": self.workers,
+            "workers_used": self.workers_used,
+            "states": self.states,
+            "search": self.search,
+            "bottleneck": self.bottleneck,
+        }
+
+
+def partition(
+    space: StateSpace,
+    cluster: PipelineCluster,
+    options: PartitionOptions | None = None,
+    *,
+    compat: bool = False,
+    allow_idle: bool = True,
+) -> Partition:
+    """Split a model over workers so that minibatches leave the pipeline as often as possible.
+
+    `compat` gives what the public PipeDream optimizer gives, its mistakes included; its `memory_bytes` are then that
+    code's count as well.
+
+    Raises:
+        InfeasibleError: nothing fits; says which stage lacks how much.
+    """
+    from scheduling.pipeline.compat import data_parallel_compat, solve_compat
+    from scheduling.pipeline.optimal import data_parallel, solve_optimal
+
+    options = options or PartitionOptions()
+    if compat:
+        bottleneck, spans = solve_compat(space, cluster, options)
+        parallel = data_parallel_compat(space, cluster)
+    else:
+        bottleneck, spans = solve_optimal(space, cluster, options, idle=allow_idle)
+        parallel = data_parallel(space, cluster)
+    stages = stages_of(space, spans)
+    return Partition(
+        space.name,
+        bottleneck,
+        parallel,
+        stages,
+        cluster.total,
+        sum(stage.replicas for stage in stages),
+        space.count,
+        space.search,
+        _bottleneck(space, spans, cluster, options, compat),
+    )
+
+
+def stages_of(space: StateSpace, spans: list[Span]) -> tuple[Stage, ...]:
+    """Stages of spans that follow each other; a node belongs to the first stage whose span has it."""
+    stages = []
+    for span in spans:
+        compute, parameters = (
+            float(column[span.end] - column[span.start])
+            for column in (space.compute_s, space.parameter_bytes)
+        )
+        stages.append(
+            Stage(
+                tuple(space.members(span.start, span.end)),
+                math.prod(span.replicas),
+                span.replicas,
+                compute,
+                parameters,
+                float(space.output_bytes[span.start]),
+                span.versions,
+                span.memory_bytes,
+            )
+        )
+    return tuple(stages)
+
+
+def _bottleneck(
+    space: StateSpace,
+    spans: list[Span],
+    cluster: PipelineCluster,
+    options: PartitionOptions,
+    compat: bool,
+) -> str:
+    """The slowest stage or link of a plan, and what it spends its time with."""
+    slowest: tuple[float, str] = (-1.0, "")
+    for number, span in enumerate(spans, start=1):
+        compute = float(space.compute_s[span.end] - space.compute_s[span.start])
+        parameters = float(space.parameter_bytes[span.end] - space.parameter_bytes[span.start])
+        total = compute
+        for level, own in enumerate(span.replicas):
+            volume = (4 if compat else 2) * (own - 1) / own * parameters
+            total = (total + volume / (cluster.bandwidth_bytes_per_s[level] * cluster.inside(level))) / own
+        copies = math.prod(span.replicas)
+        share = compute / copies / total if total > 0 else 1.0
+        text = f"stage {number} of {len(spans)} ({copies} replicas): {share:.0%} computing"
+        if copies > 1:
+            text += f", {1 - share:.0%} summing gradients"
+        slowest = max(slowest, (total, text))
+        if options.activation_compression_ratio is not None and span.start:
+            # A stage takes its input over the links of the outermost level on which it differs from the one before.
+            level = _crossed(spans[number - 2].replicas, span.replicas)
+            own = span.replicas[level]
+            moving = 2 * float(space.output_bytes[span.start]) / cluster.bandwidth_bytes_per_s[level] / own
+            moving /= options.activation_compression_ratio
+            slowest = max(slowest, (moving, f"activations from stage {number - 1} to {number}"))
+    return slowest[1]
+
+
+def _crossed(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    return next((i for i in range(len(left) - 1, 0, -1) if left[i] != right[i]), 0)

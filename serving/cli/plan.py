@@ -1,0 +1,22 @@
+"""`cotenant plan`: planners of several GPUs for one model."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import typer
+
+from serving.cli.plan_pipeline import pipeline
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Planners: pipeline stages, ring all-reduce.\n\n"
+    "Example: `cotenant plan pipeline graph.txt --workers 4 4 --bandwidth 12e9 1.25e9`",
+)
+app.command()(pipeline)
+if find_spec("serving.cli.plan_ring") is not None:
+    from serving.cli.plan_ring import ring
+
+    app.command()(ring)
