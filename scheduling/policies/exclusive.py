@@ -1,0 +1,25 @@
+"""Exclusive best fit: whole GPUs by submission, and whoever fits may overtake."""
+
+from __future__ import annotations
+
+from predictor.types import SetPredictor
+from scheduling.policies.api import Policy
+from scheduling.policies.gangs import Pool, exclusive_gpus
+from scheduling.sets import SetCache
+from scheduling.simulator.job import Allocation
+from scheduling.simulator.state import SchedulingSnapshot
+
+
+def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> list[Allocation]:
+    """Start every waiting job that finds whole empty GPUs, on the node that it fills best."""
+    pool, started = Pool(snapshot), []
+    for job in snapshot.waiting.values():
+        if not any(pool.free_of_type):
+            break
+        gpus = exclusive_gpus(pool, belief, job)
+        if gpus:
+            started.append(Allocation(job, gpus))
+    return started
+
+
+POLICY = Policy("exclusive", decide)

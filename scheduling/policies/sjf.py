@@ -1,0 +1,27 @@
+"""Shortest job first by predicted length, on whole GPUs; whoever fits may overtake."""
+
+from __future__ import annotations
+
+from predictor.types import SetPredictor
+from scheduling.policies.api import Policy
+from scheduling.policies.gangs import Pool, exclusive_gpus, remaining_s
+from scheduling.sets import SetCache
+from scheduling.simulator.job import Allocation
+from scheduling.simulator.state import SchedulingSnapshot
+
+
+def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> list[Allocation]:
+    """Start waiting jobs, the shortest first."""
+    if not snapshot.free_of_type.any():
+        return []
+    pool, started = Pool(snapshot), []
+    for job in sorted(snapshot.waiting.values(), key=lambda j: (remaining_s(snapshot, belief, j), j.number)):
+        if not any(pool.free_of_type):
+            break
+        gpus = exclusive_gpus(pool, belief, job)
+        if gpus:
+            started.append(Allocation(job, gpus))
+    return started
+
+
+POLICY = Policy("sjf", decide)

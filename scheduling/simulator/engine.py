@@ -1,0 +1,302 @@
+"""The discrete-event simulator."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from predictor.types import SetPredictor
+from profiling.errors import InfeasibleError, InputError
+from scheduling.policies.api import Policy
+from scheduling.sets import SetCache
+from scheduling.simulator.job import Allocation, Job, JobState
+from scheduling.simulator.result import Interval, SimulationResult
+from scheduling.simulator.state import SchedulingSnapshot
+from scheduling.simulator.truth import GroundTruth
+from scheduling.snapshot import ClusterSnapshot
+
+_REACHED, _ROUND = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationConfig:
+    """How a simulation runs.
+
+    Attributes:
+        free_moves: a job that keeps type and number of its GPUs per node does not restart when only their places
+            change (what the public simulator of Sia assumes).
+        record: keep who held which GPU when, for plots.
+        reevaluate_each_round: ask the ground truth anew in every round (jobs that tune themselves).
+    """
+
+    free_moves: bool = False
+    record: bool = False
+    reevaluate_each_round: bool = False
+
+
+def simulate(
+    jobs: Sequence[Job],
+    cluster: ClusterSnapshot,
+    policy: Policy,
+    truth: GroundTruth,
+    belief: SetPredictor | SetCache,
+    config: SimulationConfig | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+    agent: Callable[[Job], object] | None = None,
+) -> SimulationResult:
+    """Run `jobs` through `cluster` under `policy` until every job is done.
+
+    Args:
+        truth: how fast jobs really go, what really fits.
+        belief: what the policy predicts with.
+        on_progress: called with (jobs done, jobs) now and then.
+        agent: makes the agent of a job that tunes itself.
+
+    Raises:
+        InputError: two jobs share an id.
+        InfeasibleError: a job can never run here (too many GPUs, or its memory fits on no type), or the policy leaves
+            jobs waiting for ever.
+    """
+    return _Simulation(jobs, cluster, policy, truth, belief, config or SimulationConfig(), agent).run(
+        on_progress
+    )
+
+
+class _Simulation:
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        cluster: ClusterSnapshot,
+        policy: Policy,
+        truth: GroundTruth,
+        belief: SetPredictor | SetCache,
+        config: SimulationConfig,
+        agent: Callable[[Job], object] | None,
+    ) -> None:
+        if len({j.id for j in jobs}) != len(jobs):
+            raise InputError("job ids are not unique", expected="each id once in a trace")
+        self.policy, self.truth, self.belief, self.config = policy, truth, belief, config
+        self.snapshot = SchedulingSnapshot(cluster)
+        ordered = sorted(jobs, key=lambda j: j.submit_s)
+        self.jobs = [
+            JobState(j, n, j.iterations, frozen_prefix=j.workload.frozen_prefix)
+            for n, j in enumerate(ordered)
+        ]
+        if agent is not None:
+            for state in self.jobs:
+                state.agent = agent(state.job)
+        self.events: list[tuple[float, int, int, JobState | None, int]] = []
+        self.sequence = 0
+        self.result = SimulationResult(policy.name, self.jobs, 0.0, len(self.snapshot), [])
+        self.busy_since = [0.0] * len(self.snapshot)
+        self.since: dict[tuple[int, int], float] = {}
+        self.done = 0
+        self.restarting: set[int] = set()
+
+    def run(self, on_progress: Callable[[int, int], None] | None) -> SimulationResult:
+        arrivals, total, snapshot = 0, len(self.jobs), self.snapshot
+        round_s = self.policy.round_s
+        next_round = math.inf
+        while self.done < total:
+            now = self.events[0][0] if self.events else math.inf
+            if arrivals < total:
+                now = min(now, self.jobs[arrivals].job.submit_s)
+            now = min(now, next_round)
+            if math.isinf(now):
+                stuck = len(snapshot.waiting)
+                raise InfeasibleError(
+                    f"{self.policy.name} leaves {stuck} jobs waiting with nothing running",
+                    hint="a job may ask for more GPUs or memory than the cluster has",
+                )
+            snapshot.now_s = now
+            changed = False
+            while self.events and self.events[0][0] <= now:
+                _, _, _, job, version = heapq.heappop(self.events)
+                if job is not None and job.version == version:
+                    changed |= self._reached(job)
+            while arrivals < total and self.jobs[arrivals].job.submit_s <= now:
+                state = self.jobs[arrivals]
+                state.updated_s = state.waiting_since_s = now
+                snapshot.waiting[state.number] = state
+                arrivals += 1
+                changed = True
+            if round_s is None:
+                if changed and (snapshot.waiting or self.policy.preemptive):
+                    self._decide()
+            else:
+                decided = now >= next_round
+                if decided:
+                    if self.config.reevaluate_each_round:
+                        for state in list(snapshot.running.values()):
+                            self._proceed(state)
+                    if snapshot.waiting or snapshot.running:
+                        self._decide()
+                    next_round = math.inf
+                if next_round == math.inf and (snapshot.waiting or snapshot.running):
+                    passed = (
+                        math.floor(now / round_s + 1e-9) if decided else math.ceil(now / round_s - 1e-9) - 1
+                    )
+                    next_round = (passed + 1) * round_s
+            if self.config.record:
+                self.result.queue.append((now, len(snapshot.waiting)))
+                self.result.busy.append((now, len(snapshot) - int(snapshot.free.sum())))
+            if on_progress is not None and self.done % 64 == 0:
+                on_progress(self.done, total)
+        if on_progress is not None:
+            on_progress(self.done, total)
+        return self.result
+
+    def _decide(self) -> None:
+        start = perf_counter()
+        decisions = self.policy.decide(self.snapshot, self.belief)
+        self.result.decisions_s.append(perf_counter() - start)
+        if not decisions:
+            return
+        stops = [d for d in decisions if d.job.gpus and d.gpus != d.job.gpus]
+        touched: dict[int, None] = {}
+        before = {d.job.number: (self._shape(d.job.gpus), d.job.started_s) for d in decisions}
+        for decision in stops:
+            touched.update(dict.fromkeys(decision.job.gpus))
+            self._off(decision.job, bool(decision.gpus))
+        for decision in decisions:
+            self._put(decision, before[decision.job.number], touched)
+        self._refresh(touched)
+
+    def _put(
+        self, decision: Allocation, before: tuple[object, float | None], touched: dict[int, None]
+    ) -> None:
+        job, snapshot = decision.job, self.snapshot
+        if job.finished_s is not None or (
+            job.gpus == decision.gpus and job.frozen_prefix == decision.frozen_prefix
+        ):
+            return
+        if not decision.gpus:
+            if job.number not in snapshot.waiting and job.number not in snapshot.running:
+                self._wait(job)
+            return
+        if job.gpus:  # same GPUs, another frozen prefix
+            job.frozen_prefix = decision.frozen_prefix
+            touched.update(dict.fromkeys(job.gpus))
+            return
+        job.frozen_prefix = decision.frozen_prefix
+        for gpu in decision.gpus:
+            if not self.truth.fits([*snapshot.tenants[gpu], job], gpu, snapshot):
+                if not snapshot.tenants[gpu]:
+                    raise InfeasibleError(
+                        f"job {job.id} ({job.job.workload}) does not fit on {snapshot.devices[gpu]} even when it is alone"
+                    )
+                self.result.out_of_memory += 1
+                job.exclusive = True
+                self._wait(job)
+                return
+        snapshot.waiting.pop(job.number, None)
+        first = job.started_s is None
+        if first:
+            job.started_s = snapshot.now_s
+        job.waited_s += snapshot.now_s - job.waiting_since_s
+        job.gpus = decision.gpus
+        moved = not (self.config.free_moves and before[0] == self._shape(decision.gpus))
+        if moved:
+            job.resume_s = snapshot.now_s + self.truth.restart_s(job, first)
+            if not first:
+                job.restarts += 1
+        snapshot.running[job.number] = job
+        for gpu in decision.gpus:
+            if not snapshot.tenants[gpu]:
+                self.busy_since[gpu] = snapshot.now_s
+            self.since[job.number, gpu] = snapshot.now_s
+        snapshot.occupy(job)
+        job.updated_s = snapshot.now_s
+        touched.update(dict.fromkeys(decision.gpus))
+
+    def _wait(self, job: JobState) -> None:
+        self.snapshot.running.pop(job.number, None)
+        if job.number not in self.snapshot.waiting:
+            job.waiting_since_s = self.snapshot.now_s
+            self.snapshot.waiting[job.number] = job
+            if len(self.snapshot.waiting) > 1:  # keep the order of submission
+                self.snapshot.waiting = dict(sorted(self.snapshot.waiting.items()))
+
+    def _off(self, job: JobState, moves: bool) -> None:
+        snapshot = self.snapshot
+        self._sync(job)
+        for gpu in job.gpus:
+            start = self.since.pop((job.number, gpu))
+            if self.config.record:
+                self.result.intervals.append(Interval(job.number, gpu, start, snapshot.now_s))
+        snapshot.vacate(job)
+        for gpu in job.gpus:
+            if not snapshot.tenants[gpu]:
+                self.result.busy_s += snapshot.now_s - self.busy_since[gpu]
+        job.gpus, job.rate = (), 0.0
+        job.version += 1
+        snapshot.running.pop(job.number, None)
+        job.waiting_since_s = snapshot.now_s
+        if not moves and job.finished_s is None:
+            self._wait(job)
+
+    def _sync(self, job: JobState) -> None:
+        """Bring iterations left and GPU-seconds up to now."""
+        elapsed = self.snapshot.now_s - job.updated_s
+        job.left = max(job.left - job.rate * elapsed, 0.0)
+        if job.gpus and elapsed > 0:
+            job.attained_s += elapsed * len(job.gpus)
+            device = self.snapshot.devices[job.gpus[0]]
+            job.served_s[device] = job.served_s.get(device, 0.0) + elapsed
+        job.updated_s = self.snapshot.now_s
+
+    def _proceed(self, job: JobState) -> None:
+        """Ask the ground truth how `job` goes on from now, and note when that ends."""
+        self._sync(job)
+        job.version += 1
+        now = self.snapshot.now_s
+        if job.resume_s > now:
+            job.rate, when = 0.0, job.resume_s
+        else:
+            job.rate, job.until = self.truth.segment(job, self.snapshot)
+            when = now + max(job.left - job.until, 0.0) / job.rate if job.rate > 0 else math.inf
+        for gpu in job.gpus:
+            self.snapshot.stamp[gpu] += 1
+        if when < math.inf:
+            self.sequence += 1
+            heapq.heappush(self.events, (when, _REACHED, self.sequence, job, job.version))
+
+    def _refresh(self, gpus: dict[int, None]) -> None:
+        """Everyone on these GPUs goes on at a new pace."""
+        seen: dict[int, JobState] = {}
+        for gpu in gpus:
+            for tenant in self.snapshot.tenants[gpu]:
+                seen[tenant.number] = tenant
+        for tenant in seen.values():
+            self._proceed(tenant)
+
+    def _reached(self, job: JobState) -> bool:
+        """The end of a restart, of a segment or of the job. True where a policy may want to act."""
+        if job.rate == 0.0:
+            self._proceed(job)
+            return False
+        self._sync(job)
+        job.left = job.until
+        if not self.truth.boundary(job, self.snapshot):
+            self._proceed(job)
+            return False
+        job.left = 0.0
+        job.finished_s = self.snapshot.now_s
+        gpus = dict.fromkeys(job.gpus)
+        self._off(job, False)
+        self.done += 1
+        self._refresh(gpus)
+        return True
+
+    def _shape(self, gpus: Sequence[int]) -> tuple[object, ...]:
+        """Type and GPUs per node, biggest first: what a checkpoint depends on."""
+        if not gpus:
+            return ()
+        counts: dict[int, int] = {}
+        for gpu in gpus:
+            node = int(self.snapshot.node_of[gpu])
+            counts[node] = counts.get(node, 0) + 1
+        return (self.snapshot.devices[gpus[0]], *sorted(counts.values(), reverse=True))

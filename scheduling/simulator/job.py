@@ -1,0 +1,102 @@
+"""Jobs as a trace gives them, as they run, and what a policy decides about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from profiling.errors import InputError
+from profiling.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One line of a trace.
+
+    Attributes:
+        id: unique in the trace.
+        workload: what each of its GPUs runs.
+        iterations: steps to do.
+        submit_s: seconds from the start of the trace.
+        gpus: a gang of so many GPUs, all at once.
+        min_gpus, max_gpus: range for policies that resize a job; both `gpus` where None.
+        user: owner or group, for fairness.
+        application: the measured application of a goodput job (Sia), else empty.
+        kind: `rigid` (fixed GPUs and batch), `strong-scaling` (fixed batch), `adaptive` (both tuned) or `hybrid`
+            (pipeline x data parallel).
+        batch_size: total batch that a rigid or strong-scaling job asks for.
+        preemptible: whether it may be taken off its GPUs before it is done.
+    """
+
+    id: str
+    workload: Workload
+    iterations: float
+    submit_s: float = 0.0
+    gpus: int = 1
+    min_gpus: int | None = None
+    max_gpus: int | None = None
+    user: str = ""
+    application: str = ""
+    kind: str = "rigid"
+    batch_size: int | None = None
+    preemptible: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.iterations < float("inf"):
+            raise InputError(f"job {self.id}: iterations", expected="a number above 0", got=self.iterations)
+        if not 0 <= self.submit_s < float("inf"):
+            raise InputError(f"job {self.id}: submit_s", expected="seconds from 0", got=self.submit_s)
+        if self.gpus < 1:
+            raise InputError(f"job {self.id}: gpus", expected="an integer from 1", got=self.gpus)
+
+
+@dataclass(slots=True, eq=False)
+class JobState:
+    """A job on its way through the cluster. The simulator writes it; policies only read.
+
+    Attributes:
+        number: position in the trace by submission.
+        left: iterations left when last brought up to date (`updated_s`); see `SchedulingSnapshot.left`.
+        rate: iterations per second now; 0 while waiting or restarting.
+        gpus: numbers of the GPUs it holds; empty while it waits.
+        frozen_prefix: frozen atomic layers now.
+        attained_s: GPU-seconds held so far, up to `updated_s`.
+        served_s: seconds on each device type.
+        restarts: times it was stopped or moved after its first start.
+        resume_s: until when it loads its checkpoint.
+        exclusive: ran out of memory beside others once, and is placed alone since.
+        agent: the job's own agent where it has one (Sia: its observations and fitted models).
+    """
+
+    job: Job
+    number: int
+    left: float
+    rate: float = 0.0
+    updated_s: float = 0.0
+    gpus: tuple[int, ...] = ()
+    frozen_prefix: int = 0
+    attained_s: float = 0.0
+    restarts: int = 0
+    started_s: float | None = None
+    finished_s: float | None = None
+    waiting_since_s: float = 0.0
+    waited_s: float = 0.0
+    resume_s: float = 0.0
+    exclusive: bool = False
+    version: int = 0
+    until: float = 0.0
+    served_s: dict[str, float] = field(default_factory=dict)
+    agent: Any = None
+
+    @property
+    def id(self) -> str:
+        return self.job.id
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """One decision: from now on `job` holds `gpus` (none: it is suspended) with `frozen_prefix`."""
+
+    job: JobState
+    gpus: tuple[int, ...] = ()
+    frozen_prefix: int = 0

@@ -1,0 +1,80 @@
+"""What a simulation found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from predictor.types import Floats
+from scheduling.simulator.job import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A job held a GPU from `start_s` to `stop_s`."""
+
+    job: int
+    gpu: int
+    start_s: float
+    stop_s: float
+
+
+@dataclass(slots=True)
+class SimulationResult:
+    """Outcome of one policy on one trace.
+
+    Attributes:
+        jobs: every job, done, by submission.
+        busy_s: seconds in which a GPU had a tenant, summed over GPUs.
+        gpus: GPUs in the cluster.
+        decisions_s: wall-clock seconds of each call of the policy.
+        intervals: who held which GPU when, where recording was asked for.
+        queue: (time, jobs waiting) and busy: (time, GPUs in use) after each change, where recording was asked for.
+        out_of_memory: starts that the ground truth refused.
+    """
+
+    policy: str
+    jobs: list[JobState]
+    busy_s: float
+    gpus: int
+    decisions_s: list[float]
+    intervals: list[Interval] = field(default_factory=list)
+    queue: list[tuple[float, int]] = field(default_factory=list)
+    busy: list[tuple[float, int]] = field(default_factory=list)
+    out_of_memory: int = 0
+
+    @property
+    def completion_s(self) -> Floats:
+        """[jobs] completion times, seconds from submission."""
+        return np.array([(j.finished_s or 0.0) - j.job.submit_s for j in self.jobs])
+
+    @property
+    def makespan_s(self) -> float:
+        """Seconds from the first submission to the last completion."""
+        if not self.jobs:
+            return 0.0
+        return max(j.finished_s or 0.0 for j in self.jobs) - min(j.job.submit_s for j in self.jobs)
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of `cotenant simulate --json`."""
+        jct = self.completion_s if self.jobs else np.zeros(1)
+        decisions = np.array(self.decisions_s or [0.0])
+        span = self.makespan_s
+        return {
+            "policy": self.policy,
+            "jobs": len(self.jobs),
+            "mean_jct_s": float(jct.mean()),
+            "median_jct_s": float(np.median(jct)),
+            "p99_jct_s": float(np.percentile(jct, 99)),
+            "max_jct_s": float(jct.max()),
+            "makespan_s": span,
+            "mean_queue_s": float(np.mean([j.waited_s for j in self.jobs])) if self.jobs else 0.0,
+            "gpu_hours": self.busy_s / 3600.0,
+            "utilization_ratio": self.busy_s / (self.gpus * span) if span > 0 else 0.0,
+            "restarts": sum(j.restarts for j in self.jobs),
+            "out_of_memory": self.out_of_memory,
+            "mean_decision_s": float(decisions.mean()),
+            "p99_decision_s": float(np.percentile(decisions, 99)),
+        }

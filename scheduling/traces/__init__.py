@@ -1,0 +1,1 @@
+"""Traces: job lists from public logs, by columns, or drawn at random."""
