@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
+
+from profiling.training import tensors_of
 
 
 def cache_prefix(job: Any, frozen: list[torch.nn.Module]) -> None:
@@ -25,6 +27,8 @@ def cache_prefix(job: Any, frozen: list[torch.nn.Module]) -> None:
     def record(layer: torch.nn.Module, _inputs: Any, output: Any) -> None:
         recorded[layer].append(tree_map_only(torch.Tensor, lambda t: t.detach().clone(), output))
 
+    # A layer that contains layers which are still trained (a root with an embedding of its own) has to run.
+    frozen = [m for m in frozen if not any(p.requires_grad for p in m.parameters())]
     handles = [layer.register_forward_hook(record) for layer in frozen]
     job.step()
     for handle in handles:
@@ -54,6 +58,5 @@ def _to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _load(resident: Any, host: Any) -> None:
-    for target, source in zip(tree_leaves(resident), tree_leaves(host), strict=True):
-        if isinstance(target, torch.Tensor):
-            target.copy_(source, non_blocking=True)
+    for target, source in zip(tensors_of(resident), tensors_of(host), strict=True):
+        target.copy_(source, non_blocking=True)

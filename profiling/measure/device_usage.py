@@ -29,7 +29,7 @@ class UsageMeter:
     """
 
     def __init__(self, device: str, settings: MeasureSettings) -> None:
-        self.device = device
+        self.device, self._settings = device, settings
         self._sampler = NvmlSampler(interval_s=settings.sample_interval_s) if device == "cuda" else None
         self._baseline = self._sampler.used_bytes() if self._sampler else None
         self._windows: dict[str, list[DeviceUsage]] = {"alone": [], "together": []}
@@ -53,18 +53,27 @@ class UsageMeter:
         if self._sampler:
             self._sampler.begin()
 
-    def end(self, kind: str, answers: dict[int, dict[str, Any]], pids: list[int]) -> None:
-        """Close the window of the members in `answers` (their replies to a phase)."""
+    def end(self) -> DeviceUsage | None:
+        return self._sampler.end() if self._sampler else None
+
+    def was_quiet(self, answers: dict[int, dict[str, Any]]) -> bool:
+        """Whether the members had the core to themselves; always so where that cannot be told."""
+        if self.device != "cpu" or self._settings.host_input != "resident":
+            return True
+        return sum(_cpu_share(answer) for answer in answers.values()) >= self._settings.least_cpu_ratio
+
+    def keep(
+        self, kind: str, answers: dict[int, dict[str, Any]], usage: DeviceUsage | None, pids: list[int]
+    ) -> None:
+        """Count a window of the members in `answers` (their replies to a phase), `alone` or `together`."""
         self._pids = pids
         for i, answer in answers.items():
-            wall = answer["boundaries"][-1] - answer["boundaries"][0]
-            self._cpu[kind].setdefault(i, []).append(answer["cpu_s"] / wall if wall else 0.0)
+            self._cpu[kind].setdefault(i, []).append(_cpu_share(answer))
             peak = self._peak.setdefault(i, {})
             for name in ("rss_bytes", "allocated_bytes", "reserved_bytes"):
                 if name in answer:
                     peak[name] = max(peak.get(name, 0.0), float(answer[name]))
-        if self._sampler:
-            usage = self._sampler.end()
+        if usage is not None:
             self._windows[kind].append(usage)
             if kind == "alone":
                 self._alone.setdefault(next(iter(answers)), []).append(usage)
@@ -126,6 +135,12 @@ class UsageMeter:
         # What is neither reserved by the allocator nor there before is contexts and libraries, alike for all members.
         rest = max(0.0, used - self._baseline - sum(reserved.values()))
         return reserved[index] + rest / len(reserved), "device-growth"
+
+
+def _cpu_share(answer: dict[str, Any]) -> float:
+    """Processor time / wall time of one member in one phase."""
+    wall = answer["boundaries"][-1] - answer["boundaries"][0]
+    return float(answer["cpu_s"] / wall) if wall > 0 else 0.0
 
 
 def _mean(windows: list[DeviceUsage], name: str) -> float | None:

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset
+
+from profiling.training import tensors_of
 
 
 class LoadedJob:
@@ -24,7 +25,7 @@ class LoadedJob:
     def __init__(self, job: Any, device: str, processes: int, seed: int) -> None:
         self._job = job
         self.model, self.batch, self.samples_per_step = job.model, job.batch, job.samples_per_step
-        self._resident = [t for t in tree_leaves(job.batch) if isinstance(t, torch.Tensor)]
+        self._resident = list(tensors_of(job.batch))
         host = [t.detach().cpu().clone() for t in self._resident]
         cuda = device == "cuda"
         context = ("spawn" if cuda else "fork") if processes else None

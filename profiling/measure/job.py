@@ -40,9 +40,11 @@ def build_job(workload: Workload, device: str) -> Any:
 
 def prepare(command: dict[str, Any], device: str) -> tuple[Any, dict[str, Any]]:
     """Build what one member trains, and say what the record needs to know of it."""
+    from profiling.training import atomic_layers
+
     workload = Workload.parse(command["workload"])
     job = build_job(workload, device)
-    layers = layer_modules(job.model)
+    layers = atomic_layers(job.model)
     if command.get("cached_activations"):
         from profiling.measure.cached_prefix import cache_prefix
 
@@ -59,31 +61,8 @@ def prepare(command: dict[str, Any], device: str) -> tuple[Any, dict[str, Any]]:
     }
 
 
-def layer_modules(model: Any) -> list[tuple[str, Any]]:
-    """(name, module) of the atomic layers in module order."""
-    try:
-        from profiling.zoo import atomic_layers
-    except ImportError:
-        return [
-            (n, m) for n, m in model.named_modules() if next(m.parameters(recurse=False), None) is not None
-        ]
-
-    modules = dict(model.named_modules())
-    pairs = []
-    for item in atomic_layers(model):
-        if isinstance(item, str):
-            pairs.append((item, modules[item]))
-        elif isinstance(item, tuple):
-            pairs.append((item[0], item[1]))
-        else:
-            pairs.append((next((n for n, m in modules.items() if m is item), ""), item))
-    return pairs
-
-
 def batch_bytes(batch: Any) -> int:
     """Bytes of all tensors of a batch."""
-    import torch
-    from torch.utils._pytree import tree_leaves
+    from profiling.training import tensors_of
 
-    leaves = (t for t in tree_leaves(batch) if isinstance(t, torch.Tensor))
-    return sum(t.numel() * t.element_size() for t in leaves)
+    return sum(t.numel() * t.element_size() for t in tensors_of(batch))

@@ -13,6 +13,7 @@ import queue
 import sys
 import threading
 import time
+from itertools import pairwise
 from typing import Any
 
 from profiling.measure.clocks import clock_for
@@ -71,7 +72,7 @@ class Member:
             self.job.step()
             clock.mark()
         boundaries = clock.finish()
-        return [b - a for a, b in zip(boundaries[:-1], boundaries[1:], strict=True)]
+        return [b - a for a, b in pairwise(boundaries)]
 
     def do_phase(self, command: dict[str, Any]) -> dict[str, Any]:
         """Train from the given moment until told to stop; say so once the window and the steps are enough."""

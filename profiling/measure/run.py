@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -15,7 +15,7 @@ from profiling.measure.request import RunRequest
 from profiling.measure.session import Session
 from profiling.measure.settings import MeasureSettings
 from profiling.measure.sharing import sharing_in_force
-from profiling.measure.statistics import common_window, summarize, within
+from profiling.measure.statistics import Window, common_window, summarize, within
 
 RECORD_VERSION = 1
 Progress = Callable[[str], None]
@@ -110,51 +110,77 @@ def _warm_all(session: Session, record: dict[str, Any], progress: Progress) -> N
 def _windows(
     session: Session, settings: MeasureSettings, meter: UsageMeter, record: dict[str, Any], progress: Progress
 ) -> None:
-    count = len(session.members)
-    together = count > 1
-    alone: list[list[float]] = [[] for _ in range(count)]
-    shared: list[list[float]] = [[] for _ in range(count)]
+    """Fill in the repeats and every member's figures."""
+    everyone = range(len(session.members))
+    together = len(everyone) > 1
+    disturbed = kept_disturbed = 0
+
+    def window(kind: str, members: Sequence[int], length_s: float) -> list[Window] | None:
+        nonlocal disturbed, kept_disturbed
+        for attempt in range(settings.retries + 1):
+            meter.begin()
+            answers = session.phase(members, length_s)
+            usage = meter.end()
+            if len(answers) < len(members):
+                return None
+            quiet = meter.was_quiet(answers)
+            disturbed += not quiet
+            if quiet or attempt == settings.retries:
+                kept_disturbed += not quiet
+                break
+        meter.keep(kind, answers, usage, [m.process.pid for m in session.members])
+        boundaries = {i: answers[i]["boundaries"] for i in members}
+        bounds = common_window(list(boundaries.values()))
+        found = [within(boundaries[i], *bounds) for i in members]
+        return None if None in found else [w for w in found if w is not None]
+
+    alone: list[list[float]] = [[] for _ in everyone]
+    shared: list[list[float]] = [[] for _ in everyone]
     repeats: list[dict[str, Any]] = []
-    if together and len(session.alive) == count:
-        session.phase(range(count), settings.window_s / 2)  # warm up together: caches, clocks, scheduler
+    if together and len(session.alive) == len(everyone):
+        session.phase(
+            everyone, settings.window_s / 2
+        )  # warm up together: caches, clocks, the scheduler's shares
     for repeat in range(settings.repeats):
-        if len(session.alive) < count:
+        if len(session.alive) < len(everyone):
             break
         progress(f"repeat {repeat + 1} of {settings.repeats}")
         entry: dict[str, Any] = {"alone": [], "together": []}
-        for i in range(count):
-            meter.begin()
-            answers = session.phase([i], settings.alone_window_s if together else settings.window_s)
-            if i in answers:
-                window = within(answers[i]["boundaries"], *common_window([answers[i]["boundaries"]]))
-                meter.end("alone", {i: answers[i]}, [m.process.pid for m in session.members])
-                if window is not None:
-                    alone[i].append(window.step_time_s)
-                    entry["alone"].append(_rounded(window))
-        if together and len(session.alive) == count:
-            meter.begin()
-            answers = session.phase(range(count), settings.window_s)
-            if len(answers) == count:
-                bounds = common_window([answers[i]["boundaries"] for i in range(count)])
-                found = [within(answers[i]["boundaries"], *bounds) for i in range(count)]
-                meter.end("together", answers, [m.process.pid for m in session.members])
-                if all(found):
-                    for i, window in enumerate(found):
-                        assert window is not None
-                        shared[i].append(window.step_time_s)
-                        entry["together"].append(_rounded(window))
-        repeats.append(entry)
-    record["repeats"] = repeats
-    for i, member in enumerate(session.members):
-        record["members"][i] |= {"outcome": member.outcome, "message": member.message}
-        record["members"][i] |= _figures(
-            alone[i], shared[i], settings, record["members"][i].get("samples_per_step")
+        for i in everyone:
+            single = window("alone", [i], settings.alone_window_s if together else settings.window_s)
+            if single is None:
+                break
+            entry["alone"].append(_rounded(single[0]))
+        whole = (
+            window("together", everyone, settings.window_s)
+            if together and len(session.alive) == len(everyone)
+            else []
         )
-        record["members"][i] |= meter.member(i)
+        if (
+            len(entry["alone"]) < len(everyone)
+            or whole is None
+            or len(whole) != (len(everyone) if together else 0)
+        ):
+            continue  # a repeat counts whole, so that ratios are taken within it
+        entry["together"] = [_rounded(w) for w in whole]
+        repeats.append(entry)
+        for i in everyone:
+            alone[i].append(entry["alone"][i][1])
+            if together:
+                shared[i].append(entry["together"][i][1])
+    record["repeats"], record["disturbed_windows"] = repeats, disturbed
+    for i, member in enumerate(session.members):
+        entry = record["members"][i]
+        entry |= {"outcome": member.outcome, "message": member.message}
+        if member.alive and not repeats and len(session.alive) == len(everyone):
+            entry |= {"outcome": "failed", "message": "no window held a whole step of every member"}
+        entry |= _figures(alone[i], shared[i], settings, entry.get("samples_per_step")) | meter.member(i)
+        if 3 * kept_disturbed > len(repeats):
+            entry |= {name: "disturbed" for name in ("solo_verdict", "verdict") if name in entry}
     record["set"] = meter.whole()
 
 
-def _rounded(window: Any) -> list[float]:
+def _rounded(window: Window) -> list[float]:
     """steps, step_time_s, median and MAD of single steps."""
     return [
         window.steps,

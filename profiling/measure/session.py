@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -95,10 +96,8 @@ class Session:
     def __exit__(self, *_: object) -> None:
         for member in self.members:
             # A member that reads end of file leaves at once; one that hangs in a step is killed.
-            try:
+            with contextlib.suppress(OSError):
                 member.process.stdin.close()  # type: ignore[union-attr]
-            except OSError:
-                pass
         for member in self.members:
             try:
                 member.process.wait(timeout=2.0)
@@ -147,7 +146,7 @@ class Session:
 
     def _spawn(self, workload: Workload, device: str, environment: dict[str, str]) -> MemberProcess:
         read, write = os.pipe()
-        log = tempfile.TemporaryFile()
+        log = tempfile.TemporaryFile()  # noqa: SIM115 closed with the session
         variables = {
             **os.environ,
             # the members import what this process imports, wherever it was started
@@ -172,11 +171,10 @@ class Session:
 
     def _send(self, index: int, command: dict[str, Any]) -> None:
         stream = self.members[index].process.stdin
-        try:
+        # A member that is gone takes no command; the end of its replies says why.
+        with contextlib.suppress(OSError):
             stream.write(json.dumps(command).encode() + b"\n")  # type: ignore[union-attr]
             stream.flush()  # type: ignore[union-attr]
-        except OSError:
-            pass  # it is gone; the end of its replies says why
 
     def _ask(
         self, commands: dict[int, dict[str, Any]], stop_when_enough: bool = False

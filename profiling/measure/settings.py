@@ -23,6 +23,9 @@ class MeasureSettings:
         warmup_block_steps: steps in such a block.
         max_warmup_s: warm-up ends after this time even if step time has not settled.
         stable_ratio: spread (scaled MAD / median over repeats) up to which a figure counts as stable.
+        least_cpu_ratio: (CPU) a window in which the members together got less of the core than this was disturbed by
+            someone else and is measured again.
+        retries: times that one window is measured again for that.
         host_input: `resident` trains on one batch that stays on the device; `loader` fetches every batch from a
             loader process and copies it to the device.
         loader_processes: processes of that loader.
@@ -40,6 +43,8 @@ class MeasureSettings:
     warmup_block_steps: int = 3
     max_warmup_s: float = 10.0
     stable_ratio: float = 0.05
+    least_cpu_ratio: float = 0.96
+    retries: int = 2
     host_input: str = "resident"
     loader_processes: int = 1
     sample_interval_s: float = 0.05
@@ -50,7 +55,7 @@ class MeasureSettings:
     def __post_init__(self) -> None:
         for name in ("repeats", "min_steps", "warmup_block_steps"):
             _require(name, getattr(self, name), isinstance(getattr(self, name), int), 1)
-        for name in ("loader_processes", "seed"):
+        for name in ("loader_processes", "seed", "retries"):
             _require(name, getattr(self, name), isinstance(getattr(self, name), int), 0)
         for name in ("window_s", "alone_window_s", "max_warmup_s", "sample_interval_s", "timeout_s"):
             value = getattr(self, name)
@@ -58,7 +63,7 @@ class MeasureSettings:
                 raise InputError(
                     f"{name} is out of range", expected="seconds above 0, at most 86400", got=value
                 )
-        for name in ("settle_tolerance", "stable_ratio"):
+        for name in ("settle_tolerance", "stable_ratio", "least_cpu_ratio"):
             if not 0 < getattr(self, name) < 1:
                 raise InputError(
                     f"{name} is out of range", expected="a ratio between 0 and 1", got=getattr(self, name)

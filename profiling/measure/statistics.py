@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 # The MAD of a normal distribution times this is its standard deviation.
@@ -74,7 +75,7 @@ def within(boundaries: Sequence[float], start: float, end: float) -> Window | No
     inside = [b for b in boundaries if start - 1e-9 <= b <= end + 1e-9]
     if len(inside) < 2:
         return None
-    durations = [b - a for a, b in zip(inside[:-1], inside[1:], strict=True)]
+    durations = [b - a for a, b in pairwise(inside)]
     steps = len(durations)
     return Window(
         steps,

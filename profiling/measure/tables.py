@@ -82,15 +82,9 @@ def write_tables(
     directory: Path | str, records: Sequence[dict[str, Any]], campaign: str, environment: dict[str, Any]
 ) -> dict[str, int]:
     """Write every table as Parquet and the records as `measurements.json`; answers the rows of each table."""
-    folder = Path(directory)
-    counts = {}
-    for name, frame in tables(records, campaign).items():
-        buffer = io.BytesIO()
-        frame.to_parquet(buffer, engine="pyarrow", compression="zstd", index=False)
-        write_whole(folder / f"{name}.parquet", buffer.getvalue())
-        counts[name] = len(frame)
+    counts = write_frames(Path(directory), tables(records, campaign))
     write_json(
-        folder / "measurements.json",
+        Path(directory) / "measurements.json",
         {
             "format": "cotenant-measurements",
             "campaign": campaign,
@@ -99,6 +93,15 @@ def write_tables(
         },
     )
     return counts
+
+
+def write_frames(directory: Path, frames: dict[str, pd.DataFrame]) -> dict[str, int]:
+    """Write each frame as `NAME.parquet`, whole or not at all; answers their rows."""
+    for name, frame in frames.items():
+        buffer = io.BytesIO()
+        frame.to_parquet(buffer, engine="pyarrow", compression="zstd", index=False)
+        write_whole(directory / f"{name}.parquet", buffer.getvalue())
+    return {name: len(frame) for name, frame in frames.items()}
 
 
 def _job(member: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +200,7 @@ def _freezing(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             continue
         member, request = record["members"][0], record["request"]
         if request["kind"] == "ddp" and not request["rewrapped"]:
-            note = "wrapped-before-freezing"
+            note: str | None = "wrapped-before-freezing"
         else:
             note = "cached-activations" if request.get("cached_activations") else None
         rows.append(
@@ -271,6 +274,7 @@ def _measurements(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "frozen_prefix": member["frozen_prefix"],
             "cached_activations": bool(record["request"].get("cached_activations")),
             "repeats": len(record.get("repeats", [])),
+            "disturbed_windows": record.get("disturbed_windows", 0),
             **{name: member.get(name) for name in _MEMBER_FIGURES},
             **{f"set_{name}": record.get("set", {}).get(name) for name in _SET_FIGURES},
             "throttle_reasons": " ".join(record.get("set", {}).get("throttle_reasons", [])),

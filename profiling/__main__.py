@@ -1,0 +1,31 @@
+"""`python -m profiling campaign run PLAN -o DIR --limit 9m`: measuring on a machine that has only torch and a few
+packages, straight from a checkout. The same commands are under `cotenant campaign` where everything is installed."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from profiling.campaign.console import export, run, status
+from profiling.errors import CotenantError
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Measure jobs on this machine.")
+campaign = typer.Typer(no_args_is_help=True, help="Carry a plan out, resumable at any kill.")
+campaign.command("run")(run)
+campaign.command("status")(status)
+campaign.command("export")(export)
+app.add_typer(campaign, name="campaign")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command; a `CotenantError` becomes one line on stderr and its exit code."""
+    try:
+        app(args=arguments)
+    except CotenantError as error:
+        print(f"profiling: {error.message}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""What the campaign commands print; the same for `cotenant campaign` and `python -m profiling campaign`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from profiling.campaign.plan import CampaignPlan, PlannedRun
+from profiling.campaign.runner import CampaignStatus, parse_duration, run_campaign
+from profiling.campaign.runner import status as campaign_status
+
+PlanFile = Annotated[Path, typer.Argument(help="plan.json, made by `cotenant campaign plan`.")]
+Output = Annotated[Path, typer.Option("-o", "--output", help="Folder with the slices.")]
+Done = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--done", help="Folder with slices from elsewhere whose runs count as done; may be repeated."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
+
+
+def run(
+    plan: PlanFile,
+    output: Output,
+    limit: Annotated[str | None, typer.Option(help="Begin no run that would end later, like 9m.")] = None,
+    done: Done = None,
+    retry_failed: Annotated[bool, typer.Option(help="Measure failed runs again.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run; measure nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Carry out what is left of a plan; resumable at any kill, with the same command.
+
+    Exit code 1 when runs are left because the time was over.
+
+    Example:
+
+        cotenant campaign run plan.json -o campaign --limit 9m
+    """
+    loaded = CampaignPlan.load(plan)
+    folders = [*(done or []), output]
+    if dry_run:
+        _dry_run(loaded, folders)
+        return
+    final = run_campaign(
+        loaded,
+        output,
+        limit_s=parse_duration(limit) if limit else None,
+        done_folders=done or [],
+        retry_failed=retry_failed,
+        on_start=_tell,
+    )
+    _print_status(final, as_json)
+    if final.done < final.total:
+        raise typer.Exit(1)
+
+
+def status(plan: PlanFile, output: Output, done: Done = None, as_json: Json = False) -> None:
+    """How far a campaign is.
+
+    Example:
+
+        cotenant campaign status plan.json -o campaign
+    """
+    _print_status(campaign_status(CampaignPlan.load(plan), [*(done or []), output]), as_json)
+
+
+def export(
+    source: Annotated[list[Path], typer.Argument(help="Folders with slices.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the tables and the card.")],
+    name: Annotated[str, typer.Option(help="Campaign name: a column of every row.")],
+    as_json: Json = False,
+) -> None:
+    """Turn slices into tidy Parquet tables, operator graphs and a data card.
+
+    Example:
+
+        cotenant campaign export campaign -o measured --name cpu-2026-11
+    """
+    from profiling.campaign.export import export_campaign
+
+    counts = export_campaign(source, output, name)
+    if as_json:
+        _print_json(counts)
+    else:
+        print(f"written to {output}: " + ", ".join(f"{n} ({c} rows)" for n, c in counts.items()))
+
+
+def _tell(run: PlannedRun, now: CampaignStatus) -> None:
+    left = format_duration(now.remaining_s)
+    print(f"[{now.done + 1}/{now.total}, about {left} left] {run.request}", file=sys.stderr, flush=True)
+
+
+def _dry_run(plan: CampaignPlan, folders: Sequence[Path]) -> None:
+    from profiling.campaign.slices import read_results
+
+    known = read_results(folders).records
+    for planned in plan.runs:
+        mark = "done" if planned.request.run_id in known else f"{planned.expected_s:4.0f} s"
+        print(f"{planned.request.run_id}  {mark:>6}  {planned.request}  [{planned.reason}]")
+    now = campaign_status(plan, folders)
+    print(
+        f"{now.total} runs, {now.done} done, about {format_duration(now.remaining_s)} left", file=sys.stderr
+    )
+
+
+def _print_status(now: CampaignStatus, as_json: bool) -> None:
+    if as_json:
+        _print_json(now.to_json())
+        return
+    print(
+        f"{now.done} of {now.total} runs done ({now.failed} with a failed member), "
+        f"about {format_duration(now.remaining_s)} left, {now.stored_bytes / 1e6:.2f} MB stored"
+        + (f", {now.torn_lines} torn lines passed over" if now.torn_lines else "")
+    )
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def format_duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `1 h 05 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

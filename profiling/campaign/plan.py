@@ -1,0 +1,97 @@
+"""`CampaignPlan`: which runs, in which order, and how each is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from profiling.errors import InputError
+from profiling.files import read_json, write_json
+from profiling.measure.request import RunRequest
+from profiling.measure.settings import MeasureSettings
+
+PLAN_FORMAT, PLAN_VERSION = "cotenant-plan", 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One run of a plan.
+
+    Attributes:
+        request: what to measure.
+        expected_s: how long it is expected to take, processes and warm-up included.
+        reason: why it was chosen, in a few words.
+    """
+
+    request: RunRequest
+    expected_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class CampaignPlan:
+    """Runs in the order in which they are carried out.
+
+    Attributes:
+        name: of the campaign; a column of every row that comes out of it.
+        device: `cpu` or `cuda`.
+        settings: windows and repeats of all runs.
+    """
+
+    name: str
+    device: str
+    runs: tuple[PlannedRun, ...]
+    settings: MeasureSettings = field(default_factory=MeasureSettings)
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for run in self.runs:
+            if run.request.run_id in seen:
+                raise InputError("a plan names a run twice", expected="each run once", got=str(run.request))
+            seen.add(run.request.run_id)
+
+    @property
+    def expected_s(self) -> float:
+        return sum(run.expected_s for run in self.runs)
+
+    def save(self, path: Path | str) -> Path:
+        body = {
+            "format": PLAN_FORMAT,
+            "version": PLAN_VERSION,
+            "name": self.name,
+            "device": self.device,
+            "settings": self.settings.to_mapping(),
+            "runs": [
+                {**r.request.to_mapping(), "expected_s": round(r.expected_s, 1), "reason": r.reason}
+                for r in self.runs
+            ],
+        }
+        return write_json(path, body)
+
+    @classmethod
+    def load(cls, path: Path | str) -> CampaignPlan:
+        """Read `plan.json`.
+
+        Raises:
+            InputError: not a plan, or a run in it that is none.
+        """
+        body = read_json(path)
+        if not isinstance(body, dict) or body.get("format") != PLAN_FORMAT:
+            raise InputError(
+                f"{path} is not a campaign plan",
+                expected=f"an object with format {PLAN_FORMAT!r}",
+                hint="make one with `cotenant campaign plan`",
+            )
+        if body.get("version") != PLAN_VERSION:
+            raise InputError("plan has another version", expected=str(PLAN_VERSION), got=body.get("version"))
+        try:
+            runs = tuple(
+                PlannedRun(RunRequest.from_mapping(r), float(r["expected_s"]), str(r.get("reason", "")))
+                for r in body["runs"]
+            )
+            settings = MeasureSettings.from_mapping(body["settings"])
+            return cls(str(body["name"]), str(body["device"]), runs, settings)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{path} is damaged", expected="name, device, settings, runs", got=repr(error)
+            ) from None

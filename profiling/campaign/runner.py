@@ -1,0 +1,139 @@
+"""Carry a plan out: the runs that no slice holds yet, until the time is over."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from profiling.campaign.plan import CampaignPlan, PlannedRun
+from profiling.campaign.slices import Results, SliceWriter, next_slice_number, read_results
+from profiling.errors import InputError
+from profiling.measure.request import RunRequest
+from profiling.measure.settings import MeasureSettings
+
+Measure = Callable[[RunRequest, MeasureSettings], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class CampaignStatus:
+    """How far a campaign is.
+
+    Attributes:
+        total, done: runs of the plan. failed: done ones in which a member died or ran out of memory.
+        remaining_s: expected time of the rest, by how long the finished ones took against their estimate.
+        torn_lines: lines that a kill cut short (their runs are not done).
+        stored_bytes: size of all slices.
+    """
+
+    total: int
+    done: int
+    failed: int
+    remaining_s: float
+    torn_lines: int
+    stored_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "left": self.total - self.done}
+
+
+def status(plan: CampaignPlan, folders: Sequence[Path]) -> CampaignStatus:
+    """How far `plan` is, by the slices in `folders`."""
+    results = read_results(folders)
+    done = [r for r in plan.runs if r.request.run_id in results.records]
+    left = [r for r in plan.runs if r.request.run_id not in results.records]
+    return CampaignStatus(
+        total=len(plan.runs),
+        done=len(done),
+        failed=sum(_failed(results.records[r.request.run_id]) for r in done),
+        remaining_s=sum(r.expected_s for r in left) * pace(plan, results),
+        torn_lines=results.torn_lines,
+        stored_bytes=sum(p.stat().st_size for f in folders for p in f.glob("slice-*.jsonl")),
+    )
+
+
+def pace(plan: CampaignPlan, results: Results) -> float:
+    """Time taken / time expected over the finished runs; 1 before there are any."""
+    finished = [
+        (results.records[r.request.run_id]["wall_s"], r.expected_s)
+        for r in plan.runs
+        if r.request.run_id in results.records
+    ]
+    expected = sum(e for _, e in finished)
+    return sum(w for w, _ in finished) / expected if expected > 0 else 1.0
+
+
+def run_campaign(
+    plan: CampaignPlan,
+    folder: Path,
+    *,
+    limit_s: float | None = None,
+    done_folders: Sequence[Path] = (),
+    retry_failed: bool = False,
+    on_start: Callable[[PlannedRun, CampaignStatus], None] = lambda _run, _status: None,
+    measure: Measure | None = None,
+) -> CampaignStatus:
+    """Carry out what is left of `plan`.
+
+    Args:
+        folder: where the slices grow.
+        limit_s: no run is begun that would, at the pace so far, end later than this.
+        done_folders: folders with slices of earlier machines, whose runs count as done.
+        retry_failed: measure runs again in which a member failed.
+        on_start: told of every run before it begins.
+        measure: what measures one run; `profiling.measure.run.measure` unless given.
+
+    Returns:
+        The status at the end; `done < total` when the time was over.
+
+    Raises:
+        ConflictError: another process writes to `folder`. LimitError: the slices are full.
+    """
+    if measure is None:
+        from profiling.measure.run import measure as measure_run
+
+        measure = measure_run
+    from profiling.measure.environment import describe_environment
+
+    began = time.monotonic()
+    folders = [*done_folders, folder]
+    with SliceWriter(folder, first=next_slice_number(done_folders)) as writer:
+        results = read_results(folders)
+        environment = describe_environment(plan.device)
+        if environment["fingerprint"] not in results.environments:
+            writer.append_environment(environment)
+        for run in plan.runs:
+            known = results.records.get(run.request.run_id)
+            if known is not None and not (retry_failed and _failed(known)):
+                continue
+            expected = run.expected_s * pace(plan, results)
+            if limit_s is not None and time.monotonic() - began + expected > limit_s:
+                # A shorter run further down may still fit, but the plan's order is by information: stop here.
+                break
+            on_start(run, status(plan, folders))
+            record = {**measure(run.request, plan.settings), "environment": environment["fingerprint"]}
+            writer.append_run(record)
+            results.records[run.request.run_id] = record
+    return status(plan, folders)
+
+
+def _failed(record: dict[str, Any]) -> bool:
+    return any(m["outcome"] != "ok" for m in record["members"])
+
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `90`, `90s`, `9m`, `1.5h`.
+
+    Raises:
+        InputError: anything else.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
+    if match is None or float(match[1]) <= 0:
+        raise InputError("not a duration", expected="a number with s, m or h, like 9m", got=repr(text))
+    return float(match[1]) * _UNITS[match[2]]

@@ -1,0 +1,171 @@
+"""The results on disk: append-only files of JSON lines, one line per finished run, synced line by line.
+
+What a line holds is finished; a process killed in the middle of a line leaves a torn last line, which readers pass over
+and which the next writer ends with a newline. So a kill at any moment loses no finished run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from profiling.errors import ConflictError, LimitError
+
+SLICE_BYTES = 2 * 2**20
+MAX_SLICES = 8
+
+
+@dataclass
+class Results:
+    """What the slices of some folders hold.
+
+    Attributes:
+        records: by run id; the last line of a run counts.
+        environments: machine and versions, by fingerprint.
+        torn_lines: lines that a kill cut short.
+    """
+
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    environments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    torn_lines: int = 0
+
+
+def slice_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("slice-*.jsonl"))
+
+
+def read_results(folders: Iterable[Path]) -> Results:
+    """All whole lines of all slices in `folders`; a folder that is not there is empty."""
+    results = Results()
+    for folder in folders:
+        for path in slice_files(folder):
+            for line in path.read_bytes().split(b"\n"):
+                if not line:
+                    continue
+                body = _checked(line)
+                if body is None:
+                    results.torn_lines += 1
+                elif body["type"] == "environment":
+                    results.environments[body["value"]["fingerprint"]] = body["value"]
+                elif body["type"] == "run":
+                    results.records[body["value"]["id"]] = body["value"]
+    return results
+
+
+def _encode(kind: str, value: dict[str, Any]) -> bytes:
+    body = json.dumps({"type": kind, "value": value}, separators=(",", ":"), allow_nan=False)
+    return f"{zlib.crc32(body.encode()):08x} {body}\n".encode()
+
+
+def _checked(line: bytes) -> dict[str, Any] | None:
+    """The JSON object of a line, or None when its checksum is not that of its text."""
+    checksum, _, body = line.partition(b" ")
+    try:
+        if int(checksum, 16) != zlib.crc32(body):
+            return None
+        value: dict[str, Any] = json.loads(body)
+        return value
+    except ValueError:
+        return None
+
+
+class SliceWriter:
+    """Appends to the newest slice of a folder; a context that keeps other writers out.
+
+    Args:
+        folder: made when it is not there.
+        first: number of the first slice when the folder has none, so that slices of several folders keep apart.
+
+    Raises:
+        ConflictError: another process writes to this folder now.
+        LimitError: (from `append`) all slices are full.
+    """
+
+    def __init__(self, folder: Path, first: int = 0, slice_bytes: int = SLICE_BYTES) -> None:
+        self.folder, self.first, self.slice_bytes = folder, first, slice_bytes
+
+    def __enter__(self) -> SliceWriter:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock: IO[str] = open(self.folder / ".lock", "w")
+        try:
+            # The system releases it with the process, however that ends.
+            import fcntl
+
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:
+            pass
+        except OSError:
+            self._lock.close()
+            raise ConflictError(
+                f"a campaign is already running in {self.folder}",
+                hint="wait for it, or choose another folder",
+            ) from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()
+
+    def append_environment(self, environment: dict[str, Any]) -> None:
+        self._append(_encode("environment", environment))
+
+    def append_run(self, record: dict[str, Any]) -> None:
+        """Returns when the line is on the disk."""
+        self._append(_encode("run", record))
+
+    def _append(self, line: bytes) -> None:
+        path = self._target(len(line))
+        is_new = not path.exists()
+        with open(path, "ab") as stream:
+            if not is_new and not _ends_whole(path):
+                line = b"\n" + line
+            # One write call: a kill leaves all of the line, a first part of it, or nothing.
+            stream.write(line)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if is_new:
+            _sync_folder(self.folder)
+
+    def _target(self, size: int) -> Path:
+        files = slice_files(self.folder)
+        if not files:
+            return self.folder / f"slice-{self.first:03d}.jsonl"
+        if files[-1].stat().st_size + size + 1 <= self.slice_bytes:
+            return files[-1]
+        if len(files) >= MAX_SLICES:
+            raise LimitError(
+                f"{self.folder} is full",
+                expected=f"at most {MAX_SLICES} slices of {self.slice_bytes} bytes",
+                hint="run the rest in another folder, with --done for this one",
+            )
+        return self.folder / f"slice-{int(files[-1].stem.removeprefix('slice-')) + 1:03d}.jsonl"
+
+
+def _ends_whole(path: Path) -> bool:
+    with open(path, "rb") as stream:
+        if stream.seek(0, os.SEEK_END) == 0:
+            return True
+        stream.seek(-1, os.SEEK_END)
+        return stream.read(1) == b"\n"
+
+
+def _sync_folder(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def next_slice_number(folders: Iterable[Path]) -> int:
+    """One more than the highest slice number in `folders`."""
+    numbers: Iterator[int] = (
+        int(path.stem.removeprefix("slice-")) for folder in folders for path in slice_files(folder)
+    )
+    return max(numbers, default=-1) + 1

@@ -1,0 +1,146 @@
+"""Forward and backward time by module and operator kind, from torch.profiler.
+
+Imported by the member's process only, hence torch at the top.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from profiling.operators import ATEN
+
+_MODULE = "cotenant-module|"
+_BACKWARD = "autograd::engine::evaluate_function: "
+
+
+def profile_operators(job: Any, device: str, steps: int) -> dict[str, Any]:
+    """Time every operator of `steps` training steps.
+
+    A forward operator belongs to the innermost module that ran it, a backward operator to the forward operator whose
+    autograd node it is (they share a sequence number). Times are self times: nothing is counted twice. On the CPU the
+    profiler itself takes microseconds per operator; all times are scaled so that a step takes what it takes without.
+
+    Returns:
+        `rows`: module path, kind, forward_s and backward_s per step; `optimizer_s`, `step_time_s`, and
+        `profiler_scale`.
+    """
+    plain_s = _timed(job, device, steps)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
+    with _module_ranges(job.model), profile(activities=activities, acc_events=True) as recording:
+        profiled_s = _timed(job, device, steps)
+    events = recording.events() or []
+    on_device = device == "cuda"
+
+    def self_time_s(event: Any) -> float:
+        return float(event.self_device_time_total if on_device else event.self_cpu_time_total) * 1e-6
+
+    places: dict[int, tuple[str, str]] = {}
+    ordered = sorted(events, key=lambda e: e.time_range.start)
+    for event in ordered:
+        lineage = list(_lineage(event))
+        if event.sequence_nr >= 0 and event.name.startswith("aten::") and not _backward_root(lineage):
+            # nested operators share the number; the outermost comes first
+            places.setdefault(event.sequence_nr, _place(lineage))
+
+    forward: dict[tuple[str, str], float] = defaultdict(float)
+    backward: dict[tuple[str, str], float] = defaultdict(float)
+    optimizer_s = 0.0
+    for event in ordered:
+        seconds = self_time_s(event)
+        if seconds <= 0 or event.name.startswith(_MODULE):
+            continue
+        lineage = list(_lineage(event))
+        root = _backward_root(lineage)
+        if any(e.name.startswith("Optimizer.") for e in lineage):
+            optimizer_s += seconds
+        elif root is not None:
+            inner = _place(lineage)
+            number = next((e.sequence_nr for e in lineage if e.sequence_nr >= 0), -1)
+            # a checkpointed block runs its modules again within the backward pass: their path is at hand
+            backward[inner if inner[0] else places.get(number, ("", "other"))] += seconds
+        else:
+            forward[_place(lineage)] += seconds
+    scale = 1.0 if on_device else min(1.0, plain_s / profiled_s)
+    rows = [
+        {
+            "module": path,
+            "kind": kind,
+            "forward_s": forward[path, kind] * scale / steps,
+            "backward_s": backward[path, kind] * scale / steps,
+        }
+        for path, kind in sorted({*forward, *backward})
+    ]
+    return {
+        "rows": rows,
+        "optimizer_s": optimizer_s * scale / steps,
+        "step_time_s": plain_s / steps,
+        "profiler_scale": scale,
+    }
+
+
+def _timed(job: Any, device: str, steps: int) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(steps):
+        job.step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+@contextmanager
+def _module_ranges(model: torch.nn.Module) -> Iterator[None]:
+    """Name the running module in the profile."""
+    open_ranges: list[Any] = []
+    handles = []
+
+    def enter(name: str) -> Any:
+        def hook(_module: Any, _inputs: Any) -> None:
+            span = record_function(_MODULE + name)
+            span.__enter__()
+            open_ranges.append(span)
+
+        return hook
+
+    def leave(_module: Any, _inputs: Any, _output: Any) -> None:
+        if open_ranges:
+            open_ranges.pop().__exit__(None, None, None)
+
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(enter(name)))
+        handles.append(module.register_forward_hook(leave, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _lineage(event: Any) -> Iterator[Any]:
+    """The event and its callers, innermost first."""
+    while event is not None:
+        yield event
+        event = event.cpu_parent
+
+
+def _backward_root(lineage: list[Any]) -> Any:
+    return next((e for e in reversed(lineage) if e.name.startswith(_BACKWARD)), None)
+
+
+def _place(lineage: list[Any]) -> tuple[str, str]:
+    """Innermost module's path, and the kind of the outermost operator within it that has one."""
+    kind = "other"
+    for event in lineage:
+        if event.name.startswith(_MODULE):
+            return event.name.removeprefix(_MODULE), kind
+        if event.name.startswith("aten::"):
+            kind = ATEN.get(event.name.removeprefix("aten::"), kind)
+    return "", kind
