@@ -1,0 +1,22 @@
+"""Models into computation graphs: no weights, no GPU, nothing computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_WHERE = {
+    "capture_job": "step",
+    "capture_zoo": "source",
+    "graph_for": "source",
+}
+
+__all__ = ["capture_job", "capture_zoo", "graph_for"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: torch and onnx take seconds, and most callers need one of the ways only."""
+    if name in _WHERE:
+        import importlib
+
+        return getattr(importlib.import_module(f"profiling.capture.{_WHERE[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,61 @@
+"""Graphs by workload, kept in memory and on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from profiling.errors import InputError
+from profiling.graph import ComputationGraph
+from profiling.workload import Workload
+
+
+def cache_dir() -> Path:
+    """`$XDG_CACHE_HOME/cotenant/graphs`, or the same under `~/.cache`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cotenant" / "graphs"
+
+
+@lru_cache(maxsize=1)
+def code_version() -> str:
+    """Hash of the code that makes graphs: a graph of other code is not taken from the cache."""
+    root = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    files = [root / "graph.py", root / "operators.py", root / "training.py"]
+    for folder in ("capture", "zoo"):
+        files += sorted((root / folder).rglob("*.py"))
+    for path in files:
+        digest.update(path.read_bytes())
+    from importlib.metadata import version
+
+    digest.update(version("torch").encode())
+    return digest.hexdigest()[:16]
+
+
+def key_of(workload: Workload) -> str:
+    """Cache key of a workload whose defaults are written out."""
+    body = json.dumps(workload.without_solo().to_mapping(), sort_keys=True)
+    return hashlib.sha256(f"{code_version()}:{body}".encode()).hexdigest()[:32]
+
+
+def read(key: str) -> ComputationGraph | None:
+    """The graph under that key, or None; a damaged file counts as none."""
+    path = cache_dir() / f"{key}.json"
+    if not path.exists():
+        return None
+    try:
+        return ComputationGraph.load(path)
+    except InputError:
+        return None
+
+
+def write(key: str, graph: ComputationGraph) -> None:
+    """Keep a graph; a folder that cannot be written to only costs time."""
+    from profiling.files import write_whole
+
+    try:
+        write_whole(cache_dir() / f"{key}.json", json.dumps(graph.to_dict(), separators=(",", ":")))
+    except OSError:
+        return

@@ -1,0 +1,147 @@
+"""Kind, FLOPs, bytes and kernels of one dispatched operator, from its shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import flop_registry
+
+from profiling.capture.fused import attention_flops, recurrent_flops
+from profiling.operators import ATEN, CONTRACTIONS
+from profiling.training import tensors_of
+
+_GATHERING = frozenset({"embedding", "index", "index_select", "gather", "_unsafe_index", "take_along_dim"})
+_WRITE_ONLY = frozenset({"fill", "dropout"})
+
+
+@dataclass
+class Cost:
+    """What one dispatched operator does; bytes are device-memory traffic."""
+
+    name: str
+    kind: str
+    known: bool
+    flops: float = 0.0
+    read: float = 0.0
+    written: float = 0.0
+    kernels: float = 1.0
+    tensor_core: bool = False
+    outputs: list[Tensor] = field(default_factory=list)
+
+
+def tensor_bytes(tensor: Tensor) -> float:
+    """Bytes that a pass over the tensor moves: an expanded tensor has no more than its storage."""
+    return float(min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))
+
+
+def packet_name(func: Any) -> str:
+    """`aten.add.Tensor` is `add`; an operator of another library keeps its namespace."""
+    namespace, _, name = func._schema.name.partition("::")
+    return name if namespace in ("aten", "cotenant") else f"{namespace}::{name}"
+
+
+def cost_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, tf32: bool) -> Cost:
+    """Cost of `func(*args, **kwargs) == out`.
+
+    An operator that the table does not know keeps its name, moves the bytes of its tensors, and counts one FLOP per
+    element that it makes, so that it is never free.
+    """
+    name = packet_name(func)
+    inputs = list(tensors_of((args, kwargs)))
+    outputs = list(tensors_of(out))
+    kind = _kind(name, args)
+    known = name in ATEN or name.rstrip("_") in ATEN or "_backward" in name
+    cost = Cost(name, kind, known, outputs=outputs)
+    cost.written = sum(map(tensor_bytes, outputs))
+    distinct = {(t.untyped_storage()._cdata, t.storage_offset(), t.shape): t for t in inputs}
+    if name in _GATHERING:
+        cost.read = cost.written + sum(tensor_bytes(t) for t in inputs if not t.is_floating_point())
+    elif kind not in _WRITE_ONLY or kind == "dropout":
+        cost.read = sum(map(tensor_bytes, distinct.values()))
+    cost.flops = _flops(func, name, args, kwargs, out, inputs)
+    if not known and not cost.flops:
+        cost.flops = float(sum(t.numel() for t in outputs))
+    cost.kernels = _kernels(name, args, outputs)
+    if kind in CONTRACTIONS:
+        cost.tensor_core = _tensor_core(name, args, inputs, tf32)
+    return cost
+
+
+def _kind(name: str, args: tuple[Any, ...]) -> str:
+    if name == "convolution":
+        if args[6]:
+            return "transposed_convolution"
+        weight, groups = args[1], args[8]
+        return "depthwise_convolution" if groups > 1 and weight.shape[1] == 1 else "convolution"
+    kind = ATEN.get(name)
+    if kind is None and name.endswith("_"):
+        kind = ATEN.get(name.rstrip("_"))
+    return kind or name
+
+
+def _flops(
+    func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, inputs: list[Tensor]
+) -> float:
+    if name == "attention":
+        return float(attention_flops(args[0].shape, args[1].shape, args[2].shape)[0])
+    if name == "attention_backward":
+        return float(attention_flops(args[1].shape, args[2].shape, args[3].shape)[1])
+    if name == "recurrent":
+        return float(recurrent_flops(args[0].shape[:-1].numel(), [w.shape for w in args[2]]))
+    if name == "recurrent_backward":
+        return 2.0 * recurrent_flops(args[1].shape[:-1].numel(), [w.shape for w in args[2]])
+    if name == "convolution_backward":
+        # The registered formula counts every group's weights as if they saw all channels.
+        grad, _, weight, transposed, mask = args[0], args[1], args[2], args[7], args[10]
+        positions = (args[1] if transposed else grad).shape
+        forward = 2.0 * positions[0] * positions[2:].numel() * weight.numel()
+        return forward * (bool(mask[0]) + bool(mask[1]))
+    formula = flop_registry.get(func._overloadpacket)
+    return float(formula(*args, **kwargs, out_val=out)) if formula is not None else 0.0
+
+
+def _kernels(name: str, args: tuple[Any, ...], outputs: list[Tensor]) -> float:
+    if name == "convolution_backward":
+        return float(sum(map(bool, args[-1])))
+    if name == "attention_backward":
+        return 3.0
+    if name == "recurrent":
+        layers, directions = args[4], 2 if args[5] else 1
+        batch = args[1][0].shape[-2]
+        steps = max(1, args[0].shape[:-1].numel() // max(1, batch))
+        # cuDNN: one product over all positions per layer, then a small product and a pointwise kernel per step.
+        return float(layers * directions * (1 + 2 * steps))
+    if name == "recurrent_backward":
+        matrices = sum(len(w.shape) == 2 for w in args[2])
+        return float(matrices * 2)
+    return 1.0
+
+
+def _tensor_core(name: str, args: tuple[Any, ...], inputs: list[Tensor], tf32: bool) -> bool:
+    """Whether the contracted and output dimensions are multiples of 16 bytes, which is what tensor cores want."""
+    floating = [t for t in inputs if t.is_floating_point()]
+    if not floating:
+        return False
+    dtype = floating[0].dtype
+    if dtype in (torch.float16, torch.bfloat16):
+        multiple = 8
+    elif dtype == torch.float32 and tf32:
+        multiple = 4
+    else:
+        return False
+    if name == "convolution":
+        weight, groups = args[1], args[8]
+        if groups > 1 and weight.shape[1] == 1:
+            return False
+        return weight.shape[0] % multiple == 0 and weight.shape[1] % multiple == 0
+    if name == "attention":
+        return bool(args[0].shape[-1] % multiple == 0)
+    if name == "recurrent":
+        return bool(args[1][0].shape[-1] % multiple == 0)
+    matrices = [t for t in floating if t.dim() >= 2][-2:]
+    return len(matrices) == 2 and all(
+        n % multiple == 0 for n in (*matrices[0].shape[-1:], *matrices[1].shape[-2:])
+    )

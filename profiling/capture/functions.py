@@ -1,0 +1,217 @@
+"""What a GPU build of torch does above the dispatcher and `meta` tensors do not: fused calls and autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from profiling.capture import fused
+
+# Lists of https://docs.pytorch.org/docs/stable/amp.html (CUDA); names of C functions, in-place forms left out.
+_TO_HALF = frozenset(
+    [
+        "matmul",
+        "addbmm",
+        "addmm",
+        "addmv",
+        "addr",
+        "baddbmm",
+        "bmm",
+        "chain_matmul",
+        "multi_dot",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "convolution",
+        "linear",
+        "mm",
+        "mv",
+        "prelu",
+        "scaled_dot_product_attention",
+        "lstm",
+        "gru",
+        "rnn_tanh",
+        "rnn_relu",
+        "lstm_cell",
+        "gru_cell",
+        "__matmul__",
+        "einsum",
+    ]
+)
+_TO_FLOAT = frozenset(
+    [
+        "acos",
+        "asin",
+        "binary_cross_entropy_with_logits",
+        "cosh",
+        "cosine_embedding_loss",
+        "cdist",
+        "cosine_similarity",
+        "cross_entropy_loss",
+        "cumprod",
+        "cumsum",
+        "dist",
+        "erfinv",
+        "exp",
+        "expm1",
+        "group_norm",
+        "hinge_embedding_loss",
+        "kl_div",
+        "l1_loss",
+        "layer_norm",
+        "log",
+        "log10",
+        "log_softmax",
+        "log1p",
+        "log2",
+        "margin_ranking_loss",
+        "mse_loss",
+        "multilabel_margin_loss",
+        "multi_margin_loss",
+        "nll_loss",
+        "nll_loss_nd",
+        "norm",
+        "normalize",
+        "pdist",
+        "poisson_nll_loss",
+        "pow",
+        "prod",
+        "reciprocal",
+        "rsqrt",
+        "sinh",
+        "smooth_l1_loss",
+        "soft_margin_loss",
+        "softmax",
+        "softmin",
+        "softplus",
+        "sum",
+        "renorm",
+        "tan",
+        "triplet_margin_loss",
+        "ctc_loss",
+        "huber_loss",
+    ]
+)
+_RECURRENT = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+class DeviceFunctions(TorchFunctionMode):
+    """Sends attention, recurrent layers and dropout to their fused forms, and casts as autocast would.
+
+    Args:
+        autocast: the lower-precision type, or None without autocast.
+    """
+
+    def __init__(self, autocast: torch.dtype | None = None) -> None:
+        super().__init__()
+        self._autocast = autocast
+        self._weights: dict[int, Tensor] = {}
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if self._autocast is not None:
+            if name in _TO_HALF:
+                args, kwargs = self._cast((args, kwargs), self._autocast)
+            elif name in _TO_FLOAT:
+                args, kwargs = self._cast((args, kwargs), torch.float32)
+        if name == "scaled_dot_product_attention":
+            return _attention(*args, **kwargs)
+        if name in _RECURRENT and isinstance(args[0], Tensor) and args[0].is_meta:
+            return _recurrent(name, args)
+        if name == "lstm_cell" and isinstance(args[0], Tensor) and args[0].is_meta:
+            return _lstm_cell(*args)
+        if name == "dropout" and len(args) >= 2 and isinstance(args[0], Tensor):
+            training = args[2] if len(args) > 2 else kwargs.get("training", True)
+            return torch.native_dropout(args[0], args[1], True)[0] if training and args[1] > 0 else args[0]
+        return func(*args, **kwargs)
+
+    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
+        if isinstance(value, Tensor):
+            if not value.is_floating_point() or value.dtype in (dtype, torch.float64):
+                return value
+            if not value.is_leaf or not value.requires_grad:
+                return value.to(dtype)
+            # Autocast keeps the cast weight for the whole forward pass.
+            if id(value) not in self._weights:
+                self._weights[id(value)] = value.to(dtype)
+            return self._weights[id(value)]
+        if isinstance(value, dict):
+            return {key: self._cast(item, dtype) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self._cast(item, dtype) for item in value)
+        return value
+
+    def forget(self) -> None:
+        """Drop the cast weights, as leaving the autocast region does."""
+        self._weights.clear()
+
+
+@contextmanager
+def fused_functions(autocast: torch.dtype | None = None) -> Iterator[DeviceFunctions]:
+    """Run under `DeviceFunctions`, including calls made inside `torch.nn.functional`.
+
+    A function mode is off while it handles a Python-level function such as `multi_head_attention_forward`, which would
+    hide the calls inside. Telling those that there is nothing to hand over lets the mode see the calls they make.
+    """
+    functional = torch.nn.functional
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    saved = {name: getattr(functional, name) for name in names}
+    try:
+        for name in names:
+            setattr(functional, name, lambda *_: False)
+        with DeviceFunctions(autocast) as mode:
+            yield mode
+    finally:
+        for name, function in saved.items():
+            setattr(functional, name, function)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    # A causal kernel skips half of the scores; torch.utils.flop_counter counts them all, and so does this.
+    if query.dim() < 4:
+        missing = 4 - query.dim()
+        out = _attention(*(t[(None,) * missing] for t in (query, key, value)))
+        return out[(0,) * missing]
+    return fused.attention(query, key, value, attn_mask)[0]
+
+
+def _recurrent(name: str, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    gates = _RECURRENT[name]
+    packed = isinstance(args[1], Tensor) and not isinstance(args[3], bool)
+    if packed:
+        sequence, _, state, weights, _, layers, _, training, bidirectional = args[:9]
+        batch_first = False
+    else:
+        sequence, state, weights, _, layers, _, training, bidirectional, batch_first = args[:9]
+    state = list(state) if isinstance(state, list | tuple) else [state]
+    out, hidden, cell, _ = fused.recurrent(
+        sequence, state, list(weights), gates, layers, bidirectional, training, batch_first
+    )
+    return (out, hidden, cell) if gates == 4 else (out, hidden)
+
+
+def _lstm_cell(x: Tensor, state: tuple[Tensor, Tensor], *weights: Tensor) -> tuple[Tensor, Tensor]:
+    hidden, cell = state
+    present = [w for w in weights if w is not None]
+    out, _, after, _ = fused.recurrent(x[None], [hidden, cell], present, 4, 1, False, True, False)
+    return out[0], after

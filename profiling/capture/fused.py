@@ -1,0 +1,146 @@
+"""Operators that a GPU runs as one and that `meta` would take apart: attention and recurrent layers.
+
+They are custom operators without an implementation: they know their output shapes, what they keep for the backward
+pass, and their FLOPs, and so a recording shows one operator where cuDNN or a flash kernel runs one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def _no_kernel() -> RuntimeError:
+    return RuntimeError("operators of the cotenant namespace exist on meta tensors only")
+
+
+@torch.library.custom_op("cotenant::attention", mutates_args=())
+def attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Scaled dot-product attention, (batch, heads, length, width) each; also the log-sum-exp per row."""
+    raise _no_kernel()
+
+
+@attention.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    out = query.new_empty((*query.shape[:-1], value.shape[-1]))
+    return out, query.new_empty(query.shape[:-1], dtype=torch.float32)
+
+
+@torch.library.custom_op("cotenant::attention_backward", mutates_args=())
+def attention_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_sum: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value."""
+    raise _no_kernel()
+
+
+@attention_backward.register_fake
+def _(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_sum: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
+
+
+def _attention_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    query, key, value, _ = inputs
+    ctx.save_for_backward(query, key, value, *output)
+
+
+def _attention_backward(ctx, grad, _log_sum_grad):  # type: ignore[no-untyped-def]
+    return *attention_backward(grad, *ctx.saved_tensors), None
+
+
+attention.register_autograd(_attention_backward, setup_context=_attention_setup)
+
+
+def attention_flops(query: torch.Size, key: torch.Size, value: torch.Size) -> tuple[int, int]:
+    """Forward and backward FLOPs of attention: two products forward, and four backward.
+
+    A flash kernel computes the scores once more in its backward pass; that fifth product is counted, as
+    `torch.utils.flop_counter` does for flash attention.
+    """
+    rows = query[:-2].numel() * query[-2]
+    scores = 2 * rows * key[-2] * query[-1]
+    weighted = 2 * rows * key[-2] * value[-1]
+    return scores + weighted, 3 * scores + 2 * weighted
+
+
+@torch.library.custom_op("cotenant::recurrent", mutates_args=())
+def recurrent(
+    sequence: Tensor,
+    state: list[Tensor],
+    weights: list[Tensor],
+    gates: int,
+    layers: int,
+    bidirectional: bool,
+    training: bool,
+    batch_first: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A whole LSTM (4 gates), GRU (3) or plain RNN (1).
+
+    Args:
+        sequence: (time, batch, features), or (batch, time, features) with `batch_first`; (total, features) if packed.
+
+    Returns:
+        outputs, last hidden state, last cell state (empty without one), and what the backward pass needs.
+    """
+    raise _no_kernel()
+
+
+@recurrent.register_fake
+def _(
+    sequence: Tensor,
+    state: list[Tensor],
+    weights: list[Tensor],
+    gates: int,
+    layers: int,
+    bidirectional: bool,
+    training: bool,
+    batch_first: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    directions = 2 if bidirectional else 1
+    hidden = state[0].shape[-1]
+    out = sequence.new_empty((*sequence.shape[:-1], directions * hidden))
+    rows = sequence.shape[:-1].numel()
+    # Per position: every gate and the cell and hidden state of every layer and direction.
+    reserve = rows * directions * layers * hidden * (gates + (2 if gates == 4 else 1)) if training else 0
+    cell = state[1] if len(state) > 1 else state[0].new_empty(0)
+    return out, state[0].new_empty(state[0].shape), cell.new_empty(cell.shape), sequence.new_empty(reserve)
+
+
+@torch.library.custom_op("cotenant::recurrent_backward", mutates_args=())
+def recurrent_backward(
+    grad: Tensor, sequence: Tensor, weights: list[Tensor], out: Tensor, reserve: Tensor
+) -> list[Tensor]:
+    """Gradients of the sequence, then of each weight."""
+    raise _no_kernel()
+
+
+@recurrent_backward.register_fake
+def _(grad: Tensor, sequence: Tensor, weights: list[Tensor], out: Tensor, reserve: Tensor) -> list[Tensor]:
+    return [sequence.new_empty(sequence.shape), *(w.new_empty(w.shape) for w in weights)]
+
+
+def _recurrent_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    sequence, state, weights = inputs[0], inputs[1], inputs[2]
+    ctx.counts = (len(state), len(weights))
+    ctx.save_for_backward(sequence, output[0], output[3], *weights)
+    ctx.state_shapes = [s.shape for s in state]
+
+
+def _recurrent_backward(ctx, grad, *_rest):  # type: ignore[no-untyped-def]
+    sequence, out, reserve, *weights = ctx.saved_tensors
+    if grad is None:
+        grad = out.new_empty(out.shape)
+    found = recurrent_backward(grad, sequence, weights, out, reserve)
+    wanted = [g if w.requires_grad else None for g, w in zip(found[1:], weights, strict=True)]
+    state = [grad.new_empty(shape) for shape in ctx.state_shapes]
+    return found[0], state, wanted, None, None, None, None, None
+
+
+recurrent.register_autograd(_recurrent_backward, setup_context=_recurrent_setup)
+
+
+def recurrent_flops(rows: int, weights: list[torch.Size]) -> int:
+    """Forward FLOPs: every weight matrix is applied to every position. The backward pass takes twice as many."""
+    return sum(2 * rows * shape.numel() for shape in weights if len(shape) == 2)

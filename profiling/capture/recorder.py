@@ -1,0 +1,296 @@
+"""Records one training step on `meta` tensors: every operator, who made its inputs, and what stays alive."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from profiling.capture.cost import Cost, cost_of, packet_name, tensor_bytes
+from profiling.errors import LimitError
+from profiling.training import tensors_of
+
+MAX_OPERATORS = 1_000_000
+
+
+@dataclass
+class Node:
+    """An operator under construction; see `profiling.graph.Operator` for the fields."""
+
+    kind: str
+    path: str
+    layer: int
+    shape: tuple[int, ...]
+    dtype: str
+    forward_flops: float = 0.0
+    backward_flops: float = 0.0
+    read: float = 0.0
+    written: float = 0.0
+    backward_bytes: float = 0.0
+    parameter_bytes: float = 0.0
+    saved: float = 0.0
+    kernels: float = 0.0
+    tensor_core: bool = False
+
+
+@dataclass
+class _Pending:
+    """Costs of operators that prepare the next one: casts of weights, masks, counters of buffers."""
+
+    read: float = 0.0
+    written: float = 0.0
+    kernels: float = 0.0
+    sequences: list[int] = field(default_factory=list)
+    storages: list[int] = field(default_factory=list)
+
+
+class Recorder(TorchDispatchMode):
+    """A dispatch mode that builds `Node`s while a step runs.
+
+    A backward operator belongs to the forward operator whose autograd node runs it (both carry the node's sequence
+    number); one that recomputes a checkpointed block belongs to the operator it repeats.
+
+    Args:
+        model: root module on `meta`.
+        batch: the resident inputs; they count as live, and have no producer.
+        layer_of: index of the atomic layer of each parameter, by `id`.
+        tf32: whether FP32 products run on tensor cores.
+
+    Attributes:
+        nodes, edges: what was recorded; edges are bytes by (source, target).
+        active, in_backward: set by the caller as the step goes on.
+        unknown: how often each operator that the table does not know came.
+        peak_bytes: largest sum of live tensors, without parameters, buffers and gradients.
+    """
+
+    def __init__(self, model: nn.Module, batch: Any, layer_of: dict[int, int], tf32: bool = False) -> None:
+        super().__init__()
+        self.nodes: list[Node] = []
+        self.edges: dict[tuple[int, int], float] = {}
+        self.unknown: dict[str, int] = {}
+        self.active = True
+        self.in_backward = False
+        self._model = model
+        self._tf32 = tf32
+        self._layer_of = layer_of
+        self._parameters: dict[int, list[nn.Parameter]] = {}
+        self._resident: set[int] = set()
+        for parameter in model.parameters():
+            self._parameters.setdefault(_key(parameter), []).append(parameter)
+        self._buffers = {_key(buffer) for buffer in model.buffers()}
+        self._counted: set[int] = set()
+        self._producer: dict[int, int] = {}
+        self._origin: dict[int, int] = {}
+        self._by_sequence: dict[int, int] = {}
+        self._by_place: dict[tuple[str, str], list[int]] = {}
+        self._repeated: dict[tuple[str, str], int] = {}
+        self._pending = _Pending()
+        self._paths: list[str] = []
+        self._live: dict[int, float] = {}
+        self._live_bytes = 0.0
+        self.peak_bytes = 0.0
+        self._inputs = set()
+        for tensor in tensors_of(batch):
+            self._inputs.add(_key(tensor))
+            self._allocate(tensor)
+
+    @contextmanager
+    def watching(self) -> Iterator[Recorder]:
+        """Record while the block runs, with module names and gradients followed by hooks."""
+        handles: list[Any] = []
+        try:
+            for name, module in self._model.named_modules():
+                handles.append(module.register_forward_pre_hook(self._enter(name)))
+                handles.append(module.register_forward_hook(self._leave, always_call=True))
+            for parameter in self._model.parameters():
+                if parameter.requires_grad:
+                    handles.append(parameter.register_post_accumulate_grad_hook(self._gradient))
+            with self:
+                yield self
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def mark_forward_end(self) -> None:
+        """Whatever is alive now is kept for the backward pass, on the account of the operator that made it."""
+        for key, size in self._live.items():
+            if key in self._origin:
+                self.nodes[self._origin[key]].saved += size
+        self._repeated.clear()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if self.active:
+            self._record(func, args, kwargs, out)
+        return out
+
+    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        inputs = {_key(t): t for t in tensors_of((args, kwargs))}
+        outputs = list(tensors_of(out))
+        if not outputs:
+            return
+        mutates = func._schema.is_mutable
+        if not mutates and all(_key(t) in inputs for t in outputs):
+            return  # a view
+        for tensor in outputs:
+            self._allocate(tensor)
+        autograd_node = torch._C._current_autograd_node()
+        if packet_name(func) in ("detach", "lift_fresh", "alias"):
+            return
+        cost = cost_of(func, args, kwargs, out, self._tf32)
+        if autograd_node is not None:
+            self._backward(cost, autograd_node)
+        elif not self.in_backward:  # else it is the gradient of the loss itself, a one
+            self._forward(cost, inputs)
+
+    def _forward(self, cost: Cost, inputs: dict[int, Tensor]) -> None:
+        sequence = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+        outputs = [_key(t) for t in cost.outputs]
+        producers = {self._producer[key] for key in inputs if key in self._producer}
+        parameters = [p for key in inputs for p in self._parameters.get(key, ())]
+        if cost.kind == "fill" or (not producers and self._prepares(cost, inputs, outputs, parameters)):
+            self._hold(cost, sequence, outputs, parameters)
+            return
+        if producers and (cost.kind == "cast" or cost.name == "clone"):
+            # A change of type or layout of what another operator made is on that operator's account.
+            index = max(producers)
+            node = self.nodes[index]
+        else:
+            if not cost.known:
+                self.unknown[cost.name] = self.unknown.get(cost.name, 0) + 1
+            index = self._new_node(cost, parameters, producers)
+            node = self.nodes[index]
+            for key, tensor in inputs.items():
+                if key in self._producer:
+                    pair = (self._producer[key], index)
+                    self.edges[pair] = self.edges.get(pair, 0.0) + tensor_bytes(tensor)
+        node.read += cost.read
+        node.written += cost.written
+        node.kernels += cost.kernels
+        node.forward_flops += cost.flops
+        self._by_sequence.setdefault(sequence, index)
+        for key in outputs:
+            self._producer[key] = self._origin[key] = index
+
+    def _prepares(
+        self, cost: Cost, inputs: dict[int, Tensor], outputs: list[int], parameters: list[nn.Parameter]
+    ) -> bool:
+        if all(key in self._buffers for key in outputs):
+            return True
+        if cost.kind == "cast":
+            return True
+        return not parameters and not self._inputs & set(inputs) and cost.flops == 0
+
+    def _hold(self, cost: Cost, sequence: int, outputs: list[int], parameters: list[nn.Parameter]) -> None:
+        pending = self._pending
+        pending.read += cost.read
+        pending.written += cost.written
+        pending.kernels += cost.kernels
+        pending.sequences.append(sequence)
+        pending.storages += outputs
+        for key in outputs:
+            if parameters:
+                self._parameters[key] = parameters
+            elif cost.kind == "cast":
+                self._inputs.add(key)
+
+    def _new_node(self, cost: Cost, parameters: list[nn.Parameter], producers: set[int]) -> int:
+        index = len(self.nodes)
+        if index >= MAX_OPERATORS:
+            raise LimitError("the model has too many operators", expected=f"at most {MAX_OPERATORS}")
+        layer = max((self._layer_of.get(id(p), -1) for p in parameters), default=-1)
+        if layer < 0:
+            layer = max((self.nodes[p].layer for p in producers), default=-1)
+        first = cost.outputs[0]
+        kind = "linear" if cost.kind == "matmul" and parameters else cost.kind
+        path = self._paths[-1] if self._paths else ""
+        node = Node(
+            kind,
+            path,
+            layer,
+            tuple(first.shape),
+            str(first.dtype).removeprefix("torch."),
+            tensor_core=cost.tensor_core,
+        )
+        for parameter in parameters:
+            if id(parameter) not in self._counted:
+                self._counted.add(id(parameter))
+                node.parameter_bytes += parameter.numel() * parameter.element_size()
+        pending, self._pending = self._pending, _Pending()
+        node.read, node.written, node.kernels = pending.read, pending.written, pending.kernels
+        for sequence in pending.sequences:
+            self._by_sequence.setdefault(sequence, index)
+        for key in pending.storages:
+            self._origin[key] = index
+        self._by_place.setdefault((path, cost.name), []).append(index)
+        self.nodes.append(node)
+        return index
+
+    def _backward(self, cost: Cost, autograd_node: Any) -> None:
+        if torch.is_grad_enabled():
+            index = self._repeats(cost)
+        else:
+            index = self._by_sequence.get(autograd_node._sequence_nr(), -1)
+        if not self.nodes:
+            return
+        node = self.nodes[index]
+        if not cost.known and not cost.name.endswith("backward_data"):
+            self.unknown[cost.name] = self.unknown.get(cost.name, 0) + 1
+        node.backward_flops += cost.flops
+        node.backward_bytes += cost.read + cost.written
+        node.kernels += cost.kernels
+
+    def _repeats(self, cost: Cost) -> int:
+        """Index of the operator that a recomputation repeats: the next one of that name in that module."""
+        place = (self._paths[-1] if self._paths else "", cost.name)
+        known = self._by_place.get(place)
+        if not known:
+            return -1
+        count = self._repeated.get(place, 0)
+        self._repeated[place] = count + 1
+        return known[count % len(known)]
+
+    def _allocate(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._live or key in self._parameters or key in self._buffers or not storage.nbytes():
+            return
+        # The address of a freed storage may come again.
+        self._producer.pop(key, None)
+        self._origin.pop(key, None)
+        size = float(storage.nbytes())
+        self._live[key] = size
+        self._live_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self._live_bytes)
+        weakref.finalize(storage, self._free, key)
+
+    def _free(self, key: int) -> None:
+        self._live_bytes -= self._live.pop(key, 0.0)
+        self._producer.pop(key, None)
+        self._origin.pop(key, None)
+        self._inputs.discard(key)
+        self._parameters.pop(key, None)
+
+    def _gradient(self, parameter: Tensor) -> None:
+        if parameter.grad is not None:
+            self._live_bytes -= self._live.pop(_key(parameter.grad), 0.0)
+
+    def _enter(self, name: str) -> Callable[..., None]:
+        def enter(module: nn.Module, args: Any) -> None:
+            self._paths.append(name)
+
+        return enter
+
+    def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
+        self._paths.pop()
+
+
+def _key(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)

@@ -1,0 +1,164 @@
+"""A training job on `meta` into its computation graph."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import Any
+
+import torch
+
+from profiling.capture.functions import fused_functions
+from profiling.capture.recorder import Node, Recorder
+from profiling.errors import InputError
+from profiling.graph import ComputationGraph, Operator, TensorEdge
+from profiling.training import AUTOCAST, TrainingJob, atomic_layers, tensors_of
+
+# Per element and step: FLOPs, and tensors read and written, of the multi-tensor implementations.
+_OPTIMIZER_FLOPS = {"sgd": 2, "momentum": 6, "adam": 12, "adamw": 14, "rmsprop": 9, "adagrad": 7}
+_OPTIMIZER_PASSES = {"sgd": 3, "momentum": 8, "adam": 18, "adamw": 20, "rmsprop": 13, "adagrad": 11}
+_OPTIMIZER_KERNELS = {"sgd": 1, "momentum": 3, "adam": 9, "adamw": 10, "rmsprop": 6, "adagrad": 5}
+_TENSORS_PER_KERNEL = 64
+
+# Recording patches functions of torch while it runs, so one at a time.
+_LOCK = threading.Lock()
+
+
+def capture_job(job: TrainingJob, name: str, options: dict[str, Any] | None = None) -> ComputationGraph:
+    """Record one training step of a job on `meta`: forward, loss, backward, optimiser; nothing is computed.
+
+    The job is used up: its gradients and optimiser state remain. An operator that the table does not know keeps its
+    name and is counted in a warning.
+
+    Args:
+        job: built on the `meta` device.
+        name: what the user calls the model.
+        options: what to write into the graph's options.
+
+    Raises:
+        InputError: the job is not on `meta`, or its step cannot run without data.
+    """
+    if job.device.type != "meta":
+        raise InputError("a job is captured on the meta device", expected="device 'meta'", got=job.device)
+    layers = atomic_layers(job.model)
+    layer_of = {
+        id(p): i
+        for i, (_, module) in reversed(list(enumerate(layers)))
+        for p in module.parameters(recurse=False)
+    }
+    accumulation, job.gradient_accumulation = job.gradient_accumulation, 1
+    with _LOCK:
+        recorder = Recorder(job.model, job.batch, layer_of, tf32=job.precision == "tf32")
+        _record(job, recorder)
+    job.gradient_accumulation = accumulation
+    if recorder.unknown:
+        found = ", ".join(f"{kind} ({count})" for kind, count in sorted(recorder.unknown.items()))
+        warnings.warn(
+            f"{name}: operators without a canonical kind, counted by their shapes: {found}", stacklevel=2
+        )
+    return _graph(job, recorder, name, [layer for layer, _ in layers], options or {})
+
+
+def _record(job: TrainingJob, recorder: Recorder) -> None:
+    import torch.fx.experimental._config as symbolic
+
+    autocast = torch.float16 if job.precision == AUTOCAST else None
+    with (
+        symbolic.patch(meta_nonzero_assume_all_nonzero=True),
+        fused_functions(autocast) as functions,
+        recorder.watching(),
+    ):
+
+        def mark(part: str) -> None:
+            if part == "forward":
+                functions.forget()
+                recorder.mark_forward_end()
+            recorder.active = part != "backward"
+            recorder.in_backward = part == "forward"
+
+        try:
+            job.step(mark)
+        except (NotImplementedError, RuntimeError) as error:
+            raise InputError(
+                "the training step cannot be traced without data",
+                got=str(error).splitlines()[0],
+                hint="its control flow depends on values, or an operator has no shape rule; try ONNX",
+            ) from error
+
+
+def _graph(
+    job: TrainingJob, recorder: Recorder, name: str, layers: list[str], options: dict[str, Any]
+) -> ComputationGraph:
+    repeat = job.gradient_accumulation
+    parameters = list(job.model.parameters())
+    trained = [p for p in parameters if p.grad is not None]
+    gradient_bytes = float(sum(p.numel() * p.element_size() for p in trained))
+    updated = [p for o in job.optimizers if o is not None for g in o.param_groups for p in g["params"]]
+    elements = sum(p.numel() for p in updated)
+    updated_bytes = float(sum(p.numel() * p.element_size() for p in updated))
+    kind = job.optimizer_name
+    launches = -(-len(updated) // _TENSORS_PER_KERNEL)
+    # Every further backward pass adds into the gradients: read both, write one.
+    accumulation_bytes = (repeat - 1) * 3 * gradient_bytes
+    return ComputationGraph(
+        name=name,
+        operators=_operators(recorder.nodes, repeat),
+        edges=tuple(TensorEdge(s, t, size) for (s, t), size in recorder.edges.items()),
+        layers=tuple(layers),
+        batch_size=job.batch_size,
+        parameter_count=sum(p.numel() for p in parameters),
+        parameter_bytes=float(sum(p.numel() * p.element_size() for p in parameters)),
+        gradient_bytes=gradient_bytes,
+        optimizer_state_bytes=optimizer_state_bytes(job),
+        optimizer_flops=float(_OPTIMIZER_FLOPS[kind] * elements),
+        optimizer_bytes=_OPTIMIZER_PASSES[kind] * updated_bytes + accumulation_bytes,
+        optimizer_kernels=float(_OPTIMIZER_KERNELS[kind] * launches),
+        activation_bytes=recorder.peak_bytes,
+        host_input_bytes=repeat * float(sum(t.numel() * t.element_size() for t in tensors_of(job.batch))),
+        options=options,
+        source="torch",
+    )
+
+
+def optimizer_state_bytes(job: TrainingJob) -> float:
+    """Bytes of the optimisers' state on the device; step counters stay on the host."""
+    return float(
+        sum(
+            value.numel() * value.element_size()
+            for optimizer in job.optimizers
+            if optimizer is not None
+            for state in optimizer.state.values()
+            for key, value in state.items()
+            if isinstance(value, torch.Tensor) and key != "step"
+        )
+    )
+
+
+def _operators(nodes: list[Node], repeat: int) -> tuple[Operator, ...]:
+    seen: dict[str, int] = {}
+    operators = []
+    for node in nodes:
+        name = f"{node.path}.{node.kind}" if node.path else node.kind
+        count = seen.get(name, 0)
+        seen[name] = count + 1
+        operators.append(
+            Operator(
+                name=f"{name}#{count}" if count else name,
+                kind=node.kind,
+                forward_flops=node.forward_flops,
+                backward_flops=node.backward_flops,
+                bytes_read=node.read,
+                bytes_written=node.written,
+                backward_bytes=node.backward_bytes,
+                parameter_bytes=node.parameter_bytes,
+                saved_activation_bytes=node.saved,
+                output_shape=node.shape,
+                dtype=node.dtype,
+                module_path=node.path,
+                layer_index=node.layer,
+                kernel_count=node.kernels,
+                tensor_core=node.tensor_core,
+                repeat=repeat,
+            )
+        )
+    return tuple(operators)

@@ -1,0 +1,219 @@
+"""`TrainingJob`: one training step of a model, the same code for capture on `meta` and for measuring on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from profiling.errors import InputError
+
+Loss = Callable[[nn.Module, Any, dict[str, Any]], Tensor]
+
+HALF_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+AUTOCAST = "amp"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One optimiser's part of a step; most models have one, adversarial ones have several.
+
+    Attributes:
+        loss: `(model, batch, memo) -> scalar`; `memo` is a dictionary that the phases of one step share.
+        trains: names of the sub-modules whose parameters this phase's optimiser updates; empty for all.
+    """
+
+    loss: Loss
+    trains: tuple[str, ...] = ()
+
+
+def make_optimizer(name: str, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer | None:
+    """The optimiser of that name with its usual hyper-parameters, or None when nothing is trained.
+
+    Raises:
+        InputError: the name is none of `profiling.workload.OPTIMIZERS`.
+    """
+    if not parameters:
+        return None
+    builders: dict[str, Callable[[], torch.optim.Optimizer]] = {
+        "sgd": lambda: torch.optim.SGD(parameters, lr=1e-3),
+        "momentum": lambda: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, weight_decay=1e-4),
+        "adam": lambda: torch.optim.Adam(parameters, lr=1e-4),
+        "adamw": lambda: torch.optim.AdamW(parameters, lr=1e-4, weight_decay=1e-2),
+        "rmsprop": lambda: torch.optim.RMSprop(parameters, lr=1e-4),
+        "adagrad": lambda: torch.optim.Adagrad(parameters, lr=1e-3),
+    }
+    if name not in builders:
+        raise InputError("optimizer is not known", expected="one of " + ", ".join(builders), got=name)
+    return builders[name]()
+
+
+class TrainingJob:
+    """A model with a resident batch and its optimisers.
+
+    Args:
+        model: root module, already in training mode, on its device and in its data type.
+        batch: whatever the phases' losses take; its tensors stay on the device.
+        phases: parts of a step, in order.
+        batch_size: samples per forward/backward pass.
+        optimizer: one of `profiling.workload.OPTIMIZERS`, the same kind for every phase.
+        precision: one of `profiling.workload.PRECISIONS`; `amp` runs the forward pass under autocast.
+        gradient_accumulation: forward/backward passes per optimiser step.
+
+    Attributes:
+        samples_per_step: `batch_size * gradient_accumulation`.
+        optimizers: one per phase; None where everything that the phase trains is frozen.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batch: Any,
+        phases: Sequence[Phase],
+        *,
+        batch_size: int,
+        optimizer: str = "sgd",
+        precision: str = "fp32",
+        gradient_accumulation: int = 1,
+    ) -> None:
+        self.model = model
+        self.batch = batch
+        self.phases = tuple(phases)
+        self.batch_size = batch_size
+        self.optimizer_name = optimizer
+        self.precision = precision
+        self.gradient_accumulation = gradient_accumulation
+        self.samples_per_step = batch_size * gradient_accumulation
+        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.optimizers = [make_optimizer(optimizer, self._trained(phase)) for phase in self.phases]
+        use_scaler = precision == AUTOCAST and self.device.type == "cuda"
+        self._scaler = torch.amp.GradScaler("cuda") if use_scaler else None
+
+    def step(self, mark: Callable[[str], None] = lambda _: None) -> Tensor:
+        """One training step: per phase forward, loss, backward, optimiser.
+
+        Args:
+            mark: told `forward`, `backward` and `optimizer` as each part ends.
+
+        Returns:
+            the last phase's loss, a scalar on the device (not waited for).
+        """
+        memo: dict[str, Any] = {}
+        loss = torch.empty(0)
+        for phase, optimizer in zip(self.phases, self.optimizers, strict=True):
+            if optimizer is not None:
+                optimizer.zero_grad(set_to_none=True)
+            for _ in range(self.gradient_accumulation):
+                with self._autocast():
+                    loss = phase.loss(self.model, self.batch, memo)
+                mark("forward")
+                if loss.requires_grad:
+                    (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+                mark("backward")
+            if optimizer is not None:
+                if self._scaler is None:
+                    optimizer.step()
+                else:
+                    self._scaler.step(optimizer)
+                    self._scaler.update()
+            mark("optimizer")
+        return loss.detach()
+
+    def _trained(self, phase: Phase) -> list[nn.Parameter]:
+        modules = [self.model.get_submodule(name) for name in phase.trains] or [self.model]
+        seen = {id(p): p for module in modules for p in module.parameters() if p.requires_grad}
+        return list(seen.values())
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.precision != AUTOCAST or self.device.type == "meta":
+            return nullcontext()
+        # A CPU without FP16 arithmetic emulates it at a hundredth of the speed; BF16 has the same bytes.
+        dtype = torch.float16 if self.device.type == "cuda" else torch.bfloat16
+        return torch.autocast(self.device.type, dtype=dtype)
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """All tensors in nested tuples, lists and dictionaries."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_of(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_of(item)
+
+
+def atomic_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Modules that hold parameters of their own, in module order: the unit of freezing.
+
+    A module whose parameters all belong to an earlier one (tied weights) is not a layer of its own.
+    """
+    seen: set[int] = set()
+    layers = []
+    for name, module in model.named_modules():
+        own = {id(p) for p in module.parameters(recurse=False)}
+        if own - seen:
+            layers.append((name, module))
+        seen |= own
+    return layers
+
+
+def freeze_prefix(model: nn.Module, count: int) -> None:
+    """Stop training the first `count` atomic layers; their forward pass goes on as before.
+
+    Raises:
+        InputError: the model has fewer layers.
+    """
+    layers = atomic_layers(model)
+    if not 0 <= count <= len(layers):
+        raise InputError(
+            "frozen_prefix is out of range", expected=f"0 to {len(layers)} atomic layers", got=count
+        )
+    for _, module in layers[:count]:
+        for parameter in module.parameters(recurse=False):
+            parameter.requires_grad_(False)
+
+
+def checkpoint_blocks(model: nn.Module) -> int:
+    """Recompute activations in the backward pass, block by block, and return the number of blocks.
+
+    A block is a member of an outermost `Sequential` or `ModuleList` that has two or more atomic layers; where a list
+    has no such member, it is one block itself. Only their inputs are then kept from forward to backward.
+    """
+    blocks: list[nn.Module] = []
+
+    def visit(module: nn.Module) -> None:
+        for child in module.children():
+            if isinstance(child, nn.Sequential | nn.ModuleList):
+                members = [m for m in child.children() if len(atomic_layers(m)) > 1]
+                nested = [m for m in members if not isinstance(m, nn.ModuleList)]
+                if nested:
+                    blocks.extend(nested)
+                elif isinstance(child, nn.Sequential) and len(atomic_layers(child)) > 1:
+                    blocks.append(child)
+                else:
+                    visit(child)
+            else:
+                visit(child)
+
+    visit(model)
+    for block in blocks:
+        _wrap(block)
+    return len(blocks)
+
+
+def _wrap(block: nn.Module) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    forward = block.forward
+
+    def recomputed(*args: Any, **kwargs: Any) -> Any:
+        # preserve_rng_state would ask for a `meta` random state, which does not exist.
+        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+
+    block.forward = recomputed

@@ -1,0 +1,44 @@
+"""Names of the public measurements to zoo names: the one table that importers use."""
+
+from __future__ import annotations
+
+ALIASES: dict[str, str] = {
+    # Gavel (job_type without its batch size)
+    "ResNet-18": "resnet18-cifar",
+    "ResNet-50": "resnet50-imagenet",
+    "Transformer": "transformer-multi30k",
+    "LM": "lstm-wikitext2",
+    "Recommendation": "autoencoder-ml20m",
+    "A3C": "a3c-pong",
+    "CycleGAN": "cyclegan-256",
+    # Lucid (model; each has one data set)
+    "ResNet18": "resnet18-cifar",
+    "ResNet50": "resnet50-imagenet",
+    "MobileNetV2": "mobilenetv2-cifar",
+    "MobileNetV3": "mobilenetv3small-imagenet",
+    "EfficientNet": "efficientnetb0-cifar",
+    "VGG": "vgg11-cifar",
+    "DCGAN": "dcgan-64",
+    "LSTM": "lstm-wikitext2",
+    "NeuMF": "neumf-ml1m",
+    "PointNet": "pointnet-2500",
+    "BERT": "bert-base-squad",
+    "PPO": "ppo-lunarlander",
+    "TD3": "td3-bipedalwalker",
+    # Sia and Pollux
+    "imagenet": "resnet50-imagenet",
+    "cifar10": "resnet18-cifar",
+    "bert": "bert-base-squad",
+    "deepspeech2": "deepspeech2-librispeech",
+    "yolov3": "yolov3-voc",
+    "ncf": "neumf-ml1m",
+    "gpt_pmp": "gpt-2.7b",
+    # freezing data
+    "bert-mlm-wikitext2": "bert-base-wikitext2",
+    "cifar10-ResNet18": "resnet18-cifar",
+    "cifar10-ResNet50": "resnet50-cifar",
+    "cifar10-VGG19": "vgg19-cifar",
+    "cifar10-GoogLeNet": "googlenet-cifar",
+    "cifar10-MobileNetV2": "mobilenetv2-cifar",
+}
+"""`ResNet-18` and `ResNet18` differ only in the punctuation of their sources."""

@@ -1,0 +1,84 @@
+"""EfficientNet-B0 for CIFAR in its older public form (Tan and Le 2019, simplified)."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from profiling.zoo.entry import ZooEntry
+from profiling.zoo.tasks import CLASSIFY, images
+
+
+class Block(nn.Module):
+    """Expand, depthwise 3x3, project, then squeeze-and-excitation on the projected channels."""
+
+    def __init__(self, inputs: int, outputs: int, expansion: int, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+        planes = expansion * inputs
+        self.conv1 = nn.Conv2d(inputs, planes, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, stride, 1, groups=planes, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.conv3 = nn.Conv2d(planes, outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Sequential()
+        if stride == 1 and inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
+        self.fc1 = nn.Conv2d(outputs, outputs // 16, 1)
+        self.fc2 = nn.Conv2d(outputs // 16, outputs, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(self.conv1(x)))
+        out = F.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        gate = F.relu(self.fc1(F.adaptive_avg_pool2d(out, 1)))
+        out = out * self.fc2(gate).sigmoid()
+        return out + self.shortcut(x) if self.stride == 1 else out
+
+
+class EfficientNetB0(nn.Module):
+    """Seven groups of blocks, all depthwise kernels 3x3, no head convolution."""
+
+    _GROUPS = (
+        (1, 16, 1, 2),
+        (6, 24, 2, 1),
+        (6, 40, 2, 2),
+        (6, 80, 3, 2),
+        (6, 112, 3, 1),
+        (6, 192, 4, 2),
+        (6, 320, 1, 2),
+    )
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 32, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(32)
+        blocks = []
+        inputs = 32
+        for expansion, outputs, count, stride in self._GROUPS:
+            for i in range(count):
+                blocks.append(Block(inputs, outputs, expansion, stride if i == 0 else 1))
+                inputs = outputs
+        self.blocks = nn.Sequential(*blocks)
+        self.fc = nn.Linear(320, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(F.relu(self.bn1(self.conv1(x))))
+        return self.fc(x.flatten(1))
+
+
+ENTRIES = (
+    ZooEntry(
+        name="efficientnetb0-cifar",
+        family="efficientnet",
+        model=lambda: EfficientNetB0(10),
+        batch=images(32, 10),
+        phases=CLASSIFY,
+        batch_size=128,
+        optimizer="momentum",
+        parameters=2_912_089,
+        source="github.com/kuangliu/pytorch-cifar, EfficientNetB0 before its revision of 2020",
+        description="EfficientNet-B0, older CIFAR variant, on 32x32 images",
+    ),
+)

@@ -1,0 +1,50 @@
+"""`ZooEntry`: a model of the zoo with its defaults and the published number of its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from profiling.training import Phase
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class ZooEntry:
+    """One model with its training task.
+
+    Attributes:
+        name: kebab-case `<model>-<dataset or size>`.
+        family: file of the zoo that holds it.
+        model: builds the root module on the current default device.
+        batch: `(batch_size, sequence_length) -> batch` of random tensors on the current default device;
+            `sequence_length` is 0 where the model has none.
+        phases: what one training step does.
+        batch_size, optimizer: defaults.
+        sequence_length: default tokens (or frames) per sample; None where there is no such thing.
+        parameters: expected number of parameters.
+        source: where that number is from.
+        description: one line.
+    """
+
+    name: str
+    family: str
+    model: Callable[[], nn.Module]
+    batch: Callable[[int, int], Any]
+    phases: tuple[Phase, ...]
+    batch_size: int
+    optimizer: str
+    parameters: int
+    source: str
+    description: str
+    sequence_length: int | None = None
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the atomic layers in module order."""
+        from profiling.zoo.registry import layer_names
+
+        return layer_names(self.name)

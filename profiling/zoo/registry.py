@@ -1,0 +1,147 @@
+"""Names to entries, and a `Workload` to a `TrainingJob`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from functools import lru_cache
+
+import torch
+
+from profiling.errors import InputError, UnavailableError, UnknownNameError
+from profiling.training import HALF_TYPES, TrainingJob, atomic_layers, checkpoint_blocks, freeze_prefix
+from profiling.workload import Workload
+from profiling.zoo.aliases import ALIASES
+from profiling.zoo.entry import ZooEntry
+
+FAMILIES = (
+    "resnet",
+    "mobilenet",
+    "efficientnet",
+    "vgg",
+    "dcgan",
+    "language_model",
+    "recommendation",
+    "pointnet",
+    "bert",
+    "bert_mlm",
+    "transformer",
+    "cyclegan",
+    "reinforcement",
+)
+
+
+@lru_cache(maxsize=1)
+def _entries() -> dict[str, ZooEntry]:
+    entries: dict[str, ZooEntry] = {}
+    for family in FAMILIES:
+        for entry in importlib.import_module(f"profiling.zoo.{family}").ENTRIES:
+            entries[entry.name] = entry
+    return entries
+
+
+def zoo_names() -> list[str]:
+    """All names, family by family."""
+    return list(_entries())
+
+
+def get_entry(name: str) -> ZooEntry:
+    """The entry of that name, or of a name of the public data (see `profiling.zoo.aliases`).
+
+    Raises:
+        UnknownNameError: there is none; the message names the nearest ones.
+    """
+    entries = _entries()
+    entry = (
+        entries.get(name) or entries.get(ALIASES.get(name, "")) or entries.get(ALIASES.get(name.lower(), ""))
+    )
+    if entry is None:
+        near = difflib.get_close_matches(name, entries, n=3, cutoff=0.4)
+        raise UnknownNameError(
+            f"model {name!r} is not in the zoo",
+            expected="one of " + ", ".join(near) if near else None,
+            hint="`cotenant zoo list` shows all; a file.onnx or module:factory works with `cotenant capture`",
+        )
+    return entry
+
+
+@lru_cache(maxsize=256)
+def layer_names(name: str) -> tuple[str, ...]:
+    """Names of a zoo model's atomic layers in module order."""
+    with torch.device("meta"):
+        return tuple(layer for layer, _ in atomic_layers(get_entry(name).model()))
+
+
+def resolve(workload: Workload) -> Workload:
+    """The same zoo workload with every default written out: the key under which its graph is kept.
+
+    Raises:
+        UnknownNameError: the model is not in the zoo.
+        InputError: a sequence length for a model that has none.
+    """
+    entry = get_entry(workload.model)
+    if workload.sequence_length is not None and entry.sequence_length is None:
+        raise InputError(f"{entry.name} has no sequence length", got=workload.sequence_length)
+    return Workload(
+        model=entry.name,
+        batch_size=workload.batch_size or entry.batch_size,
+        sequence_length=workload.sequence_length or entry.sequence_length,
+        precision=workload.precision,
+        optimizer=workload.optimizer or entry.optimizer,
+        frozen_prefix=workload.frozen_prefix,
+        gradient_accumulation=workload.gradient_accumulation,
+        activation_checkpointing=workload.activation_checkpointing,
+        solo=workload.solo,
+    )
+
+
+def build(workload: Workload, device: str = "cpu") -> TrainingJob:
+    """The training job of a zoo workload on `cpu`, `cuda` or `meta` (shapes only, no memory).
+
+    `amp` is autocast with parameters in FP32; `fp16` and `bf16` hold parameters and inputs in that type; `tf32` only
+    differs from `fp32` on a GPU that has such units.
+
+    Raises:
+        UnknownNameError: the model is not in the zoo.
+        InputError: `frozen_prefix` is larger than the number of atomic layers.
+        UnavailableError: no such device here.
+    """
+    full = resolve(workload)
+    entry = get_entry(full.model)
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise UnavailableError("no CUDA device is available", hint="use --device cpu")
+    assert full.batch_size is not None
+    assert full.optimizer is not None
+    with torch.device(device):
+        model = entry.model()
+        batch = entry.batch(full.batch_size, full.sequence_length or 0)
+    if full.precision in HALF_TYPES:
+        dtype = HALF_TYPES[full.precision]
+        model = model.to(dtype)
+        batch = _cast(batch, dtype)
+    model.train()
+    freeze_prefix(model, full.frozen_prefix)
+    if full.activation_checkpointing:
+        checkpoint_blocks(model)
+    if device.startswith("cuda"):
+        allow = full.precision == "tf32"
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allow
+    return TrainingJob(
+        model,
+        batch,
+        entry.phases,
+        batch_size=full.batch_size,
+        optimizer=full.optimizer,
+        precision=full.precision,
+        gradient_accumulation=full.gradient_accumulation,
+    )
+
+
+def _cast(value: object, dtype: torch.dtype) -> object:
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    if isinstance(value, dict):
+        return {key: _cast(item, dtype) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_cast(item, dtype) for item in value)
+    return value
