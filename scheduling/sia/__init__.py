@@ -1,0 +1,1 @@
+"""Sia: goodput-optimised scheduling over GPU types (Jayaram Subramanya et al., SOSP 2023), on measured applications."""

@@ -1,0 +1,132 @@
+"""A job's own agent: tunes its batch, remembers what it observed, fits its models. Policies read it."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import numpy as np
+
+from predictor.types import Floats
+from scheduling.sia.application import MICROBATCHES, Application
+from scheduling.sia.goodput import best_batch
+from scheduling.sia.throughput import ThroughputParams, accumulation_s, fit, network_s
+from scheduling.simulator.job import Job
+
+
+class Agent:
+    """Observations and models of one job.
+
+    Attributes:
+        profiles: per type, (nodes, replicas, local batch) -> (step, sync) seconds.
+        params: per type, the fitted model where there are observations.
+        gradient: last squared norm and variance; None before the first step.
+        epoch: epochs done; local_batch, accumulation: what the job runs with.
+    """
+
+    def __init__(self, job: Job, application: Application) -> None:
+        self.job, self.application = job, application
+        self.profiles: dict[str, dict[tuple[int, int, int], tuple[float, float]]] = {
+            d: {} for d in application.on
+        }
+        self.params: dict[str, ThroughputParams] = {}
+        self.gradient: tuple[float, float] | None = None
+        self.epoch = 0
+        self.local_batch = self.accumulation = 0
+        self.version = 0  # counts what the models depend on
+
+    @property
+    def tunes_batch(self) -> bool:
+        return self.job.kind == "adaptive"
+
+    @cached_property
+    def fixed_batch(self) -> int | None:
+        """The total batch of a job that does not tune it."""
+        if self.job.kind in ("adaptive", "hybrid"):
+            return None
+        return self.job.batch_size or self.application.batches[0]
+
+    def tune(self, device: str, placement: tuple[int, ...]) -> None:
+        """Choose samples per GPU and accumulation for an allocation (the fitted model's best, or the asked total)."""
+        app, on, replicas = self.application, self.application.on[device], sum(placement)
+        if on.stages > 1:
+            self.local_batch, self.accumulation = 1, MICROBATCHES - 1
+            return
+        largest, initial = on.largest_batch(placement), app.batches[0]
+        batch = self.fixed_batch
+        if batch is None and (self.gradient is None or device not in self.params):
+            batch = max(initial, on.local_least * replicas)
+        if batch is None:
+            assert self.gradient is not None
+            limits = app.limits(device)._replace(local_largest=largest)
+            best = best_batch(self.params[device], *self.gradient, limits, len(placement), replicas)
+            self.local_batch, self.accumulation = int(best.local_batch[0]), int(best.accumulation[0])
+        else:
+            local = math.ceil(batch / replicas - 1e-8)
+            self.accumulation = math.ceil(local / largest - 1e-8) - 1
+            if replicas == 1 and batch > initial:
+                self.accumulation = max(1, self.accumulation)
+            self.local_batch = math.ceil(local / (self.accumulation + 1) - 1e-8)
+        measured = on.largest_of_replicas(replicas)
+        if measured is not None:
+            self.local_batch = min(self.local_batch, measured)
+        self.local_batch = min(self.local_batch, int(app.batches[-1] / (replicas * (self.accumulation + 1))))
+
+    def observe(
+        self,
+        device: str,
+        placement: tuple[int, ...],
+        step_s: float,
+        sync_s: float,
+        gradient: tuple[float, float],
+    ) -> None:
+        """Take note of a running step; the model of the type is fitted anew where the point is a new one."""
+        if gradient != self.gradient:
+            self.gradient = gradient
+            self.version += 1
+        key = (len(placement), sum(placement), self.local_batch)
+        if key not in self.profiles[device]:
+            self.profiles[device][key] = (step_s, sync_s)
+            self.params[device] = fit(self.profiles[device])
+            self.version += 1
+
+    def batch(self, placement: tuple[int, ...], device: str) -> int:
+        """Total batch that the job runs with."""
+        replicas = sum(placement) // self.application.on[device].stages
+        return replicas * self.local_batch * (self.accumulation + 1)
+
+    def most_gpus(self) -> int:
+        """GPUs (replicas of a hybrid job) it may have next: twice what it was seen with, within its batch range."""
+        if self.job.kind in ("strong-scaling", "rigid"):
+            return self.job.gpus
+        seen = max((key[1] for profile in self.profiles.values() for key in profile), default=0)
+        limits = [self.application.limits(d) for d in self.application.on]
+        return max(min(max(2 * seen, 1), 64, lim.largest // max(lim.local_least, 1)) for lim in limits)
+
+    def goodput(self, device: str, nodes: Floats, replicas: Floats) -> Floats | None:
+        """[C] predicted goodput on a type, carried over from another type where there is no model of it yet.
+
+        T(N, A) = T(1, A) / T(1, B) * T(N, B); None while no type has a model.
+        """
+        if self.gradient is None or not self.params or device not in self.application.on:
+            return None
+        source = device if device in self.params else next(iter(self.params))
+        on, other = self.application.on[device], self.application.on[source]
+        ratio = 1.0 if source == device else on.single_samples_per_s / other.single_samples_per_s
+        if other.stages > 1 or on.stages > 1:
+            return ratio * self._hybrid(source, nodes, replicas)
+        limits = self.application.limits(source)
+        best = best_batch(self.params[source], *self.gradient, limits, nodes, replicas, self.fixed_batch)
+        return ratio * best.goodput
+
+    def _hybrid(self, device: str, nodes: Floats, replicas: Floats) -> Floats:
+        """Pipelines in data parallel: throughput from the type's table, one micro-batch size."""
+        params, stages = self.params[device], self.application.on[device].stages
+        compute = accumulation_s(params, 1) if stages == 1 else accumulation_s(params, MICROBATCHES)
+        step = compute + network_s(params, nodes, replicas)
+        total = np.asarray(replicas, float) * MICROBATCHES
+        assert self.gradient is not None
+        from scheduling.sia.goodput import efficiency
+
+        value: Floats = total / step * efficiency(total, self.application.batches[0], *self.gradient)
+        return np.where(total <= self.application.batches[-1], value, 0.0)

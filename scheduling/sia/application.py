@@ -1,0 +1,200 @@
+"""A measured application: step times by GPU type, placement and batch; progress and gradient statistics by epoch.
+
+Reads the folder of an application of the public traces (`placements-<suffix>.csv`, `scalability-<suffix>.csv`,
+`validation-<batch>.csv`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from profiling.errors import InputError
+from scheduling.sia.goodput import BatchLimits
+
+# Epochs of the full run, seconds of a checkpoint-restart, and how much slower the real cluster was than the traces.
+EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50, "gpt_pmp": 2}
+RESTART_S = {
+    "bert": 120.0,
+    "cifar10": 50.0,
+    "ncf": 15.0,
+    "imagenet": 250.0,
+    "deepspeech2": 25.0,
+    "yolov3": 80.0,
+}
+PENALTY_S = {"bert": 120.0, "cifar10": 30.0, "imagenet": 250.0, "deepspeech2": 25.0, "yolov3": 45.0}
+CALIBRATION = {"cifar10": 1.8, "imagenet": 1.2, "yolov3": 1.2, "bert": 1.2, "deepspeech2": 1.2, "ncf": 1.5}
+# Device types of the catalogue and the suffix of their files.
+SUFFIX = {"t4": "aws", "rtx-2080-ti": "rtx", "a100": "dgx-ext", "quadro-rtx-6000": "quad"}
+# Stages of a pipeline replica of a hybrid-parallel job, by type; micro-batches per replica and step.
+STAGES = {"gpt_pmp": {"rtx-2080-ti": 8, "a100": 2}}
+MICROBATCHES = 48
+
+
+class Measured:
+    """Step times of one application on one GPU type."""
+
+    def __init__(self, folder: Path, device: str) -> None:
+        import pandas as pd
+
+        self.device = device
+        self.stages = STAGES.get(folder.name, {}).get(device, 1)
+        path = folder / f"placements-{SUFFIX[device]}.csv"
+        try:
+            frame = pd.read_csv(path, dtype={"placement": str})
+            more = pd.read_csv(folder / f"scalability-{SUFFIX[device]}.csv")
+        except FileNotFoundError as error:
+            raise InputError(
+                f"{folder.name} has no step times for {device}", expected=str(path.name), got=str(error)
+            ) from None
+        frame["num_nodes"] = frame.placement.str.len()
+        frame["num_replicas"] = frame.placement.map(lambda p: sum(map(int, p)))
+        self.frame, self.more = frame, more
+        self.local_least, self.local_largest = int(frame.local_bsz.min()), int(frame.local_bsz.max())
+        if folder.name == "deepspeech2" and device == "rtx-2080-ti":
+            self.local_largest = 57  # larger ones do not fit its 11 GB
+        self._curves = {
+            name: (g.local_bsz.to_numpy(float), g.step_time.to_numpy(float), g.sync_time.to_numpy(float))
+            for name, g in frame.sort_values("local_bsz").groupby("placement")
+        }
+        self._most_of_replicas = frame.groupby("num_replicas").local_bsz.max().to_dict()
+        self._memo: dict[tuple[tuple[int, ...], int], tuple[float, float]] = {}
+
+    @cached_property
+    def single_samples_per_s(self) -> float:
+        """Samples per second at the smallest number of GPUs: what ratios between types are made of."""
+        rows = self.frame[self.frame.num_replicas == self.stages]
+        return float(rows.local_bsz.max() / rows.step_time.max())
+
+    @cached_property
+    def _interpolator(self) -> Any:
+        from scipy.interpolate import LinearNDInterpolator
+
+        keys = ["num_nodes", "num_replicas", "local_bsz"]
+        both = np.vstack(
+            [
+                self.frame.groupby(keys, as_index=False)[["step_time", "sync_time"]].mean().to_numpy(float),
+                self.more[[*keys, "step_time", "sync_time"]].to_numpy(float),
+            ]
+        )
+        return LinearNDInterpolator(both[:, :3], both[:, 3:])
+
+    def times_s(self, placement: tuple[int, ...], local_batch: int) -> tuple[float, float]:
+        """Step and exposed synchronisation seconds for GPUs per node `placement`, linear between measured batches."""
+        key = (placement, local_batch)
+        if key not in self._memo:
+            self._memo[key] = self._times_s(placement, local_batch)
+        return self._memo[key]
+
+    def _times_s(self, placement: tuple[int, ...], local_batch: int) -> tuple[float, float]:
+        curve = self._curves.get(_name(placement))
+        if self.stages > 1:
+            if curve is None:
+                raise InputError(f"no step time of a pipeline on {self.device}", got=str(placement))
+            forward = float(np.interp(1, curve[0], curve[1]))
+            compute = 3.0 * (self.stages - 1 + MICROBATCHES) * forward
+            return compute + float(np.interp(1, curve[0], curve[2])), float(np.interp(1, curve[0], curve[2]))
+        if curve is not None:
+            return float(np.interp(local_batch, curve[0], curve[1])), float(
+                np.interp(local_batch, curve[0], curve[2])
+            )
+        step, sync = self._interpolator([[min(len(placement), 16), sum(placement), local_batch]])[0]
+        if not np.isfinite(step):
+            raise InputError(
+                f"no step time on {self.device}",
+                expected="a measured range",
+                got=f"{placement}, {local_batch}",
+            )
+        return float(step), float(sync)
+
+    def largest_batch(self, placement: tuple[int, ...]) -> int:
+        """Most samples per GPU that were measured for this placement."""
+        curve = self._curves.get(_name(placement))
+        if curve is not None:
+            return int(curve[0].max())
+        wide = self.more[(self.more.num_nodes >= len(placement)) & (self.more.num_replicas >= sum(placement))]
+        return int(wide.local_bsz.max()) if len(wide) else self.local_largest
+
+    def largest_of_replicas(self, replicas: int) -> int | None:
+        """Most samples per GPU that were measured with so many GPUs."""
+        found = self._most_of_replicas.get(replicas)
+        return None if found is None else int(found)
+
+
+class Application:
+    """One application with its types."""
+
+    def __init__(self, folder: Path, devices: Mapping[str, Measured]) -> None:
+        import pandas as pd
+
+        self.name = folder.name
+        self.on = dict(devices)
+        tables = {int(p.stem.split("-")[1]): pd.read_csv(p) for p in folder.glob("validation-*.csv")}
+        if not tables:
+            raise InputError(f"{folder} has no validation-<batch>.csv", expected="progress by epoch")
+        self.batches = sorted(tables)
+        frames = [tables[b] for b in self.batches]
+        self.max_epochs = EPOCHS.get(self.name, min(len(f) for f in frames))
+        rows = min(len(f) for f in frames)
+        self._progress = np.min([f.progress.to_numpy(float)[:rows] for f in frames], axis=0)
+        self._sqr = np.array([f.grad_sqr.to_numpy(float)[:rows] for f in frames])
+        self._var = np.array([f.grad_var.to_numpy(float)[:rows] for f in frames])
+
+    @property
+    def restart_s(self) -> float:
+        return RESTART_S.get(self.name, 30.0)
+
+    @property
+    def penalty_s(self) -> float:
+        """Restart cost as the policy counts it."""
+        return PENALTY_S.get(self.name, 30.0)
+
+    def limits(self, device: str) -> BatchLimits:
+        on = self.on[device]
+        return BatchLimits(self.batches[0], self.batches[-1], on.local_least, on.local_largest)
+
+    def progress(self, epoch: int) -> float:
+        """Progress (steps of the initial batch) after so many epochs."""
+        return 0.0 if epoch == 0 else float(self._progress[epoch - 1])
+
+    def gradient(self, batch: int, epoch: int) -> tuple[float, float]:
+        """Squared norm and variance of the gradient in an epoch, linear between measured batches."""
+        epoch = min(epoch, self._sqr.shape[1] - 1)
+        where = min(max(batch, self.batches[0]), self.batches[-1])
+        return (
+            float(np.interp(where, self.batches, self._sqr[:, epoch])),
+            float(np.interp(where, self.batches, self._var[:, epoch])),
+        )
+
+
+def load_applications(folder: Path, devices: list[str]) -> dict[str, Application]:
+    """Every application of a `traces` folder on those of `devices` for which there are measurements.
+
+    Raises:
+        InputError: the folder is not one.
+    """
+    if not folder.is_dir():
+        raise InputError(f"no folder {folder}", expected="the traces of a clone of upstream")
+    found = {}
+    for path in sorted(p for p in folder.iterdir() if p.is_dir()):
+        on = {
+            d: Measured(path, d)
+            for d in devices
+            if d in SUFFIX and (path / f"placements-{SUFFIX[d]}.csv").exists()
+        }
+        if on:
+            found[path.name] = Application(path, on)
+    if not found:
+        raise InputError(
+            f"{folder} has no application for {', '.join(devices)}", expected="placements-<type>.csv"
+        )
+    return found
+
+
+def _name(placement: tuple[int, ...]) -> str:
+    """Placements are stored as their lexicographically smallest rotation."""
+    return "".join(map(str, min(placement[i:] + placement[:i] for i in range(len(placement)))))

@@ -1,0 +1,96 @@
+"""Configurations (nodes, GPUs, type) and where they go (Sia, section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from scheduling.simulator.job import JobState
+from scheduling.simulator.state import SchedulingSnapshot
+
+
+class Configuration(NamedTuple):
+    """`gpus` GPUs of type number `kind` on `nodes` nodes."""
+
+    nodes: int
+    gpus: int
+    kind: int
+
+
+def configurations(nodes: Sequence[int], per_node: Sequence[int], largest: int = 64) -> list[Configuration]:
+    """Per type: 1, 2, 4, ..., R GPUs of one node, and 2 ... N whole nodes.
+
+    Args:
+        nodes: nodes of each type; per_node: GPUs per node.
+        largest: no configuration has more GPUs than this.
+    """
+    found: list[Configuration] = []
+    for kind, (count, size) in enumerate(zip(nodes, per_node, strict=True)):
+        gpus = 1
+        while gpus < size:
+            found.append(Configuration(1, gpus, kind))
+            gpus *= 2
+        found.extend(Configuration(n, n * size, kind) for n in range(1, count + 1))
+    return [c for c in found if c.gpus <= largest]
+
+
+def place_configurations(
+    snapshot: SchedulingSnapshot, chosen: Mapping[int, tuple[JobState, Configuration]]
+) -> dict[int, tuple[int, ...]]:
+    """GPUs for each chosen job, by job number.
+
+    A job whose configuration is what it has stays where it is. A part of a node is not split, several nodes are whole
+    ones. Where the free GPUs are too scattered everything on the type is packed anew, largest first.
+    """
+    result: dict[int, tuple[int, ...]] = {}
+    for kind in range(len(snapshot.types)):
+        jobs = [(job, config) for job, config in chosen.values() if config.kind == kind]
+        stay = {j.number: j.gpus for j, c in jobs if _has(snapshot, j, c)}
+        rest = [(j, c) for j, c in jobs if j.number not in stay]
+        placed = _pack(snapshot, kind, rest, {g for gpus in stay.values() for g in gpus})
+        if len(placed) < len(rest):
+            fixed = {j.number: j.gpus for j, _ in jobs if j.number in stay and j.resume_s > snapshot.now_s}
+            again = [(j, c) for j, c in jobs if j.number not in fixed]
+            anew = _pack(snapshot, kind, again, {g for gpus in fixed.values() for g in gpus})
+            if len(anew) + len(fixed) > len(placed) + len(stay):
+                stay, placed = fixed, anew
+        result.update(stay)
+        result.update(placed)
+    return result
+
+
+def _has(snapshot: SchedulingSnapshot, job: JobState, config: Configuration) -> bool:
+    if len(job.gpus) != config.gpus or not job.gpus or snapshot.type_of[job.gpus[0]] != config.kind:
+        return False
+    return len({int(snapshot.node_of[g]) for g in job.gpus}) == config.nodes
+
+
+def _pack(
+    snapshot: SchedulingSnapshot, kind: int, jobs: Sequence[tuple[JobState, Configuration]], taken: set[int]
+) -> dict[int, tuple[int, ...]]:
+    room = {
+        int(n): [g for g in snapshot.node_gpus[n] if g not in taken]
+        for n in snapshot.nodes_of_type[kind].tolist()
+    }
+    size = max(len(snapshot.node_gpus[n]) for n in room)
+    placed: dict[int, tuple[int, ...]] = {}
+    for job, config in sorted(jobs, key=lambda p: (-p[1].gpus, p[0].number)):
+        need, chosen = config.gpus, []
+        plan: list[tuple[int, int]] = []
+        if need >= size:
+            whole = [n for n, free in room.items() if len(free) == len(snapshot.node_gpus[n]) == size]
+            if len(whole) < need // size:
+                continue
+            plan = [(n, size) for n in whole[: need // size]]
+            need -= size * (need // size)
+        if need:
+            used = {n for n, _ in plan}
+            nodes = [n for n, free in room.items() if len(free) >= need and n not in used]
+            if not nodes:
+                continue
+            plan.append((min(nodes, key=lambda n: (len(room[n]), n)), need))
+        for node, count in plan:
+            chosen.extend(room[node][:count])
+            del room[node][:count]
+        placed[job.number] = tuple(chosen)
+    return placed

@@ -1,0 +1,73 @@
+"""Goodput: throughput times statistical efficiency, and the batch that maximises it (Pollux, section 3)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from predictor.types import Floats
+from scheduling.sets import Ints
+from scheduling.sia.throughput import ThroughputParams, step_s
+
+
+class BatchLimits(NamedTuple):
+    """Batch sizes of an application on one GPU type: totals, and samples per GPU and pass."""
+
+    initial: int
+    largest: int
+    local_least: int
+    local_largest: int
+
+
+class Best(NamedTuple):
+    """[C] best goodput (samples per second, efficiency applied), samples per GPU and pass, further passes."""
+
+    goodput: Floats
+    local_batch: Ints
+    accumulation: Ints
+
+
+def efficiency(batch: Any, initial: int, sqr: float, var: float) -> Any:
+    """Progress per sample relative to the initial batch: gain / scale, from the gradient's squared norm and variance."""
+    scale = batch / initial
+    below = var / scale + sqr
+    gain = np.where(below > 0, (var + sqr) / np.where(below > 0, below, 1.0), 1.0)
+    return gain / scale
+
+
+def best_batch(
+    params: ThroughputParams,
+    sqr: float,
+    var: float,
+    limits: BatchLimits,
+    nodes: Any,
+    replicas: Any,
+    fixed: int | None = None,
+) -> Best:
+    """Search 50 totals on a geometric grid (or one `fixed` total) for each of C configurations.
+
+    Args:
+        nodes, replicas: [C].
+    """
+    nodes = np.atleast_1d(np.asarray(nodes, float))
+    replicas = np.atleast_1d(np.asarray(replicas, float))
+    if fixed is None:
+        least = np.minimum(np.maximum(limits.initial, limits.local_least * replicas), limits.largest)
+        total = np.geomspace(least, limits.largest, 50)
+    else:
+        total = np.full((1, len(replicas)), float(fixed))
+    local = total / replicas
+    passes = np.ceil(local / limits.local_largest - 1e-8) - 1
+    # One small batch gives no variance of the gradient, so a single GPU accumulates at least once.
+    passes = np.where(
+        (replicas == 1) & (local > limits.initial + 1e-8), np.maximum(passes, 1), passes
+    ).astype(int)
+    batch = np.ceil(local / (passes + 1) - 1e-8).astype(int)
+    total = replicas * batch * (passes + 1)
+    value = (
+        total / step_s(params, nodes, replicas, batch, passes) * efficiency(total, limits.initial, sqr, var)
+    )
+    value = np.where((batch >= limits.local_least) & (batch <= limits.local_largest), value, 0.0)
+    best = value.argmax(axis=0), np.arange(len(replicas))
+    return Best(value[best], batch[best], passes[best])

@@ -1,0 +1,75 @@
+"""Sia's objective (section 3.3): normalised goodput, restart factor, power, penalties; as one utility to maximise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.types import Floats
+from profiling.errors import InputError
+from scheduling.sets import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class SiaConfig:
+    """Settings of Sia.
+
+    Attributes:
+        p: fairness power; negative favours jobs that have little. The published runs: -0.5; the paper's default: 0.5.
+        lambda_n: price of leaving a job out; above the least gain, 1.
+        lambda_a: price of changing an allocation.
+        clip: largest normalised goodput.
+        largest: no configuration has more GPUs.
+        gap: relative gap at which the solver may stop.
+        tables: whether rows that are equal are solved as one (the objective does not change).
+    """
+
+    p: float = -0.5
+    lambda_n: float = 1.1
+    lambda_a: float = 0.01
+    clip: float = 3000.0
+    largest: int = 64
+    gap: float = 1e-4
+
+    def __post_init__(self) -> None:
+        if self.p == 0 or not -10 <= self.p <= 10:
+            raise InputError(
+                "p is out of range", expected="a number from -10 to 10 that is not 0", got=self.p
+            )
+        if not self.lambda_n >= 1:
+            raise InputError("lambda_n is out of range", expected="a number from 1", got=self.lambda_n)
+
+
+def restart_factor(age_s: float, restarts: int, cost_s: float) -> float:
+    """(T - N S) / (T + S) within [0.01, 1]; 1 while the job is younger than one restart."""
+    if age_s < cost_s:
+        return 1.0
+    return float(min(max((age_s - restarts * cost_s) / (age_s + cost_s), 0.01), 1.0))
+
+
+def utilities(goodput: Floats, least: Floats, factor: Floats, current: Ints, config: SiaConfig) -> Floats:
+    """What each configuration is worth to the sum that is maximised; negative infinity where it is not possible.
+
+    Args:
+        goodput: [J, C], NaN where a configuration is not possible.
+        least: [J] what the row's smallest becomes (1, or the least number of GPUs a job runs on).
+        factor: [J] restart factor of any configuration but the present.
+        current: [J] present configuration or -1.
+    """
+    possible = goodput > 0
+    smallest = np.where(possible, goodput, np.inf).min(axis=1, initial=np.inf, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        row = np.minimum(
+            goodput / np.where(np.isfinite(smallest), smallest, 1.0) * least[:, None], config.clip
+        )
+    jobs = np.arange(len(goodput))
+    held = current >= 0
+    other = np.zeros(goodput.shape, bool)
+    other[held] = True
+    other[jobs[held], current[held]] = False
+    row = np.where(other, row * factor[:, None], row)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        power = row**config.p
+    worth = power + config.lambda_n if config.p > 0 else config.lambda_n - power
+    return np.where(possible, worth - np.where(other, config.lambda_a, 0.0), -np.inf)

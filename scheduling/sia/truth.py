@@ -1,0 +1,76 @@
+"""Ground truth of measured applications: progress per second by allocation, batch and epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from profiling.errors import InputError
+from scheduling.sia.agent import Agent
+from scheduling.sia.application import CALIBRATION, Application
+from scheduling.simulator.job import Job, JobState
+from scheduling.simulator.state import SchedulingSnapshot
+from scheduling.simulator.truth import Segment
+
+
+class GoodputTruth:
+    """Step times interpolated from the traces, efficiency from the recorded gradient statistics.
+
+    Iterations of such a job are progress: steps of the initial batch.
+
+    Args:
+        applications: by name.
+        calibration: whether the slow-downs by model against the physical cluster apply.
+        colocation: slowdown of a job by those that share its GPUs (step beyond the published system); none: 1.
+    """
+
+    def __init__(self, applications: Mapping[str, Application], calibration: bool = True) -> None:
+        self.applications = applications
+        self.calibration = calibration
+
+    def agent(self, job: Job) -> Agent:
+        """The agent of `job`. Raises `InputError` for an application that was not measured."""
+        if job.application not in self.applications:
+            raise InputError(
+                f"application of job {job.id} was not measured",
+                expected="one of " + ", ".join(self.applications),
+                got=job.application,
+            )
+        return Agent(job, self.applications[job.application])
+
+    def segment(self, job: JobState, snapshot: SchedulingSnapshot) -> Segment:
+        agent, device = job.agent, snapshot.devices[job.gpus[0]]
+        placement = node_counts(job, snapshot)
+        app = agent.application
+        agent.tune(device, placement)
+        batch = agent.batch(placement, device)
+        sqr, var = app.gradient(batch, agent.epoch)
+        on = app.on[device]
+        step, sync = on.times_s(placement, agent.local_batch)
+        agent.observe(device, placement, step, sync, (sqr, var))
+        scale = batch / app.batches[0]
+        gain = (var + sqr) / (var / scale + sqr)
+        total = step + (step - sync) * (agent.accumulation if on.stages == 1 else 0)
+        rate = gain / total
+        if self.calibration:
+            rate /= CALIBRATION.get(app.name, 1.0)
+        return Segment(rate, max(job.job.iterations - app.progress(agent.epoch + 1), 0.0))
+
+    def boundary(self, job: JobState, snapshot: SchedulingSnapshot) -> bool:
+        """An epoch is done."""
+        job.agent.epoch += 1
+        return bool(job.agent.epoch >= job.agent.application.max_epochs)
+
+    def fits(self, members: Sequence[JobState], gpu: int, snapshot: SchedulingSnapshot) -> bool:
+        return len(members) == 1
+
+    def restart_s(self, job: JobState, first: bool) -> float:
+        return float(job.agent.application.restart_s)
+
+
+def node_counts(job: JobState, snapshot: SchedulingSnapshot) -> tuple[int, ...]:
+    """GPUs of `job` per node, in the order of its GPUs."""
+    counts: dict[int, int] = {}
+    for gpu in job.gpus:
+        node = int(snapshot.node_of[gpu])
+        counts[node] = counts.get(node, 0) + 1
+    return tuple(counts.values())
