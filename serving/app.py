@@ -13,13 +13,23 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from fastapi import FastAPI
 
 from serving import openapi, problems
-from serving.api import devices, health, place, predict, workloads
+from serving.api import cluster, devices, health, models, observations, place, placements, predict, workloads
 from serving.config import ServiceConfig
 from serving.middleware import Door
 from serving.model_source import ModelSource
 from serving.service import Service
 
-_GROUPS: tuple[Any, ...] = (health, predict, place, workloads, devices)
+_GROUPS: tuple[Any, ...] = (
+    health,
+    predict,
+    place,
+    placements,
+    observations,
+    cluster,
+    workloads,
+    devices,
+    models,
+)
 _DESCRIPTION = """\
 Predicts how deep-learning jobs share a GPU, and places them by it.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -100,7 +101,7 @@ def _shape_error(message: str, raw: bytes) -> InputError:
             got = msgspec.json.decode(raw)
             for key, index in _PATH.findall(path.removeprefix("$")):
                 got = got[key] if key else got[int(index)]
-        except (LookupError, TypeError, ValueError, msgspec.DecodeError):
+        except (LookupError, TypeError, ValueError, RecursionError, msgspec.DecodeError):
             got = None
         else:
             got = repr(got)[:80]
@@ -125,6 +126,32 @@ def tagged(request: Request, value: Any, tag: str) -> Response:
     """`value` with its ETag, or 304 where the caller has it."""
     headers = {"ETag": tag, "Cache-Control": "no-cache"}
     return Response(None, 304, headers) if not_modified(request, tag) else answer(value, headers=headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """A key of one caller for one address, and what it was used for."""
+
+    key: str
+    fingerprint: str
+
+    @classmethod
+    def of(cls, caller: str, path: str, key: str | None, body: bytes) -> Once | None:
+        """From the header; None where there is none. Raises `InputError` for one that is empty or too long."""
+        if key is None:
+            return None
+        if not 1 <= len(key) <= 200:
+            raise InputError(
+                "Idempotency-Key is not usable", expected="1 to 200 characters", got=f"{len(key)} characters"
+            )
+        scoped = hashlib.sha256(repr((caller, path, key)).encode()).hexdigest()
+        return cls(scoped, hashlib.sha256(body).hexdigest())
+
+
+async def once_of(request: Request) -> Once | None:
+    """The request's `Idempotency-Key`, tied to its caller, address and body."""
+    caller = request.scope["state"]["caller"].name
+    return Once.of(caller, request.url.path, request.headers.get("idempotency-key"), await request.body())
 
 
 def if_match(request: Request) -> int | None:

@@ -196,6 +196,129 @@ class Page(Struct):
         return Page(items[:limit], key(items[limit - 1]) if len(items) > limit else None)
 
 
+class PlacementBody(Struct, forbid_unknown_fields=True):
+    """A job to be placed on the stored cluster."""
+
+    job: JobLike
+    job_id: Annotated[str, Meta(max_length=200)] = ""
+    iterations: Positive | None = None
+    objective: Objective = "jct"
+    max_slowdown: Annotated[float, Meta(ge=1, le=1e6)] = 2.0
+
+
+class ProgressBody(Struct, forbid_unknown_fields=True):
+    """How far a placed job is."""
+
+    iterations_left: Annotated[float, Meta(ge=0, le=1e18)]
+
+
+class PlacementEntry(Struct):
+    """A decision and what became of it; `expires_at` is when an unconfirmed one frees its GPU."""
+
+    id: str
+    sequence: int
+    job: str
+    job_id: str
+    iterations: float | None
+    state: Literal["waiting", "decided", "confirmed", "ended", "expired"]
+    node: str | None
+    gpu: str | None
+    decision: DecisionAnswer
+    model_version: str
+    cluster_version: int
+    created_at: float
+    updated_at: float
+    expires_at: float | None
+
+
+class PlacementPage(Struct):
+    items: list[PlacementEntry]
+    next: str | None
+
+
+class ObservationBody(Struct, forbid_unknown_fields=True):
+    """A measured step time: of job number `member` of the set `of`."""
+
+    of: SetBody
+    step_time_s: Annotated[float, Meta(gt=0, le=1e9)]
+    member: Annotated[int, Meta(ge=0, le=1024)] = 0
+    observed_at: Annotated[float, Meta(ge=0, le=1e11)] | None = None
+    placement_id: Annotated[str, Meta(max_length=32)] | None = None
+
+
+class ObservationsBody(Struct, forbid_unknown_fields=True):
+    observations: Annotated[list[ObservationBody], Meta(min_length=1)]
+
+
+class ObservationEntry(Struct):
+    """What was observed beside what was predicted. `error_ratio` is |predicted - observed| / observed."""
+
+    id: int
+    device: str
+    sharing: Sharing
+    jobs: list[str]
+    member: int
+    step_time_s: float
+    predicted_step_time_s: Quantity
+    error_ratio: float
+    covered: bool
+    model_version: str
+    observed_at: float
+    placement_id: str | None
+
+
+class ObservationsAnswer(Struct):
+    observations: list[ObservationEntry]
+
+
+class ObservationPage(Struct):
+    items: list[ObservationEntry]
+    next: str | None
+
+
+class ServingModel(Struct):
+    version: str
+    tag: str
+    since: float
+
+
+class ModelState(Struct):
+    """Which version serves; null where none does."""
+
+    serving: ServingModel | None
+    source: str
+    last_error: str | None
+
+
+class ModelEvent(Struct):
+    id: int
+    version: str
+    event: Literal["loaded", "refused", "failed"]
+    detail: str
+    at: float
+
+
+class ModelEventPage(Struct):
+    items: list[ModelEvent]
+    next: str | None
+
+
+class ClusterAnswer(Struct):
+    """The stored cluster and its version, which is also its ETag."""
+
+    version: int
+    cluster: ClusterBody
+
+
+class NodeAnswer(Struct):
+    version: int
+    node: NodeBody
+
+
+class VersionAnswer(Struct):
+    version: int
+
+
 class WorkloadPage(Struct):
     items: list[WorkloadEntry]
     next: str | None

@@ -49,10 +49,12 @@ class Service:
 
     async def start(self) -> None:
         self.life.start()
+        self._maintenance = asyncio.create_task(self._maintain())
         log.info("service starts", model=self.config.model, tokens=self.config.tokens_required)
 
     async def stop(self) -> None:
         self.draining = True
+        self._maintenance.cancel()
         await self.life.stop()
         self.batcher.close()
         self._store_pool.shutdown(wait=True)
@@ -65,6 +67,17 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(
             self._store_pool, partial(function, *arguments, **named)
         )
+
+    async def _maintain(self) -> None:
+        """Free what nobody confirmed, forget old keys; now and then, in every process."""
+        from serving.handlers.upkeep import upkeep
+
+        while True:
+            try:
+                await self.stored(upkeep, self)
+            except CotenantError as error:
+                log.warning("upkeep failed", error=error.message)
+            await asyncio.sleep(min(self.config.reservation_s / 4, 15.0))
 
     async def check_ready(self) -> None:
         """Raises `UnavailableError` where the service should get no requests."""

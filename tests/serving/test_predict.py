@@ -63,11 +63,11 @@ def test_bad_input(client: TestClient, body: object, status: int, words: str) ->
     assert words in problem(client.post("/v1/predict", json=body), status)["detail"]
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b'{"device": NaN}', b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize("raw", [b"", b"{", b'{"device": NaN}', b"\xff\xfe"])
 def test_no_json(client: TestClient, raw: bytes) -> None:
     response = client.post("/v1/predict", content=raw, headers={"content-type": "application/json"})
-    assert response.status_code in (400, 413)
-    problem(response, response.status_code)
+    assert response.status_code == 400
+    problem(response, 400)
 
 
 def test_other_media_type(client: TestClient) -> None:
@@ -91,3 +91,8 @@ def test_batch_names_the_bad_set(client: TestClient) -> None:
 
 def test_batch_over_the_limit(client: TestClient) -> None:
     problem(client.post("/v1/predict/batch", json={"sets": [PAIR] * 10_001}), 413)
+
+
+def test_deeply_nested(client: TestClient) -> None:
+    for raw in (b"[" * 100_000, b'{"device": ' + b"[" * 100_000):
+        problem(client.post("/v1/predict", content=raw, headers={"content-type": "application/json"}), 422)

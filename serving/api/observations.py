@@ -1,0 +1,52 @@
+"""Feedback: observed step times, and how far predictions were off."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from serving.handlers import observations as handler
+from serving.http import answer, once_of, read_body
+from serving.openapi import header, operation
+from serving.schemas import ObservationPage, ObservationsAnswer, ObservationsBody, Page
+from serving.service import Service
+
+_KEY = [header("Idempotency-Key", "Repeats of the request with this key are done once", {"type": "string", "minLength": 1, "maxLength": 200})]  # fmt: skip
+_EXAMPLE = {
+    "observations": [
+        {
+            "of": {"device": "v100", "jobs": ["resnet18-cifar:batch_size=64", "lstm-wikitext2"]},
+            "member": 0,
+            "step_time_s": 0.041,
+        }
+    ]
+}
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/v1/observations", tags=["observations"])
+
+    @router.post(
+        "",
+        summary="Report observed step times",
+        **operation(
+            body=ObservationsBody, answer=ObservationsAnswer, status=201, examples={"one": _EXAMPLE}, errors=(404,),
+            parameters=_KEY,
+        ),
+    )  # fmt: skip
+    async def record(request: Request) -> Response:
+        body = await read_body(request, ObservationsBody)
+        status, result = await handler.record(service, body, await once_of(request))
+        return answer(result, status)
+
+    @router.get("", summary="Observations, newest first", **operation(answer=ObservationPage))
+    async def listing(
+        request: Request,
+        after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    ) -> Response:
+        items = await service.stored(handler.list_observations, service, after, limit + 1)
+        return answer(Page.of(items, limit, lambda entry: str(entry["id"])))
+
+    return router

@@ -1,0 +1,91 @@
+"""Placements on the stored cluster: decide and reserve, confirm, end."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+
+from serving.handlers import placements as handler
+from serving.http import answer, etag, once_of, read_body, tagged
+from serving.openapi import header, operation
+from serving.schemas import Page, PlacementBody, PlacementEntry, PlacementPage, ProgressBody
+from serving.service import Service
+
+State = Literal["waiting", "decided", "confirmed", "ended", "expired"]
+_KEY = [header("Idempotency-Key", "Repeats of the request with this key are done once", {"type": "string", "minLength": 1, "maxLength": 200})]  # fmt: skip
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/v1/placements", tags=["placements"])
+
+    @router.post(
+        "",
+        summary="Choose a GPU of the stored cluster and reserve it",
+        description="A decision that is not confirmed in time expires and frees its GPU.",
+        **operation(
+            body=PlacementBody,
+            answer=PlacementEntry,
+            status=201,
+            examples={
+                "one job": {"job": "resnet18-cifar:batch_size=64", "job_id": "train-7", "iterations": 10000}
+            },
+            errors=(404, 409),
+            parameters=_KEY,
+        ),
+    )
+    async def decide(request: Request) -> Response:
+        body = await read_body(request, PlacementBody)
+        status, entry = await handler.decide(service, body, await once_of(request))
+        return answer(entry, status, {"Location": f"/v1/placements/{entry['id']}"})
+
+    @router.get("", summary="Placements, newest first", **operation(answer=PlacementPage))
+    async def listing(
+        request: Request,
+        state: Annotated[State | None, Query()] = None,
+        after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    ) -> Response:
+        items = await service.stored(handler.list_placements, service, state, after, limit + 1)
+        return answer(Page.of(items, limit, lambda entry: str(entry["sequence"])))
+
+    @router.get(
+        "/{key}",
+        summary="One placement",
+        **operation(answer=PlacementEntry, also={304: "Not changed"}, errors=(404,)),
+    )
+    async def one(request: Request, key: str) -> Response:
+        entry = await service.stored(handler.get_placement, service, key)
+        return tagged(request, entry, etag(entry["id"], entry["state"], entry["updated_at"]))
+
+    @router.post(
+        "/{key}/confirm",
+        summary="The job started there",
+        **operation(answer=PlacementEntry, errors=(404, 409)),
+    )
+    async def confirm(request: Request, key: str) -> Response:
+        return answer(await service.stored(handler.change, service, key, "confirmed"))
+
+    @router.post(
+        "/{key}/end",
+        summary="The job left, or will not come",
+        **operation(answer=PlacementEntry, errors=(404, 409)),
+    )
+    async def end(request: Request, key: str) -> Response:
+        return answer(await service.stored(handler.change, service, key, "ended"))
+
+    @router.post(
+        "/{key}/progress",
+        summary="How many iterations are left",
+        **operation(
+            body=ProgressBody,
+            answer=PlacementEntry,
+            examples={"half way": {"iterations_left": 5000}},
+            errors=(404, 409),
+        ),
+    )
+    async def progress(request: Request, key: str) -> Response:
+        body = await read_body(request, ProgressBody)
+        return answer(await service.stored(handler.progress, service, key, body.iterations_left))
+
+    return router

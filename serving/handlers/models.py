@@ -1,0 +1,40 @@
+"""Which model serves, and what happened to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import select
+
+from serving.service import Service
+from serving.store.tables import ModelEventRow
+
+
+def state(service: Service) -> dict[str, Any]:
+    """The version that serves (null where none does), where it came from, and the last failure to replace it."""
+    serving = service.life.serving
+    return {
+        "serving": None
+        if serving is None
+        else {"version": serving.version, "tag": serving.tag, "since": serving.since},
+        "source": service.config.model,
+        "last_error": service.life.last_error,
+    }
+
+
+async def reload(service: Service) -> dict[str, Any]:
+    """Look at the source now. Raises `UnavailableError` where the model there was refused; the old one stays."""
+    await service.life.reload(force=True)
+    return state(service)
+
+
+def events(service: Service, after: int, limit: int) -> list[dict[str, Any]]:
+    """Loads, refusals and failures, newest first."""
+    query = select(ModelEventRow).order_by(ModelEventRow.id.desc()).limit(limit)
+    if after:
+        query = query.where(ModelEventRow.id < after)
+    with service.store.read() as session:
+        return [
+            {"id": row.id, "version": row.version, "event": row.event, "detail": row.detail, "at": row.at}
+            for row in session.scalars(query)
+        ]

@@ -1,0 +1,140 @@
+"""Feedback: what was observed, beside what the serving model predicts for it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sqlalchemy import func, select
+
+from predictor.types import Prediction
+from profiling.errors import ConflictError, InputError, LimitError, UnknownNameError
+from serving.handlers.idempotency import remember, replay
+from serving.handlers.jobs import admit_sets
+from serving.http import Once
+from serving.schemas import ObservationBody, ObservationsBody, set_of
+from serving.service import Service
+from serving.store.tables import ObservationRow, PlacementRow
+
+
+async def record(service: Service, body: ObservationsBody, once: Once | None) -> tuple[int, dict[str, Any]]:
+    """Predict each observed set, store both numbers, and count the error. Returns status and answer.
+
+    Raises:
+        InputError: `member` names no job of its set. UnknownNameError: a device, model or placement is not known.
+    """
+    if len(body.observations) > service.config.batch_sets:
+        raise LimitError(
+            "too many observations",
+            expected=f"at most {service.config.batch_sets}",
+            got=len(body.observations),
+        )
+    sets = [set_of(o.of, service.config.set_jobs) for o in body.observations]
+    for index, one in enumerate(body.observations):
+        if one.member >= len(one.of.jobs):
+            raise InputError(
+                f"observations[{index}].member names no job",
+                expected=f"0 to {len(one.of.jobs) - 1}",
+                got=one.member,
+            )
+    await admit_sets(service, sets)
+    predictions = await service.batcher.predict_many(sets)
+    try:
+        status, answer, new = await service.stored(_keep, service, body, predictions, once)
+    except ConflictError:
+        raise UnknownNameError("a placement is not known", expected="an id of /v1/placements") from None
+    if new:
+        for entry in answer["observations"]:
+            service.metrics.error_ratio.observe(entry["error_ratio"])
+            service.metrics.observations.labels(str(entry["covered"]).lower()).inc()
+    return status, answer
+
+
+def _keep(
+    service: Service, body: ObservationsBody, predictions: list[Prediction], once: Once | None
+) -> tuple[int, dict[str, Any], bool]:
+    with service.store.write() as session:
+        given = replay(session, once)
+        if given is not None:
+            return (*given, False)
+        for index, one in enumerate(body.observations):
+            if one.placement_id is not None and session.get(PlacementRow, one.placement_id) is None:
+                raise UnknownNameError(
+                    f"observations[{index}]: placement is not known", expected="an id of /v1/placements",
+                    got=repr(one.placement_id),
+                )  # fmt: skip
+        rows = [_row_of(o, p) for o, p in zip(body.observations, predictions, strict=True)]
+        session.add_all(rows)
+        session.flush()
+        answer = {"observations": [entry_of(row) for row in rows]}
+        remember(session, once, 201, answer)
+        return 201, answer, True
+
+
+def _row_of(one: ObservationBody, prediction: Prediction) -> ObservationRow:
+    predicted = prediction.members[one.member].step_time_s
+    return ObservationRow(
+        device=prediction.device,
+        sharing=prediction.sharing,
+        jobs=[m.job for m in prediction.members],
+        member=one.member,
+        step_time_s=one.step_time_s,
+        predicted_step_time_s=predicted.value,
+        predicted_lower_s=predicted.lower,
+        predicted_upper_s=predicted.upper,
+        error_ratio=abs(predicted.value - one.step_time_s) / one.step_time_s,
+        model_version=prediction.model_version,
+        observed_at=one.observed_at if one.observed_at is not None else time.time(),
+        placement_id=one.placement_id,
+    )
+
+
+def list_observations(service: Service, after: int, limit: int) -> list[dict[str, Any]]:
+    """Entries, newest first; `after` is the id that the last page ended with."""
+    query = select(ObservationRow).order_by(ObservationRow.id.desc()).limit(limit)
+    if after:
+        query = query.where(ObservationRow.id < after)
+    with service.store.read() as session:
+        return [entry_of(row) for row in session.scalars(query)]
+
+
+def error_by_day(service: Service, days: int = 30) -> list[dict[str, Any]]:
+    """Mean error and coverage per day and model version, oldest first."""
+    day = func.floor(ObservationRow.observed_at / 86400)
+    covered = ObservationRow.step_time_s.between(
+        ObservationRow.predicted_lower_s, ObservationRow.predicted_upper_s
+    )
+    query = (
+        select(day, ObservationRow.model_version, func.count(), func.avg(ObservationRow.error_ratio),
+               func.sum(func.cast(covered, type_=ObservationRow.member.type)))
+        .where(ObservationRow.observed_at > time.time() - days * 86400)
+        .group_by(day, ObservationRow.model_version)
+        .order_by(day)
+    )  # fmt: skip
+    with service.store.read() as session:
+        return [
+            {"day": int(d), "model_version": v, "count": n, "error_ratio": float(e), "coverage": float(c) / n}
+            for d, v, n, e, c in session.execute(query)
+        ]
+
+
+def entry_of(row: ObservationRow) -> dict[str, Any]:
+    """What a caller sees of an observation."""
+    return {
+        "id": row.id,
+        "device": row.device,
+        "sharing": row.sharing,
+        "jobs": row.jobs,
+        "member": row.member,
+        "step_time_s": row.step_time_s,
+        "predicted_step_time_s": {
+            "value": row.predicted_step_time_s,
+            "lower": row.predicted_lower_s,
+            "upper": row.predicted_upper_s,
+        },
+        "error_ratio": row.error_ratio,
+        "covered": row.predicted_lower_s <= row.step_time_s <= row.predicted_upper_s,
+        "model_version": row.model_version,
+        "observed_at": row.observed_at,
+        "placement_id": row.placement_id,
+    }

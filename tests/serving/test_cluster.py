@@ -1,0 +1,83 @@
+"""The stored cluster: versions, compare-and-set, nodes."""
+
+from __future__ import annotations
+
+from fastapi.testclient import TestClient
+
+from tests.serving.problems import problem
+
+CLUSTER = {
+    "nodes": [
+        {"name": "a", "gpus": [{"device": "v100", "count": 2}]},
+        {
+            "name": "b",
+            "gpus": [
+                {"id": "x", "device": "p100", "tenants": [{"job": "lstm-wikitext2", "iterations_left": 10}]}
+            ],
+        },
+    ],
+    "links": [{"source": "a", "target": "b", "bandwidth_bytes_per_s": 1e9}],
+}
+
+
+def test_nothing_stored_yet(client: TestClient) -> None:
+    answer = client.get("/v1/cluster")
+    assert answer.json() == {"version": 0, "cluster": {"nodes": [], "links": []}}
+
+
+def test_replace_and_read(client: TestClient) -> None:
+    put = client.put("/v1/cluster", json=CLUSTER)
+    assert put.json() == {"version": 1}
+    answer = client.get("/v1/cluster")
+    assert answer.headers["etag"] == '"1"'
+    assert [n["name"] for n in answer.json()["cluster"]["nodes"]] == ["a", "b"]
+    assert [g["id"] for g in answer.json()["cluster"]["nodes"][0]["gpus"]] == ["0", "1"]
+    assert answer.json()["cluster"]["links"] == CLUSTER["links"]
+    assert client.get("/v1/cluster", headers={"If-None-Match": '"1"'}).status_code == 304
+    assert client.put("/v1/cluster", json=answer.json()["cluster"]).json() == {"version": 2}
+
+
+def test_compare_and_set(client: TestClient) -> None:
+    client.put("/v1/cluster", json=CLUSTER)
+    assert client.put("/v1/cluster", json=CLUSTER, headers={"If-Match": '"1"'}).json() == {"version": 2}
+    problem(client.put("/v1/cluster", json={"nodes": []}, headers={"If-Match": '"1"'}), 412)
+    problem(client.put("/v1/cluster", json={"nodes": []}, headers={"If-Match": "soon"}), 422)
+    assert len(client.get("/v1/cluster").json()["cluster"]["nodes"]) == 2
+
+
+def test_nodes(client: TestClient) -> None:
+    client.put("/v1/cluster", json=CLUSTER)
+    new = client.put("/v1/cluster/nodes/c", json={"gpus": [{"device": "t4"}]})
+    assert new.status_code == 201
+    assert new.json() == {"version": 2}
+    assert (
+        client.put("/v1/cluster/nodes/b", json={"gpus": []}, headers={"If-Match": '"2"'}).status_code == 200
+    )
+    assert client.get("/v1/cluster/nodes/b").json()["node"]["gpus"] == []
+    assert client.delete("/v1/cluster/nodes/a").json() == {"version": 4}
+    assert [n["name"] for n in client.get("/v1/cluster").json()["cluster"]["nodes"]] == ["b", "c"]
+    problem(client.get("/v1/cluster/nodes/a"), 404)
+    problem(client.delete("/v1/cluster/nodes/a"), 404)
+    assert client.get("/v1/cluster").json()["version"] == 4
+
+
+def test_bad_cluster_changes_nothing(client: TestClient) -> None:
+    client.put("/v1/cluster", json=CLUSTER)
+    problem(client.put("/v1/cluster", json={"nodes": [{"name": "a", "gpus": [{"device": "abacus"}]}]}), 404)
+    problem(client.put("/v1/cluster", json={"nodes": [{"name": "a"}, {"name": "a"}]}), 422)
+    problem(client.put("/v1/cluster/nodes/z", json={"name": "y", "gpus": []}), 422)
+    problem(
+        client.put(
+            "/v1/cluster",
+            json={"nodes": [{"name": "a", "count": 100_000, "gpus": [{"device": "v100", "count": 2}]}]},
+        ),
+        413,
+    )
+    assert client.get("/v1/cluster").json()["version"] == 1
+
+
+def test_place_against_the_stored_cluster(client: TestClient) -> None:
+    client.put("/v1/cluster", json=CLUSTER)
+    answer = client.post("/v1/place", json={"job": "resnet18-cifar", "iterations": 100}).json()
+    assert answer["decision"] == "place"
+    assert answer["ranked"][0]["node"] == "a"

@@ -1,0 +1,218 @@
+"""Tokens, scopes, rates, sizes, times: who comes in, and with how much."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from predictor.types import Prediction
+from profiling.errors import ConflictError, InputError, UnknownNameError
+from profiling.workload import ColocationSet
+from serving.auth import create_token, list_tokens, required_scope, revoke_token
+from serving.config import ServiceConfig
+from serving.limits import RateError, RateLimit
+from serving.store import Store
+from serving.store.tables import TokenRow
+from tests.serving.conftest import Start
+from tests.serving.problems import problem
+from tests.serving.table import TablePredictor, TableSource
+
+SET = {"device": "v100", "jobs": ["resnet18-cifar"]}
+NODE = {"nodes": [{"name": "a", "gpus": [{"device": "v100"}]}]}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(f"sqlite:///{tmp_path}/store.db")
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def test_scopes(start: Start, store: Store) -> None:
+    tokens = {scope: create_token(store, scope, [scope]) for scope in ("read", "place", "admin")}
+    client = start(auth="on")
+    calls: list[tuple[str, str, Any, str]] = [
+        ("POST", "/v1/predict", SET, "read"),
+        ("GET", "/v1/cluster", None, "read"),
+        ("POST", "/v1/place", {"job": "resnet18-cifar", "cluster": NODE}, "place"),
+        ("PUT", "/v1/cluster", NODE, "admin"),
+    ]
+    order = ["read", "place", "admin"]
+    for method, path, body, least in calls:
+        refused = client.request(method, path, json=body)
+        problem(refused, 401)
+        assert refused.headers["www-authenticate"].startswith("Bearer")
+        problem(client.request(method, path, json=body, headers=bearer("ct_wrong")), 401)
+        for scope in order:
+            answer = client.request(method, path, json=body, headers=bearer(tokens[scope]))
+            allowed = order.index(scope) >= order.index(least)
+            assert answer.status_code == (200 if allowed else 403), (path, scope, answer.text)
+    assert client.get("/v1/health/live").status_code == 200
+    problem(client.get("/v1/nowhere"), 401)
+
+
+def test_tokens_are_hashed_and_revoked(start: Start, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.auth._REMEMBER_S", 0.0)
+    token = create_token(store, "ops", ["read"])
+    with store.read() as session:
+        row = session.scalars(select(TokenRow)).one()
+        assert token not in (row.digest, row.name)
+        assert len(row.digest) == 64
+    assert token not in str(list_tokens(store))
+    client = start(auth="on")
+    assert client.get("/v1/devices", headers=bearer(token)).status_code == 200
+    revoke_token(store, "ops")
+    problem(client.get("/v1/devices", headers=bearer(token)), 401)
+    with pytest.raises(UnknownNameError):
+        revoke_token(store, "ops")
+    with pytest.raises(ConflictError):
+        create_token(store, "ops", ["read"])
+    with pytest.raises(InputError):
+        create_token(store, "other", ["everything"])
+
+
+def test_bootstrap_token(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COTENANT_BOOTSTRAP_TOKEN", "first-of-all")
+    client = start(auth="on")
+    assert client.put("/v1/cluster", json=NODE, headers=bearer("first-of-all")).status_code == 200
+
+
+def test_what_is_not_listed_takes_admin() -> None:
+    assert required_scope("DELETE", "/v1/workloads/x") == "admin"
+    assert required_scope("POST", "/v1/models/reload") == "admin"
+    assert required_scope("POST", "/v1/placements/x/confirm") == "place"
+    assert required_scope("GET", "/v1/health/ready") is None
+    assert required_scope("POST", "/v1/new") == "admin"
+
+
+def test_without_tokens_only_on_loopback() -> None:
+    assert not ServiceConfig().tokens_required
+    assert ServiceConfig(host="0.0.0.0").tokens_required
+    assert not ServiceConfig(host="::1").tokens_required
+    with pytest.raises(InputError, match="loopback"):
+        ServiceConfig(host="0.0.0.0", auth="off")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"port": -1},
+        {"workers": 0},
+        {"poll_s": 0},
+        {"auth": "maybe"},
+        {"log_level": "loud"},
+        {"rate_per_s": -1},
+    ],
+)
+def test_settings_are_checked(change: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        ServiceConfig(**change)
+
+
+def test_rate(start: Start) -> None:
+    client = start(rate_per_s=0.5, rate_burst=3)
+    answers = [client.post("/v1/predict", json=SET) for _ in range(5)]
+    assert [a.status_code for a in answers[:3]] == [200] * 3
+    problem(answers[4], 429)
+    assert int(answers[4].headers["retry-after"]) >= 1
+    assert client.get("/v1/health/ready").status_code == 200
+    assert 'cotenant_requests_refused_total{reason="rate"} 2.0' in client.get("/metrics").text
+
+
+def test_token_bucket_refills() -> None:
+    limit = RateLimit(2.0, 2)
+    limit.take("a", 0.0)
+    limit.take("a", 0.0)
+    with pytest.raises(RateError):
+        limit.take("a", 0.0)
+    limit.take("b", 0.0)
+    limit.take("a", 0.5)
+
+
+def test_body_limit(start: Start) -> None:
+    client = start(body_bytes=1000)
+    big = {"device": "v100", "jobs": ["resnet18-cifar"], "sharing": "x" * 2000}
+    problem(client.post("/v1/predict", json=big), 413)
+
+    def chunks() -> Any:
+        for _ in range(100):
+            yield b" " * 100
+
+    problem(client.post("/v1/predict", content=chunks(), headers={"content-type": "application/json"}), 413)
+
+
+class Slow(TablePredictor):
+    """Takes its time for jobs that it meets for the first time."""
+
+    def predict(self, asked: ColocationSet) -> Prediction:
+        time.sleep(0.3)
+        return super().predict(asked)
+
+
+def test_deadline(start: Start, source: TableSource) -> None:
+    source.predictor = Slow()
+    client = start()
+    problem(client.post("/v1/predict", json=SET, headers={"X-Timeout-S": "0.05"}), 504)
+    problem(client.post("/v1/predict", json=SET, headers={"X-Timeout-S": "soon"}), 422)
+    assert client.post("/v1/predict", json=SET, headers={"X-Timeout-S": "5"}).status_code == 200
+
+
+def test_shedding(start: Start, source: TableSource) -> None:
+    source.predictor = Slow()
+    client = start(requests_in_flight=2)
+
+    async def burst() -> list[Any]:
+        import httpx
+
+        transport = httpx.ASGITransport(client.app)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+            bodies = [{"device": "v100", "jobs": [f"resnet18-cifar:batch_size={n}"]} for n in range(1, 7)]
+            return await asyncio.gather(*(http.post("/v1/predict", json=b) for b in bodies))
+
+    answers = client.portal.call(burst)  # type: ignore[union-attr]
+    statuses = sorted(a.status_code for a in answers)
+    assert statuses == [200, 200, 503, 503, 503, 503]
+    shed = next(a for a in answers if a.status_code == 503)
+    assert shed.headers["retry-after"]
+    assert client.post("/v1/predict", json=SET).status_code == 200
+
+
+def test_slow_queue_is_bounded(start: Start, source: TableSource) -> None:
+    source.predictor = Slow()
+    client = start(slow_calls=1)
+
+    async def burst() -> list[Any]:
+        import httpx
+
+        transport = httpx.ASGITransport(client.app)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+            bodies = [{"device": "v100", "jobs": [f"resnet18-cifar:batch_size={n}"]} for n in (1, 2)]
+            return await asyncio.gather(*(http.post("/v1/predict", json=b) for b in bodies))
+
+    assert sorted(a.status_code for a in client.portal.call(burst)) == [200, 503]  # type: ignore[union-attr]
+
+
+def test_faults_are_problems_too(start: Start, source: TableSource) -> None:
+    class Broken(TablePredictor):
+        def predict(self, asked: ColocationSet) -> Prediction:
+            raise ZeroDivisionError("secret detail")
+
+    source.predictor = Broken()
+    client = start()
+    answer = client.post("/v1/predict", json=SET)
+    assert "secret" not in answer.text
+    problem(answer, 500)
+
+
+def test_drain(client: TestClient) -> None:
+    client.app.state.service.draining = True  # type: ignore[attr-defined]
+    problem(client.get("/v1/health/ready"), 503)
+    assert client.get("/v1/health/live").status_code == 200

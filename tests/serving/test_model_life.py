@@ -1,0 +1,156 @@
+"""Which model serves: loaded beside, verified, swapped; the old one stays on failure; no request is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from predictor.types import Prediction, Quantity
+from profiling.errors import InputError, UnavailableError
+from profiling.workload import ColocationSet
+from serving.app import create_app
+from serving.config import ServiceConfig
+from serving.model_life import ModelLife
+from serving.model_source import DirectorySource, model_directory, model_source
+from tests.serving.conftest import Start
+from tests.serving.live import load, serve
+from tests.serving.problems import problem
+from tests.serving.table import TablePredictor, TableSource
+
+SET = {"device": "v100", "jobs": ["resnet18-cifar"]}
+
+
+class Infinite(TablePredictor):
+    """Loads, and answers nonsense."""
+
+    def predict_many(self, sets: Any) -> list[Prediction]:
+        good = super().predict_many(sets)
+        wrong = Quantity(float("inf"), 1.0, float("inf"))
+        return [replace(p, members=tuple(replace(m, step_time_s=wrong) for m in p.members)) for p in good]
+
+
+def life(source: TableSource) -> tuple[ModelLife, list[tuple[str, str]]]:
+    events: list[tuple[str, str]] = []
+    return ModelLife(source, 0.01, lambda version, event, _: events.append((version, event))), events
+
+
+def test_swap_on_a_new_tag_only() -> None:
+    source = TableSource()
+    followed, events = life(source)
+    first = followed.refresh()
+    source.predictor = TablePredictor("table-2")
+    assert followed.refresh() is first
+    source.name = "2"
+    assert followed.refresh().version == "table-2"
+    assert events == [("table-1", "loaded"), ("table-2", "loaded")]
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "event"), [(Infinite("bad"), None, "refused"), (None, OSError("gone"), "failed")]
+)
+def test_the_old_one_stays(model: Any, error: Exception | None, event: str) -> None:
+    source = TableSource()
+    followed, events = life(source)
+    followed.refresh()
+    source.name, source.predictor, source.error = "2", model, error
+    assert followed.refresh().version == "table-1"
+    assert events[-1] == ("2", event)
+    assert followed.last_error
+    followed.refresh()
+    assert len(events) == 2, "a refused model is not tried again at once"
+    with pytest.raises(UnavailableError):
+        followed.refresh(force=True)
+    source.name, source.predictor, source.error = "3", TablePredictor("table-3"), None
+    assert followed.refresh().version == "table-3"
+    assert followed.last_error is None
+
+
+def test_reload_and_history(client: TestClient, source: TableSource) -> None:
+    source.predictor = TablePredictor("table-2")
+    state = client.post("/v1/models/reload").json()
+    assert state["serving"]["version"] == "table-2"
+    assert client.post("/v1/predict", json=SET).json()["model_version"] == "table-2"
+    source.error = RuntimeError("disk")
+    assert "disk" in problem(client.post("/v1/models/reload"), 503)["detail"]
+    assert client.get("/v1/models").json()["serving"]["version"] == "table-2"
+    assert client.get("/v1/health/ready").status_code == 200
+    events = client.get("/v1/models/events").json()["items"]
+    assert [e["event"] for e in events] == ["failed", "loaded", "loaded"]
+    text = client.get("/metrics").text
+    assert 'cotenant_model_info{version="table-2"} 1.0' in text
+    assert 'cotenant_model_info{version="table-1"} 0.0' in text
+
+
+def test_the_source_is_followed(start: Start, source: TableSource) -> None:
+    client = start(poll_s=0.02)
+    source.predictor, source.name = TablePredictor("table-2"), "2"
+    deadline = time.monotonic() + 5
+    while client.get("/v1/models").json()["serving"]["version"] != "table-2":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_no_request_is_lost_while_models_change(tmp_path: Path) -> None:
+    source = TableSource()
+    config = ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db", poll_s=0.01, log_level="error")
+    app = create_app(config, source)
+    stop = threading.Event()
+
+    def change() -> None:
+        number = 1
+        while not stop.wait(0.05):
+            number += 1
+            source.predictor = TablePredictor(f"table-{number}") if number % 3 else Infinite("bad")
+            source.name = str(number)
+
+    with serve(app) as port:
+        thread = threading.Thread(target=change)
+        thread.start()
+        bodies = [
+            {"device": "v100", "jobs": [f"resnet18-cifar:batch_size={n % 50 + 1}"]} for n in range(10_000)
+        ]
+        statuses = asyncio.run(load(port, "/v1/predict", bodies))
+        stop.set()
+        thread.join()
+    assert statuses == {200: 10_000}
+    assert int(app.state.service.life.serving.version.split("-")[1]) > 2
+
+
+def test_directory_source_sees_changes(tmp_path: Path) -> None:
+    source = DirectorySource(str(tmp_path))
+    before = source.tag()
+    (tmp_path / "config.json").write_text("{}")
+    assert source.tag() != before
+    assert DirectorySource("default").tag() == "default"
+
+
+def test_model_directory_is_found_inside_an_artifact(tmp_path: Path) -> None:
+    inner = tmp_path / "data" / "model"
+    inner.mkdir(parents=True)
+    (inner / "config.json").write_text("{}")
+    (inner / "weights.safetensors").write_bytes(b"")
+    assert model_directory(tmp_path) == inner
+
+
+def test_registry_needs_a_name() -> None:
+    with pytest.raises(InputError):
+        model_source("registry:", None)
+
+
+def test_verify_wants_every_member() -> None:
+    class Short(TablePredictor):
+        def predict_many(self, sets: Any) -> list[Prediction]:
+            return [replace(p, members=p.members[:1]) for p in super().predict_many(sets)]
+
+    source = TableSource(Short())
+    followed, _ = life(source)
+    with pytest.raises(UnavailableError, match="members"):
+        followed.refresh()
+    assert followed.golden[0] == ColocationSet("v100", followed.golden[0].workloads)
