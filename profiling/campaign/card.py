@@ -12,6 +12,18 @@ from profiling.measure.tables import LICENCE
 if TYPE_CHECKING:
     import pandas as pd
 
+_COLUMNS = (
+    "As every table of the project (docs/data.md); `measurements.parquet` holds every member of every run with all its "
+    "figures, failed ones included. A step time is the median over the repeats, a ratio the median of the ratios "
+    "within each repeat. The inputs are random tensors of the right shape, so no file input is in the times. Frozen "
+    "rows with `cached-activations` as their note took the prefix's output from host memory."
+)
+_CPU = (
+    "On the CPU all members are pinned to one core with one thread each, so the core is what they share. Memory is the "
+    "resident set of the process, the shared pages of libraries included (about 0.3 GB). Rows of different machines "
+    "are not comparable: the core's speed and caches are in every figure."
+)
+
 
 def data_card(
     name: str,
@@ -34,21 +46,10 @@ def data_card(
         "## Spread",
         _spread(records),
         "## Columns",
-        "As every table of the project (docs/data.md); `measurements.parquet` holds every member of every run with all "
-        "its figures, failed ones included. A step time is the median over the repeats, a ratio the median of the "
-        "ratios within each repeat. The inputs are random tensors of the right shape, so no file input is in the "
-        "times. Frozen rows with `cached-activations` as their note took the prefix's output from host memory.",
-        *(_cpu_notes() if any(r["request"]["device"] == "cpu" for r in records) else ()),
+        _COLUMNS,
+        *((_CPU,) if any(r["request"]["device"] == "cpu" for r in records) else ()),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _cpu_notes() -> list[str]:
-    return [
-        "On the CPU all members are pinned to one core with one thread each, so the core is what they share. "
-        "Memory is the resident set of the process, the shared pages of libraries included (about 0.3 GB). Rows of "
-        "different machines are not comparable: the core's speed and caches are in every figure."
-    ]
 
 
 def _machines(environments: Sequence[dict[str, Any]]) -> str:

@@ -1,0 +1,77 @@
+"""`cotenant campaign`: plan, run, status, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from profiling.campaign.console import export, run, status
+from serving.cli.output import JsonFlag, print_json
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Plan and run many measurements.")
+app.command("run")(run)
+app.command("status")(status)
+app.command("export")(export)
+
+
+@app.command("plan")
+def plan(
+    output: Annotated[Path, typer.Option("-o", "--output", help="plan.json to write.")] = Path("plan.json"),
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    budget: Annotated[str, typer.Option(help="Time for the whole campaign, like 20m.")] = "20m",
+    job: Annotated[
+        list[str] | None,
+        typer.Option("--job", help="A job that takes part; none: the zoo, at fitting batch sizes."),
+    ] = None,
+    sharing: Annotated[
+        list[str] | None, typer.Option(help="time-slice, mps or mig; may be repeated.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Campaign name: a column of every row.")] = None,
+    jobs: Annotated[int, typer.Option(help="Most jobs taken from the zoo.")] = 24,
+    frozen_models: Annotated[int, typer.Option(help="Models measured with a frozen prefix.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Repeats of every window.")] = 5,
+    window: Annotated[float, typer.Option(help="Least seconds of a window with all members.")] = 1.0,
+    predictor: Annotated[
+        str, typer.Option(help="Whose uncertainty weighs the sets; `none` for none.")
+    ] = "default",
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    json: JsonFlag = False,
+) -> None:
+    """Choose the most informative runs for a time budget and write `plan.json`.
+
+    Example:
+
+        cotenant campaign plan --device cuda --budget 20m -o plan.json
+    """
+    from predictor.campaign_plan import PlanConfig, plan_campaign
+    from profiling.campaign.console import format_duration
+    from profiling.campaign.runner import parse_duration
+    from profiling.measure.settings import MeasureSettings
+    from profiling.workload import Workload
+
+    made = plan_campaign(
+        device,
+        [Workload.parse(spec) for spec in job or ()],
+        PlanConfig(
+            budget_s=parse_duration(budget),
+            max_workloads=jobs,
+            frozen_models=frozen_models,
+            sharing=tuple(sharing or ("time-slice",)),
+            seed=seed,
+        ),
+        MeasureSettings(repeats=repeats, window_s=window, alone_window_s=window / 2),
+        name or f"{device}-campaign",
+        None if predictor == "none" else predictor,
+    )
+    made.save(output)
+    kinds: dict[str, int] = {}
+    for planned in made.runs:
+        kinds[planned.request.kind] = kinds.get(planned.request.kind, 0) + 1
+    if json:
+        print_json({"plan": str(output), "runs": kinds, "expected_s": made.expected_s})
+    else:
+        parts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        print(f"{output}: {parts}; about {format_duration(made.expected_s)}")
+        print(f"next: cotenant campaign run {output} -o {made.name}")
