@@ -132,6 +132,10 @@ class RingRun:
         run.timing = self._timing(run)
         self._retime(links)
 
+    def end_s(self, name: str) -> float:
+        """When a running job ends if nothing changes."""
+        return self._end_s(self.running[name])
+
     def next_exit_s(self) -> float:
         """When the next job ends if nothing else starts; infinity when none runs."""
         return min(map(self._end_s, self.running.values()), default=float("inf"))

@@ -134,7 +134,7 @@ def _all_schedules(place, jobs, execution, slots):
     return best
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_exact_equals_trying_everything(seed):
     import random
 
@@ -150,7 +150,7 @@ def test_exact_equals_trying_everything(seed):
     assert found.optimal
     check(place, jobs, found.schedule, execution)
     slots = round(incumbent.makespan_s)
-    assert found.schedule.makespan_s == _all_schedules(place, jobs, execution, min(slots, 8))
+    assert found.schedule.makespan_s == _all_schedules(place, jobs, execution, min(slots, 7))
     assert found.lower_bound_s == found.schedule.makespan_s
     for scheduler in SCHEDULERS.values():
         assert scheduler(place, jobs, execution).makespan_s >= found.schedule.makespan_s

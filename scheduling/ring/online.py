@@ -1,0 +1,235 @@
+"""Online: jobs arrive, wait in a queue, start as gangs, and slow each other down on the links.
+
+For another event loop to plug in: `iteration_rates` (ground truth from placements), `state_of` (a `RingRun` from what
+runs), and `choose` (which waiting job starts now, where). `run_online` is the small loop around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from profiling.errors import InputError
+from scheduling.ring.dispatch import check_gangs
+from scheduling.ring.engine import Execution, Gpu, RingRun, RingSchedule, placement_of
+from scheduling.ring.fabric import SERVER_UPLINKS, Fabric, Placement
+from scheduling.ring.model import RingCluster, RingJob, ring_timing, ring_timings
+from scheduling.ring.pick import Pick, estimate_s, fa_ffp, whole_or_wait
+
+ORDERS = ("arrival", "narrowest", "shortest", "least-work")
+BACKFILLS = ("none", "any", "reserve")
+ADMISSIONS = ("always", "cheaper-than-waiting")
+
+
+def _spread(job: RingJob, run: RingRun) -> tuple[Gpu, ...] | None:
+    return fa_ffp(job, run, packing=False)
+
+
+ONLINE_PICKS: dict[str, Pick] = {"pack": fa_ffp, "spread": _spread, "whole-or-wait": whole_or_wait}
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineConfig:
+    """An online policy.
+
+    Args:
+        order: of the queue: by arrival, gang size (then length), estimated length, or GPUs times length.
+        pick: `pack`, `spread` (least used GPUs) or `whole-or-wait` (split only what no server holds).
+        backfill: when the first in the queue cannot start: nothing may pass it (`none`), anything may (`any`), or only
+            what ends before it could start or leaves it enough GPUs then (`reserve`, EASY backfilling).
+        admission: `cheaper-than-waiting` holds a split job back while the delay it would bring to itself and to
+            the running jobs is longer than the time to the next exit.
+    """
+
+    order: str = "arrival"
+    pick: str = "pack"
+    backfill: str = "none"
+    admission: str = "always"
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("order", ORDERS),
+            ("pick", tuple(ONLINE_PICKS)),
+            ("backfill", BACKFILLS),
+            ("admission", ADMISSIONS),
+        ):
+            if getattr(self, name) not in known:
+                raise InputError(name, expected="one of " + ", ".join(known), got=repr(getattr(self, name)))
+
+
+@dataclass(frozen=True, slots=True)
+class RingArrival:
+    job: RingJob
+    arrival_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.arrival_s < float("inf"):
+            raise InputError("arrival_s", expected="a number from 0", got=self.arrival_s)
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineResult:
+    schedule: RingSchedule
+    arrivals_s: Mapping[str, float] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, float]:
+        """Completion and queueing times since arrival, in the names that `cotenant simulate` prints."""
+        import numpy as np
+
+        jct = np.asarray(list(self.schedule.completion_s(self.arrivals_s).values()) or [0.0])
+        queue = [one.start_s - self.arrivals_s[one.job] for one in self.schedule.assignments]
+        return {
+            "jobs": len(self.schedule.assignments),
+            "mean_jct_s": float(jct.mean()),
+            "median_jct_s": float(np.median(jct)),
+            "p99_jct_s": float(np.percentile(jct, 99)),
+            "makespan_s": self.schedule.makespan_s,
+            "mean_queue_s": float(np.mean(queue)) if queue else 0.0,
+        }
+
+
+def iteration_rates(
+    cluster: RingCluster,
+    jobs: Mapping[str, RingJob],
+    placements: Mapping[str, Placement],
+    *,
+    fabric: Fabric = SERVER_UPLINKS,
+    clamp: bool = True,
+) -> dict[str, float]:
+    """Iterations per second of every placed job under the contention of all of them: 1 / tau of equation 8."""
+    timings = ring_timings(cluster, jobs, placements, fabric=fabric, clamp=clamp)
+    return {name: 1.0 / timing.iteration_time_s for name, timing in timings.items()}
+
+
+def state_of(
+    cluster: RingCluster,
+    running: Mapping[str, tuple[RingJob, Sequence[Gpu], float]],
+    *,
+    now_s: float = 0.0,
+    load: Sequence[Sequence[float]] | None = None,
+    execution: Execution | None = None,
+) -> RingRun:
+    """The state `choose` reads, from a simulator's own.
+
+    Args:
+        running: by name: the job, its GPUs (server, GPU), and how many of its iterations are left.
+        load: work given so far to each GPU of each server, in seconds; read by the `spread` pick alone.
+
+    Raises:
+        InputError: a GPU is taken twice or does not exist, or a gang is not whole.
+    """
+    run = RingRun(cluster, execution or Execution())
+    run.now_s = now_s
+    for job, gpus, left in running.values():
+        run.start(job, gpus)
+        run.running[job.name].left = left
+    if load is not None:
+        run.load = [list(row) for row in load]
+    return run
+
+
+def choose(
+    waiting: Sequence[RingJob], run: RingRun, config: OnlineConfig
+) -> tuple[RingJob, tuple[Gpu, ...]] | None:
+    """The next waiting job to start now and its GPUs, or None; `run` is read and left as it is.
+
+    Call again after starting it, until None. With nothing running, some job starts if any fits.
+
+    Args:
+        waiting: in order of arrival.
+    """
+    line = _in_order(waiting, run.cluster, config.order)
+    pick = ONLINE_PICKS[config.pick]
+    idle = sum(map(len, run.idle))
+    shadow_s, spare = float("inf"), 0
+    for position, job in enumerate(line):
+        gpus = pick(job, run) if job.gpus <= idle else None
+        if gpus is not None and config.admission != "always":
+            gpus = gpus if _cheaper_than_waiting(job, gpus, run) else None
+        if gpus is not None:
+            ends_s = run.now_s + estimate_s(run.cluster, job)
+            if position == 0 or config.backfill == "any" or ends_s <= shadow_s or job.gpus <= spare:
+                return job, gpus
+        if position == 0:
+            if config.backfill == "none":
+                return None
+            shadow_s, spare = _reservation(job, run)
+    return None
+
+
+def run_online(
+    cluster: RingCluster,
+    arrivals: Iterable[RingArrival],
+    config: OnlineConfig | None = None,
+    execution: Execution | None = None,
+) -> OnlineResult:
+    """Run a queue of arriving jobs to the end. In slot time, jobs start at slots.
+
+    Raises:
+        InfeasibleError: a gang is larger than the cluster. InputError: two jobs have one name.
+    """
+    config = config or OnlineConfig()
+    coming = sorted(arrivals, key=lambda one: one.arrival_s)
+    arrivals_s = {one.job.name: one.arrival_s for one in coming}
+    if len(arrivals_s) != len(coming):
+        raise InputError("arrivals", expected="each job name once")
+    check_gangs(cluster, [one.job for one in coming])
+    run = RingRun(cluster, execution or Execution())
+    slot_s = run.execution.slot_s
+
+    def visible_s(one: RingArrival) -> float:
+        return one.arrival_s if slot_s is None else -(-one.arrival_s // slot_s) * slot_s
+
+    coming.reverse()
+    waiting: list[RingJob] = []
+    while coming or waiting:
+        while coming and visible_s(coming[-1]) <= run.now_s:
+            waiting.append(coming.pop().job)
+        while (start := choose(waiting, run, config)) is not None:
+            job, gpus = start
+            waiting.remove(job)
+            run.start(job, gpus, estimate_s(cluster, job))
+        next_arrival_s = visible_s(coming[-1]) if coming else float("inf")
+        if run.next_exit_s() <= next_arrival_s and (run.running or waiting):
+            run.leave()
+        elif coming:
+            run.advance(next_arrival_s)
+    return OnlineResult(run.finish(), arrivals_s)
+
+
+def _in_order(waiting: Sequence[RingJob], cluster: RingCluster, order: str) -> Sequence[RingJob]:
+    if order == "arrival":
+        return waiting
+    if order == "narrowest":
+        return sorted(waiting, key=lambda job: (job.gpus, estimate_s(cluster, job)))
+    if order == "shortest":
+        return sorted(waiting, key=lambda job: estimate_s(cluster, job))
+    return sorted(waiting, key=lambda job: job.gpus * estimate_s(cluster, job))
+
+
+def _reservation(head: RingJob, run: RingRun) -> tuple[float, int]:
+    """When enough GPUs are idle for `head` at today's rates, and how many are then left over."""
+    idle = sum(map(len, run.idle))
+    if idle >= head.gpus:
+        # Enough are idle, but not as the pick or the admission wants them: look again at the next exit.
+        return run.next_exit_s(), 0
+    for end_s, gpus in sorted((run.end_s(name), one.job.gpus) for name, one in run.running.items()):
+        idle += gpus
+        if idle >= head.gpus:
+            return end_s, idle - head.gpus
+    return float("inf"), 0
+
+
+def _cheaper_than_waiting(job: RingJob, gpus: tuple[Gpu, ...], run: RingRun) -> bool:
+    placement = placement_of(gpus)
+    if len(placement) == 1 or not run.running:
+        return True
+    fabric, clamp = run.execution.fabric, run.execution.clamp
+    jobs = {name: one.job for name, one in run.running.items()} | {job.name: job}
+    placements = {name: one.placement for name, one in run.running.items()} | {job.name: placement}
+    then = ring_timings(run.cluster, jobs, placements, fabric=fabric, clamp=clamp)
+    alone_s = ring_timing(run.cluster, job, placement, 1, rings=fabric.rings(placement)).iteration_time_s
+    delay_s = job.iterations * (then[job.name].iteration_time_s - alone_s)
+    for name, one in run.running.items():
+        delay_s += one.left * (then[name].iteration_time_s - one.timing.iteration_time_s)
+    return delay_s <= run.next_exit_s() - run.now_s

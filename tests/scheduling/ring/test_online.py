@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiling.errors import InfeasibleError, InputError
+from scheduling.ring.engine import Execution, replay
+from scheduling.ring.model import ring_timings
+from scheduling.ring.online import (
+    ADMISSIONS,
+    BACKFILLS,
+    ONLINE_PICKS,
+    ORDERS,
+    OnlineConfig,
+    RingArrival,
+    choose,
+    iteration_rates,
+    run_online,
+    state_of,
+)
+from tests.scheduling.ring.instances import cluster, instances, job
+
+CONFIGS = [OnlineConfig(*c) for c in itertools.product(ORDERS, ONLINE_PICKS, BACKFILLS, ADMISSIONS)]
+
+
+@settings(max_examples=120, deadline=None)
+@given(instances(), st.data(), st.sampled_from(CONFIGS), st.sampled_from([None, 10.0]))
+def test_every_job_ends_after_it_came_and_the_run_replays(instance, data, config, slot_s):
+    place, jobs = instance
+    execution = Execution(slot_s=slot_s)
+    arrivals = [RingArrival(one, data.draw(st.floats(0, 60))) for one in jobs]
+    result = run_online(place, arrivals, config, execution)
+    assert {one.job for one in result.schedule.assignments} == {one.name for one in jobs}
+    for one in result.schedule.assignments:
+        assert one.start_s >= result.arrivals_s[one.job]
+    again = replay(place, jobs, result.schedule.assignments, execution)
+    assert again.makespan_s == pytest.approx(result.schedule.makespan_s, rel=1e-9)
+    summary = result.summary()
+    assert summary["jobs"] == len(jobs)
+    assert summary["mean_queue_s"] <= summary["mean_jct_s"] <= summary["makespan_s"]
+
+
+def test_backfilling_lets_a_short_job_pass_and_reserve_lets_no_long_one():
+    place = cluster(4)
+    # 3 GPUs are busy for 5 s; the wide job waits for them, a short and a long single-GPU job come behind it.
+    jobs = [
+        job("busy", 3, 0.05, 0, 100),
+        job("wide", 4, 0.05, 0, 100),
+        job("short", 1, 0.05, 0, 20),
+        job("long", 1, 0.05, 0, 400),
+    ]
+    arrivals = [RingArrival(one, 0.1 * n) for n, one in enumerate(jobs)]
+
+    def starts(backfill: str) -> dict[str, float]:
+        result = run_online(place, arrivals, OnlineConfig(backfill=backfill))
+        return {one.job: one.start_s for one in result.schedule.assignments}
+
+    none, free, reserve = starts("none"), starts("any"), starts("reserve")
+    assert none["short"] > none["wide"]
+    assert free["short"] == pytest.approx(0.2)
+    assert free["long"] < free["wide"]
+    assert reserve["short"] == pytest.approx(0.2)
+    assert reserve["wide"] == pytest.approx(none["wide"])
+    assert reserve["long"] > reserve["wide"]
+
+
+def test_admission_holds_a_ring_back_that_would_cost_more_than_it_gains():
+    place = cluster(2, 2)
+    heavy = [job(name, 2, 0.01, 125, 100) for name in "ab"]
+    single = job("s", 1, 0.1, 0, 5)
+    other = job("t", 1, 0.1, 0, 400)
+    run = state_of(place, {"a": (heavy[0], [(0, 0), (1, 0)], 100.0), "s": (single, [(0, 1)], 1.0)})
+    assert choose([job("n", 1)], run, OnlineConfig()) is not None
+    run = state_of(place, {"a": (heavy[0], [(0, 0), (1, 0)], 100.0)})
+    start = choose([heavy[1]], run, OnlineConfig())
+    assert start is not None
+    assert start[1] == ((0, 1), (1, 1))
+    config = OnlineConfig(admission="cheaper-than-waiting")
+    assert choose([heavy[1]], run, config) is None
+    assert (
+        choose([heavy[1], other], run, OnlineConfig("arrival", "pack", "any", config.admission)) is not None
+    )
+
+
+def test_state_rates_and_choice_agree_with_the_model():
+    place = cluster(2, 2, 4)
+    jobs = {name: job(name, 2, 0.05, 60, 200) for name in "ab"}
+    placed = {name: {0: 1, 1: 1} for name in "ab"}
+    rates = iteration_rates(place, jobs, placed)
+    timings = ring_timings(place, jobs, placed)
+    run = state_of(
+        place,
+        {name: (jobs[name], [(0, n), (1, n)], 50.0) for n, name in enumerate("ab")},
+        now_s=7.0,
+        load=[[1, 2], [3, 4], [0, 0, 0, 0]],
+    )
+    for name in "ab":
+        assert rates[name] == pytest.approx(1 / timings[name].iteration_time_s)
+        assert run.end_s(name) == pytest.approx(7 + 50 / rates[name])
+    before = [set(idle) for idle in run.idle]
+    assert choose([job("c", 4)], run, OnlineConfig()) == (job("c", 4), tuple((2, g) for g in range(4)))
+    assert run.idle == before
+
+
+def test_what_cannot_be():
+    with pytest.raises(InputError, match="pick"):
+        OnlineConfig(pick="best")
+    with pytest.raises(InputError, match="arrival_s"):
+        RingArrival(job("a", 1), -1)
+    with pytest.raises(InputError, match="each job name once"):
+        run_online(cluster(1), [RingArrival(job("a", 1)), RingArrival(job("a", 1))])
+    with pytest.raises(InfeasibleError):
+        run_online(cluster(1), [RingArrival(job("a", 2))])
+    assert run_online(cluster(1), []).summary()["jobs"] == 0
