@@ -27,10 +27,9 @@ def read_states(source: str, device: str | None = None, *, as_published: bool = 
             expected="a device type to time it for, or a PipeDream graph.txt",
             hint="add --device NAME; `cotenant devices list` shows them",
         )
-    from scheduling.pipeline.computation import graph_states
-
     from profiling.devices import get_device
     from profiling.workload import Workload
+    from scheduling.pipeline.computation import graph_states
 
     spec = get_device(device)
     if path.suffix == ".json":

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from profiling.capture.pipedream import PipeDreamProfile
 
 
+Costs = tuple[float, float, float, float, float]
+
+
 @dataclass(frozen=True)
 class Layers:
     """A DAG in topological order; bit `i` of a bit set is layer `i`.
@@ -20,7 +23,8 @@ class Layers:
     Attributes:
         members: names of the nodes that each layer stands for.
         inputs: names of input nodes, set aside.
-        columns: per layer (forward and backward seconds, activation bytes held, parameter bytes, output bytes).
+        columns: per layer (forward and backward seconds, activation bytes held, parameter bytes, forward seconds,
+            output bytes).
         after: successors of each layer.
         source: the layer that a search starts from.
     """
@@ -28,7 +32,7 @@ class Layers:
     name: str
     members: tuple[tuple[str, ...], ...]
     inputs: tuple[str, ...]
-    columns: tuple[tuple[float, float, float, float], ...]
+    columns: tuple[Costs, ...]
     after: tuple[tuple[int, ...], ...]
     source: int
 
@@ -62,7 +66,13 @@ class Layers:
             [(n.id,) for n in left],
             tuple(inputs),
             [
-                (n.forward_s + n.backward_s, n.activation_bytes, n.parameter_bytes, n.activation_bytes)
+                (
+                    n.forward_s + n.backward_s,
+                    n.activation_bytes,
+                    n.parameter_bytes,
+                    n.forward_s,
+                    n.activation_bytes,
+                )
                 for n in left
             ],
             after,
@@ -75,7 +85,7 @@ class Layers:
         name: str,
         members: list[tuple[str, ...]],
         inputs: tuple[str, ...],
-        columns: list[tuple[float, float, float, float]],
+        columns: list[Costs],
         after: list[list[int]],
         source: int,
     ) -> Layers:
@@ -100,7 +110,7 @@ class Layers:
             self.name,
             ((), *self.members),
             self.inputs,
-            ((0.0, 0.0, 0.0, 0.0), *self.columns),
+            ((0.0, 0.0, 0.0, 0.0, 0.0), *self.columns),
             (tuple(i + 1 for i in roots), *(tuple(t + 1 for t in row) for row in self.after)),
             0,
         )
@@ -124,9 +134,9 @@ class Layers:
         place = {old: new for new, old in enumerate(kept)}
         columns = []
         for chain in chains.values():
-            time, held, parameters = (sum(self.columns[i][c] for i in chain) for c in range(3))
-            output = self.columns[chain[-1]][3]
-            columns.append((time, output if last_activation_only else held, parameters, output))
+            time, held, parameters, forward = (sum(self.columns[i][c] for i in chain) for c in range(4))
+            output = self.columns[chain[-1]][4]
+            columns.append((time, output if last_activation_only else held, parameters, forward, output))
         return Layers._ordered(
             self.name,
             [tuple(name for i in chain for name in self.members[i]) for chain in chains.values()],

@@ -47,7 +47,13 @@ class Search:
         self.subset = space.subset
         self.compute = self._differences(space.compute_s)
         self.parameters = np.where(self.subset, self._differences(space.parameter_bytes), 0.0)
-        self.held = self._differences(space.activation_bytes + space.parameter_bytes)
+        index = np.arange(space.count + 1)
+        one, two = (
+            np.where(self.subset, space.memory_bytes(index[:, None], index[None, :], v), np.inf)
+            for v in (1, 2)
+        )
+        self.once = one
+        self.each = np.where(self.subset, np.where(self.subset, two, 0) - np.where(self.subset, one, 0), 0.0)
         self.moved = space.output_bytes.copy()
         self.moved[[0, -1]] = 0.0
         self._groups: dict[tuple[int, int], NDArray[np.float64]] = {}
@@ -73,7 +79,7 @@ class Search:
         if (level, after) in self._groups:
             return self._groups[level, after]
         if level == 0:
-            memory = self.held * (1 + after)
+            memory = self.once + after * self.each
             if self.memory_only:
                 result = memory
             elif self.cluster.memory_bytes is None:
@@ -173,8 +179,8 @@ class Search:
         """The stages inside one stage of `level`."""
         behind, replicas = self.behind(level, after, r, own), (own, *outer)
         if level == 1:
-            versions = 1 + behind
-            return [Span(start, end, replicas, versions, versions * float(self.held[start, end]))]
+            memory = self.once[start, end] + behind * self.each[start, end]
+            return [Span(start, end, replicas, 1 + behind, float(memory))]
         if self.cluster.memory_bytes is None and not self.memory_only:
             behind = 0
         value = self.group(level - 1, behind)[start, end]
@@ -217,14 +223,13 @@ def solve_optimal(
 
 def recount(space: StateSpace, spans: list[Span]) -> list[Span]:
     """Minibatches in flight and memory from the workers that the plan really uses."""
-    held = space.activation_bytes + space.parameter_bytes
     result: list[Span] = []
     behind = 0
     for span in reversed(spans):
         replicas = math.prod(span.replicas)
         behind += replicas
         versions = -(-behind // replicas)
-        memory = versions * float(held[span.end] - held[span.start])
+        memory = float(space.memory_bytes(span.start, span.end, versions))
         result.append(Span(span.start, span.end, span.replicas, versions, memory))
     return result[::-1]
 

@@ -36,7 +36,10 @@ class StateSpace:
         compute_s, activation_bytes, parameter_bytes: [n + 1] sums over each down-set (forward and backward seconds of
             one minibatch, bytes of activations, bytes of parameters).
         output_bytes: [n + 1] bytes that a cut at this state hands on, one way.
-        search: `all cuts`, `branches merged` or `execution order`: how fine the cuts are.
+        forward_s: [n + 1] the part of `compute_s` that is the forward.
+        search: `all cuts`, `branches merged`, `execution order` or `module starts`: how fine the cuts are.
+        fixed_bytes: [n + 1] bytes over each down-set that a worker holds once: gradients, optimiser state.
+        inputs_only: a minibatch in flight keeps its stage's input alone; the rest is computed again in the backward.
         reachable: [n + 1, n + 1] bit matrix as integers: bit `a` of `reachable[b]` says that the search came to `b`
             through `a`.
     """
@@ -49,8 +52,22 @@ class StateSpace:
     activation_bytes: NDArray[np.float64]
     parameter_bytes: NDArray[np.float64]
     output_bytes: NDArray[np.float64]
+    forward_s: NDArray[np.float64]
     reachable: tuple[int, ...]
     search: str = "all cuts"
+    fixed_bytes: NDArray[np.float64] | None = None
+    inputs_only: bool = False
+
+    def memory_bytes(
+        self, start: NDArray[np.intp] | int, end: NDArray[np.intp] | int, versions: int
+    ) -> NDArray[np.float64]:
+        """Bytes that a worker of a stage holds with so many minibatches in flight, weights of each kept."""
+        activations = self.activation_bytes[end] - self.activation_bytes[start]
+        parameters = self.parameter_bytes[end] - self.parameter_bytes[start]
+        fixed = 0.0 if self.fixed_bytes is None else self.fixed_bytes[end] - self.fixed_bytes[start]
+        if self.inputs_only:
+            return versions * (self.output_bytes[start] + parameters) + activations + fixed
+        return versions * (activations + parameters) + fixed
 
     @property
     def count(self) -> int:
@@ -196,10 +213,10 @@ def _space(
     reachable = [0] + [1] * len(states)
     columns = np.array(layers.columns)
     output = np.zeros(len(states) + 1)
-    sums = np.zeros((len(states) + 1, 3))
+    sums = np.zeros((len(states) + 1, 4))
     for number, (state, down) in enumerate(zip(states, down_sets, strict=True), start=1):
-        sums[number] = columns[list(_bits(down)), :3].sum(axis=0)
-        output[number] = columns[list(_bits(widened[state])), 3].sum()
+        sums[number] = columns[list(_bits(down)), :4].sum(axis=0)
+        output[number] = columns[list(_bits(widened[state])), 4].sum()
         for target in edges[state]:
             reachable[index[target]] |= 1 << number | reachable[number]
     return StateSpace(
@@ -211,6 +228,7 @@ def _space(
         sums[:, 1],
         sums[:, 2],
         output,
+        sums[:, 3],
         tuple(reachable),
         search,
     )

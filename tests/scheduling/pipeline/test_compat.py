@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -100,4 +101,4 @@ def test_equals_the_recurrence_cell_by_cell(
         assert found == pytest.approx(expected, rel=1e-12)
         assert spans[0].start == 0
         assert spans[-1].end == space.count
-        assert all(a.end == b.start for a, b in zip(spans, spans[1:], strict=False))
+        assert all(a.end == b.start for a, b in itertools.pairwise(spans))

@@ -1,0 +1,153 @@
+"""Where a captured graph can be cut: at the first operator of a module, as `torch.distributed.pipelining` cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from predictor.layers.roofline import RooflineSettings
+from profiling.devices import DeviceSpec
+from profiling.errors import InputError
+from profiling.graph import ComputationGraph
+from scheduling.pipeline.states import MAX_STATES, StateSpace, too_many
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Operators that follow one another and are never cut apart.
+
+    Attributes:
+        split_point: dotted path of the module that the block begins with; empty for the first block.
+        modules: paths of all modules whose operators it holds, in order.
+        forward_s, backward_s: seconds for the whole batch.
+        activation_bytes: kept from forward to backward.
+        parameter_bytes: of the operators in it.
+        output_bytes: bytes of the distinct tensors that cross the cut behind it.
+    """
+
+    split_point: str
+    modules: tuple[str, ...]
+    forward_s: float
+    backward_s: float
+    activation_bytes: float
+    parameter_bytes: float
+    output_bytes: float
+
+
+def operator_times(
+    graph: ComputationGraph,
+    device: DeviceSpec,
+    precision: str = "fp32",
+    settings: RooflineSettings | None = None,
+) -> list[tuple[float, float]]:
+    """(forward, backward) seconds of each operator by the roofline with a launch floor; all repeats together."""
+    settings = settings or RooflineSettings()
+    bandwidth = device.memory_bandwidth_bytes_per_s * settings.bandwidth_efficiency
+    times = []
+    for op in graph.operators:
+        rate = device.peak_flops(precision) if op.tensor_core else device.fp32_flops
+        rate *= settings.compute_efficiency
+        work = op.forward_flops + op.backward_flops
+        ahead = op.forward_flops / work if work > 0 else 0.4
+        launch = op.kernel_count * settings.launch_s
+        forward = max(op.forward_flops / rate, (op.bytes_read + op.bytes_written) / bandwidth, launch * ahead)
+        backward = max(op.backward_flops / rate, op.backward_bytes / bandwidth, launch * (1 - ahead))
+        times.append((op.repeat * forward, op.repeat * backward))
+    return times
+
+
+def blocks_of(graph: ComputationGraph, times: Sequence[tuple[float, float]]) -> list[Block]:
+    """Group a graph's operators into blocks that start where a module starts.
+
+    A module is a place to cut if its operators follow one another (it is called once) and it starts with the block. Of
+    several modules that start at the same operator, the outermost is named.
+
+    Raises:
+        InputError: the graph is empty, or there is not one time for each operator.
+    """
+    if not graph.operators or len(times) != len(graph.operators):
+        raise InputError(
+            f"graph {graph.name!r} cannot be planned",
+            expected="operators, and one pair of times for each",
+            got=f"{len(graph.operators)} operators and {len(times)} times",
+        )
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for index, op in enumerate(graph.operators):
+        for path in _enclosing(op.module_path):
+            first.setdefault(path, index)
+            last[path] = index
+    starts: dict[int, str] = {0: ""}
+    for path, index in sorted(first.items(), key=lambda item: item[0].count(".")):
+        inside = (_enclosing(op.module_path) for op in graph.operators[index : last[path] + 1])
+        if index and index not in starts and all(path in enclosing for enclosing in inside):
+            starts[index] = path
+    edges = sorted(starts)
+    crossing = _crossing_bytes(graph, [*edges[1:], len(graph.operators)])
+    blocks = []
+    for begin, end, output in zip(edges, [*edges[1:], len(graph.operators)], crossing, strict=True):
+        inside_ops = graph.operators[begin:end]
+        blocks.append(
+            Block(
+                starts[begin],
+                tuple(dict.fromkeys(op.module_path or op.name for op in inside_ops)),
+                sum(t[0] for t in times[begin:end]),
+                sum(t[1] for t in times[begin:end]),
+                sum(op.saved_activation_bytes * op.repeat for op in inside_ops),
+                sum(op.parameter_bytes * op.repeat for op in inside_ops),
+                output,
+            )
+        )
+    return blocks
+
+
+def block_states(name: str, blocks: Sequence[Block]) -> StateSpace:
+    """The chain of states behind each block. Raises `LimitError` for very many."""
+    import numpy as np
+
+    if len(blocks) > MAX_STATES:
+        raise too_many(name)
+
+    def sums(values: list[float]) -> np.ndarray:
+        return np.concatenate([[0.0], np.cumsum(values)])
+
+    names = [block.split_point or (block.modules[0] if block.modules else "start") for block in blocks]
+    return StateSpace(
+        name,
+        tuple((n,) for n in names),
+        (),
+        tuple((1 << i) - 1 for i in range(len(blocks) + 1)),
+        sums([b.forward_s + b.backward_s for b in blocks]),
+        sums([b.activation_bytes for b in blocks]),
+        sums([b.parameter_bytes for b in blocks]),
+        np.array([0.0, *(b.output_bytes for b in blocks)]),
+        sums([b.forward_s for b in blocks]),
+        tuple((1 << i) - 1 for i in range(len(blocks) + 1)),
+        "module starts",
+    )
+
+
+def graph_states(
+    graph: ComputationGraph,
+    device: DeviceSpec,
+    precision: str = "fp32",
+    settings: RooflineSettings | None = None,
+) -> StateSpace:
+    """States of a captured graph, timed for a device type."""
+    blocks = blocks_of(graph, operator_times(graph, device, precision, settings))
+    return block_states(graph.name, blocks)
+
+
+def _enclosing(path: str) -> list[str]:
+    """`a.b.c` → `a`, `a.b`, `a.b.c`."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]
+
+
+def _crossing_bytes(graph: ComputationGraph, cuts: Sequence[int]) -> list[float]:
+    """Bytes of the distinct tensors made before each cut and used after it (0 behind the last operator)."""
+    reach: dict[int, tuple[int, float]] = {}
+    for edge in graph.edges:
+        until, size = reach.get(edge.source, (0, 0.0))
+        reach[edge.source] = (max(until, edge.target), max(size, edge.bytes))
+    return [sum(size for source, (until, size) in reach.items() if source < cut <= until) for cut in cuts]

@@ -1,0 +1,139 @@
+"""What a schedule takes: every action's start and end, the bubble, and what each worker holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from profiling.errors import InputError
+from scheduling.pipeline.schedules import Action
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Seconds of one microbatch in one part of the model.
+
+    Attributes:
+        forward_s: forward.
+        input_gradient_s, weight_gradient_s: the two halves of the backward.
+        send_s: transfer of its activations to the next part (gradients take the same way back).
+    """
+
+    forward_s: float
+    input_gradient_s: float
+    weight_gradient_s: float
+    send_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An action on a worker, from `start_s` to `end_s`."""
+
+    worker: int
+    action: Action
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One step of a pipeline.
+
+    Attributes:
+        slots: all actions.
+        total_s: when the last one ends.
+        bubble_s: per worker, time in which it does nothing.
+        peak_in_flight: per worker, most (microbatch, part) pairs whose activations it holds at once.
+    """
+
+    slots: tuple[Slot, ...]
+    total_s: float
+    bubble_s: tuple[float, ...]
+    peak_in_flight: tuple[int, ...]
+
+    @property
+    def bubble_ratio(self) -> float:
+        """Share of all workers' time that is idle."""
+        whole = self.total_s * len(self.bubble_s)
+        return sum(self.bubble_s) / whole if whole else 0.0
+
+
+def simulate(orders: Sequence[Sequence[Action]], times: Sequence[StageTimes]) -> Timeline:
+    """Run workers' orders: an action starts when its worker is free and what it needs has come.
+
+    A forward needs the part before it, a backward its own forward and the part behind it, a weight gradient its
+    backward. Without `W` actions a backward takes both halves.
+
+    Raises:
+        InputError: the orders wait for each other for ever, or name a part without times.
+    """
+    split = any(action.kind == "W" for order in orders for action in order)
+    parts = len(times)
+    if any(not 0 <= action.stage < parts for order in orders for action in order):
+        raise InputError("an order names a part of the model that has no times", expected=f"0 to {parts - 1}")
+    ends: dict[Action, float] = {}
+    free = [0.0] * len(orders)
+    position = [0] * len(orders)
+    slots: list[Slot] = []
+    progress = True
+    while progress:
+        progress = False
+        for worker, order in enumerate(orders):
+            while position[worker] < len(order):
+                action = order[position[worker]]
+                ready = _ready(action, ends, times, parts)
+                if ready is None:
+                    break
+                start = max(free[worker], ready)
+                ends[action] = free[worker] = start + _duration(action, times, split)
+                slots.append(Slot(worker, action, start, free[worker]))
+                position[worker] += 1
+                progress = True
+    if any(p < len(order) for p, order in zip(position, orders, strict=True)):
+        raise InputError(
+            "the workers' orders wait for each other for ever", expected="a schedule that can run"
+        )
+    total = max(free, default=0.0)
+    busy = [0.0] * len(orders)
+    for slot in slots:
+        busy[slot.worker] += slot.end_s - slot.start_s
+    return Timeline(
+        tuple(slots),
+        total,
+        tuple(total - b for b in busy),
+        tuple(_peak(order, split) for order in orders),
+    )
+
+
+def _ready(
+    action: Action, ends: dict[Action, float], times: Sequence[StageTimes], parts: int
+) -> float | None:
+    kind, mb, stage = action.kind, action.microbatch, action.stage
+    if kind == "F":
+        if stage == 0:
+            return 0.0
+        end = ends.get(Action("F", mb, stage - 1))
+        return None if end is None else end + times[stage - 1].send_s
+    own = ends.get(Action("F" if kind == "B" else "B", mb, stage))
+    if own is None or kind == "W" or stage == parts - 1:
+        return own
+    behind = ends.get(Action("B", mb, stage + 1))
+    return None if behind is None else max(own, behind + times[stage].send_s)
+
+
+def _duration(action: Action, times: Sequence[StageTimes], split: bool) -> float:
+    part = times[action.stage]
+    if action.kind == "F":
+        return part.forward_s
+    if action.kind == "W":
+        return part.weight_gradient_s
+    return part.input_gradient_s + (0.0 if split else part.weight_gradient_s)
+
+
+def _peak(order: Sequence[Action], split: bool) -> int:
+    held = peak = 0
+    last = "W" if split else "B"
+    for action in order:
+        held += (action.kind == "F") - (action.kind == last)
+        peak = max(peak, held)
+    return peak
