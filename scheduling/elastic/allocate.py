@@ -1,0 +1,107 @@
+"""IceFrog's round: GPUs and frozen prefixes for all jobs, by marginal effective progress.
+
+Without co-location the prefix decouples: R*(g) = max_k R(g, k). What is left is elastic allocation on R*: one GPU each,
+shortest remaining effective work first, then each further GPU to whom it lowers the sum of R*(fair) / R*(g) most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from predictor.types import Floats
+from scheduling.elastic.jobs import SIZES, ElasticJob, Grant, IceFrogConfig, best_by_size
+
+_GPUS = np.array(SIZES, dtype=np.float64)
+
+
+def allocate(jobs: Sequence[ElasticJob], gpus: int, config: IceFrogConfig | None = None) -> list[Grant]:
+    """Grants for every job, in the order given; together they hold at most `gpus`."""
+    config = config or IceFrogConfig()
+    if not jobs:
+        return []
+    found = [best_by_size(job, config) for job in jobs]
+    rates = np.array([rate for rate, _ in found])  # [J, S]
+    size = _sizes(jobs, rates, gpus, config)
+    _keep_sizes(jobs, rates, size, gpus, config)
+    return [
+        Grant(job.number, int(s), int(prefix[s]) if s >= 0 else job.prefix)
+        for job, s, (_, prefix) in zip(jobs, size, found, strict=True)
+    ]
+
+
+def weights(
+    jobs: Sequence[ElasticJob], rates: Floats, gpus: int, config: IceFrogConfig
+) -> tuple[Floats, Floats]:
+    """([J] weight, [J] R*(fair)) of the objective sum_j weight_j R*_j(fair) / R*_j(g)."""
+    fair = float(np.clip(gpus / len(jobs), 1.0, SIZES[-1]))
+    at_fair = np.array([np.interp(fair, _GPUS, np.maximum.accumulate(row)) for row in rates])
+    alone = np.maximum(at_fair, 1e-300)
+    remaining = np.maximum(np.array([job.left for job in jobs]) / alone, 1.0)
+    weight = (remaining.min() / remaining) ** config.shortness
+    return weight, at_fair
+
+
+def _sizes(jobs: Sequence[ElasticJob], rates: Floats, gpus: int, config: IceFrogConfig) -> Floats:
+    """[J] indices into SIZES, -1 for jobs that get nothing."""
+    size = np.full(len(jobs), -1)
+    smallest = np.array([int(np.argmax(row > 0)) if (row > 0).any() else -1 for row in rates])
+    remaining = np.array(
+        [job.left / rates[i, smallest[i]] if smallest[i] >= 0 else np.inf for i, job in enumerate(jobs)]
+    )
+    starved = np.array([job.waited_s > config.starvation_s for job in jobs])
+    left = gpus
+    for i in sorted(range(len(jobs)), key=lambda i: (not starved[i], remaining[i], jobs[i].number)):
+        need = SIZES[smallest[i]] if smallest[i] >= 0 else gpus + 1
+        if need <= left:
+            size[i] = smallest[i]
+            left -= need
+    weight, at_fair = weights(jobs, rates, gpus, config)
+    cost = np.where(rates > 0, weight[:, None] * at_fair[:, None] / np.maximum(rates, 1e-300), np.inf)
+    gain = np.array([_gains(cost[i], size[i]) for i in range(len(jobs))])  # [J, S]
+    step = np.array([_GPUS - (_GPUS[s] if s >= 0 else 0.0) for s in size])
+    while left > 0:
+        per_gpu = np.where((step <= left) & (step > 0), gain / np.maximum(step, 1e-9), 0.0)
+        i, s = np.unravel_index(int(per_gpu.argmax()), per_gpu.shape)
+        if per_gpu[i, s] <= 0:
+            break
+        left -= int(step[i, s])
+        size[i] = s
+        gain[i] = _gains(cost[i], int(s))
+        step[i] = _GPUS - _GPUS[s]
+    return size
+
+
+def _gains(cost: Floats, size: int) -> Floats:
+    """[S] what each larger size saves; nothing for a job that was not admitted."""
+    if size < 0:
+        return np.zeros(len(SIZES))
+    saved = cost[size] - cost
+    saved[: size + 1] = 0.0
+    return np.where(np.isfinite(saved), saved, 0.0)
+
+
+def _keep_sizes(
+    jobs: Sequence[ElasticJob], rates: Floats, size: Floats, gpus: int, config: IceFrogConfig
+) -> None:
+    """Hysteresis, in place: a size changes only for enough, and a shrunk job gets back what is left over."""
+    for i, job in enumerate(jobs):
+        if 0 <= job.size < size[i] and not _pays(job, rates[i, job.size], rates[i, size[i]], config):
+            size[i] = job.size
+    left = gpus - int(sum(_GPUS[s] for s in size if s >= 0))
+    for i in sorted(range(len(jobs)), key=lambda i: jobs[i].left):
+        job = jobs[i]
+        if 0 <= size[i] < job.size and rates[i, job.size] > 0:
+            back = SIZES[job.size] - SIZES[size[i]]
+            if back <= left:
+                size[i] = job.size
+                left -= back
+
+
+def _pays(job: ElasticJob, now: float, then: float, config: IceFrogConfig) -> bool:
+    if now <= 0:
+        return True
+    if then < now * (1.0 + config.min_size_gain):
+        return False
+    return config.resize_s + job.left / then < job.left / now

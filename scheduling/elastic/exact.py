@@ -1,0 +1,61 @@
+"""The exact choice of sizes and prefixes for small cases, as an integer linear programme: the check on `allocate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from profiling.errors import InfeasibleError
+from scheduling.elastic.allocate import weights
+from scheduling.elastic.jobs import SIZES, ElasticJob, Grant, IceFrogConfig, effective_rates
+
+
+def objective(jobs: Sequence[ElasticJob], grants: Sequence[Grant], gpus: int, config: IceFrogConfig) -> float:
+    """sum_j weight_j R*_j(fair) / R_j(g, k) of grants that give every job at least one GPU."""
+    rates = [effective_rates(job, config.guards) for job in jobs]
+    weight, fair = weights(jobs, np.array([r.max(axis=1) for r in rates]), gpus, config)
+    return float(
+        sum(
+            w * f / rate[grant.size, grant.prefix]
+            for w, f, rate, grant in zip(weight, fair, rates, grants, strict=True)
+        )
+    )
+
+
+def allocate_exact(
+    jobs: Sequence[ElasticJob], gpus: int, config: IceFrogConfig | None = None, time_limit_s: float = 10.0
+) -> list[Grant]:
+    """Best (g, k) for every job, each with at least one GPU, without hysteresis.
+
+    One binary per (job, size, prefix); HiGHS.
+
+    Raises:
+        InfeasibleError: fewer GPUs than jobs, or no solution within the time limit.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    config = config or IceFrogConfig()
+    rates = [effective_rates(job, config.guards) for job in jobs]
+    weight, fair = weights(jobs, np.array([r.max(axis=1) for r in rates]), gpus, config)
+    keys = [(j, s, k) for j, rate in enumerate(rates) for s, k in zip(*np.nonzero(rate > 0), strict=True)]
+    cost = np.array([weight[j] * fair[j] / rates[j][s, k] for j, s, k in keys])
+    once = np.zeros((len(jobs), len(keys)))
+    used = np.array([float(SIZES[s]) for _, s, _ in keys])
+    for column, (j, _, _) in enumerate(keys):
+        once[j, column] = 1.0
+    found = milp(
+        cost,
+        integrality=np.ones(len(keys)),
+        bounds=Bounds(0, 1),
+        constraints=[LinearConstraint(once, 1, 1), LinearConstraint(used[None, :], 0, gpus)],
+        options={"time_limit": time_limit_s},
+    )
+    if found.x is None:
+        raise InfeasibleError(
+            "no exact allocation found",
+            expected=f"at least {len(jobs)} GPUs and enough time",
+            got=found.message,
+        )
+    chosen = [keys[i] for i in np.flatnonzero(found.x > 0.5)]
+    return [Grant(jobs[j].number, int(s), int(k)) for j, s, k in sorted(chosen)]

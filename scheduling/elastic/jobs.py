@@ -1,0 +1,110 @@
+"""`ElasticJob`: what the allocator sees of a job. Arrays over sizes (S) and candidate frozen prefixes (K)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.types import Floats
+from profiling.errors import InputError
+from scheduling.elastic.penalty import FreezingGuards, allowed_prefixes, frozen_penalty
+
+SIZES = (1, 2, 3, 4, 8, 12, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class IceFrogConfig:
+    """How the allocator decides.
+
+    Attributes:
+        guards: when and how far a prefix may be frozen; `max_norm_share=0` never freezes (the k = 0 control).
+        round_s: seconds between decisions.
+        min_size_gain, min_prefix_gain: relative gain in effective progress below which size or prefix stay.
+        resize_s: what a change of size costs; not done where the job would not earn it back.
+        prefix_change_s: what a change of the frozen prefix costs.
+        starvation_s: a job that has waited this long is served before shorter ones.
+        shortness: 0 weighs all jobs alike; 1 weighs each by the inverse of its remaining time, which favours the mean
+            completion time over fairness [ours].
+    """
+
+    guards: FreezingGuards = field(default_factory=FreezingGuards)
+    round_s: float = 60.0
+    min_size_gain: float = 0.10
+    min_prefix_gain: float = 0.02
+    resize_s: float = 30.0
+    prefix_change_s: float = 5.0
+    starvation_s: float = 4 * 3600.0
+    shortness: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("min_size_gain", "min_prefix_gain", "resize_s", "prefix_change_s", "starvation_s"):
+            if not getattr(self, name) >= 0:
+                raise InputError(f"{name} is out of range", expected="from 0", got=getattr(self, name))
+        if not self.round_s > 0:
+            raise InputError("round_s is out of range", expected="seconds above 0", got=self.round_s)
+        if not 0 <= self.shortness <= 1:
+            raise InputError("shortness is out of range", expected="0 to 1", got=self.shortness)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ElasticJob:
+    """One job in one round.
+
+    Attributes:
+        number: unique; smaller was submitted earlier.
+        left: unfrozen iterations left.
+        rate: [S, K] iterations per second with each size of `SIZES` and candidate prefix, statistical efficiency
+            included; 0 where it does not fit or is not allowed to grow so far.
+        norm_share: [K] S_k of the candidates; the first freezes nothing.
+        progress, debt: effective progress from 0 to 1, and the penalty integrated over it.
+        size, prefix: indices held now; size -1 while it waits.
+        waited_s: seconds since it last held a GPU.
+    """
+
+    number: int
+    left: float
+    rate: Floats
+    norm_share: Floats
+    progress: float = 0.0
+    debt: float = 0.0
+    size: int = -1
+    prefix: int = 0
+    waited_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.rate.shape != (len(SIZES), len(self.norm_share)) or not self.left >= 0:
+            raise InputError(
+                f"elastic job {self.number} is not usable",
+                expected=f"rates of shape ({len(SIZES)}, {len(self.norm_share)}) and work from 0",
+                got=f"{self.rate.shape}, {self.left}",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a job gets: an index into `SIZES` (-1: it waits) and one into its candidate prefixes."""
+
+    number: int
+    size: int
+    prefix: int
+
+    @property
+    def gpus(self) -> int:
+        return SIZES[self.size] if self.size >= 0 else 0
+
+
+def effective_rates(job: ElasticJob, guards: FreezingGuards) -> Floats:
+    """[S, K] R: effective progress per second; 0 where the guards forbid the prefix."""
+    allowed = allowed_prefixes(job.norm_share, job.progress, job.debt, guards)
+    return job.rate * np.where(allowed, 1.0 - frozen_penalty(job.norm_share, guards.kappa), 0.0)
+
+
+def best_by_size(job: ElasticJob, config: IceFrogConfig) -> tuple[Floats, NDArray[np.int64]]:
+    """R*[S] over prefixes and the prefixes [S] that reach it; the present one stays for less than the least gain."""
+    rates = effective_rates(job, config.guards)
+    best = rates.argmax(axis=1)
+    stays = rates[:, job.prefix] * (1.0 + config.min_prefix_gain) >= rates.max(axis=1)
+    chosen = np.where(stays & (rates[:, job.prefix] > 0), job.prefix, best)
+    return rates[np.arange(len(SIZES)), chosen], chosen
