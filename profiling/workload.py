@@ -49,7 +49,8 @@ class Workload:
     Attributes:
         model: a zoo name, `graph:<content hash>` of a registered graph, or (local commands only) a path or
             `module:factory`.
-        batch_size: samples per step and GPU; None takes the zoo entry's default.
+        batch_size: samples per forward/backward pass and GPU (a step takes `gradient_accumulation` of them); None takes
+            the zoo entry's default.
         sequence_length: tokens per sample where the model has such a thing; None takes the default.
         precision: `fp32`, `tf32`, `amp` (fp16 autocast), `fp16`, `bf16`.
         optimizer: one of `OPTIMIZERS`; None takes the zoo entry's default.

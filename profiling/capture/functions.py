@@ -159,22 +159,29 @@ class DeviceFunctions(TorchFunctionMode):
 
 @contextmanager
 def fused_functions(autocast: torch.dtype | None = None) -> Iterator[DeviceFunctions]:
-    """Run under `DeviceFunctions`, including calls made inside `torch.nn.functional`.
+    """Run under `DeviceFunctions`, including calls made inside torch's own Python functions.
 
-    A function mode is off while it handles a Python-level function such as `multi_head_attention_forward`, which would
-    hide the calls inside. Telling those that there is nothing to hand over lets the mode see the calls they make.
+    A function mode is off while it handles a Python-level function such as `multi_head_attention_forward` or
+    `backward` (which recomputes checkpointed blocks), and that would hide the calls inside. Telling those functions
+    that there is nothing to hand over lets the mode see the calls they make.
     """
-    functional = torch.nn.functional
-    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    saved = {name: getattr(functional, name) for name in names}
+    functional, autograd = torch.nn.functional, torch.autograd
+    places = [
+        (functional, "has_torch_function"),
+        (functional, "has_torch_function_unary"),
+        (functional, "has_torch_function_variadic"),
+        (autograd, "has_torch_function"),
+        (torch._tensor, "has_torch_function_unary"),
+    ]
+    saved = [(module, name, getattr(module, name)) for module, name in places]
     try:
-        for name in names:
-            setattr(functional, name, lambda *_: False)
+        for module, name in places:
+            setattr(module, name, lambda *_: False)
         with DeviceFunctions(autocast) as mode:
             yield mode
     finally:
-        for name, function in saved.items():
-            setattr(functional, name, function)
+        for module, name, function in saved:
+            setattr(module, name, function)
 
 
 def _attention(
