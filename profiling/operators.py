@@ -104,7 +104,7 @@ ATEN: dict[str, str] = _table(
     "smooth_l1_loss l1_loss huber_loss _ctc_loss ctc_loss kl_div cross_entropy_loss",
     fill="zeros zeros_like ones ones_like full full_like empty empty_like empty_strided arange fill fill_ zero_ "
     "new_zeros new_ones new_full new_empty new_empty_strided rand randn rand_like randn_like randint randint_like "
-    "normal normal_ uniform uniform_ eye linspace scalar_tensor lift_fresh randperm exponential_ _local_scalar_dense",
+    "normal normal_ uniform uniform_ eye linspace scalar_tensor lift_fresh tril_indices triu_indices randperm exponential_ _local_scalar_dense",
 )
 """`aten` overload packet, without its namespace, to kind."""
 

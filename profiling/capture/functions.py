@@ -131,6 +131,8 @@ class DeviceFunctions(TorchFunctionMode):
             return _recurrent(name, args)
         if name == "lstm_cell" and isinstance(args[0], Tensor) and args[0].is_meta:
             return _lstm_cell(*args)
+        if name == "ctc_loss" and isinstance(args[0], Tensor) and args[0].is_meta:
+            return fused.ctc_loss(args[0], args[1])[0]
         if name == "dropout" and len(args) >= 2 and isinstance(args[0], Tensor):
             training = args[2] if len(args) > 2 else kwargs.get("training", True)
             return torch.native_dropout(args[0], args[1], True)[0] if training and args[1] > 0 else args[0]

@@ -144,3 +144,41 @@ recurrent.register_autograd(_recurrent_backward, setup_context=_recurrent_setup)
 def recurrent_flops(rows: int, weights: list[torch.Size]) -> int:
     """Forward FLOPs: every weight matrix is applied to every position. The backward pass takes twice as many."""
     return sum(2 * rows * shape.numel() for shape in weights if len(shape) == 2)
+
+
+@torch.library.custom_op("cotenant::ctc_loss", mutates_args=())
+def ctc_loss(log_probability: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Connectionist temporal classification: (time, batch, characters) against (batch, letters).
+
+    Returns:
+        the mean loss and the forward variables, (batch, time, 2 * letters + 1).
+    """
+    raise _no_kernel()
+
+
+@ctc_loss.register_fake
+def _(log_probability: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    time, batch, _ = log_probability.shape
+    return log_probability.new_empty(()), log_probability.new_empty((batch, time, 2 * targets.shape[-1] + 1))
+
+
+@torch.library.custom_op("cotenant::ctc_loss_backward", mutates_args=())
+def ctc_loss_backward(grad: Tensor, log_probability: Tensor, targets: Tensor, alpha: Tensor) -> Tensor:
+    """Gradient of the log-probabilities."""
+    raise _no_kernel()
+
+
+@ctc_loss_backward.register_fake
+def _(grad: Tensor, log_probability: Tensor, targets: Tensor, alpha: Tensor) -> Tensor:
+    return log_probability.new_empty(log_probability.shape)
+
+
+def _ctc_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    ctx.save_for_backward(*inputs, output[1])
+
+
+def _ctc_backward(ctx, grad, _alpha_grad):  # type: ignore[no-untyped-def]
+    return ctc_loss_backward(grad, *ctx.saved_tensors), None
+
+
+ctc_loss.register_autograd(_ctc_backward, setup_context=_ctc_setup)

@@ -28,6 +28,17 @@ FAMILIES = (
     "transformer",
     "cyclegan",
     "reinforcement",
+    "vit",
+    "yolov3",
+    "densenet",
+    "googlenet",
+    "inception",
+    "shufflenet",
+    "deepspeech2",
+    "gnmt",
+    "unet3d",
+    "gpt",
+    "dlrm",
 )
 
 

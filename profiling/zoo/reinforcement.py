@@ -5,6 +5,7 @@ The environment's own cost is not part of a graph: it runs on the host.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ def _a3c_loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
 
 def _mlp(*widths: int, act: type[nn.Module] = nn.ReLU, last: bool = False) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for i, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False)):
+    for i, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
         layers.append(nn.Linear(inputs, outputs))
         if last or i < len(widths) - 2:
             layers.append(act())
