@@ -116,6 +116,9 @@ class Agent:
         if other.stages > 1 or on.stages > 1:
             return ratio * self._hybrid(source, nodes, replicas)
         limits = self.application.limits(source)
+        # The scheduler values a job up to the batch it was submitted with; the job itself may go beyond.
+        asked = max(self.job.batch_size or limits.largest, limits.initial)
+        limits = limits._replace(largest=min(limits.largest, asked))
         best = best_batch(self.params[source], *self.gradient, limits, nodes, replicas, self.fixed_batch)
         return ratio * best.goodput
 

@@ -1,0 +1,205 @@
+"""A trace, a cluster, a ground truth and a belief, put together by name: what `simulate` and `compare` run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from predictor.types import SetPredictor
+from profiling.errors import InputError
+from profiling.workload import ColocationSet, Workload
+from scheduling.clusters import load_cluster
+from scheduling.policies import get_policy
+from scheduling.sets import SetCache
+from scheduling.simulator.engine import SimulationConfig, simulate
+from scheduling.simulator.job import Job
+from scheduling.simulator.result import SimulationResult
+from scheduling.simulator.truth import GroundTruth, SetTruth
+from scheduling.snapshot import ClusterSnapshot
+from scheduling.table import NoisyPredictor, TablePredictor
+from scheduling.traces.columns import parse_mapping, read_columns
+from scheduling.traces.mix import Mix
+from scheduling.traces.synthetic import synthetic
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioSpec:
+    """What a scenario is made of, in words that fit on a command line (and go to another process).
+
+    Attributes:
+        trace: a CSV, `philly[:FILE]`, `sia:FILE`, or `synthetic:rate=...,jobs=...`.
+        cluster: a cluster.yaml or the name of one that comes with the project.
+        seed: of the mix, of the synthetic trace, and of the truth's departure from the belief.
+        data: folder of imported tables; its co-location table is then the ground truth and its workloads the mix.
+        source: only rows of this source of the tables.
+        belief: `predictor`, or `truth` (an oracle).
+        model: the predictor.
+        noise: sigma of the truth's departure from the predictor where there are no tables.
+        columns: column names of the trace, where its own are not known.
+        limit: only the first jobs.
+        applications: folder of Sia's measured applications; beside the workload's folder where None.
+        calibration: whether Sia's calibration applies.
+        kind: of Sia's jobs where the file does not say.
+        restart_s: seconds to stop and resume a job.
+    """
+
+    trace: str
+    cluster: str
+    seed: int = 0
+    data: str | None = None
+    source: str | None = None
+    belief: str = "predictor"
+    model: str = "default"
+    noise: float = 0.2
+    columns: dict[str, Any] | None = None
+    limit: int | None = None
+    applications: str | None = None
+    calibration: bool = True
+    kind: str = "adaptive"
+    restart_s: float = 30.0
+
+
+@dataclass(slots=True)
+class Scenario:
+    """Ready to run."""
+
+    jobs: list[Job]
+    cluster: ClusterSnapshot
+    truth: GroundTruth
+    belief: SetPredictor | SetCache
+    config: SimulationConfig = field(default_factory=SimulationConfig)
+    agent: Callable[[Job], object] | None = None
+
+    def run(
+        self,
+        policy: str,
+        on_progress: Callable[[int, int], None] | None = None,
+        record: bool = False,
+    ) -> SimulationResult:
+        """Run one policy by name."""
+        config = SimulationConfig(self.config.free_moves, record, self.config.reevaluate_each_round)
+        return simulate(
+            self.jobs,
+            self.cluster,
+            get_policy(policy),
+            self.truth,
+            self.belief,
+            config,
+            on_progress,
+            self.agent,
+        )
+
+
+def build_scenario(spec: ScenarioSpec) -> Scenario:
+    """Read what `spec` names.
+
+    Raises:
+        InputError: a part of it is not what it should be.
+        UnknownNameError: a device, model or workload is not known.
+    """
+    cluster = load_cluster(spec.cluster)
+    devices = list(dict.fromkeys(gpu.device for _, gpu in cluster.gpus()))
+    if not devices:
+        raise InputError(
+            "the cluster has no GPU", expected="at least one node with one GPU", got=spec.cluster
+        )
+    if spec.trace.startswith("sia:"):
+        return _sia(spec, cluster, devices)
+    predictor: Any = None
+    if spec.data is not None:
+        truth: Any = _tables(spec, devices)
+        if spec.belief != "truth":
+            from predictor import load_predictor
+
+            predictor = load_predictor(spec.model)
+        belief: Any = truth if spec.belief == "truth" else predictor
+        shared = set(truth.workloads(devices[0])).intersection(*(truth.workloads(d) for d in devices[1:]))
+        if not shared:
+            raise InputError("no workload was measured on every type of the cluster", got=", ".join(devices))
+        mix = Mix.even(sorted(shared, key=str), _reference(truth, devices))
+    else:
+        from predictor import load_predictor
+
+        predictor = load_predictor(spec.model)
+        truth = NoisyPredictor(predictor, spec.noise, spec.seed)
+        belief = truth if spec.belief == "truth" else predictor
+        mix = Mix.zoo(_reference(predictor, devices))
+    jobs = _jobs(spec, mix)
+    return Scenario(jobs, cluster, SetTruth(SetCache(truth), spec.restart_s), SetCache(belief))
+
+
+def _jobs(spec: ScenarioSpec, mix: Mix) -> list[Job]:
+    head, _, tail = spec.trace.partition(":")
+    if head == "synthetic":
+        return synthetic(tail, mix, spec.seed)[: spec.limit]
+    path = Path(tail if head == "philly" and tail else spec.trace)
+    if head == "philly" and not tail:
+        path = Path(os.environ.get("COTENANT_PHILLY", "philly.csv"))
+    if not path.exists():
+        hint = (
+            "philly:FILE names the log; COTENANT_PHILLY gives it once and for all"
+            if head == "philly"
+            else None
+        )
+        raise InputError(
+            f"no trace {path}",
+            expected="a CSV, philly[:FILE], sia:FILE or synthetic:rate=...,jobs=...",
+            hint=hint,
+        )
+    columns = parse_mapping(spec.columns) if spec.columns else None
+    return read_columns(path, mix, spec.seed, columns, spec.limit)
+
+
+def _reference(predictor: SetPredictor, devices: list[str]) -> Callable[[Workload], float]:
+    """Solo step time on the middle one of the cluster's types by speed: what a duration in a log is taken to mean."""
+    known: dict[Workload, float] = {}
+
+    def step_time_s(workload: Workload) -> float:
+        if workload not in known:
+            answer = predictor.predict_arrays([ColocationSet(d, (workload,)) for d in devices])
+            known[workload] = sorted(answer.step_time_s[:, 0].tolist())[len(devices) // 2]
+        return known[workload]
+
+    return step_time_s
+
+
+def _tables(spec: ScenarioSpec, devices: list[str]) -> TablePredictor:
+    from datasets.tables import read_table
+    from profiling.devices import get_device
+
+    assert spec.data is not None
+    solo, together = read_table(Path(spec.data), "solo"), read_table(Path(spec.data), "colocation")
+    if spec.source is not None:
+        solo, together = solo[solo.source == spec.source], together[together.source == spec.source]
+    campaigns = sorted(set(together.campaign))
+    if len(campaigns) > 1:  # solo and pairs of different campaigns do not belong together
+        solo, together = solo[solo.campaign == campaigns[-1]], together[together.campaign == campaigns[-1]]
+    return TablePredictor.from_frames(
+        solo[solo.device.isin(devices)],
+        together[together.device.isin(devices)],
+        {d: get_device(d).memory_bytes for d in devices},
+    )
+
+
+def _sia(spec: ScenarioSpec, cluster: ClusterSnapshot, devices: list[str]) -> Scenario:
+    from scheduling.sia.application import load_applications
+    from scheduling.sia.truth import GoodputTruth
+    from scheduling.table import Solo
+    from scheduling.traces.sia import read_sia
+
+    path = Path(spec.trace.partition(":")[2])
+    folder = Path(spec.applications) if spec.applications else path.resolve().parents[2] / "traces"
+    applications = load_applications(folder, devices)
+    jobs = read_sia(path, applications, spec.kind)[: spec.limit]
+    truth = GoodputTruth(applications, spec.calibration)
+    table = {
+        (device, Workload(name)): Solo(on.times_s((1,), max(on.local_least, 1))[0])
+        for name, app in applications.items()
+        for device, on in app.on.items()
+        if on.stages == 1
+    }
+    config = SimulationConfig(free_moves=True, reevaluate_each_round=True)
+    return Scenario(jobs, cluster, truth, SetCache(TablePredictor(table, {})), config, truth.agent)

@@ -1,0 +1,67 @@
+"""Which model a job of a trace trains, where the trace does not say: a seeded draw from a documented mix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiling.errors import InputError
+from profiling.workload import Workload
+
+# Shares of image classification, language, recommendation and generation, after the model families that public
+# cluster studies name; the exact shares are ours.
+ZOO_MIX: tuple[tuple[str, float], ...] = (
+    ("resnet18-cifar:batch_size=128", 0.18),
+    ("resnet50-imagenet:batch_size=32", 0.16),
+    ("mobilenetv2-cifar:batch_size=128", 0.10),
+    ("vgg11-cifar:batch_size=128", 0.10),
+    ("efficientnetb0-cifar:batch_size=64", 0.08),
+    ("lstm-wikitext2:batch_size=20", 0.12),
+    ("transformer-multi30k:batch_size=64", 0.12),
+    ("neumf-ml1m:batch_size=1024", 0.08),
+    ("dcgan-64:batch_size=64", 0.06),
+)
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Workloads with their shares, and the step time that turns a duration into iterations.
+
+    Attributes:
+        workloads, shares: of the same length; shares sum to 1.
+        step_time_s: seconds per step alone on the reference device.
+    """
+
+    workloads: tuple[Workload, ...]
+    shares: tuple[float, ...]
+    step_time_s: Callable[[Workload], float]
+
+    def __post_init__(self) -> None:
+        if not self.workloads or len(self.workloads) != len(self.shares):
+            raise InputError(
+                "a mix needs workloads and as many shares", got=f"{len(self.workloads)} workloads"
+            )
+        if min(self.shares) < 0 or abs(sum(self.shares) - 1.0) > 1e-6:
+            raise InputError("shares of a mix", expected="numbers from 0 that sum to 1", got=sum(self.shares))
+
+    def draw(self, count: int, seed: int) -> list[Workload]:
+        """`count` workloads."""
+        picks = np.random.default_rng(seed).choice(len(self.workloads), count, p=np.array(self.shares))
+        return [self.workloads[k] for k in picks]
+
+    @classmethod
+    def zoo(cls, step_time_s: Callable[[Workload], float]) -> Mix:
+        """The documented mix of zoo models."""
+        total = sum(share for _, share in ZOO_MIX)
+        return cls(
+            tuple(Workload.parse(spec) for spec, _ in ZOO_MIX),
+            tuple(share / total for _, share in ZOO_MIX),
+            step_time_s,
+        )
+
+    @classmethod
+    def even(cls, workloads: Sequence[Workload], step_time_s: Callable[[Workload], float]) -> Mix:
+        """Every workload with the same share."""
+        return cls(tuple(workloads), (1.0 / len(workloads),) * len(workloads), step_time_s)

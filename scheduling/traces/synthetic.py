@@ -1,0 +1,58 @@
+"""Poisson arrivals of jobs with log-normal lengths."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling.errors import InputError
+from scheduling.simulator.job import Job
+from scheduling.traces.mix import Mix
+
+_DEFAULTS = {"rate": 20.0, "jobs": 100.0, "mean_s": 3600.0, "sigma": 1.0, "gangs": 0.0}
+
+
+def parse_synthetic(spec: str) -> dict[str, float]:
+    """Settings of `synthetic:rate=...,jobs=...`: jobs per hour, count, mean seconds, sigma of the log, share of gangs.
+
+    Raises:
+        InputError: a key is not known or a value is out of range.
+    """
+    found = dict(_DEFAULTS)
+    for part in filter(None, spec.split(",")):
+        key, _, text = part.partition("=")
+        if key not in found:
+            raise InputError("synthetic trace", expected="keys among " + ", ".join(found), got=repr(key))
+        try:
+            found[key] = float(text)
+        except ValueError:
+            raise InputError(f"synthetic trace: {key}", expected="a number", got=repr(text)) from None
+    if not (
+        found["rate"] > 0 and 1 <= found["jobs"] <= 10**7 and found["mean_s"] > 0 and 0 <= found["sigma"] < 10
+    ):
+        raise InputError(
+            "synthetic trace", expected="rate, jobs, mean_s above 0 and sigma from 0 to 10", got=spec
+        )
+    if not 0 <= found["gangs"] <= 1:
+        raise InputError("synthetic trace: gangs", expected="a share from 0 to 1", got=found["gangs"])
+    return found
+
+
+def synthetic(spec: str, mix: Mix, seed: int = 0) -> list[Job]:
+    """Jobs of a synthetic trace; gangs take 2, 4 or 8 GPUs."""
+    settings = parse_synthetic(spec)
+    count = int(settings["jobs"])
+    rng = np.random.default_rng(seed)
+    arrival = np.cumsum(rng.exponential(3600.0 / settings["rate"], count)) if count else np.zeros(0)
+    sigma = settings["sigma"]
+    duration = np.maximum(rng.lognormal(np.log(settings["mean_s"]) - sigma**2 / 2, sigma, count), 1.0)
+    gangs = np.where(rng.random(count) < settings["gangs"], rng.choice([2, 4, 8], count), 1)
+    return [
+        Job(
+            f"job-{k}",
+            workload,
+            float(duration[k]) / mix.step_time_s(workload),
+            float(arrival[k]),
+            gpus=int(gangs[k]),
+        )
+        for k, workload in enumerate(mix.draw(count, seed + 1))
+    ]

@@ -1,0 +1,70 @@
+"""`cotenant simulate`: one policy over a trace of jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from serving.cli.output import JsonFlag, console, print_json, progress
+
+Trace = Annotated[
+    str, typer.Option(help="A CSV, `philly[:FILE]`, `sia:FILE`, or `synthetic:rate=...,jobs=...`.")
+]
+Cluster = Annotated[str, typer.Option(help="cluster.yaml, or `philly-2000`, `small-mixed`, `sia-64`.")]
+Seed = Annotated[int, typer.Option(help="Of the model mix, the synthetic trace and the truth.")]
+Data = Annotated[str | None, typer.Option(help="Folder of imported tables: the ground truth and the mix.")]
+Source = Annotated[str | None, typer.Option(help="Only this source of the tables.")]
+Belief = Annotated[str, typer.Option(help="`predictor`, or `truth` for an oracle.")]
+Model = Annotated[str, typer.Option(help="Predictor: `default`, a registered name, or a folder.")]
+Limit = Annotated[int | None, typer.Option(help="Only the first jobs by submission.")]
+Columns = Annotated[
+    str | None, typer.Option(help="Column names of the trace, e.g. `submit=time,duration=runtime,gpus=gpu`.")
+]
+
+
+def command(
+    trace: Trace,
+    cluster: Cluster,
+    policy: Annotated[str, typer.Option(help="fifo, sjf, srtf, tiresias, ..., isacpp, sia.")] = "isacpp",
+    seed: Seed = 0,
+    data: Data = None,
+    source: Source = None,
+    belief: Belief = "predictor",
+    model: Model = "default",
+    limit: Limit = None,
+    columns: Columns = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run a trace of jobs through a cluster under one policy; the truth is apart from what the policy predicts.
+
+    Example: `cotenant simulate --trace synthetic:rate=30,jobs=100 --cluster small-mixed --policy isacpp --seed 1`
+    """
+    from scheduling.policies import get_policy
+    from scheduling.simulator.scenario import ScenarioSpec, build_scenario
+
+    get_policy(policy)
+    spec = ScenarioSpec(
+        trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns)
+    )
+    scenario = build_scenario(spec)
+    with progress() as bar:
+        task = bar.add_task(policy, total=len(scenario.jobs))
+        result = scenario.run(policy, lambda done, _: bar.update(task, completed=done))
+    body = result.to_json()
+    if as_json:
+        print_json(body)
+        return
+    from rich.table import Table
+
+    table = Table("figure", "value")
+    for name, value in body.items():
+        table.add_row(name, f"{value:,.4g}" if isinstance(value, float) else str(value))
+    console().print(table)
+
+
+def parse_columns(text: str | None) -> dict[str, str] | None:
+    """`key=value,...` as a mapping."""
+    if text is None:
+        return None
+    return dict(part.split("=", 1) if "=" in part else (part, "") for part in text.split(","))  # type: ignore[misc]
