@@ -107,9 +107,9 @@ def partners(colocation: pd.DataFrame) -> list[NDArray[np.int64]]:
     Returns:
         one array of positions per row, in the table's order.
     """
-    positions = colocation.groupby("set_id", sort=False).indices
     result: list[NDArray[np.int64]] = [np.empty(0, dtype=np.int64)] * len(colocation)
-    for members in positions.values():
+    for indices in colocation.groupby("set_id", sort=False).indices.values():
+        members = np.asarray(indices, dtype=np.int64)
         for position in members:
-            result[position] = members[members != position].astype(np.int64)
+            result[position] = members[members != position]
     return result

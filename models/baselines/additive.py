@@ -37,9 +37,10 @@ class AdditivePredictor:
         alone = test.solo[test.solo["gpus"] == 1].drop_duplicates(key)[[*key, column]]
         members = test.colocation[["set_id", *key]].merge(alone, on=key, how="left")
         sums = members.groupby("set_id")[column].agg(lambda demand: demand.sum(skipna=False))
-        demand = test.rows["set_id"].map(sums).to_numpy(dtype=np.float64)
+        demand = np.asarray(test.rows["set_id"].map(sums), dtype=np.float64)
         if test.target == "set_memory_bytes":
             return demand
         if test.target == "set_utilization_ratio":
-            return np.minimum(1.0, demand)
-        return np.minimum(1.0, 1.0 / np.maximum(demand, 1e-9)) + 0.0 * demand
+            return np.clip(demand, 0.0, 1.0)
+        ratio: NDArray[np.float64] = np.minimum(1.0, 1.0 / np.maximum(demand, 1e-9))
+        return ratio

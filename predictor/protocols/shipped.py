@@ -1,0 +1,89 @@
+"""The shipped checkpoint as a contender: nothing is fitted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.bundle import Bundle
+from profiling.workload import ColocationSet, SoloProfile, Workload
+
+if TYPE_CHECKING:
+    from predictor.types import Prediction
+
+_SOLO = ("step_time_s", "memory_bytes", "utilization_ratio", "memory_bandwidth_ratio")
+_OF_SET = {"set_memory_bytes": "total_memory_bytes", "set_utilization_ratio": "total_utilization_ratio"}
+
+
+class ShippedPredictor:
+    """Asks a finished predictor, by default the one that ships with the project.
+
+    Args:
+        model: a name or folder as `predictor.load_predictor` takes it.
+    """
+
+    def __init__(self, model: str = "default") -> None:
+        self.model = model
+
+    def fit(self, train: Bundle, seed: int = 0) -> ShippedPredictor:
+        """Load the checkpoint; `train` and `seed` are not used.
+
+        Raises:
+            UnavailableError, InputError: as `load_predictor` does.
+        """
+        from predictor import load_predictor
+
+        self.predictor_ = load_predictor(self.model)
+        return self
+
+    def predict(self, test: Bundle) -> NDArray[np.float64]:
+        """[n] for `test.rows`."""
+        return self._ask(test)[:, 0]
+
+    def predict_interval(self, test: Bundle) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Ends of the 90 % intervals, [n] each."""
+        answer = self._ask(test)
+        return answer[:, 1], answer[:, 2]
+
+    def _ask(self, test: Bundle) -> NDArray[np.float64]:
+        """[n, 3] value, lower, upper."""
+        sets = colocation_sets(test)
+        answers: list[Prediction] = list(self.predictor_.predict_many(list(sets.values())))
+        by_id = dict(zip(sets, answers, strict=True))
+        positions = test.colocation.groupby("set_id", sort=False).cumcount().loc[test.rows.index]
+        quantities = []
+        for set_id, position in zip(test.rows["set_id"], positions, strict=True):
+            answer: Any = by_id[set_id]
+            quantities.append(
+                answer.members[position].throughput_ratio
+                if test.target == "throughput_ratio"
+                else getattr(answer, _OF_SET[test.target])
+            )
+        return np.array([[q.value, q.lower, q.upper] for q in quantities])
+
+
+def colocation_sets(bundle: Bundle) -> dict[str, ColocationSet]:
+    """Set id -> the set, members in the table's order, with the solo profiles that `bundle.solo` knows."""
+    alone = bundle.solo[bundle.solo["gpus"] == 1].drop_duplicates(["device", "workload", "campaign"])
+    profiles = {
+        (row["device"], row["workload"], row["campaign"]): SoloProfile(
+            **{name: float(row[name]) for name in _SOLO if row[name] == row[name]}
+        )
+        for row in alone.to_dict("records")
+    }
+    sets = {}
+    for set_id, rows in bundle.colocation.groupby("set_id", sort=False):
+        first = rows.iloc[0]
+        members = []
+        for spec in rows["workload"]:
+            workload = Workload.parse(spec)
+            profile = profiles.get((first["device"], spec, first["campaign"]), SoloProfile())
+            members.append(Workload.from_mapping({**workload.to_mapping(), **_known(profile)}))
+        sets[str(set_id)] = ColocationSet(first["device"], tuple(members), first["sharing"])
+    return sets
+
+
+def _known(profile: SoloProfile) -> dict[str, float]:
+    return {name: getattr(profile, name) for name in _SOLO if getattr(profile, name) is not None}

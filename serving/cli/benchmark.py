@@ -1,0 +1,110 @@
+"""`cotenant benchmark`: run the evaluation protocols."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from serving.cli.output import JsonFlag, console, print_json, progress
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Run the evaluation protocols.")
+
+
+@app.command("list")
+def list_(json: JsonFlag = False) -> None:
+    """The protocols, and which predictors take part in each.
+
+    Example: `cotenant benchmark list`
+    """
+    from predictor.protocols.catalogue import PROTOCOLS
+    from predictor.protocols.registry import contenders
+
+    rows: list[dict[str, Any]] = [
+        {
+            "name": protocol.name,
+            "about": protocol.about,
+            "campaigns": list(protocol.campaigns) or ["all"],
+            "split": protocol.split,
+            "target": protocol.target,
+            "predictors": [c.name for c in contenders() if protocol.admits(c)],
+        }
+        for protocol in PROTOCOLS.values()
+    ]
+    if json:
+        print_json(rows)
+        return
+    screen = console()
+    for row in rows:
+        screen.print(f"[bold]{row['name']}[/]  {row['about']}", highlight=False)
+        screen.print(f"    {', '.join(row['predictors'])}", style="dim", highlight=False)
+
+
+@app.command()
+def run(
+    name: Annotated[str, typer.Argument(help="Name of the protocol; see `cotenant benchmark list`.")],
+    data: Annotated[Path, typer.Option(help="Folder of tables, as `cotenant data import` writes it.")] = Path(
+        "data"
+    ),
+    predictors: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Fits per fold, with seeds from 0.")] = 1,
+    out: Annotated[Path, typer.Option(help="Where results go; a stopped run goes on from there.")] = Path(
+        "benchmarks/results/protocols"
+    ),
+    json: JsonFlag = False,
+) -> None:
+    """Run a protocol for every registered predictor; what is stored and still holds is not run again.
+
+    Example: `cotenant benchmark run lucid-by-model --data data/`
+    """
+    from datasets.tables import read_all
+    from predictor.protocols.catalogue import get_protocol, make_trial
+    from predictor.protocols.registry import contenders
+    from predictor.protocols.report import HEADER, absent, make_report, table, write_report
+    from predictor.protocols.runner import collect, make_plan, run_missing
+
+    protocol = get_protocol(name)
+    chosen = contenders([p.strip() for p in predictors.split(",")] if predictors else None)
+    trial = make_trial(protocol, read_all(data))
+    plan = make_plan(trial, chosen, range(seeds), out / name)
+    screen = console()
+    typer.echo(
+        f"{name}: {len(trial.folds)} folds x {seeds} seed(s) x {len({c.contender.name for c in plan.cells})} predictors; "
+        f"{len(plan.missing)} of {len(plan.cells)} fits to do, about {_duration(plan.seconds)}",
+        err=True,
+    )
+    with progress() as bar:
+        task = bar.add_task(name, total=len(plan.missing))
+        for_each: dict[str, Any] = {"advance": 1}
+        run_missing(
+            plan,
+            lambda cell: bar.update(task, description=f"{cell.contender.name} {cell.fold.name}", **for_each),
+        )
+    command = f"cotenant benchmark run {name} --data DIR" + (
+        f" --predictors {predictors}" if predictors else ""
+    )
+    command += f" --seeds {seeds}" if seeds > 1 else ""
+    report = make_report(plan, collect(plan), command)
+    files = write_report(plan, report)
+    if json:
+        print_json(report)
+        return
+    from rich import box
+    from rich.table import Table
+
+    grid = Table(
+        title=f"{name}: {protocol.about}", title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0)
+    )
+    for column in HEADER:
+        grid.add_column(column, justify="left" if column == "predictor" else "right", no_wrap=True)
+    for row in table(report):
+        grid.add_row(*row)
+    screen.print(grid)
+    for line in absent(report):
+        screen.print(line, highlight=False)
+    typer.echo(f"written: {', '.join(str(path) for path in files)}", err=True)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
