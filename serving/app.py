@@ -14,9 +14,12 @@ from fastapi import FastAPI
 
 from serving import openapi, problems
 from serving.api import cluster, devices, health, models, observations, place, placements, predict, workloads
+from serving.app_version import version
 from serving.config import ServiceConfig
+from serving.extender import routes as extender
 from serving.middleware import Door
 from serving.model_source import ModelSource
+from serving.oip import routes as oip
 from serving.service import Service
 
 _GROUPS: tuple[Any, ...] = (
@@ -29,6 +32,8 @@ _GROUPS: tuple[Any, ...] = (
     workloads,
     devices,
     models,
+    oip,
+    extender,
 )
 _DESCRIPTION = """\
 Predicts how deep-learning jobs share a GPU, and places them by it.
@@ -82,14 +87,3 @@ def from_environment() -> FastAPI:
     config = ServiceConfig.from_environment()
     logs.configure(config.log_level)
     return create_app(config)
-
-
-def version() -> str:
-    """The installed version of the project."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed("cotenant")
-    except PackageNotFoundError:
-        return "0"

@@ -63,6 +63,8 @@ def problem(
     body = error.problem()
     if instance is not None:
         body["instance"] = instance
+        if instance.startswith("/v2"):
+            body["error"] = body["detail"]  # what clients of the Open Inference Protocol look for
     return Response(msgspec.json.encode(body), error.status, headers, media_type="application/problem+json")
 
 

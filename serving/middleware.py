@@ -112,8 +112,10 @@ class _Exchange:
         scope = required_scope(self.scope["method"], self.path)
         if service.config.tokens_required and scope is not None:
             header = self.headers.get(b"authorization", b"").decode("latin-1")
-            found = service.authenticator.remembered(header)
-            self.caller = found or await service.stored(service.authenticator.look_up, header)
+            caller = service.authenticator.remembered(header)
+            if caller is None:
+                caller = await service.stored(service.authenticator.look_up, header)
+            self.caller = caller
             allow(self.caller, scope)
         if service.config.rate_per_s and not self.path.startswith(_WATCHERS):
             client = self.scope.get("client") or ("", 0)

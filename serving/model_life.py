@@ -16,7 +16,7 @@ import structlog
 from predictor.types import Prediction
 from profiling.errors import UnavailableError
 from profiling.workload import ColocationSet, Workload
-from serving.model_source import ModelSource
+from serving.model_source import GraphSource, ModelSource
 
 log = structlog.get_logger("cotenant.model")
 
@@ -50,6 +50,7 @@ class ModelLife:
         source: where models come from.
         poll_s: seconds between looks.
         on_event: told what happened, from the loading thread.
+        graphs: gives a model the graph of a workload.
         golden: sets that a model must answer sensibly.
     """
 
@@ -58,8 +59,10 @@ class ModelLife:
         source: ModelSource,
         poll_s: float,
         on_event: Listener,
+        graphs: GraphSource,
         golden: tuple[ColocationSet, ...] = GOLDEN,
     ) -> None:
+        self.graphs = graphs
         self.source, self.poll_s, self.on_event, self.golden = source, poll_s, on_event, golden
         self.serving: Serving | None = None
         self.last_error: str | None = None
@@ -115,7 +118,7 @@ class ModelLife:
                         return self.serving
                     if tag == self._failed_tag and time.monotonic() < self._retry_at:
                         return self.current()
-                predictor = self.source.load(tag)
+                predictor = self.source.load(tag, self.graphs)
                 verify(predictor, self.golden)
                 new = Serving(predictor, str(predictor.version), tag, time.time())
             except Exception as error:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from profiling.errors import InputError, UnavailableError
+from profiling.graph import ComputationGraph
+from profiling.workload import Workload
 
 REGISTRY_PREFIX = "registry:"
 CHAMPION = "champion"
+GraphSource = Callable[[Workload], ComputationGraph]
 
 
 class ModelSource(Protocol):
-    """`tag` is cheap and changes whenever there is another model; `load` is not cheap."""
+    """`tag` is cheap and changes whenever there is another model; `load` is not cheap; the model takes graphs from `graphs`."""
 
     def tag(self) -> str: ...
-    def load(self, tag: str) -> Any: ...
+    def load(self, tag: str, graphs: GraphSource) -> Any: ...
 
 
 class DirectorySource:
@@ -33,10 +37,10 @@ class DirectorySource:
         newest = max((p.stat().st_mtime_ns for p in files), default=0)
         return f"{self.name}@{len(files)}-{newest}"
 
-    def load(self, tag: str) -> Any:
+    def load(self, tag: str, graphs: GraphSource) -> Any:
         from predictor import load_predictor
 
-        return load_predictor(self.name)
+        return load_predictor(self.name, graphs)
 
 
 class RegistrySource:
@@ -67,7 +71,7 @@ class RegistrySource:
             ) from None
         return f"{self.name}/{version.version}"
 
-    def load(self, tag: str) -> Any:
+    def load(self, tag: str, graphs: GraphSource) -> Any:
         from mlflow.artifacts import download_artifacts
 
         from predictor import load_predictor
@@ -81,7 +85,7 @@ class RegistrySource:
                     registry_uri=self.tracking_uri,
                 )
             )
-            return load_predictor(str(model_directory(got)))
+            return load_predictor(str(model_directory(got)), graphs)
 
 
 def model_directory(root: Path) -> Path:

@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 
 import structlog
 
-from profiling.errors import CotenantError, UnavailableError
+from profiling.errors import CotenantError, InputError, UnavailableError
+from profiling.graph import ComputationGraph
+from profiling.workload import Workload
 from scheduling.snapshot import ClusterSnapshot
 from serving.auth import Authenticator
 from serving.batching import Batcher
@@ -35,7 +37,10 @@ class Service:
         self.metrics = Metrics()
         self.store = Store(config.database_url)
         self.life = ModelLife(
-            source or model_source(config.model, config.tracking_uri), config.poll_s, self._model_event
+            source or model_source(config.model, config.tracking_uri),
+            config.poll_s,
+            self._model_event,
+            self.graph_of,
         )
         self.batcher = Batcher(self.life, self.metrics, config.slow_calls)
         self.authenticator = Authenticator(self.store)
@@ -44,7 +49,7 @@ class Service:
         self.in_flight = 0
         self.started_at = time.time()
         self.snapshot: tuple[ClusterSnapshot, int] | None = None  # parsed cluster state, see handlers.cluster
-        self.graphs: set[str] = set()  # registered graphs that this process has loaded, see handlers.jobs
+        self.graphs: dict[str, ComputationGraph] = {}  # registered graphs that this process has loaded
         self._store_pool = ThreadPoolExecutor(8, thread_name_prefix="cotenant-store")
 
     async def start(self) -> None:
@@ -85,6 +90,26 @@ class Service:
             raise UnavailableError("the service is stopping")
         self.life.current()
         await self.stored(self.store.ping)
+
+    def graph_of(self, workload: Workload) -> ComputationGraph:
+        """The graph of a job: a registered one, or a zoo model's, captured.
+
+        Raises:
+            InputError: a registered graph was captured for another batch size.
+        """
+        graph = self.graphs.get(workload.model)
+        if graph is None:
+            from profiling.capture import graph_for
+
+            return graph_for(workload)
+        if workload.batch_size not in (None, graph.batch_size):
+            raise InputError(
+                f"{workload.model} was captured for another batch size",
+                expected=f"batch_size={graph.batch_size}, or none",
+                got=workload.batch_size,
+                hint="register the model again with that batch size",
+            )
+        return graph
 
     def _model_event(self, version: str, event: str, detail: str) -> None:
         self.metrics.reloads.labels(event).inc()

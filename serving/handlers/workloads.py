@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import zlib
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import select
@@ -26,8 +27,9 @@ async def register_zoo(service: Service, workload: Workload) -> tuple[dict[str, 
         )
     from profiling.capture import graph_for
 
-    graph = await service.batcher.slow(graph_for, workload.without_solo())
-    return await service.stored(keep, service, graph, str(workload.without_solo()), "zoo")
+    plain = replace(workload.without_solo(), frozen_prefix=0)  # freezing is an option of jobs, not of graphs
+    graph = await service.batcher.slow(graph_for, plain)
+    return await service.stored(keep, service, graph, str(plain), "zoo")
 
 
 async def register_onnx(service: Service, data: bytes, name: str) -> tuple[dict[str, Any], bool]:
@@ -92,10 +94,7 @@ def load_graphs(service: Service, hashes: set[str]) -> None:
 
 
 def _make_known(service: Service, graph: ComputationGraph) -> None:
-    from profiling.capture import register_graph as know
-
-    know(graph)
-    service.graphs.add(GRAPH_PREFIX + graph.content_hash)
+    service.graphs[GRAPH_PREFIX + graph.content_hash] = graph
 
 
 def entry_of(row: WorkloadRow) -> dict[str, Any]:
@@ -135,7 +134,7 @@ def delete_workload(service: Service, key: str) -> None:
     """Forget a graph. Raises `UnknownNameError`."""
     with service.store.write() as session:
         session.delete(_row(session, key))
-    service.graphs.discard(GRAPH_PREFIX + key.removeprefix(GRAPH_PREFIX))
+    service.graphs.pop(GRAPH_PREFIX + key.removeprefix(GRAPH_PREFIX), None)
 
 
 def _row(session: Any, key: str) -> WorkloadRow:

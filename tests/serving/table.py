@@ -93,7 +93,7 @@ class TableSource:
     def tag(self) -> str:
         return self.name
 
-    def load(self, tag: str) -> Any:
+    def load(self, tag: str, graphs: Any) -> Any:
         if self.error is not None:
             raise self.error
         return self.predictor

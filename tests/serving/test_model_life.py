@@ -13,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from predictor.types import Prediction, Quantity
+from profiling.capture import graph_for
 from profiling.errors import InputError, UnavailableError
 from profiling.workload import ColocationSet
 from serving.app import create_app
@@ -38,7 +39,9 @@ class Infinite(TablePredictor):
 
 def life(source: TableSource) -> tuple[ModelLife, list[tuple[str, str]]]:
     events: list[tuple[str, str]] = []
-    return ModelLife(source, 0.01, lambda version, event, _: events.append((version, event))), events
+    return ModelLife(
+        source, 0.01, lambda version, event, _: events.append((version, event)), graph_for
+    ), events
 
 
 def test_swap_on_a_new_tag_only() -> None:

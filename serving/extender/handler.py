@@ -1,0 +1,122 @@
+"""Filter and prioritize from the stored cluster state.
+
+Filter takes out only nodes where the job can never run: no GPU of the node holds it even when it is alone. A node that
+the stored state does not know stays in, without preference: we advise, the scheduler decides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+from profiling.errors import CotenantError, InfeasibleError
+from profiling.workload import ColocationSet
+from scheduling.placement import PlacementConfig
+from scheduling.snapshot import ClusterSnapshot
+from serving.extender.pods import Arguments, PodJob, field, read_arguments, read_job
+from serving.handlers.cluster import stored_snapshot
+from serving.handlers.jobs import admit
+from serving.handlers.place import choose
+from serving.service import Service
+
+MAX_SCORE = 10
+log = structlog.get_logger("cotenant.extender")
+
+
+async def filter_nodes(service: Service, body: Any) -> dict[str, Any]:
+    """`ExtenderFilterResult` for `ExtenderArgs`; what goes wrong is told in its `Error`."""
+    result: dict[str, Any] = {
+        "Nodes": None, "NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": "",
+    }  # fmt: skip
+    try:
+        arguments = read_arguments(body)
+        job = read_job(arguments.pod)
+        never = await _never(service, arguments, job) if job is not None else {}
+    except CotenantError as error:
+        return result | {"Error": error.message}
+    result["FailedAndUnresolvableNodes"] = never
+    if arguments.node_names is not None:
+        result["NodeNames"] = [name for name in arguments.node_names if name not in never]
+    else:
+        assert arguments.nodes is not None
+        items = field(arguments.nodes, "items") or []
+        kept = [i for i in items if field(field(i, "metadata"), "name") not in never]
+        rest = {k: v for k, v in arguments.nodes.items() if k.lower() != "items"}
+        result["Nodes"] = rest | {"items": kept}
+    return result
+
+
+async def prioritize_nodes(service: Service, body: Any) -> list[dict[str, Any]]:
+    """`HostPriorityList`: 10 for the best node, in proportion for the others, 0 for what is not known or full.
+
+    The type has no place for an error: then every node gets 0 and the scheduler goes by its other preferences.
+    """
+    try:
+        arguments = read_arguments(body)
+    except CotenantError as error:
+        log.warning("prioritize not understood", error=error.message)
+        return []
+    scores: dict[str, int] = {}
+    try:
+        job = read_job(arguments.pod)
+        if job is not None:
+            scores = await _scores(service, arguments, job)
+    except CotenantError as error:
+        log.warning("prioritize without preference", error=error.message)
+    return [{"Host": name, "Score": scores.get(name, 0)} for name in arguments.names]
+
+
+async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[str, str]:
+    """Nodes, with the reason, that can never run the job."""
+    snapshot, _ = await service.stored(stored_snapshot, service)
+    asked = set(arguments.names)
+    nodes = [node for node in snapshot.nodes if node.name in asked]
+    types = sorted({(gpu.device, gpu.sharing) for node in nodes for gpu in node.gpus})
+    await admit(service, (job.workload,), {device for device, _ in types})
+    predictions = await service.batcher.predict_many([ColocationSet(d, (job.workload,), s) for d, s in types])
+    fits = dict(zip(types, predictions, strict=True))
+    never = {}
+    for node in nodes:
+        if not node.gpus:
+            never[node.name] = "the node has no GPU"
+        elif job.gpus > len(node.gpus):
+            never[node.name] = f"the pod wants {job.gpus} GPUs and the node has {len(node.gpus)}"
+        elif not any(fits[gpu.device, gpu.sharing].fits for gpu in node.gpus):
+            never[node.name] = "; ".join(
+                sorted({f"{gpu.device}: {fits[gpu.device, gpu.sharing].reasons[0]}" for gpu in node.gpus})
+            )
+    return never
+
+
+async def _scores(service: Service, arguments: Arguments, job: PodJob) -> dict[str, int]:
+    snapshot, _ = await service.stored(stored_snapshot, service)
+    if job.gpus > 1:
+        return _gang_scores(snapshot, arguments, job)
+    count = sum(len(node.gpus) for node in snapshot.nodes)
+    config = PlacementConfig(
+        objective=job.objective, max_slowdown=job.max_slowdown, wait=False, limit=max(1, count)
+    )
+    try:
+        decision = await choose(service, job.workload, job.iterations, snapshot, config)
+    except InfeasibleError:
+        return {}
+    asked = set(arguments.names)
+    costs: dict[str, float] = {}
+    for ranked in decision.ranked:  # best first
+        if ranked.node in asked:
+            costs.setdefault(ranked.node, ranked.score)
+    if not costs:
+        return {}
+    best = min(costs.values())
+    return {
+        name: MAX_SCORE if cost <= best else max(1, round(MAX_SCORE * (best + 1e-3) / (cost + 1e-3)))
+        for name, cost in costs.items()
+    }
+
+
+def _gang_scores(snapshot: ClusterSnapshot, arguments: Arguments, job: PodJob) -> dict[str, int]:
+    """A gang takes whole, empty GPUs: nodes with the fewest empty ones to spare come first."""
+    asked = set(arguments.names)
+    empty = {n.name: sum(not g.tenants for g in n.gpus) for n in snapshot.nodes if n.name in asked}
+    return {name: max(1, MAX_SCORE - (free - job.gpus)) for name, free in empty.items() if free >= job.gpus}

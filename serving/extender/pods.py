@@ -1,0 +1,145 @@
+"""What a scheduler sends: pods, node lists, annotations; field names in any letter case, as Go reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from profiling.errors import InputError
+from profiling.workload import Workload
+
+PREFIX = "cotenant.dev/"
+GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+_INTEGERS = ("batch_size", "sequence_length", "frozen_prefix", "gradient_accumulation")
+_NUMBERS = ("step_time_s", "memory_bytes", "utilization_ratio", "memory_bandwidth_ratio")
+_TEXTS = ("precision", "optimizer")
+_FLAGS = ("activation_checkpointing",)
+_OURS = ("iterations", "max_slowdown", "objective")
+
+
+@dataclass(frozen=True, slots=True)
+class PodJob:
+    """The training job that a pod's annotations describe.
+
+    Attributes:
+        gpus: how many whole GPUs its containers ask for, at least 1.
+    """
+
+    workload: Workload
+    iterations: float | None
+    max_slowdown: float
+    objective: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """`ExtenderArgs`: the pod, and the nodes as names or as whole objects (the other is None)."""
+
+    pod: dict[str, Any]
+    node_names: list[str] | None
+    nodes: dict[str, Any] | None
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the nodes, either way."""
+        if self.node_names is not None:
+            return self.node_names
+        items = field(self.nodes, "items") or []
+        return [str(field(field(item, "metadata"), "name")) for item in items]
+
+
+def field(value: Any, name: str) -> Any:
+    """The member `name` of a JSON object, in any letter case; None where there is none."""
+    if not isinstance(value, dict):
+        return None
+    if name in value:
+        return value[name]
+    folded = name.lower()
+    return next((v for k, v in value.items() if isinstance(k, str) and k.lower() == folded), None)
+
+
+def read_arguments(body: Any) -> Arguments:
+    """Read `ExtenderArgs`. Raises `InputError` where it is none."""
+    pod, names, nodes = field(body, "Pod"), field(body, "NodeNames"), field(body, "Nodes")
+    if not isinstance(pod, dict):
+        raise InputError("request has no pod", expected="ExtenderArgs with Pod", got=type(body).__name__)
+    if names is not None and not (isinstance(names, list) and all(isinstance(n, str) for n in names)):
+        raise InputError("NodeNames is not a list of names", expected="strings")
+    items = field(nodes, "items")
+    if nodes is not None and not (
+        items is None or (isinstance(items, list) and all(_named(i) for i in items))
+    ):
+        raise InputError("Nodes is not a NodeList", expected="items with metadata.name")
+    if names is None and nodes is None:
+        raise InputError("request has no nodes", expected="NodeNames or Nodes")
+    return Arguments(pod, names, nodes)
+
+
+def read_job(pod: dict[str, Any]) -> PodJob | None:
+    """The job of a pod; None where it has no `cotenant.dev/workload` and is none of ours.
+
+    `cotenant.dev/workload` holds a SPEC; the other annotations are its keys with hyphens, such as
+    `cotenant.dev/batch-size`, and `iterations`, `max-slowdown`, `objective`.
+
+    Raises:
+        InputError: an annotation is not known or has a wrong value.
+    """
+    annotations = field(field(pod, "metadata"), "annotations") or {}
+    own = {
+        key.removeprefix(PREFIX).replace("-", "_"): str(value)
+        for key, value in annotations.items()
+        if isinstance(key, str) and key.startswith(PREFIX)
+    }
+    spec = own.pop("workload", None)
+    if spec is None:
+        return None
+    values = Workload.parse(spec).to_mapping()
+    ours: dict[str, float] = {}
+    objective = "jct"
+    for key, text in own.items():
+        if key in _INTEGERS:
+            values[key] = int(_number(key, text, whole=True))
+        elif key in _NUMBERS:
+            values[key] = _number(key, text)
+        elif key in _TEXTS:
+            values[key] = text
+        elif key in _FLAGS:
+            values[key] = text.lower() == "true"
+        elif key == "objective":
+            objective = text
+        elif key in _OURS:
+            ours[key] = _number(key, text)
+        # Other annotations under our prefix are the service's own marks on the pod.
+    return PodJob(
+        Workload.from_mapping(values),
+        ours.get("iterations"),
+        ours.get("max_slowdown", 2.0),
+        objective,
+        gpu_count(pod),
+    )
+
+
+def gpu_count(pod: dict[str, Any]) -> int:
+    """How many GPUs the containers of `pod` ask for together, at least 1."""
+    total = 0
+    for container in field(field(pod, "spec"), "containers") or []:
+        limits = field(field(container, "resources"), "limits") or {}
+        for name in GPU_RESOURCES:
+            text = str(limits.get(name, "0")) if isinstance(limits, dict) else "0"
+            total += int(text) if text.isdigit() and len(text) < 6 else 0
+    return max(1, total)
+
+
+def _named(item: Any) -> bool:
+    return isinstance(field(field(item, "metadata"), "name"), str)
+
+
+def _number(key: str, text: str, whole: bool = False) -> float:
+    try:
+        return int(text) if whole else float(text)
+    except ValueError:
+        raise InputError(
+            f"annotation {PREFIX}{key.replace('_', '-')} is not a number",
+            expected="an integer" if whole else "a number", got=repr(text[:80]),
+        ) from None  # fmt: skip

@@ -1,0 +1,83 @@
+"""Routes of the Kubernetes scheduler extender. They answer 200 with what a scheduler understands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from profiling.errors import CotenantError
+from serving.extender import handler
+from serving.http import answer, decode
+from serving.openapi import operation
+from serving.service import Service
+
+_ARGUMENTS = {
+    "type": "object",
+    "required": ["Pod"],
+    "properties": {
+        "Pod": {"type": "object"},
+        "Nodes": {"type": ["object", "null"]},
+        "NodeNames": {"type": ["array", "null"], "items": {"type": "string"}},
+    },
+}
+_MAP = {"type": "object", "additionalProperties": {"type": "string"}}
+_FILTER = {
+    "type": "object",
+    "required": ["Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes", "Error"],
+    "properties": {
+        "Nodes": {"type": ["object", "null"]},
+        "NodeNames": {"type": ["array", "null"], "items": {"type": "string"}},
+        "FailedNodes": _MAP,
+        "FailedAndUnresolvableNodes": _MAP,
+        "Error": {"type": "string"},
+    },
+}
+_PRIORITIES = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["Host", "Score"],
+        "properties": {"Host": {"type": "string"}, "Score": {"type": "integer", "minimum": 0, "maximum": 10}},
+    },
+}
+_EXAMPLE = {
+    "Pod": {
+        "metadata": {
+            "name": "train-7",
+            "annotations": {"cotenant.dev/workload": "resnet18-cifar", "cotenant.dev/batch-size": "64"},
+        },
+        "spec": {"containers": []},
+    },
+    "NodeNames": ["node-a", "node-b"],
+}
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/extender", tags=["kubernetes"])
+
+    @router.post(
+        "/filter",
+        summary="Nodes where the pod can run",
+        **operation(body=_ARGUMENTS, answer=_FILTER, examples={"names only": _EXAMPLE}),
+    )
+    async def filter_(request: Request) -> Response:
+        return answer(await handler.filter_nodes(service, await _body(request)))
+
+    @router.post(
+        "/prioritize",
+        summary="How well the pod would run on each node",
+        **operation(body=_ARGUMENTS, answer=_PRIORITIES, examples={"names only": _EXAMPLE}),
+    )
+    async def prioritize(request: Request) -> Response:
+        return answer(await handler.prioritize_nodes(service, await _body(request)))
+
+    return router
+
+
+async def _body(request: Request) -> Any:
+    """The body, or None where it is no JSON: the handlers say so in the scheduler's own terms."""
+    try:
+        return decode(await request.body(), dict)
+    except CotenantError:
+        return None

@@ -1,0 +1,149 @@
+"""What the protocol's calls mean here.
+
+The model `cotenant` takes N co-location sets of up to M jobs: `device` [N], `jobs` [N, M] (SPECs; an empty string is
+no job), optionally `sharing` [N]. It gives [N, M] tensors per job, zero where there is none (`mask` is false there),
+and [N] tensors per set.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from predictor.types import MemberPrediction, Prediction
+from profiling.errors import InputError, LimitError, UnavailableError, UnknownNameError
+from profiling.workload import ColocationSet, Workload
+from serving.handlers.jobs import admit_sets
+from serving.oip import tensors
+from serving.service import Service
+
+MODEL = "cotenant"
+PLATFORM = "cotenant_colocation"
+_QUANTITIES = (
+    "solo_step_time_s",
+    "step_time_s",
+    "slowdown",
+    "throughput_ratio",
+    "memory_bytes",
+    "utilization_ratio",
+)
+_BOUNDED = ("step_time_s", "slowdown", "memory_bytes")
+_PER_JOB = (*_QUANTITIES, *(f"{n}_{b}" for n in _BOUNDED for b in ("lower", "upper")))
+OUTPUTS = ("mask", *_PER_JOB, "in_domain", "total_memory_bytes", "total_memory_bytes_upper", "fits")
+_FLAGS = ("mask", "in_domain", "fits")
+_PER_SET = ("total_memory_bytes", "total_memory_bytes_upper", "fits")
+
+
+def metadata(service: Service, name: str, version: str | None = None) -> dict[str, Any]:
+    """The model's inputs and outputs. Raises `UnknownNameError`."""
+    _known(service, name, version)
+    return {
+        "name": MODEL,
+        "versions": versions(service),
+        "platform": PLATFORM,
+        "inputs": [
+            {"name": "device", "datatype": "BYTES", "shape": [-1]},
+            {"name": "jobs", "datatype": "BYTES", "shape": [-1, -1]},
+            {"name": "sharing", "datatype": "BYTES", "shape": [-1]},
+        ],
+        "outputs": [
+            {
+                "name": output,
+                "datatype": "BOOL" if output in _FLAGS else "FP64",
+                "shape": [-1] if output in _PER_SET else [-1, -1],
+            }
+            for output in OUTPUTS
+        ],
+    }
+
+
+def versions(service: Service) -> list[str]:
+    """The version that serves, if one does."""
+    return [service.life.serving.version] if service.life.serving else []
+
+
+def check_ready(service: Service, name: str, version: str | None = None) -> None:
+    """Raises `UnknownNameError` for another model, `UnavailableError` while none serves."""
+    if name != MODEL:
+        _known(service, name, version)
+    service.life.current()
+    _known(service, name, version)
+
+
+async def infer(
+    service: Service, name: str, version: str | None, raw: bytes, header_length: str | None
+) -> tuple[dict[str, Any], bytes]:
+    """Predict the request's sets. Returns the JSON answer and the binary tensors after it."""
+    check_ready(service, name, version)
+    body, binary = tensors.read_request(raw, header_length)
+    sets = _sets(service, tensors.strings(body, binary))
+    names, as_bytes = tensors.wanted(body, OUTPUTS)
+    await admit_sets(service, sets)
+    predictions = await service.batcher.predict_many(sets)
+    arrays = _arrays(predictions)
+    answer: dict[str, Any] = {"model_name": MODEL, "model_version": predictions[0].model_version}
+    if isinstance(body.get("id"), str):
+        answer["id"] = body["id"]
+    return tensors.write_response(answer, {n: arrays[n] for n in names}, as_bytes)
+
+
+def _known(service: Service, name: str, version: str | None) -> None:
+    if name != MODEL:
+        raise UnknownNameError("model is not known", expected=MODEL, got=repr(name[:80]))
+    if version is not None and version not in versions(service):
+        if not versions(service):
+            raise UnavailableError("no model serves yet", got=service.life.last_error or "still loading")
+        raise UnknownNameError(
+            "model version is not known", expected=", ".join(versions(service)), got=repr(version[:80])
+        )
+
+
+def _sets(service: Service, inputs: dict[str, tensors.Strings]) -> list[ColocationSet]:
+    for key in inputs:
+        if key not in ("device", "jobs", "sharing"):
+            raise InputError("input is not known", expected="device, jobs, sharing", got=repr(key[:80]))
+    if "device" not in inputs or "jobs" not in inputs:
+        raise InputError("an input is missing", expected="device and jobs", got=", ".join(inputs) or "none")
+    device, jobs = inputs["device"], inputs["jobs"]
+    count = len(device.values)
+    sharing = inputs.get("sharing", tensors.Strings((count,), ["time-slice"] * count))
+    width = jobs.shape[1] if len(jobs.shape) == 2 else 1
+    if len(device.shape) != 1 or sharing.shape != (count,) or jobs.shape[0] != count:
+        raise InputError("shapes do not agree", expected="device [N], jobs [N, M], sharing [N]")
+    if count > service.config.batch_sets:
+        raise LimitError(
+            "the batch is too large", expected=f"at most {service.config.batch_sets} sets", got=count
+        )
+    sets = []
+    for row in range(count):
+        specs = [text for text in jobs.values[row * width : (row + 1) * width] if text]
+        if len(specs) > service.config.set_jobs:
+            raise LimitError(
+                "a set is too large", expected=f"at most {service.config.set_jobs} jobs", got=len(specs)
+            )
+        sets.append(ColocationSet(device.values[row], tuple(map(Workload.parse, specs)), sharing.values[row]))
+    return sets
+
+
+def _arrays(predictions: list[Prediction]) -> dict[str, np.ndarray[Any, Any]]:
+    shape = (len(predictions), max(len(p.members) for p in predictions))
+    arrays: dict[str, np.ndarray[Any, Any]] = {name: np.zeros(shape) for name in _PER_JOB}
+    arrays["mask"], arrays["in_domain"] = np.zeros(shape, bool), np.zeros(shape, bool)
+    for row, prediction in enumerate(predictions):
+        for column, member in enumerate(prediction.members):
+            arrays["mask"][row, column] = True
+            arrays["in_domain"][row, column] = member.in_domain
+            _fill(arrays, (row, column), member)
+    arrays["total_memory_bytes"] = np.array([p.total_memory_bytes.value for p in predictions])
+    arrays["total_memory_bytes_upper"] = np.array([p.total_memory_bytes.upper for p in predictions])
+    arrays["fits"] = np.array([p.fits for p in predictions], bool)
+    return arrays
+
+
+def _fill(arrays: dict[str, np.ndarray[Any, Any]], at: tuple[int, int], member: MemberPrediction) -> None:
+    for name in _QUANTITIES:
+        arrays[name][at] = getattr(member, name).value
+    for name in _BOUNDED:
+        arrays[f"{name}_lower"][at] = getattr(member, name).lower
+        arrays[f"{name}_upper"][at] = getattr(member, name).upper

@@ -1,0 +1,177 @@
+"""Tensors of the Open Inference Protocol v2: JSON data, and the binary extension that Triton's client speaks.
+
+Binary: the JSON header's length stands in `Inference-Header-Content-Length`, the tensors' bytes follow it in order.
+An element of BYTES is its length (4 bytes, little endian) and its bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from profiling.errors import InputError
+from serving.http import MalformedError, decode
+
+LENGTH_HEADER = "inference-header-content-length"
+_ELEMENTS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """A BYTES tensor: `values` in row-major order."""
+
+    shape: tuple[int, ...]
+    values: list[str]
+
+
+def read_request(raw: bytes, header_length: str | None) -> tuple[dict[str, Any], bytes]:
+    """The JSON object of an infer request, and the bytes after it.
+
+    Raises:
+        MalformedError: the length is no length, or the JSON is none. InputError: not an object.
+    """
+    length = len(raw)
+    if header_length is not None:
+        if not header_length.isdigit() or int(header_length) > len(raw):
+            raise MalformedError(
+                "Inference-Header-Content-Length is wrong",
+                expected=f"0 to {len(raw)}",
+                got=header_length[:40],
+            )
+        length = int(header_length)
+    body = decode(raw[:length], dict)
+    return body, raw[length:]
+
+
+def strings(body: dict[str, Any], binary: bytes) -> dict[str, Strings]:
+    """The request's inputs by name; all are BYTES.
+
+    Raises:
+        InputError: an input lacks a field, has another type, or its data do not fill its shape.
+    """
+    inputs = body.get("inputs")
+    if not isinstance(inputs, list) or not all(isinstance(one, dict) for one in inputs):
+        raise InputError("request has no inputs", expected="a list of tensors", got=type(inputs).__name__)
+    found: dict[str, Strings] = {}
+    offset = 0
+    for one in inputs:
+        name, shape = one.get("name"), one.get("shape")
+        if not isinstance(name, str) or name in found:
+            raise InputError(
+                "an input's name is missing or not unique", expected="each name once", got=repr(name)[:80]
+            )
+        if one.get("datatype") != "BYTES":
+            raise InputError(
+                f"input {name!r} has the wrong datatype", expected="BYTES", got=repr(one.get("datatype"))[:80]
+            )
+        if (
+            not isinstance(shape, list)
+            or not 1 <= len(shape) <= 2
+            or not all(isinstance(n, int) and not isinstance(n, bool) and 0 < n <= _ELEMENTS for n in shape)
+            or prod(shape) > _ELEMENTS
+        ):
+            raise InputError(
+                f"input {name!r} has a bad shape", expected="[N] or [N, M]", got=repr(shape)[:80]
+            )
+        parameters = one.get("parameters")
+        size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
+        if size is None:
+            values = _flat(one.get("data"), name)
+        else:
+            if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= len(binary) - offset:
+                raise InputError(
+                    f"input {name!r}: binary_data_size is wrong",
+                    expected="bytes that came",
+                    got=repr(size)[:80],
+                )
+            values = _unpack(binary[offset : offset + size], name)
+            offset += size
+        if len(values) != prod(shape):
+            raise InputError(
+                f"input {name!r} does not fill its shape", expected=f"{prod(shape)} elements", got=len(values)
+            )
+        found[name] = Strings(tuple(shape), values)
+    return found
+
+
+def write_response(
+    body: dict[str, Any], outputs: dict[str, np.ndarray[Any, Any]], binary: set[str]
+) -> tuple[dict[str, Any], bytes]:
+    """Add `outputs` to the answer `body`: as JSON, or those in `binary` as the bytes that are returned."""
+    described, tail = [], b""
+    for name, array in outputs.items():
+        one: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": datatype(array)}
+        if name in binary:
+            data = array.tobytes()
+            one["parameters"] = {"binary_data_size": len(data)}
+            tail += data
+        else:
+            one["data"] = array.ravel().tolist()
+        described.append(one)
+    return body | {"outputs": described}, tail
+
+
+def wanted(body: dict[str, Any], known: tuple[str, ...]) -> tuple[list[str], set[str]]:
+    """Names of the outputs that the caller wants, and those that it wants binary.
+
+    Raises:
+        InputError: an output is not known.
+    """
+    parameters = body.get("parameters")
+    every = isinstance(parameters, dict) and parameters.get("binary_data_output") is True
+    outputs = body.get("outputs")
+    if outputs is None or outputs == []:
+        return list(known), set(known) if every else set()
+    if not isinstance(outputs, list) or not all(isinstance(one, dict) for one in outputs):
+        raise InputError("outputs is not a list of tensors", expected="objects with a name")
+    names, binary = [], set()
+    for one in outputs:
+        name = one.get("name")
+        if name not in known:
+            raise InputError(
+                "output is not known", expected="one of " + ", ".join(known), got=repr(name)[:80]
+            )
+        own = one.get("parameters")
+        asked = own.get("binary_data") if isinstance(own, dict) else None
+        names.append(name)
+        if asked is True or (asked is None and every):
+            binary.add(name)
+    return names, binary
+
+
+def datatype(array: np.ndarray[Any, Any]) -> str:
+    """The protocol's name of an array's type."""
+    return "BOOL" if array.dtype == np.bool_ else "FP64"
+
+
+def _flat(data: Any, name: str) -> list[str]:
+    if not isinstance(data, list):
+        raise InputError(f"input {name!r} has no data", expected="a list of strings", got=type(data).__name__)
+    values: list[str] = []
+    for item in data:
+        for text in item if isinstance(item, list) else (item,):
+            if not isinstance(text, str):
+                raise InputError(
+                    f"input {name!r} holds something else", expected="strings", got=repr(text)[:80]
+                )
+            values.append(text)
+    return values
+
+
+def _unpack(data: bytes, name: str) -> list[str]:
+    values, offset = [], 0
+    while offset < len(data):
+        end = offset + 4
+        length = struct.unpack_from("<I", data, offset)[0] if end <= len(data) else len(data)
+        if end + length > len(data):
+            raise InputError(f"input {name!r} is cut short", expected="length and bytes of each element")
+        try:
+            values.append(data[end : end + length].decode())
+        except UnicodeDecodeError:
+            raise InputError(f"input {name!r} is not text", expected="UTF-8") from None
+        offset = end + length
+    return values

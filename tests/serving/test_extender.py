@@ -1,0 +1,145 @@
+"""Kubernetes scheduler extender, on the JSON of upstream's `extender/v1` types, in both letter cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.serving.conftest import Start
+from tests.serving.table import TableSource
+
+CLUSTER = {
+    "nodes": [
+        {"name": "empty", "gpus": [{"device": "v100", "count": 2}]},
+        {
+            "name": "busy",
+            "gpus": [{"device": "v100", "tenants": [{"job": "resnet18-cifar", "iterations_left": 1e5}]}],
+        },
+        {"name": "old", "gpus": [{"device": "k80"}]},
+        {"name": "bare", "gpus": []},
+    ]
+}
+NAMES = ["empty", "busy", "old", "stranger"]
+
+
+def pod(**annotations: str) -> dict[str, Any]:
+    given = {f"cotenant.dev/{k.replace('_', '-')}": v for k, v in annotations.items()}
+    # What kube-scheduler sends is a whole v1.Pod; these are the parts that matter and some that do not.
+    return {
+        "metadata": {
+            "name": "train",
+            "namespace": "ml",
+            "uid": "1",
+            "annotations": {"other.io/x": "y", **given},
+        },
+        "spec": {
+            "containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+            "priority": 0,
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+def lower(value: Any) -> Any:
+    """First letters in lower case, as a client with JSON tags would send them."""
+    return {k[0].lower() + k[1:]: v for k, v in value.items()}
+
+
+@pytest.fixture
+def cluster(client: TestClient) -> TestClient:
+    assert client.put("/v1/cluster", json=CLUSTER).status_code == 200
+    return client
+
+
+@pytest.mark.parametrize("case", [dict, lower])
+def test_filter_names(cluster: TestClient, case: Any) -> None:
+    args = {
+        "Pod": pod(workload="resnet18-cifar", batch_size="1200"),
+        "Nodes": None,
+        "NodeNames": [*NAMES, "bare"],
+    }
+    result = cluster.post("/extender/filter", json=case(args)).json()
+    assert set(result) == {"Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes", "Error"}
+    assert result["NodeNames"] == ["empty", "busy", "stranger"]
+    assert set(result["FailedAndUnresolvableNodes"]) == {"old", "bare"}
+    assert "k80" in result["FailedAndUnresolvableNodes"]["old"]
+    assert result["FailedNodes"] == {}
+    assert result["Nodes"] is None
+    assert result["Error"] == ""
+
+
+@pytest.mark.parametrize("case", [dict, lower])
+def test_filter_whole_nodes(cluster: TestClient, case: Any) -> None:
+    items = [{"metadata": {"name": n, "labels": {"a": "b"}}, "status": {"capacity": {}}} for n in NAMES]
+    args = {"Pod": pod(workload="resnet18-cifar:batch_size=1200"), "Nodes": {"metadata": {}, "items": items}}
+    result = cluster.post("/extender/filter", json=case(args)).json()
+    assert result["NodeNames"] is None
+    assert result["Nodes"] == {"metadata": {}, "items": [items[0], items[1], items[3]]}
+
+
+@pytest.mark.parametrize("case", [dict, lower])
+def test_prioritize(cluster: TestClient, case: Any) -> None:
+    args = {"Pod": pod(workload="resnet18-cifar", iterations="1000"), "NodeNames": NAMES}
+    scores = {p["Host"]: p["Score"] for p in cluster.post("/extender/prioritize", json=case(args)).json()}
+    assert scores["empty"] == 10
+    assert 0 < scores["busy"] < 10
+    assert scores["stranger"] == 0
+    assert list(scores) == NAMES
+
+
+def test_pods_without_our_annotation_are_left_alone(cluster: TestClient) -> None:
+    args = {"Pod": pod(), "NodeNames": NAMES}
+    assert cluster.post("/extender/filter", json=args).json()["NodeNames"] == NAMES
+    assert {p["Score"] for p in cluster.post("/extender/prioritize", json=args).json()} == {0}
+    assert (
+        cluster.post("/extender/filter", json={"Pod": {"metadata": {}}, "NodeNames": []}).json()["NodeNames"]
+        == []
+    )
+
+
+def test_gangs(cluster: TestClient) -> None:
+    gang = pod(workload="resnet18-cifar")
+    gang["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "2"
+    result = cluster.post("/extender/filter", json={"Pod": gang, "NodeNames": NAMES}).json()
+    assert result["NodeNames"] == ["empty", "stranger"]
+    scores = {
+        p["Host"]: p["Score"]
+        for p in cluster.post("/extender/prioritize", json={"Pod": gang, "NodeNames": NAMES}).json()
+    }
+    assert scores == {"empty": 10, "busy": 0, "old": 0, "stranger": 0}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {},
+        {"Pod": 1, "NodeNames": []},
+        {"Pod": pod(workload="resnet18-cifar")},
+        {"Pod": pod(workload="no-such-model"), "NodeNames": NAMES},
+        {"Pod": pod(workload="resnet18-cifar", batch_size="many"), "NodeNames": NAMES},
+        {"Pod": pod(workload="resnet18-cifar"), "NodeNames": [1]},
+        {"Pod": pod(workload="resnet18-cifar"), "Nodes": {"items": [{}]}},
+    ],
+)
+def test_errors_are_answers(cluster: TestClient, args: Any) -> None:
+    result = cluster.post("/extender/filter", json=args)
+    assert result.status_code == 200
+    assert result.json()["Error"]
+    scores = cluster.post("/extender/prioritize", json=args)
+    assert scores.status_code == 200
+    assert all(p["Score"] == 0 for p in scores.json())
+
+
+def test_no_json(cluster: TestClient) -> None:
+    assert cluster.post("/extender/filter", content=b"{").json()["Error"]
+    assert cluster.post("/extender/prioritize", content=b"{").json() == []
+
+
+def test_without_a_model(start: Start, source: TableSource) -> None:
+    source.error = RuntimeError("broken")
+    client = start(wait=False)
+    args = {"Pod": pod(workload="resnet18-cifar"), "NodeNames": NAMES}
+    assert "no model" in client.post("/extender/filter", json=args).json()["Error"]
+    assert {p["Score"] for p in client.post("/extender/prioritize", json=args).json()} == {0}
