@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from profiling.errors import InputError
 from scheduling.pipeline.states import StateSpace, antichain_states
+
+if TYPE_CHECKING:
+    from profiling.graph import ComputationGraph
 
 
 def read_states(source: str, device: str | None = None, *, as_published: bool = False) -> StateSpace:
@@ -16,6 +20,20 @@ def read_states(source: str, device: str | None = None, *, as_published: bool = 
     Raises:
         InputError: not such an input, or it needs a device.
     """
+    graph = read_graph(source, device, as_published=as_published)
+    if isinstance(graph, StateSpace):
+        return graph
+    from profiling.devices import get_device
+    from scheduling.pipeline.computation import graph_states
+
+    precision = str(graph.options.get("precision", "fp32"))
+    return graph_states(graph, get_device(str(device)), precision)
+
+
+def read_graph(
+    source: str, device: str | None = None, *, as_published: bool = False
+) -> StateSpace | ComputationGraph:
+    """States of a `graph.txt`, which has measured times, or the graph of a file or a job SPEC, which needs a device."""
     path = Path(source)
     if path.suffix == ".txt":
         from profiling.capture.pipedream import read_profile
@@ -27,17 +45,11 @@ def read_states(source: str, device: str | None = None, *, as_published: bool = 
             expected="a device type to time it for, or a PipeDream graph.txt",
             hint="add --device NAME; `cotenant devices list` shows them",
         )
-    from profiling.devices import get_device
-    from profiling.workload import Workload
-    from scheduling.pipeline.computation import graph_states
-
-    spec = get_device(device)
     if path.suffix == ".json":
         from profiling.graph import ComputationGraph
 
-        graph = ComputationGraph.load(path)
-        return graph_states(graph, spec, str(graph.options.get("precision", "fp32")))
+        return ComputationGraph.load(path)
     from profiling.capture import graph_for
+    from profiling.workload import Workload
 
-    workload = Workload.parse(source)
-    return graph_states(graph_for(workload), spec, workload.precision)
+    return graph_for(Workload.parse(source))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster, Span
 from scheduling.pipeline.states import StateSpace
+
+if TYPE_CHECKING:
+    from scheduling.pipeline.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,8 @@ class Stage:
         nodes: what it computes, in order.
         replicas: workers that compute it, each a share of the minibatches.
         level_replicas: the same by level of the cluster, innermost first; their product is `replicas`.
-        compute_s: forward and backward of one minibatch on one worker.
+        forward_s: forward of one minibatch on one worker.
+        compute_s: forward and backward.
         parameter_bytes: parameters of the stage.
         input_bytes: bytes of one minibatch that come in from the stages before.
         in_flight: minibatches that a worker holds between their forward and backward.
@@ -28,6 +32,7 @@ class Stage:
     nodes: tuple[str, ...]
     replicas: int
     level_replicas: tuple[int, ...]
+    forward_s: float
     compute_s: float
     parameter_bytes: float
     input_bytes: float
@@ -61,6 +66,17 @@ class Partition:
     def speedup(self) -> float:
         return self.data_parallel_s / self.bottleneck_s if self.bottleneck_s > 0 else 1.0
 
+    def timeline(self, minibatches: int) -> Timeline:
+        """The first minibatches through the pipeline, without transfers: 1F1B, stages replicated, no flush."""
+        from scheduling.pipeline.schedules import worker_orders
+        from scheduling.pipeline.timeline import StageTimes, simulate
+
+        halves = [(s.forward_s, (s.compute_s - s.forward_s) / 2) for s in self.stages]
+        orders = worker_orders(
+            "pipedream", len(self.stages), minibatches, replicas=[s.replicas for s in self.stages]
+        )
+        return simulate(orders, [StageTimes(forward, half, half) for forward, half in halves])
+
     def to_json(self) -> dict[str, Any]:
         return {
             "model": self.name,
@@ -74,6 +90,7 @@ class Partition:
                     "memory_bytes": stage.memory_bytes,
                     "level_replicas": list(stage.level_replicas),
                     "in_flight": stage.in_flight,
+                    "forward_s": stage.forward_s,
                     "compute_s": stage.compute_s,
                     "parameter_bytes": stage.parameter_bytes,
                     "input_bytes": stage.input_bytes,
@@ -124,7 +141,7 @@ def partition(
         sum(stage.replicas for stage in stages),
         space.count,
         space.search,
-        _bottleneck(space, spans, cluster, options, compat),
+        bottleneck_in_words(space, spans, cluster, options, compat),
     )
 
 
@@ -132,15 +149,16 @@ def stages_of(space: StateSpace, spans: list[Span]) -> tuple[Stage, ...]:
     """Stages of spans that follow each other; a node belongs to the first stage whose span has it."""
     stages = []
     for span in spans:
-        compute, parameters = (
+        forward, compute, parameters = (
             float(column[span.end] - column[span.start])
-            for column in (space.compute_s, space.parameter_bytes)
+            for column in (space.forward_s, space.compute_s, space.parameter_bytes)
         )
         stages.append(
             Stage(
                 tuple(space.members(span.start, span.end)),
                 math.prod(span.replicas),
                 span.replicas,
+                forward,
                 compute,
                 parameters,
                 float(space.output_bytes[span.start]),
@@ -151,7 +169,7 @@ def stages_of(space: StateSpace, spans: list[Span]) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def _bottleneck(
+def bottleneck_in_words(
     space: StateSpace,
     spans: list[Span],
     cluster: PipelineCluster,

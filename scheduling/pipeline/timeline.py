@@ -101,7 +101,7 @@ def simulate(orders: Sequence[Sequence[Action]], times: Sequence[StageTimes]) ->
         tuple(slots),
         total,
         tuple(total - b for b in busy),
-        tuple(_peak(order, split) for order in orders),
+        tuple(peak_in_flight(order, split) for order in orders),
     )
 
 
@@ -130,7 +130,7 @@ def _duration(action: Action, times: Sequence[StageTimes], split: bool) -> float
     return part.input_gradient_s + (0.0 if split else part.weight_gradient_s)
 
 
-def _peak(order: Sequence[Action], split: bool) -> int:
+def peak_in_flight(order: Sequence[Action], split: bool) -> int:
     held = peak = 0
     last = "W" if split else "B"
     for action in order:

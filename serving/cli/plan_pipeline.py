@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from profiling.errors import InputError
 from serving.cli.output import JsonFlag, console, print_json
 
 if TYPE_CHECKING:
     from scheduling.pipeline.partition import Partition
+    from scheduling.pipeline.plan import Plan
+    from scheduling.pipeline.timeline import Timeline
 
 
 def pipeline(
@@ -42,25 +47,86 @@ def pipeline(
     device: Annotated[
         str | None, typer.Option(help="Device type that a graph.json or a SPEC is timed for, e.g. v100.")
     ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="Plan whole steps: gpipe, 1f1b, interleaved, zb-h1 (with a flush) or pipedream."),
+    ] = None,
+    microbatches: Annotated[int, typer.Option(help="Microbatches per step, or drawn by --plot.")] = 8,
+    chunks: Annotated[int, typer.Option(help="Parts of the model on each worker (interleaved).")] = 2,
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="With --schedule: compute activations again in the backward.")
+    ] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the schedule to this .svg, .png or .pdf.")] = None,
     json: JsonFlag = False,
 ) -> None:
     """Cut a model into pipeline stages and replicate them so that minibatches finish as fast as possible.
 
     Example: `cotenant plan pipeline vgg16.graph.txt --workers 4 4 --bandwidth 12e9 1.25e9
     --activation-compression-ratio 1 --memory-limit 16e9`
+
+    With a flush: `cotenant plan pipeline bert-base-squad --device v100 --workers 4 --bandwidth 10e9 --schedule zb-h1
+    --plot plan.svg`
     """
     from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
-    from scheduling.pipeline.inputs import read_states
+    from scheduling.pipeline.inputs import read_graph, read_states
     from scheduling.pipeline.partition import partition
+    from scheduling.pipeline.plan import plan
 
     cluster = PipelineCluster(tuple(workers), tuple(bandwidth), memory_limit)
     options = PartitionOptions(activation_compression_ratio, straight, fewer_machines)
-    space = read_states(graph, device, as_published=compat)
-    plan = partition(space, cluster, options, compat=compat)
-    if json:
-        print_json(plan.to_json())
-    else:
-        _print(plan)
+    if schedule is not None:
+        if compat or straight or fewer_machines or activation_compression_ratio is not None:
+            raise InputError(
+                "--schedule plans whole steps on its own terms",
+                expected="none of --compat, --straight, --fewer-machines, --activation-compression-ratio with it",
+            )
+        whole = plan(
+            read_graph(graph, device),
+            cluster,
+            schedule,
+            microbatches,
+            recompute=recompute,
+            device=device,
+            chunks=chunks,
+        )
+        print_json(whole.to_json()) if json else _print_plan(whole)
+        _draw(plot, whole.timeline, f"{whole.name}, {schedule}")
+        return
+    found = partition(read_states(graph, device, as_published=compat), cluster, options, compat=compat)
+    print_json(found.to_json()) if json else _print(found)
+    _draw(plot, found.timeline(microbatches), f"{found.name}, pipedream")
+
+
+def _draw(path: Path | None, timeline: Timeline, title: str) -> None:
+    if path is not None:
+        from scheduling.pipeline.gantt import draw
+
+        draw(timeline, path, title=title)
+        print(f"written: {path}", file=sys.stderr)
+
+
+def _print_plan(found: Plan) -> None:
+    from rich.table import Table
+
+    out = console()
+    out.print(
+        f"[bold]{found.name}[/], {found.schedule}: {found.step_time_s:.6g} s per step, bubble {found.bubble_ratio:.1%}"
+    )
+    table = Table(
+        "stage", "begins with", "devices", "forward (s)", "backward (s)", "in flight", "memory per worker"
+    )
+    for number, stage in enumerate(found.stages, start=1):
+        table.add_row(
+            str(number),
+            stage.split_point or "the start",
+            ", ".join(map(str, stage.devices)),
+            f"{stage.forward_s:.4g}",
+            f"{stage.backward_s:.4g}",
+            str(stage.in_flight),
+            _bytes(stage.memory_bytes),
+        )
+    out.print(table)
+    out.print(f"Bottleneck: {found.bottleneck}.")
 
 
 def _print(plan: Partition) -> None:
@@ -91,7 +157,7 @@ def _print(plan: Partition) -> None:
         out.print(
             f"{plan.workers - plan.workers_used} of {plan.workers} workers would not help and stay idle."
         )
-    if plan.search != "all cuts":
+    if plan.search != "all cuts" and plan.search != "module starts":
         out.print(f"The model has too many cuts to try them all; tried: {plan.search}.")
 
 

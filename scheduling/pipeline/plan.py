@@ -1,0 +1,317 @@
+"""`plan`: stages, replicas, devices, memory, step time and bubble of one model on a cluster, for one schedule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from profiling.errors import InputError
+from profiling.graph import ComputationGraph
+from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster, Span
+from scheduling.pipeline.schedules import check_schedule, worker_orders
+from scheduling.pipeline.states import StateSpace
+from scheduling.pipeline.timeline import StageTimes, Timeline, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+# Weight gradients of matrix products and convolutions cost what input gradients do.
+WEIGHT_GRADIENT_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStage:
+    """One stage of a plan.
+
+    Attributes:
+        modules: what it computes, in order (nodes of a profile, first modules of blocks of a captured graph).
+        split_point: the module that it begins with, as `torch.distributed.pipelining` takes it; empty for the first.
+        replicas: workers that compute it.
+        devices: their numbers, 0 to N - 1, neighbours on the innermost level first.
+        forward_s, backward_s: seconds of one microbatch on one replica.
+        in_flight: most microbatches that a worker holds.
+        memory_bytes: what each worker holds.
+    """
+
+    modules: tuple[str, ...]
+    split_point: str
+    replicas: int
+    devices: tuple[int, ...]
+    forward_s: float
+    backward_s: float
+    in_flight: int
+    memory_bytes: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to train one model on several workers.
+
+    Attributes:
+        schedule: one of `scheduling.pipeline.schedules.SCHEDULES`.
+        microbatches: per step and replica of the pipeline (minibatches drawn, for `pipedream`).
+        stages: in the model's order; with `interleaved`, `chunks` stages share a worker.
+        step_time_s: seconds per step of the whole batch; for `pipedream` between two finished minibatches.
+        bubble_ratio: share of the workers' time that is idle.
+        bottleneck: in words.
+        timeline: the simulated step.
+    """
+
+    name: str
+    schedule: str
+    microbatches: int
+    stages: tuple[PlannedStage, ...]
+    step_time_s: float
+    bubble_ratio: float
+    bottleneck: str
+    workers: int
+    timeline: Timeline
+
+    @property
+    def split_points(self) -> list[str]:
+        """Modules that begin a stage: keys of `torch.distributed.pipelining`'s `split_spec`."""
+        return [stage.split_point for stage in self.stages[1:]]
+
+    @property
+    def workers_used(self) -> int:
+        return len({device for stage in self.stages for device in stage.devices})
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.name,
+            "schedule": self.schedule,
+            "microbatches": self.microbatches,
+            "step_time_s": self.step_time_s,
+            "bubble_ratio": self.bubble_ratio,
+            "bottleneck": self.bottleneck,
+            "workers": self.workers,
+            "workers_used": self.workers_used,
+            "split_points": self.split_points,
+            "stages": [
+                {
+                    "nodes": list(stage.modules),
+                    "split_point": stage.split_point,
+                    "replicas": stage.replicas,
+                    "devices": list(stage.devices),
+                    "forward_s": stage.forward_s,
+                    "backward_s": stage.backward_s,
+                    "in_flight": stage.in_flight,
+                    "memory_bytes": stage.memory_bytes,
+                }
+                for stage in self.stages
+            ],
+        }
+
+
+def plan(
+    graph: ComputationGraph | StateSpace,
+    cluster: PipelineCluster,
+    schedule: str = "1f1b",
+    microbatches: int = 8,
+    memory_cap: float | None = None,
+    recompute: bool = False,
+    allow_idle: bool = True,
+    *,
+    device: str | None = None,
+    chunks: int = 2,
+    times: Sequence[tuple[float, float]] | None = None,
+) -> Plan:
+    """Split a model over a cluster.
+
+    `pipedream` chooses replicas for each stage (SOSP 2019, weights stashed, no flush). The others cut the model into `p`
+    equal-width stages and run `d` copies of the whole pipeline; all `p` and the largest `d` for it are tried.
+
+    Args:
+        graph: a captured graph, or states that were read from elsewhere.
+        memory_cap: bytes of one worker; the cluster's own limit where None.
+        recompute: keep only a stage's input per microbatch and compute its activations again in the backward.
+        allow_idle: whether workers may be left without work.
+        device: catalogue name that a captured graph is timed for; not needed with `times`.
+        chunks: parts of the model on each worker, `interleaved` only.
+        times: measured or predicted (forward, backward) seconds of each operator of a captured graph.
+
+    Raises:
+        InfeasibleError: nothing fits; says which stage lacks how much.
+        InputError: neither device nor times, or a count out of range.
+    """
+    check_schedule(schedule)
+    for name, value in (("microbatches", microbatches), ("chunks", chunks)):
+        if value < 1:
+            raise InputError(f"number of {name} is out of range", expected="an integer from 1", got=value)
+    if memory_cap is not None:
+        cluster = replace(cluster, memory_bytes=memory_cap)
+    batch_size = None
+    if isinstance(graph, ComputationGraph):
+        space, batch_size = _timed(graph, device, times), graph.batch_size
+    else:
+        space = graph
+    if recompute:
+        space = replace(space, inputs_only=True, compute_s=space.compute_s + space.forward_s)
+    if schedule == "pipedream":
+        return _replicated(space, cluster, microbatches, allow_idle)
+    from scheduling.pipeline.straight import best_copies
+
+    found = best_copies(
+        space,
+        cluster,
+        schedule,
+        microbatches,
+        chunks if schedule == "interleaved" else 1,
+        allow_idle,
+        batch_size,
+    )
+    return _as_plan(space, cluster, schedule, microbatches, *found)
+
+
+def _timed(
+    graph: ComputationGraph, device: str | None, times: Sequence[tuple[float, float]] | None
+) -> StateSpace:
+    from scheduling.pipeline.computation import block_states, blocks_of, operator_times
+
+    if times is None:
+        if device is None:
+            raise InputError(f"{graph.name} has no times", expected="device= a catalogue name, or times=")
+        from profiling.devices import get_device
+
+        times = operator_times(graph, get_device(device), str(graph.options.get("precision", "fp32")))
+    space = block_states(graph.name, blocks_of(graph, times))
+    kept = (graph.gradient_bytes + graph.optimizer_state_bytes) / max(float(space.parameter_bytes[-1]), 1.0)
+    return replace(space, fixed_bytes=space.parameter_bytes * kept)
+
+
+def _replicated(space: StateSpace, cluster: PipelineCluster, minibatches: int, allow_idle: bool) -> Plan:
+    from scheduling.pipeline.optimal import solve_optimal
+    from scheduling.pipeline.partition import bottleneck_in_words
+
+    options = PartitionOptions(activation_compression_ratio=1.0)
+    bottleneck, spans = solve_optimal(space, cluster, options, idle=allow_idle)
+    replicas = [math.prod(span.replicas) for span in spans]
+    numbers = iter(range(sum(replicas)))
+    stages = [
+        _stage(
+            space,
+            span.start,
+            span.end,
+            1.0,
+            [next(numbers) for _ in range(count)],
+            span.versions,
+            span.memory_bytes,
+        )
+        for span, count in zip(spans, replicas, strict=True)
+    ]
+    parts = [
+        stage_times(
+            space, span, 1.0, link_s(space, cluster, span.end, stage.devices[-1], stage.devices[-1] + 1)
+        )
+        for span, stage in zip(spans, stages, strict=True)
+    ]
+    timeline = simulate(worker_orders("pipedream", len(parts), minibatches, replicas=replicas), parts)
+    used = sum(stage.replicas * (stage.forward_s + stage.backward_s) / stage.replicas for stage in stages)
+    words = bottleneck_in_words(space, spans, cluster, options, compat=False)
+    return Plan(
+        space.name,
+        "pipedream",
+        minibatches,
+        tuple(stages),
+        bottleneck,
+        max(0.0, 1 - used / (bottleneck * sum(replicas))) if bottleneck > 0 else 0.0,
+        words,
+        cluster.total,
+        timeline,
+    )
+
+
+def _as_plan(
+    space: StateSpace,
+    cluster: PipelineCluster,
+    schedule: str,
+    microbatches: int,
+    bounds: list[int],
+    copies: int,
+    step_time_s: float,
+    timeline: Timeline,
+    in_flight: list[int],
+    memory: list[float],
+) -> Plan:
+    parts = len(bounds) - 1
+    width = len(timeline.bubble_s)
+    stages = []
+    for index in range(parts):
+        worker = index % width
+        devices = list(range(worker * copies, (worker + 1) * copies))
+        stages.append(
+            _stage(
+                space,
+                bounds[index],
+                bounds[index + 1],
+                copies * microbatches,
+                devices,
+                in_flight[worker],
+                memory[worker],
+            )
+        )
+    slowest = max(range(parts), key=lambda i: stages[i].forward_s + stages[i].backward_s)
+    idle = timeline.bubble_ratio
+    whole = timeline.total_s
+    words = (
+        f"stage {slowest + 1} of {parts} takes {stages[slowest].forward_s + stages[slowest].backward_s:.4g} s per"
+        f" microbatch; workers idle {idle:.0%} of the step"
+    )
+    if step_time_s > whole * 1.0001:
+        words += f"; summing gradients over {copies} copies adds {1 - whole / step_time_s:.0%}"
+    bubble = 1 - whole * (1 - idle) / step_time_s if step_time_s > 0 else 0.0
+    return Plan(
+        space.name, schedule, microbatches, tuple(stages), step_time_s, bubble, words, cluster.total, timeline
+    )
+
+
+def _stage(
+    space: StateSpace,
+    start: int,
+    end: int,
+    share: float,
+    devices: list[int],
+    in_flight: int,
+    memory_bytes: float,
+) -> PlannedStage:
+    forward = float(space.forward_s[end] - space.forward_s[start]) / share
+    both = float(space.compute_s[end] - space.compute_s[start]) / share
+    nodes = tuple(space.members(start, end))
+    return PlannedStage(
+        nodes,
+        nodes[0] if start else "",
+        len(devices),
+        tuple(devices),
+        forward,
+        both - forward,
+        in_flight,
+        memory_bytes,
+    )
+
+
+def stage_times(space: StateSpace, span: Span, share: float, send_s: float) -> StageTimes:
+    """Times of one microbatch, a `share`-th of the batch, in one stage."""
+    forward = float(space.forward_s[span.end] - space.forward_s[span.start]) / share
+    backward = float(space.compute_s[span.end] - space.compute_s[span.start]) / share - forward
+    weight = WEIGHT_GRADIENT_SHARE * (backward - (forward if space.inputs_only else 0.0))
+    return StageTimes(forward, backward - weight, weight, send_s)
+
+
+def link_s(space: StateSpace, cluster: PipelineCluster, cut: int, left: int, right: int) -> float:
+    """Seconds that the activations of the whole batch take over the link between two devices; 0 behind the last cut."""
+    if cut == space.count or right >= cluster.total:
+        return 0.0
+    return (
+        float(space.output_bytes[cut]) / cluster.bandwidth_bytes_per_s[shared_level(cluster, (left, right))]
+    )
+
+
+def shared_level(cluster: PipelineCluster, devices: Sequence[int]) -> int:
+    """The innermost level whose groups hold all these devices."""
+    for level in range(len(cluster.workers)):
+        size = cluster.inside(level + 1)
+        if len({device // size for device in devices}) == 1:
+            return level
+    return len(cluster.workers) - 1
