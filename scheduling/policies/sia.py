@@ -119,7 +119,7 @@ def job_goodput(
             and (
                 c.gpus == most
                 if rigid
-                else (c.gpus // unit <= most and (not agent.gradient is None or c.gpus == unit))
+                else (c.gpus // unit <= most and (agent.gradient is not None or c.gpus == unit))
             )
         ]
         if not columns:

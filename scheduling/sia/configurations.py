@@ -40,7 +40,8 @@ def place_configurations(
     """GPUs for each chosen job, by job number.
 
     A job whose configuration is what it has stays where it is. A part of a node is not split, several nodes are whole
-    ones. Where the free GPUs are too scattered everything on the type is packed anew, largest first.
+    ones. Where the free GPUs are too scattered the fewest jobs are evicted and placed again; where that does not do
+    either, everything on the type is packed anew, largest first.
     """
     result: dict[int, tuple[int, ...]] = {}
     for kind in range(len(snapshot.types)):
@@ -48,6 +49,7 @@ def place_configurations(
         stay = {j.number: j.gpus for j, c in jobs if _has(snapshot, j, c)}
         rest = [(j, c) for j, c in jobs if j.number not in stay]
         placed = _pack(snapshot, kind, rest, {g for gpus in stay.values() for g in gpus})
+        placed = _make_room(snapshot, kind, chosen, stay, rest, placed)
         if len(placed) < len(rest):
             fixed = {j.number: j.gpus for j, _ in jobs if j.number in stay and j.resume_s > snapshot.now_s}
             again = [(j, c) for j, c in jobs if j.number not in fixed]
@@ -57,6 +59,37 @@ def place_configurations(
         result.update(stay)
         result.update(placed)
     return result
+
+
+def _make_room(
+    snapshot: SchedulingSnapshot,
+    kind: int,
+    chosen: Mapping[int, tuple[JobState, Configuration]],
+    stay: dict[int, tuple[int, ...]],
+    rest: list[tuple[JobState, Configuration]],
+    placed: dict[int, tuple[int, ...]],
+) -> dict[int, tuple[int, ...]]:
+    """Evict smaller jobs from the node with the most free GPUs until `rest` is placed; `stay` and `rest` change."""
+    for _ in range(len(rest) + len(stay)):
+        missing = [c for j, c in rest if j.number not in placed]
+        if not missing:
+            break
+        need = max(missing, key=lambda c: c.gpus)
+        taken = {g for gpus in stay.values() for g in gpus}
+        movable: dict[int, list[int]] = {}
+        for number, gpus in stay.items():
+            job = chosen[number][0]
+            if len(gpus) < need.gpus and job.resume_s <= snapshot.now_s and job.job.preemptible:
+                movable.setdefault(int(snapshot.node_of[gpus[0]]), []).append(number)
+        if not movable:
+            break
+        free = {n: sum(g not in taken for g in snapshot.node_gpus[n]) for n in movable}
+        node = max(movable, key=lambda n: (free[n], -n))
+        evicted = min(movable[node], key=lambda number: (len(stay[number]), number))
+        rest.append(chosen[evicted])
+        del stay[evicted]
+        placed = _pack(snapshot, kind, rest, {g for gpus in stay.values() for g in gpus})
+    return placed
 
 
 def _has(snapshot: SchedulingSnapshot, job: JobState, config: Configuration) -> bool:

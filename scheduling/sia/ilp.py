@@ -7,6 +7,11 @@ keep what they have are taken off the capacity first.
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 from predictor.types import Floats
@@ -108,13 +113,32 @@ def _milp(
     index = np.arange(size)
     once = csr_array((np.ones(size), (rows, index)), shape=(len(count), size))
     use = csr_array((gpus[columns].astype(float), (kinds[columns], index)), shape=(len(room), size))
-    found = milp(
-        -value,
-        integrality=np.ones(size),
-        bounds=Bounds(0, count[rows]),
-        constraints=[LinearConstraint(once, -np.inf, count), LinearConstraint(use, -np.inf, room)],
-        options={"mip_rel_gap": gap},
-    )
+    with _quiet():
+        found = milp(
+            -value,
+            integrality=np.ones(size),
+            bounds=Bounds(0, count[rows]),
+            constraints=[LinearConstraint(once, -np.inf, count), LinearConstraint(use, -np.inf, room)],
+            options={"mip_rel_gap": gap},
+        )
     if found.x is None:
         raise InfeasibleError("the solver found no assignment", got=found.message)
     return np.round(found.x).astype(np.int64)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """HiGHS writes a line to file descriptor 1 now and then, whatever its options; send it to stderr, because
+    stdout is where a command's JSON goes."""
+    sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+    except OSError:  # no stdout at all
+        yield
+        return
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

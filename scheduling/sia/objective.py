@@ -22,7 +22,6 @@ class SiaConfig:
         clip: largest normalised goodput.
         largest: no configuration has more GPUs.
         gap: relative gap at which the solver may stop.
-        tables: whether rows that are equal are solved as one (the objective does not change).
     """
 
     p: float = -0.5
@@ -72,4 +71,7 @@ def utilities(goodput: Floats, least: Floats, factor: Floats, current: Ints, con
     with np.errstate(invalid="ignore", divide="ignore"):
         power = row**config.p
     worth = power + config.lambda_n if config.p > 0 else config.lambda_n - power
-    return np.where(possible, worth - np.where(other, config.lambda_a, 0.0), -np.inf)
+    # Every change costs lambda_a, being left out too; so what is kept is worth that much more.
+    kept = np.zeros(goodput.shape)
+    kept[jobs[held], current[held]] = config.lambda_a
+    return np.where(possible, worth + kept, -np.inf)

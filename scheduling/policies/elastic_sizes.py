@@ -1,0 +1,63 @@
+"""What resizing policies share: sizes on a ladder, goodput by size, and GPUs for chosen sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from predictor.types import SetPredictor
+from scheduling.policies.gangs import Pool, exclusive_gpus, solo_step_s
+from scheduling.sets import SetCache
+from scheduling.sia.agent import Agent
+from scheduling.simulator.job import Allocation, JobState
+from scheduling.simulator.state import SchedulingSnapshot
+
+SCALING = 0.9
+
+
+def ladder(job: JobState) -> list[int]:
+    """Sizes that `job` may have: its own where it cannot be resized, else powers of two within its range."""
+    if isinstance(job.agent, Agent) and job.job.kind != "rigid":
+        most = job.agent.most_gpus()
+    elif job.job.min_gpus is None and job.job.max_gpus is None:
+        return [job.job.gpus]
+    else:
+        most = job.job.max_gpus or job.job.gpus
+    least = job.job.min_gpus or 1
+    return [2**k for k in range(17) if least <= 2**k <= most] or [job.job.gpus]
+
+
+def speeds(
+    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, job: JobState, sizes: list[int]
+) -> list[float]:
+    """Predicted progress per second at each size, on the type it holds (or the cluster's first): blind to types."""
+    kind = int(snapshot.type_of[job.gpus[0]]) if job.gpus else 0
+    if isinstance(job.agent, Agent):
+        device = snapshot.types[kind]
+        per_node = int(snapshot.node_size[snapshot.nodes_of_type[kind]].max())
+        nodes = np.array([-(-s // per_node) for s in sizes], float)
+        found = job.agent.goodput(device, nodes, np.array(sizes, float))
+        return [float(s) for s in sizes] if found is None else [float(v) for v in found]
+    steps = solo_step_s(snapshot, belief, job.job.workload)
+    step = steps[kind] if np.isfinite(steps[kind]) else min(steps)
+    return [(s / job.job.gpus) ** SCALING / step for s in sizes]
+
+
+def allocate_sizes(
+    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, sizes: Mapping[int, int]
+) -> list[Allocation]:
+    """Decisions that give every active job the size chosen for it (job number -> GPUs; 0 or absent: none)."""
+    decisions: list[Allocation] = []
+    changed = [j for j in snapshot.active() if len(j.gpus) != sizes.get(j.number, 0)]
+    locked = {j.number for j in changed if j.gpus and (j.resume_s > snapshot.now_s or not j.job.preemptible)}
+    pool = Pool(snapshot, (g for j in changed if j.number not in locked for g in j.gpus))
+    for job in sorted(changed, key=lambda j: (-sizes.get(j.number, 0), j.number)):
+        if job.number in locked:
+            continue
+        gpus: tuple[int, ...] = ()
+        if sizes.get(job.number, 0):
+            gpus = exclusive_gpus(pool, belief, job, sizes[job.number])
+        if set(gpus) != set(job.gpus):
+            decisions.append(Allocation(job, gpus, job.frozen_prefix))
+    return decisions

@@ -1,0 +1,76 @@
+"""Horus-like packing: jobs share a GPU while their predicted utilisation adds up to no more than the whole.
+
+After Yeung et al., "Horus: Interference-aware and prediction-based scheduling in deep learning systems", IEEE TPDS
+33(1), 2022: the GPU with the least utilisation is chosen, memory must fit; interference itself is not predicted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from predictor.types import SetPredictor
+from profiling.workload import ColocationSet, Workload
+from scheduling.policies.api import Policy
+from scheduling.policies.blind import fits_beside
+from scheduling.policies.gangs import Pool, exclusive_gpus
+from scheduling.policies.packing import Tenancy, may_share, shared_gpus
+from scheduling.sets import SetCache, cache_of
+from scheduling.simulator.job import Allocation
+from scheduling.simulator.state import SchedulingSnapshot
+from scheduling.simulator.truth import current_workload
+
+
+def decide(
+    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, max_members: int = 2, budget: float = 1.0
+) -> list[Allocation]:
+    """Start waiting jobs: on an empty GPU, else where the sum of utilisations is least and within `budget`."""
+    tenancy = Tenancy.of(snapshot, belief, max_members)
+    pool, started = Pool(snapshot), []
+    shared = shared_gpus(snapshot, tenancy, max_members)
+    load = np.array(
+        [
+            sum(_use(snapshot, belief, int(g), current_workload(t)) for t in snapshot.tenants[g])
+            for g in shared
+        ]
+    )
+    for job in snapshot.waiting.values():
+        if not any(pool.free_of_type) and not shared.size:
+            break
+        gpus = exclusive_gpus(pool, belief, job)
+        if not gpus and may_share(job) and shared.size:
+            own = np.array([_use(snapshot, belief, int(g), job.job.workload) for g in shared])
+            allowed = (load + own <= budget) & fits_beside(snapshot, tenancy, shared, job)
+            if allowed.any():
+                best = int(np.argmin(np.where(allowed, load + own, np.inf)))
+                gpus = (int(shared[best]),)
+                shared, load = np.delete(shared, best), np.delete(load, best)
+        if gpus:
+            started.append(Allocation(job, gpus))
+    return started
+
+
+def _use(
+    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, gpu: int, workload: Workload
+) -> float:
+    return solo_utilization(snapshot, belief, snapshot.devices[gpu], snapshot.sharing[gpu], workload)
+
+
+def solo_utilization(
+    snapshot: SchedulingSnapshot,
+    belief: SetPredictor | SetCache,
+    device: str,
+    sharing: str,
+    workload: Workload,
+) -> float:
+    """Predicted utilisation of `workload` alone, 0 to 1."""
+    cache = cache_of(belief)
+    memo = snapshot.derived.setdefault(("utilization", id(cache)), {})
+    assert isinstance(memo, dict)
+    key = (device, sharing, workload)
+    if key not in memo:
+        answer = cache.predictor.predict_arrays([ColocationSet(device, (workload,), sharing)])
+        memo[key] = float(answer.utilization_ratio[0, 0])
+    return float(memo[key])
+
+
+POLICY = Policy("horus", decide)
