@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # Share of peak rate and bandwidth that training reaches; only for the time estimates of the plan.
 _EFFICIENCY = 0.4
 _CPU_LAUNCH_S, _GPU_LAUNCH_S = 4e-6, 8e-6
+# Columns of `Candidate.features` that grow with the batch: FLOPs, bytes, activations, time.
+_GROWING = (0, 1, 4, 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,9 @@ def plan_campaign(
     spec = discover_cpu() if device == "cpu" else _gpu_spec()
     rates = _single_core(spec) if device == "cpu" else spec
     pool = [candidate(job, rates) for job in jobs] if jobs else zoo_candidates(rates, config)
-    chosen = pool if jobs else choose_workloads(pool, config.max_workloads)
+    chosen = (
+        pool if jobs else [candidate(c.workload, rates) for c in choose_workloads(pool, config.max_workloads)]
+    )
     runs = [
         PlannedRun(RunRequest("solo", (c.workload,), device), _expected_s([c], config, settings), "alone")
         for c in chosen
@@ -137,34 +141,37 @@ def plan_campaign(
     modes = np.array([j for _ in sets for j in range(len(config.sharing))], dtype=float)
     kernel = set_kernel(np.stack([c.features for c in chosen]), members, modes)
     scale = _uncertainty(requests, spec.name, predictor)
-    for index, gain in greedy_design(kernel * np.outer(scale, scale), costs, left):
+    for index, gain in greedy_design(kernel * np.outer(scale, scale), costs, left, members):
         reason = f"variance left {gain:.2f}"
         runs.append(PlannedRun(requests[index], float(costs[index]), reason))
     return CampaignPlan(name, device, (*runs, *fixed), settings)
 
 
 def zoo_candidates(rates: DeviceSpec, config: PlanConfig) -> list[Candidate]:
-    """Every zoo model at up to three batch sizes (powers of two up to four times its default) whose estimated step is
-    within the bounds: the largest, the smallest, and one between. A model whose smallest step is too long is left
-    out."""
+    """Every zoo model at up to three batch sizes (powers of two, on a GPU up to four times its default) whose estimated
+    step is within the bounds: the smallest, the largest, and one between. A model whose smallest step is too long is
+    left out. Each model is captured once; its other batch sizes are estimates."""
     from profiling.zoo import get_entry, zoo_names
 
     found: list[Candidate] = []
     for name in zoo_names():
         default = get_entry(name).batch_size
-        largest = 4 * default if rates.name != "cpu" else default
-        sizes = [2**p for p in range(24) if 2**p < largest] + [largest]
-        # Work grows with the batch: two graphs give the straight line for all sizes.
-        one, full = (candidate(Workload(name, batch_size=b), rates) for b in (sizes[0], largest))
-        slope = (full.step_time_s - one.step_time_s) / max(1, largest - sizes[0])
-        fits = [
-            b
-            for b in sizes
-            if config.least_step_s <= one.step_time_s + slope * (b - sizes[0]) <= config.most_step_s
-        ]
-        for size in sorted({*fits[:1], *fits[len(fits) // 2 : len(fits) // 2 + 1], *fits[-1:]}):
-            found.append(candidate(Workload(name, batch_size=size), rates))
+        largest = default if rates.name == "cpu" else 4 * default
+        # from 2, because batch normalisation cannot train on one sample
+        sizes = [*(2**p for p in range(1, 24) if 2**p < largest), largest]
+        base = candidate(Workload(name, batch_size=default), rates)
+        scaled = [_rescaled(base, size / default, size) for size in sizes]
+        fits = [c for c in scaled if config.least_step_s <= c.step_time_s <= config.most_step_s]
+        found += [fits[i] for i in sorted({0, len(fits) // 2, len(fits) - 1})] if fits else []
     return found
+
+
+def _rescaled(base: Candidate, ratio: float, batch_size: int) -> Candidate:
+    """The same model at another batch size: FLOPs, bytes, activations and time grow with it, the rest stays."""
+    demands = np.expm1(base.features)
+    demands[list(_GROWING)] *= ratio
+    workload = replace(base.workload, batch_size=batch_size)
+    return Candidate(workload, base.step_time_s * ratio, np.log1p(demands), base.layers)
 
 
 def candidate(workload: Workload, rates: DeviceSpec) -> Candidate:
@@ -198,15 +205,27 @@ def choose_workloads(pool: Sequence[Candidate], count: int) -> list[Candidate]:
     by_model: dict[str, list[Candidate]] = {}
     for c in sorted(pool, key=lambda c: c.step_time_s):
         by_model.setdefault(c.workload.model, []).append(c)
-    chosen = [some[len(some) // 2] for some in by_model.values()][:count]
-    rest = [c for c in pool if c not in chosen]
-    features = standardize(np.stack([c.features for c in [*chosen, *rest]])) if pool else np.zeros((0, 1))
-    taken, open_ = list(range(len(chosen))), list(range(len(chosen), len(pool)))
-    while open_ and len(taken) < count:
-        gaps = [min(float(np.linalg.norm(features[i] - features[j])) for j in taken) for i in open_]
-        taken.append(open_.pop(int(np.argmax(gaps))))
-    every = [*chosen, *rest]
-    return [every[i] for i in taken]
+    first = [some[len(some) // 2] for some in by_model.values()]
+    rest = [c for c in pool if c not in first]
+    if len(first) >= count:
+        return farthest(first, 1, count)
+    return farthest([*first, *rest], len(first), count)
+
+
+def farthest(pool: Sequence[Candidate], given: int, count: int) -> list[Candidate]:
+    """The first `given` of `pool`, then one after the other the candidate farthest from all chosen ones."""
+    if not pool:
+        return []
+    x = standardize(np.stack([c.features for c in pool]))
+    gaps = np.linalg.norm(x[:, None] - x[None, :given], axis=2).min(axis=1)
+    taken = list(range(given))
+    gaps[taken] = -np.inf
+    while len(taken) < min(count, len(pool)):
+        pick = int(np.argmax(gaps))
+        taken.append(pick)
+        gaps = np.minimum(gaps, np.linalg.norm(x - x[pick], axis=1))
+        gaps[taken] = -np.inf
+    return [pool[i] for i in taken]
 
 
 def candidate_sets(jobs: int, config: PlanConfig) -> list[tuple[int, ...]]:
@@ -222,7 +241,7 @@ def candidate_sets(jobs: int, config: PlanConfig) -> list[tuple[int, ...]]:
 def _frozen_runs(
     chosen: Sequence[Candidate], device: str, config: PlanConfig, settings: MeasureSettings
 ) -> list[PlannedRun]:
-    """The grid of k for the models with most layers to freeze, one job each."""
+    """The grid of k for the deepest model and those most unlike it, one job each."""
     by_model: dict[str, Candidate] = {}
     for c in sorted(chosen, key=lambda c: c.step_time_s):
         by_model.setdefault(c.workload.model, c)

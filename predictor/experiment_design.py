@@ -49,11 +49,22 @@ def set_kernel(features: Floats, sets: Sequence[tuple[int, ...]], modes: Floats)
 
 
 def greedy_design(
-    kernel: Floats, costs: Floats, budget_s: float, noise: float = 0.01
+    kernel: Floats,
+    costs: Floats,
+    budget_s: float,
+    members: Sequence[tuple[int, ...]],
+    noise: float = 0.01,
+    cover: int = 3,
 ) -> list[tuple[int, float]]:
-    """Choose rows one after the other by conditional variance / cost until the budget is spent.
+    """Choose sets one after the other by conditional variance / cost until the budget is spent.
 
-    One step of a pivoted Cholesky factorisation per choice: O(S x choices) each.
+    A set counts up to three times as much while its members are in fewer than `cover` chosen sets, so that every job is
+    seen with others. One step of a pivoted Cholesky factorisation per choice: O(S x choices) each.
+
+    Args:
+        kernel: [S, S] prior covariance.
+        costs: [S] seconds.
+        members: jobs of each set.
 
     Returns:
         (index, variance before it was chosen), in order.
@@ -63,11 +74,17 @@ def greedy_design(
     factor = np.zeros((0, count))
     chosen: list[tuple[int, float]] = []
     free = np.ones(count, dtype=bool)
-    while free.any():
+    holds = np.zeros((count, 1 + max((m for some in members for m in some), default=0)))
+    for s, some in enumerate(members):
+        holds[s, list(some)] = 1.0
+    while True:
         affordable = free & (costs <= budget_s + 1e-9)
         if not affordable.any():
-            break
-        score = np.where(affordable, np.maximum(variance, 0.0) / costs, -np.inf)
+            return chosen
+        seen = np.array([i for i, _ in chosen], dtype=int)
+        lacking = holds[seen].sum(axis=0) < cover
+        bonus = 1.0 + 2.0 * (holds @ lacking) / holds.sum(axis=1)
+        score = np.where(affordable, np.maximum(variance, 1e-6) * bonus / costs, -np.inf)
         pick = int(np.argmax(score))
         chosen.append((pick, float(variance[pick])))
         row = (kernel[pick] - factor[:, pick] @ factor) / np.sqrt(max(variance[pick], 0.0) + noise)
@@ -75,4 +92,3 @@ def greedy_design(
         variance = variance - row**2
         free[pick] = False
         budget_s -= float(costs[pick])
-    return chosen

@@ -33,6 +33,8 @@ def plan(
     frozen_models: Annotated[int, typer.Option(help="Models measured with a frozen prefix.")] = 5,
     repeats: Annotated[int, typer.Option(help="Repeats of every window.")] = 5,
     window: Annotated[float, typer.Option(help="Least seconds of a window with all members.")] = 1.0,
+    alone_window: Annotated[float, typer.Option(help="Least seconds of a window with one member.")] = 0.5,
+    steps: Annotated[int, typer.Option(help="Least steps of every member in a window.")] = 5,
     predictor: Annotated[
         str, typer.Option(help="Whose uncertainty weighs the sets; `none` for none.")
     ] = "default",
@@ -61,7 +63,7 @@ def plan(
             sharing=tuple(sharing or ("time-slice",)),
             seed=seed,
         ),
-        MeasureSettings(repeats=repeats, window_s=window, alone_window_s=window / 2),
+        MeasureSettings(repeats=repeats, window_s=window, alone_window_s=alone_window, min_steps=steps),
         name or f"{device}-campaign",
         None if predictor == "none" else predictor,
     )
