@@ -40,6 +40,7 @@ class Import:
     flagged: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    _workloads: set[tuple[str, str]] = field(default_factory=set, repr=False)
 
     def add(self, table: str, campaign: str, **row: Any) -> None:
         """Add one measured row with its provenance."""
@@ -53,8 +54,8 @@ class Import:
 
     def add_workload(self, campaign: str, workload: str, **row: Any) -> None:
         """Add a row to `workloads`, once per campaign."""
-        known = self.rows.setdefault("workloads", [])
-        if not any(w["workload"] == workload and w["campaign"] == campaign for w in known):
+        if (campaign, workload) not in self._workloads:
+            self._workloads.add((campaign, workload))
             self.add("workloads", campaign, workload=workload, **row)
 
     def tables(self) -> dict[str, pd.DataFrame]:

@@ -18,19 +18,20 @@ from typing import Any
 from datasets.importers.base import Import, find_file, spec
 from profiling.errors import InputError
 from profiling.files import read_json
+from profiling.zoo.aliases import ALIASES
 
 FILES = {
     "gavel-2020": "scheduler/simulation_throughputs.json",
     "gavel-2019": "scheduler/notebooks/figures/motivation/oracle_throughputs.json",
 }
-MODELS = {
-    "ResNet-18": ("resnet18-cifar", "CIFAR-10"),
-    "ResNet-50": ("resnet50-imagenet", "ImageNet"),
-    "Transformer": ("transformer-multi30k", "Multi30k"),
-    "LM": ("lstm-wikitext2", "Wikitext-2"),
-    "Recommendation": ("autoencoder-ml20m", "ML-20M"),
-    "CycleGAN": ("cyclegan-256", "monet2photo"),
-    "A3C": ("a3c-pong", "Pong"),
+DATASETS = {
+    "ResNet-18": "CIFAR-10",
+    "ResNet-50": "ImageNet",
+    "Transformer": "Multi30k",
+    "LM": "Wikitext-2",
+    "Recommendation": "ML-20M",
+    "CycleGAN": "monet2photo",
+    "A3C": "Pong",
 }
 _JOB = re.compile(r"^(?:\('(?P<quoted>[^']+)', (?P<gpus>\d+)\)|(?P<plain>[^(']+(?:\(batch size \d+\))?))$")
 _NAME = re.compile(r"^(?P<model>[^( ]+)(?: \(batch size (?P<batch>\d+)\))?$")
@@ -175,12 +176,12 @@ def _job(path: Path, text: str) -> tuple[str, str, int | None, int]:
     """(architecture, data set, batch size or None, GPUs) of a job name."""
     match = _JOB.match(text)
     name = _NAME.match((match["quoted"] or match["plain"]).strip()) if match else None
-    if match is None or name is None or name["model"] not in MODELS:
+    if match is None or name is None or name["model"] not in DATASETS:
         raise _fault(
-            path, text, "a job such as ('ResNet-18 (batch size 16)', 1) of " + ", ".join(MODELS), text
+            path, text, "a job such as ('ResNet-18 (batch size 16)', 1) of " + ", ".join(DATASETS), text
         )
     batch = int(name["batch"]) if name["batch"] else None
-    return (*MODELS[name["model"]], batch, int(match["gpus"] or 1))
+    return (ALIASES[name["model"]], DATASETS[name["model"]], batch, int(match["gpus"] or 1))
 
 
 def _rate(path: Path, job: str, value: Any) -> float:

@@ -9,24 +9,25 @@ from __future__ import annotations
 from pathlib import Path
 
 from datasets.importers.base import MEBIBYTE, CsvRow, CsvRows, Import, find_file, spec
+from profiling.zoo.aliases import ALIASES
 
 DEVICE = "rtx-3090"
-MODELS = {
-    "ResNet18": "resnet18-cifar",
-    "MobileNetV2": "mobilenetv2-cifar",
-    "EfficientNet": "efficientnetb0-cifar",
-    "VGG": "vgg11-cifar",
-    "MobileNetV3": "mobilenetv3small-imagenet",
-    "ResNet50": "resnet50-imagenet",
-    "DCGAN": "dcgan-64",
-    "LSTM": "lstm-wikitext2",
-    "NeuMF": "neumf-ml1m",
-    "PointNet": "pointnet-2500",
-    "BERT": "bert-base-squad",
-    "Transformer": "transformer-multi30k",
-    "PPO": "ppo-lunarlander",
-    "TD3": "td3-bipedalwalker",
-}
+MODELS = [
+    "ResNet18",
+    "MobileNetV2",
+    "EfficientNet",
+    "VGG",
+    "MobileNetV3",
+    "ResNet50",
+    "DCGAN",
+    "LSTM",
+    "NeuMF",
+    "PointNet",
+    "BERT",
+    "Transformer",
+    "PPO",
+    "TD3",
+]
 # Their speeds in pairs are all exactly 1.0 and their solo speeds have no stated unit: partners, never targets.
 HARD_CODED = frozenset({"ppo-lunarlander", "td3-bipedalwalker"})
 
@@ -139,10 +140,10 @@ def _job(row: CsvRow, suffix: str) -> tuple[str, int, str, str]:
     batch = row.integer(f"batchsize{suffix}", least=1)
     precision = "amp" if amp == "1" else "fp32"
     return (
-        MODELS[name],
+        ALIASES[name],
         batch,
         precision,
-        spec(MODELS[name], batch_size=batch, precision="amp" if amp == "1" else None),
+        spec(ALIASES[name], batch_size=batch, precision="amp" if amp == "1" else None),
     )
 
 

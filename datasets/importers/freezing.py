@@ -1,0 +1,226 @@
+"""Step time and memory against frozen layers, on V100s (Gao et al., FrozenTraceAnalysis and TraceCollectionLibrary; no licence
+stated).
+
+Two layouts are read: a tidy `throughput.csv` and `memory.csv`, or clones with `APP/frozen/MODEL/placements.csv` (and
+`app_info.npy`) and `pytorch-cifar/memory/model_*.npy`, whose pickles are read as numpy arrays only.
+
+Layers count as upstream's atomic layers, in module order. Layers were frozen after the model was wrapped for data
+parallelism, so the gradient exchange did not shrink with them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from datasets.importers.base import CsvRows, Import, find_file, spec
+from datasets.importers.numpy_only import load_npy
+from profiling.errors import InputError
+from profiling.zoo.aliases import ALIASES
+
+DEVICE = "v100"
+# Names in clones -> names in the tidy files.
+_IN_CLONES = {"WikiText2-bert": "bert-mlm-wikitext2", "VOC-yolo": "yolov3-voc"}
+_LAYERS = {
+    "bert-mlm-wikitext2": 103,
+    "yolov3-voc": 117,
+    "cifar10-ResNet18": 41,
+    "cifar10-ResNet50": 107,
+    "cifar10-VGG19": 33,
+}
+
+
+def read(folder: Path) -> Import:
+    """Read the tidy files, or clones of upstream.
+
+    Raises:
+        InputError: neither is there, or a file is malformed.
+        UnsafeFileError: a pickle holds more than numpy arrays.
+    """
+    result = Import("freezing")
+    throughput = find_file(folder, "throughput.csv", required=False)
+    memory = find_file(folder, "memory.csv", required=False)
+    placements = sorted(folder.glob("**/frozen/*/placements.csv"))
+    pickles = sorted(folder.glob("**/memory/model_*.npy"))
+    if throughput is None and memory is None and not placements and not pickles:
+        raise InputError(
+            f"{folder} does not hold what this importer reads",
+            expected="throughput.csv and memory.csv, or APP/frozen/MODEL/placements.csv",
+            hint="`cotenant data sources` says where to clone it from",
+        )
+    if throughput is not None:
+        _read_throughput(result, throughput)
+    if memory is not None:
+        _read_memory(result, memory)
+    for path in placements:
+        _read_placements(result, path)
+    for path in pickles:
+        _read_pickle(result, path)
+    result.notes.append("the GPU type of the step times is inferred by its publisher, not stated")
+    result.notes.append("memory_bytes is the allocator's peak: the CUDA context is not in it")
+    return result
+
+
+def _read_throughput(result: Import, path: Path) -> None:
+    columns = (
+        "model",
+        "placement",
+        "num_nodes",
+        "num_gpus",
+        "local_bsz",
+        "frozen_layers",
+        "total_layers",
+        "step_time_s",
+        "sync_time_s",
+    )
+    for row in CsvRows(path, columns):
+        _add_step(
+            result,
+            _known(row.text("model"), f"{path}, line {row.line}"),
+            row.integer("total_layers", least=1),
+            row.integer("frozen_layers"),
+            row.integer("local_bsz", least=1),
+            row.integer("num_gpus", least=1),
+            row.integer("num_nodes", least=1),
+            row.number("step_time_s", above=0),
+            row.number("sync_time_s", least=0),
+        )
+
+
+def _read_placements(result: Import, path: Path) -> None:
+    name = _known(_IN_CLONES.get(path.parent.name, path.parent.name), str(path))
+    layers = _LAYERS.get(name)
+    info = path.with_name("app_info.npy")
+    if info.is_file():
+        layers = int(load_npy(info).get("layer_num", layers or 0)) or layers
+    if layers is None:
+        raise InputError(
+            f"{path}: number of layers is not known", expected="app_info.npy with layer_num beside it"
+        )
+    for row in CsvRows(path, ("placement", "local_bsz", "step_time", "sync_time", "frozen_layer")):
+        placement = row.text("placement")
+        if not placement.isdigit():
+            raise row.fault("placement", "one digit of GPUs for each node")
+        _add_step(
+            result,
+            name,
+            layers,
+            row.integer("frozen_layer"),
+            row.integer("local_bsz", least=1),
+            sum(map(int, placement)),
+            len(placement),
+            row.number("step_time", above=0),
+            row.number("sync_time", least=0),
+        )
+
+
+def _add_step(
+    result: Import,
+    name: str,
+    layers: int,
+    frozen: int,
+    batch: int,
+    gpus: int,
+    nodes: int,
+    step_time_s: float,
+    sync_time_s: float,
+) -> None:
+    result.read += 1
+    note = None
+    if name == "yolov3-voc":
+        # Upstream measured these two first, without a warm-up; across GPUs its steps scatter by 6 %.
+        note = "warm-up" if frozen == 0 and batch in (4, 24) else "noisy" if gpus > 1 else None
+    if note:
+        result.flagged[note] += 1
+    _add(
+        result,
+        name,
+        layers,
+        frozen,
+        batch,
+        gpus,
+        nodes,
+        note,
+        step_time_s=step_time_s,
+        sync_time_s=sync_time_s,
+    )
+
+
+def _read_memory(result: Import, path: Path) -> None:
+    for row in CsvRows(path, ("model", "frozen_layers", "total_layers", "local_bsz", "peak_mem_bytes")):
+        _add_memory(
+            result,
+            _known(row.text("model"), f"{path}, line {row.line}"),
+            row.integer("total_layers", least=1),
+            row.integer("frozen_layers"),
+            row.integer("local_bsz", least=1),
+            row.number("peak_mem_bytes", above=0),
+        )
+
+
+def _read_pickle(result: Import, path: Path) -> None:
+    name = _known("cifar10-" + path.stem.removeprefix("model_"), str(path))
+    body: Any = load_npy(path)
+    layers = _LAYERS.get(name)
+    if not isinstance(body, dict):
+        raise InputError(
+            f"{path} holds another shape",
+            expected="{frozen layers: {batch size: bytes}}",
+            got=type(body).__name__,
+        )
+    for frozen, by_batch in body.items():
+        if not isinstance(by_batch, dict):
+            continue  # `total_memory` of the device
+        for batch, peak in by_batch.items():
+            if layers is None:
+                result.read += 1
+                result.dropped[f"number of layers of {name} is not known"] += 1
+            else:
+                _add_memory(result, name, layers, int(frozen), int(batch), float(peak))
+
+
+def _add_memory(result: Import, name: str, layers: int, frozen: int, batch: int, peak: float) -> None:
+    result.read += 1
+    note = "cudnn-workspace" if frozen == 0 else None
+    if note:
+        result.flagged["cudnn-workspace: 0.8 to 3.5 GB on top"] += 1
+    _add(result, name, layers, frozen, batch, 1, 1, note, memory_bytes=peak)
+
+
+def _add(
+    result: Import,
+    name: str,
+    layers: int,
+    frozen: int,
+    batch: int,
+    gpus: int,
+    nodes: int,
+    note: str | None,
+    **measured: float,
+) -> None:
+    if frozen > layers:
+        raise InputError(
+            f"{name} has more frozen layers than layers", expected=f"at most {layers}", got=frozen
+        )
+    model = ALIASES.get(name, name)
+    workload = spec(model, batch_size=batch, frozen_prefix=frozen or None)
+    result.add(
+        "freezing",
+        "freezing",
+        device=DEVICE,
+        workload=workload,
+        architecture=model,
+        batch_size=batch,
+        frozen_prefix=frozen,
+        total_layers=layers,
+        gpus=gpus,
+        nodes=nodes,
+        note=note,
+        **measured,
+    )
+
+
+def _known(name: str, where: str) -> str:
+    if name not in ALIASES and name not in _LAYERS:
+        raise InputError(f"{where}: no known model", expected="one of " + ", ".join(_LAYERS), got=name)
+    return name

@@ -1,0 +1,64 @@
+"""Per-layer times of PipeDream's profiles (Narayanan et al., SOSP 2019; MIT): `MODEL/graph.txt` or `MODEL.graph.txt`.
+
+Neither GPU type nor batch size is stated in the files, so neither stands in the rows.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from datasets.importers.base import Import
+from profiling.capture.pipedream import read_profile
+from profiling.errors import InputError
+
+NAMES = {"gnmt": "gnmt-wmt16"}
+
+
+def read(folder: Path) -> Import:
+    """Read every profile below `folder`.
+
+    Raises:
+        InputError: there are none, or one is malformed; with the line.
+    """
+    result = Import("pipedream")
+    files = sorted(
+        {
+            *folder.glob("profiler/*/profiles/*/graph.txt"),
+            *folder.glob("*/graph.txt"),
+            *folder.glob("*.graph.txt"),
+        }
+    )
+    if not files:
+        raise InputError(
+            f"{folder} does not hold what this importer reads",
+            expected="profiler/*/profiles/MODEL/graph.txt, MODEL/graph.txt or MODEL.graph.txt",
+            hint="`cotenant data sources` says where to clone it from",
+        )
+    seen: set[str] = set()
+    for path in files:
+        name = path.parent.name if path.name == "graph.txt" else path.name.removesuffix(".graph.txt")
+        if name in seen:
+            raise InputError(f"{path}: model is given twice", expected="one profile for each model", got=name)
+        seen.add(name)
+        profile = read_profile(path)
+        inputs: dict[str, list[str]] = {}
+        for source, target in profile.edges:
+            inputs.setdefault(target, []).append(source)
+        for node in profile.nodes:
+            result.read += 1
+            result.add(
+                "graphs",
+                "pipedream",
+                architecture=NAMES.get(name, re.sub(r"[^a-z0-9]", "", name.lower()) + "-imagenet"),
+                device="unknown",
+                node=node.id,
+                operator=node.description,
+                inputs=" ".join(inputs.get(node.id, [])) or None,
+                forward_time_s=node.forward_s,
+                backward_time_s=node.backward_s,
+                activation_bytes=node.activation_bytes,
+                parameter_bytes=node.parameter_bytes,
+            )
+    result.notes.append("neither GPU type nor batch size is stated upstream")
+    return result
