@@ -270,6 +270,10 @@ class _Simulation:
         for gpu in gpus:
             for tenant in self.snapshot.tenants[gpu]:
                 seen[tenant.number] = tenant
+        # A truth in which jobs meet elsewhere too (on network links) names those as well.
+        affected = getattr(self.truth, "affected", None)
+        if affected is not None:
+            seen.update((job.number, job) for job in affected(gpus, self.snapshot))
         for tenant in seen.values():
             self._proceed(tenant)
 
