@@ -1,0 +1,29 @@
+"""`cotenant report`: one HTML page of a folder of measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="Folder with tables, or with the slices of a campaign.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Page to write; FOLDER/report.html.")
+    ] = None,
+    predictor: Annotated[
+        str, typer.Option(help="Predictor to compare with: a name, a folder, or `none`.")
+    ] = "default",
+) -> None:
+    """Write one HTML page: jobs alone, slowdown matrix, spread, freezing curves, predicted against measured.
+
+    Example:
+
+        cotenant report measured -o report.html
+    """
+    from predictor.report import write_report
+
+    path = write_report(folder, output or folder / "report.html", None if predictor == "none" else predictor)
+    print(path)
