@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 import uuid
@@ -21,8 +22,10 @@ Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
+_LOGGER = logging.getLogger("cotenant.request")
 log = structlog.get_logger("cotenant.request")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_SLOW_S = 1.0
 _WATCHERS = ("/v1/health/", "/v2/health/", "/metrics")  # never shed: the operator must see an overload
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -110,7 +113,7 @@ class _Exchange:
     async def _identify(self) -> None:
         service = self.service
         scope = required_scope(self.scope["method"], self.path)
-        if service.config.tokens_required and scope is not None:
+        if service.tokens_required and scope is not None:
             header = self.headers.get(b"authorization", b"").decode("latin-1")
             caller = service.authenticator.remembered(header)
             if caller is None:
@@ -167,16 +170,18 @@ class _Exchange:
         template = getattr(route, "path", None) or "unmatched"
         method = self.scope["method"] if template != "unmatched" else "ANY"
         self.service.metrics.request_duration.labels(template, method, str(self.status)).observe(seconds)
-        level = log.debug if self.status < 500 and template in ("/metrics", "/v1/health/live") else log.info
-        level(
-            "request",
-            request_id=self.request_id,
-            method=self.scope["method"],
-            path=self.path,
-            status=self.status,
-            duration_s=round(seconds, 6),
-            caller=self.caller.name,
-        )
+        # Thousands of good requests a second are for the metrics; the log tells of what went wrong or took long.
+        loud = self.status >= 400 or seconds >= _SLOW_S
+        if loud or _LOGGER.isEnabledFor(logging.DEBUG):
+            (log.info if loud else log.debug)(
+                "request",
+                request_id=self.request_id,
+                method=self.scope["method"],
+                path=self.path,
+                status=self.status,
+                duration_s=round(seconds, 6),
+                caller=self.caller.name,
+            )
 
 
 class InternalError(CotenantError):

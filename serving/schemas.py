@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -327,8 +328,11 @@ class WorkloadPage(Struct):
 def job_of(value: str | Job) -> Workload:
     """The workload that a body's job means. Raises `InputError`."""
     if isinstance(value, str):
-        return Workload.parse(value)
+        return _parse(value)
     return Workload.from_mapping(structs.asdict(value))
+
+
+_parse = lru_cache(maxsize=16_384)(Workload.parse)
 
 
 def set_of(body: SetBody, limit: int) -> ColocationSet:

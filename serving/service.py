@@ -15,6 +15,7 @@ from profiling.errors import CotenantError, InputError, UnavailableError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 from scheduling.snapshot import ClusterSnapshot
+from serving.answers import AnswerCache
 from serving.auth import Authenticator
 from serving.batching import Batcher
 from serving.config import ServiceConfig
@@ -26,6 +27,7 @@ from serving.store import Store
 from serving.store.tables import ModelEventRow
 
 T = TypeVar("T")
+BUSY_S = 5.0  # how long a writer waits for another one
 log = structlog.get_logger("cotenant.service")
 
 
@@ -35,7 +37,7 @@ class Service:
     def __init__(self, config: ServiceConfig, source: ModelSource | None = None) -> None:
         self.config = config
         self.metrics = Metrics()
-        self.store = Store(config.database_url)
+        self.store = Store(config.database_url, BUSY_S)
         self.life = ModelLife(
             source or model_source(config.model, config.tracking_uri),
             config.poll_s,
@@ -45,6 +47,8 @@ class Service:
         self.batcher = Batcher(self.life, self.metrics, config.slow_calls)
         self.authenticator = Authenticator(self.store)
         self.rate = RateLimit(config.rate_per_s, config.rate_burst)
+        self.answers: AnswerCache[tuple[bytes, bool]] = AnswerCache()
+        self.tokens_required = config.tokens_required
         self.draining = False
         self.in_flight = 0
         self.started_at = time.time()
@@ -55,7 +59,7 @@ class Service:
     async def start(self) -> None:
         self.life.start()
         self._maintenance = asyncio.create_task(self._maintain())
-        log.info("service starts", model=self.config.model, tokens=self.config.tokens_required)
+        log.info("service starts", model=self.config.model, tokens=self.tokens_required)
 
     async def stop(self) -> None:
         self.draining = True

@@ -40,7 +40,8 @@ def routes(service: Service) -> APIRouter:
         ),
     )
     async def one(request: Request) -> Response:
-        return answer(await handler.predict(service, await read_body(request, SetBody)))
+        body = await handler.predict(service, await read_body(request, SetBody))
+        return Response(body, media_type="application/json")
 
     @router.post(
         "/batch",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import json
+
 from predictor.types import Prediction
 from profiling.errors import CotenantError, InputError, LimitError
 from profiling.workload import ColocationSet
@@ -12,18 +14,27 @@ from serving.schemas import BatchBody, SetBody, set_of
 from serving.service import Service
 
 
-async def predict(service: Service, body: SetBody) -> dict[str, Any]:
-    """How the set runs. Raises `CotenantError` for what is not known, `UnavailableError` while no model serves."""
-    service.life.current()
+async def predict(service: Service, body: SetBody) -> bytes:
+    """How the set runs, as JSON.
+
+    Raises:
+        CotenantError: for what is not known. UnavailableError: no model serves.
+    """
+    serving = service.life.current()
     asked = set_of(body, service.config.set_jobs)
-    try:
-        await admit_sets(service, [asked])
-        prediction = await service.batcher.predict(asked)
-    except CotenantError:
-        service.metrics.predictions.labels("refused").inc()
-        raise
-    _count(service, [prediction])
-    return prediction.to_json()
+    known = service.answers.get(serving, asked)
+    if known is None:
+        try:
+            await admit_sets(service, [asked])
+            prediction = await service.batcher.predict(asked)
+        except CotenantError:
+            service.metrics.predictions.labels("refused").inc()
+            raise
+        known = json.encode(prediction.to_json()), prediction.fits
+        if prediction.model_version == serving.version:
+            service.answers.put(serving, asked, known)
+    service.metrics.predictions.labels("fits" if known[1] else "too_large").inc()
+    return known[0]
 
 
 async def predict_batch(service: Service, body: BatchBody) -> dict[str, Any]:

@@ -1,0 +1,107 @@
+"""`cotenant plan pipeline` as it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from serving.cli.lists import fold_lists
+from serving.cli.main import main
+
+COSTS = "forward_compute_time={f}, backward_compute_time={b}, activation_size={a}, parameter_size={p}"
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> str:
+    layers = [(2.0, 4.0, 4e6, 1e6), (3.0, 6.0, 2e6, 2e6), (1.0, 1.0, 1e5, 9e7), (2.0, 3.0, 1e5, 1e6)]
+    lines = [f"n{i} -- Conv -- " + COSTS.format(f=f, b=b, a=a, p=p) for i, (f, b, a, p) in enumerate(layers)]
+    lines += [f"\tn{i} -- n{i + 1}" for i in range(len(layers) - 1)]
+    path = tmp_path / "small.graph.txt"
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def test_folds_lists() -> None:
+    typed = ["plan", "pipeline", "g.txt", "--workers", "4", "4", "--bandwidth", "12e9", "1.25e9", "--json"]
+    assert fold_lists(typed) == [
+        "plan", "pipeline", "g.txt", "--workers", "4", "--workers", "4",
+        "--bandwidth", "12e9", "--bandwidth", "1.25e9", "--json",
+    ]  # fmt: skip
+    assert fold_lists(["plan", "pipeline", "--workers=4", "8", "g.txt"]) == [
+        "plan", "pipeline", "--workers=4", "--workers", "8", "g.txt",
+    ]  # fmt: skip
+    assert fold_lists(["place", "--workers", "4", "4"]) == ["place", "--workers", "4", "4"]
+
+
+def test_json(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(
+            ["plan", "pipeline", profile, "--workers", "2", "2", "--bandwidth", "1e9", "1e8", "--compat", "--json",
+             "--activation-compression-ratio", "1", "--memory-limit", "16e9"]
+        )  # fmt: skip
+    assert done.value.code == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert {"bottleneck_s", "data_parallel_s", "speedup", "stages"} <= answer.keys()
+    assert answer["speedup"] == pytest.approx(answer["data_parallel_s"] / answer["bottleneck_s"])
+    assert [n for stage in answer["stages"] for n in stage["nodes"]] == ["n0", "n1", "n2", "n3"]
+    assert sum(stage["replicas"] for stage in answer["stages"]) == 4
+    assert all({"nodes", "replicas", "memory_bytes"} <= stage.keys() for stage in answer["stages"])
+
+
+def test_tables_and_picture(profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "plan.svg"
+    with pytest.raises(SystemExit) as done:
+        main(["plan", "pipeline", profile, "--workers", "4", "--bandwidth", "1e8", "--plot", str(picture)])
+    assert done.value.code == 0
+    shown = capsys.readouterr()
+    assert "Bottleneck" in shown.out
+    assert "written" in shown.err
+    assert picture.read_text().startswith("<?xml")
+    with pytest.raises(SystemExit) as done:
+        main(
+            [
+                "plan",
+                "pipeline",
+                profile,
+                "--workers",
+                "2",
+                "--bandwidth",
+                "1e8",
+                "--schedule",
+                "1f1b",
+                "--json",
+            ]
+        )
+    assert done.value.code == 0
+    assert json.loads(capsys.readouterr().out)["schedule"] == "1f1b"
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "message"),
+    [
+        (["--memory-limit", "1e6"], 1, "stage"),
+        (["--memory-limit", "1e6", "--compat"], 1, "stage"),
+        (["--bandwidth", "1e9"], 2, "pair up"),
+        (["--schedule", "1f1b", "--compat"], 2, "--schedule"),
+        (["--schedule", "nonsense"], 2, "gpipe"),
+    ],
+)
+def test_exit_codes(
+    profile: str, more: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["plan", "pipeline", profile, "--workers", "2", "--bandwidth", "1e8", *more])
+    assert done.value.code == code
+    assert message in capsys.readouterr().err
+
+
+def test_what_has_no_times_needs_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["plan", "pipeline", "vgg11-cifar", "--workers", "2", "--bandwidth", "1e9"])
+    assert done.value.code == 2
+    assert "--device" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as done:
+        main(["plan", "pipeline", str(tmp_path / "no.txt"), "--workers", "2", "--bandwidth", "1e9"])
+    assert done.value.code == 2

@@ -1,0 +1,81 @@
+"""Kills during writes, a full disk, a locked database: nothing acknowledged is lost, 503 and recovery."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from profiling.errors import InputError, UnavailableError
+from serving.store import Store
+from tests.serving import killing
+from tests.serving.conftest import Start
+from tests.serving.problems import problem
+
+NODE = {"gpus": [{"device": "v100"}]}
+
+
+def test_twenty_kills_during_writes(tmp_path: Path) -> None:
+    result = killing.run(tmp_path, kills=20)
+    assert result["acknowledged"] > 20
+    assert (result["lost"], result["half"]) == (0, 0)
+
+
+def test_locked_database(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.service.BUSY_S", 0.2)
+    client = start()
+    assert client.put("/v1/cluster/nodes/a", json=NODE).status_code == 201
+    other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    refused = client.put("/v1/cluster/nodes/b", json=NODE)
+    assert "locked" in problem(refused, 503)["detail"]
+    assert refused.headers["retry-after"]
+    assert client.get("/v1/cluster").json()["version"] == 1, "readers go on"
+    assert client.post("/v1/predict", json={"device": "v100", "jobs": ["resnet18-cifar"]}).status_code == 200
+    other.execute("ROLLBACK")
+    assert client.put("/v1/cluster/nodes/b", json=NODE).status_code == 201
+    other.close()
+
+
+def test_full_disk(start: Start) -> None:
+    client = start()
+    assert client.put("/v1/cluster/nodes/a", json=NODE).status_code == 201
+    store: Store = client.app.state.service.store  # type: ignore[attr-defined]
+    big = {"gpus": [{"device": "v100", "count": 1000}]}
+    # SQLite's own limit on pages gives the same error as a disk without room.
+    store.engine.dispose()
+    limit = _limit_pages(store)
+    problem(client.put("/v1/cluster/nodes/b", json=big), 503)
+    assert client.get("/v1/cluster").json()["version"] == 1
+    assert client.get("/v1/cluster/nodes/a").status_code == 200
+    limit()
+    assert client.put("/v1/cluster/nodes/b", json=big).status_code == 201
+
+
+def _limit_pages(store: Store):  # type: ignore[no-untyped-def]
+    from sqlalchemy import event
+
+    def few(connection, _):  # type: ignore[no-untyped-def]
+        connection.execute("PRAGMA max_page_count = 1")  # SQLite takes the present size as the least
+
+    event.listen(store.engine, "connect", few)
+
+    def lift() -> None:
+        event.remove(store.engine, "connect", few)
+        store.engine.dispose()
+
+    return lift
+
+
+def test_store_that_cannot_be_used(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="sqlite"):
+        Store("nonsense")
+    with pytest.raises(InputError, match="postgres"):
+        Store("postgresql+psycopg://localhost/x")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UnavailableError):
+        Store(f"sqlite:///{tmp_path}/file/store.db")
+    (tmp_path / "no.db").write_text("this is not a database, and long enough to be sure of it" * 20)
+    with pytest.raises(UnavailableError):
+        Store(f"sqlite:///{tmp_path}/no.db")
