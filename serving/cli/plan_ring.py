@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from serving.cli.output import JsonFlag, console, print_json
+
+if TYPE_CHECKING:
+    from scheduling.ring.case import RingCase
+    from scheduling.ring.fabric import Placement
 
 
 def ring(
@@ -16,9 +20,19 @@ def ring(
         bool,
         typer.Option("--clamp/--literal", help="k = xi1 p held at 1 or more, or as the paper prints it."),
     ] = True,
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="Schedule the jobs instead, all from time 0: sjf-bco, sjf-bco-literal, list, first-fit, random, "
+            "longest-first, best-list or local-search. The case's placement is then not read."
+        ),
+    ] = "",
+    slot_s: Annotated[
+        float, typer.Option(help="With --policy: slots of so many seconds; 0 is continuous time.")
+    ] = 0.0,
     json: JsonFlag = False,
 ) -> None:
-    """Contention, bandwidth and iteration time of placed ring-all-reduce jobs.
+    """Contention, bandwidth and iteration time of placed ring-all-reduce jobs; or a schedule for them.
 
     CASE.json: `{"cluster": {"inter_bandwidth": 1250, "intra_bandwidth": 50000, "reduce_speed": 20000, "alpha": 0.2,
     "xi1": 1, "xi2": 0.001, "servers": [4, 4]}, "jobs": {"a": {"gpus": 4, "gradient_size": 100,
@@ -30,12 +44,28 @@ def ring(
     from profiling.errors import InputError
     from profiling.files import read_json
     from scheduling.ring.case import RingCase
+
+    body = read_json(case)
+    if policy and isinstance(body, dict):
+        body = {key: value for key, value in body.items() if key != "placement"}
+    read = RingCase.from_mapping(body)
+    if policy:
+        _schedule(read, policy, clamp, slot_s, json)
+    elif read.placement is None:
+        raise InputError(
+            "the case lacks 'placement'",
+            expected="server index → GPUs for every job",
+            hint="or let --policy sjf-bco place them",
+        )
+    else:
+        _timings(read, clamp, json)
+
+
+def _timings(case: RingCase, clamp: bool, json: bool) -> None:
     from scheduling.ring.model import ring_timings
 
-    read = RingCase.from_mapping(read_json(case))
-    if read.placement is None:
-        raise InputError("the case lacks 'placement'", expected="server index → GPUs for every job")
-    timings = ring_timings(read.cluster, read.jobs, read.placement, fabric=read.fabric, clamp=clamp)
+    assert case.placement is not None
+    timings = ring_timings(case.cluster, case.jobs, case.placement, fabric=case.fabric, clamp=clamp)
     if json:
         print_json(
             {
@@ -56,9 +86,51 @@ def ring(
     for name, timing in timings.items():
         table.add_row(
             name,
-            ", ".join(f"{gpus} on {server}" for server, gpus in sorted(read.placement[name].items())),
+            _servers(case.placement[name]),
             f"{timing.contention:g}",
             f"{timing.bandwidth:.6g}",
             f"{timing.iteration_time_s:.6g}",
         )
     console().print(table)
+
+
+def _schedule(case: RingCase, policy: str, clamp: bool, slot_s: float, json: bool) -> None:
+    from scheduling.ring.catalogue import get_scheduler
+    from scheduling.ring.engine import Execution
+    from scheduling.ring.search import lower_bound_s
+
+    jobs = list(case.jobs.values())
+    execution = Execution(case.fabric, clamp, slot_s or None)
+    schedule = get_scheduler(policy)(case.cluster, jobs, execution)
+    if json:
+        print_json(
+            {
+                "policy": policy,
+                "makespan_s": schedule.makespan_s,
+                "mean_completion_s": schedule.mean_completion_s,
+                "lower_bound_s": lower_bound_s(case.cluster, jobs),
+                "jobs": {
+                    one.job: {
+                        "start_s": one.start_s,
+                        "end_s": one.end_s,
+                        "placement": {str(server): gpus for server, gpus in one.placement.items()},
+                    }
+                    for one in schedule.assignments
+                },
+            }
+        )
+        return
+    from rich.table import Table
+
+    table = Table("job", "servers", "start (s)", "end (s)")
+    for one in schedule.assignments:
+        table.add_row(one.job, _servers(one.placement), f"{one.start_s:.4g}", f"{one.end_s:.4g}")
+    console().print(table)
+    console().print(
+        f"makespan {schedule.makespan_s:.4g} s, mean completion {schedule.mean_completion_s:.4g} s, "
+        f"no schedule under {lower_bound_s(case.cluster, jobs):.4g} s"
+    )
+
+
+def _servers(placement: Placement) -> str:
+    return ", ".join(f"{gpus} on {server}" for server, gpus in sorted(placement.items()))

@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from profiling.errors import InputError
+from profiling.errors import InfeasibleError, InputError, UnknownNameError
 from scheduling.ring.case import RingCase
 from serving.cli.plan_ring import ring
 
@@ -129,3 +129,33 @@ def test_servers_with_no_gpus_of_a_job_do_not_count():
     case = RingCase.from_mapping(_with(["placement", "c"], {"0": 0, "2": 4}))
     assert case.placement is not None
     assert case.placement["c"] == {2: 4}
+
+
+@pytest.mark.parametrize(
+    "policy", ["sjf-bco", "sjf-bco-literal", "list", "first-fit", "random", "local-search"]
+)
+@pytest.mark.parametrize("options", [(), ("--slot-s", "10")])
+def test_policy_schedules_the_jobs(tmp_path, policy, options):
+    case = {key: CASE[key] for key in ("cluster", "jobs")}
+    result = run(tmp_path, case, "--policy", policy, "--json", *options)
+    assert result.exit_code == 0, result.exception
+    body = json.loads(result.stdout)
+    assert body["makespan_s"] == max(one["end_s"] for one in body["jobs"].values())
+    assert body["makespan_s"] >= body["lower_bound_s"] > 0
+    assert all(sum(one["placement"].values()) == 4 for one in body["jobs"].values())
+    assert "makespan" in run(tmp_path, case, "--policy", policy).stdout
+
+
+def test_policies_and_placements_that_are_missing(tmp_path):
+    case = {key: CASE[key] for key in ("cluster", "jobs")}
+    assert isinstance(run(tmp_path, case, "--policy", "best").exception, UnknownNameError)
+    assert isinstance(run(tmp_path, case).exception, InputError)
+    case["jobs"] = {"wide": dict(JOB, gpus=40)}
+    assert isinstance(run(tmp_path, case, "--policy", "sjf-bco").exception, InfeasibleError)
+
+
+def test_a_fabric_in_the_case(tmp_path):
+    case = _with(["cluster", "fabric"], {"servers_per_leaf": 1, "oversubscription": 2})
+    body = json.loads(run(tmp_path, case, "--json").stdout)["jobs"]
+    assert body["a"]["contention"] == 4
+    assert isinstance(run(tmp_path, _with(["cluster", "fabric"], {"rails": 0})).exception, InputError)
