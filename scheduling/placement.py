@@ -225,40 +225,54 @@ def rank(
     return Ranking(score, cost, finish, delays, after.slowdown, after.fits, within, room)
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The best departure to wait for, for each of J jobs: [J] score with the waiting in it (infinite where there is
+    none that beats the bound), [J] seconds of waiting, [J] candidate or -1."""
+
+    score: Floats
+    wait_s: Floats
+    candidate: Ints
+
+
 def best_wait(
     cache: SetCache,
     candidates: Candidates,
-    workload: int,
-    iterations: float,
+    workloads: Ints,
+    iterations: Floats,
     config: PlacementConfig,
-    bound: float = np.inf,
-) -> tuple[float, float, int]:
-    """The best GPU to wait for: least objective after 1, 2, ... departures; only what can beat `bound` is looked at.
+    bounds: Floats,
+) -> Waiting:
+    """Place each job after 1, 2, ... departures of each candidate; only what can beat its bound is looked at.
 
-    Returns:
-        (score with the waiting in it, seconds of waiting, candidate), or (inf, 0, -1).
+    Args:
+        workloads, iterations, bounds: [J] of the jobs; `bounds` is the best score without waiting.
     """
-    found = (np.inf, 0.0, -1)
+    jobs = len(workloads)
+    best, wait_s, where = np.full(jobs, np.inf), np.zeros(jobs), np.full(jobs, -1, np.int64)
     rows = np.flatnonzero(candidates.present.any(axis=1))
     if not rows.size:
-        return found
+        return Waiting(best, wait_s, where)
     state = candidates.take(rows)
-    solo = _solo_step_s(cache, state.devices, workload)
     nobody = np.zeros_like(state.present)
     gone = stages(cache, state.devices, state.members, state.iterations, state.present, nobody).finish_s
     leave = np.sort(np.where(state.present, gone, np.inf), axis=1)
+    alone = iterations[:, None] * np.stack([_solo_step_s(cache, state.devices, int(w)) for w in workloads])
     for departures in range(leave.shape[1]):
         wait = leave[:, departures]
-        keep = np.isfinite(wait) & (wait + iterations * solo < min(bound, found[0]))
-        if not keep.any():
+        least = wait[None, :] + alone  # nothing is done sooner than alone
+        job, row = np.nonzero(np.isfinite(wait)[None, :] & (least < np.minimum(bounds, best)[:, None]))
+        if not job.size:
             continue
-        later = _advance(cache, state.take(keep), wait[keep])
-        ranking = rank(cache, later, workload, iterations, config)
-        score = ranking.score + wait[keep]
-        best = int(np.argmin(score))
-        if score[best] < min(bound, found[0]):
-            found = (float(score[best]), float(wait[keep][best]), int(rows[np.flatnonzero(keep)[best]]))
-    return found
+        used, back = np.unique(row, return_inverse=True)
+        later = _advance(cache, state.take(used), wait[used]).take(back)
+        score = rank(cache, later, workloads[job], iterations[job], config).score + wait[row]
+        order = np.lexsort((score, job))
+        first = order[np.r_[True, job[order][1:] != job[order][:-1]]]
+        better = first[score[first] < np.minimum(bounds, best)[job[first]]]
+        best[job[better]], wait_s[job[better]] = score[better], wait[row[better]]
+        where[job[better]] = rows[row[better]]
+    return Waiting(best, wait_s, where)
 
 
 def _solo_step_s(cache: SetCache, devices: Ints, workload: int) -> Floats:
@@ -383,17 +397,20 @@ def place(
     ranked = tuple(_ranked(grouped, ranking, int(i), config) for i in order)
     best = ranked[0].score if ranked else np.inf
     if not ranked or (config.wait and config.objective != "interference"):
-        waiting = best_wait(cache, candidates, workload, iterations, config, best)
-        if waiting[2] >= 0:
-            where = grouped.places[int(np.flatnonzero(grouped.group == waiting[2])[0])]
+        waiting = best_wait(
+            cache, candidates, np.array([workload]), np.array([iterations]), config, np.array([best])
+        )
+        if waiting.candidate[0] >= 0:
+            score, wait_s = float(waiting.score[0]), float(waiting.wait_s[0])
+            where = grouped.places[int(np.flatnonzero(grouped.group == waiting.candidate[0])[0])]
             why = (
-                f"waiting {waiting[1]:.0f} s for a departure on {where[0].name}/{where[1].id} is predicted better: "
-                f"score {waiting[0]:.0f} against {best:.0f} now"
+                f"waiting {wait_s:.0f} s for a departure on {where[0].name}/{where[1].id} is predicted better: "
+                f"score {score:.0f} against {best:.0f} now"
                 if ranked
-                else f"no GPU can take it now; {where[0].name}/{where[1].id} can in {waiting[1]:.0f} s"
+                else f"no GPU can take it now; {where[0].name}/{where[1].id} can in {wait_s:.0f} s"
             )
             return PlacementDecision(
-                "wait", ranked, (*notes, why, *_refusals(ranking, grouped.group)), waiting[1]
+                "wait", ranked, (*notes, why, *_refusals(ranking, grouped.group)), wait_s
             )
     if not ranked:
         return PlacementDecision("wait", (), (*notes, *_refusals(ranking, grouped.group)))

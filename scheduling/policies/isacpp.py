@@ -84,12 +84,8 @@ def _assign(
         )
         if busy.size:
             state = tenancy.candidates(snapshot, busy)
-            for row, job in enumerate(jobs):
-                bound = float(cost[row].min(initial=_NEVER))
-                found = best_wait(cache, state, int(ids[row]), float(left[row]), config, bound)
-                if found[2] >= 0 and found[0] < bound:
-                    wait[row] = found[0]
-                del job
+            found = best_wait(cache, state, ids, left, config, cost.min(axis=1, initial=_NEVER))
+            wait = np.where(found.candidate >= 0, found.score, wait)
     cost = np.column_stack(
         [
             np.where(np.isfinite(cost), cost, _NEVER),

@@ -2,7 +2,8 @@
 
 Same optimum as the full matrix, less to solve: configurations that cannot be in an optimum are left out (worth
 nothing, or worth no more than a smaller one of the same type), equal rows are one row with a count, jobs that must
-keep what they have are taken off the capacity first.
+keep what they have are taken off the capacity first, and of the rest only a core is solved that the
+prices of GPUs prove to be enough.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -54,12 +56,9 @@ def solve(
     classes, member = np.unique(rows, axis=0, return_inverse=True)
     member = member.reshape(-1)
     count = np.bincount(member, minlength=len(classes))
-    where_class, where_config = np.nonzero(classes > 0)
-    if not where_class.size:
+    if not (classes > 0).any():
         return chosen
-    amounts = _milp(
-        classes[where_class, where_config], where_class, where_config, count, gpus, kinds, room, gap
-    )
+    where_class, where_config, amounts = _core(classes, count, gpus, kinds, room, gap)
     waiting: dict[int, list[int]] = {}
     for job, number in zip(free.tolist(), member.tolist(), strict=True):
         waiting.setdefault(number, []).append(job)
@@ -103,16 +102,76 @@ def _useful(
     return useful
 
 
+def _core(
+    table: Floats, count: Ints, gpus: Ints, kinds: Ints, room: Ints, gap: float
+) -> tuple[Ints, Ints, Ints]:
+    """Optimum over the few variables that matter, proven by the prices of GPUs: (row, configuration, amount).
+
+    With a price per GPU of each type the problem falls apart into rows, and their sum bounds the optimum from above
+    (Lagrangian bound). What a variable falls short of its row's best is its price; only cheap ones are solved for. The
+    others cannot be in an optimum if bound - price is below what was found; else the core grows to those that can.
+
+    Args:
+        table: [K, C] worth, 0 where of no use; count: [K] jobs of each row.
+    """
+    prices = _gpu_prices(table, count, gpus, kinds, room)
+    reduced = np.where(table > 0, table - prices[kinds] * gpus, -np.inf)
+    best = np.maximum(reduced.max(axis=1), 0.0)
+    bound = float(count @ best + prices @ room)
+    price = np.where(table > 0, best[:, None] - reduced, np.inf)
+    cut = 0.02 * float(table.max())
+    while True:
+        rows, columns = np.nonzero(price <= cut)
+        amounts = _milp(table[rows, columns], rows, columns, count, gpus, kinds, room, gap)
+        found = float(table[rows, columns] @ amounts)
+        outside = price[(price > cut) & np.isfinite(price)]
+        slack = bound - found * (1.0 - gap)
+        if not outside.size or outside.min() > slack:
+            return rows, columns, amounts
+        cut = slack + 1e-9
+
+
+def _gpu_prices(table: Floats, count: Ints, gpus: Ints, kinds: Ints, room: Ints) -> Floats:
+    """[T] price per GPU that (nearly) minimises the Lagrangian bound: smoothed, then sharper and sharper."""
+    from scipy.optimize import minimize
+
+    types = len(room)
+    member = np.zeros((len(gpus), types))
+    member[np.arange(len(gpus)), kinds] = gpus
+    worth = np.where(table > 0, table, -1e9)
+    prices = np.full(types, float(table.max()) / max(float(gpus.max()), 1.0))
+    for heat in (0.1, 0.02, 0.004, 0.001):
+
+        def bound(x: Floats, heat: float = heat) -> tuple[float, Floats]:
+            value = (worth - member @ x) / heat
+            top = np.maximum(value.max(axis=1), 0.0)
+            weight = np.exp(value - top[:, None])
+            total = weight.sum(axis=1) + np.exp(-top)
+            use = (count / total) @ weight @ member
+            return float(heat * (count @ (top + np.log(total))) + x @ room), room - use
+
+        prices = minimize(bound, prices, jac=True, bounds=[(0, None)] * types, method="L-BFGS-B").x
+    return np.asarray(prices, float)
+
+
+def _constraints(
+    rows: Ints, columns: Ints, classes: int, gpus: Ints, kinds: Ints, types: int
+) -> tuple[Any, Any]:
+    from scipy.sparse import csr_array
+
+    index = np.arange(len(rows))
+    once = csr_array((np.ones(len(rows)), (rows, index)), shape=(classes, len(rows)))
+    use = csr_array((gpus[columns].astype(float), (kinds[columns], index)), shape=(types, len(rows)))
+    return once, use
+
+
 def _milp(
     value: Floats, rows: Ints, columns: Ints, count: Ints, gpus: Ints, kinds: Ints, room: Ints, gap: float
 ) -> Ints:
     from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import csr_array
 
     size = len(value)
-    index = np.arange(size)
-    once = csr_array((np.ones(size), (rows, index)), shape=(len(count), size))
-    use = csr_array((gpus[columns].astype(float), (kinds[columns], index)), shape=(len(room), size))
+    once, use = _constraints(rows, columns, len(count), gpus, kinds, len(room))
     with _quiet():
         found = milp(
             -value,
