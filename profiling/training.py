@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from profiling.errors import InputError
 
-Loss = Callable[[nn.Module, Any, dict[str, Any]], Tensor]
+Loss = Callable[[Any, Any, dict[str, Any]], Tensor]
 
 HALF_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 AUTOCAST = "amp"

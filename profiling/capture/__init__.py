@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 _WHERE = {
+    "OnnxLimits": "onnx_limits",
+    "capture_factory": "module",
     "capture_job": "step",
+    "capture_module": "module",
+    "capture_onnx": "onnx",
+    "capture_pipedream": "pipedream",
     "capture_zoo": "source",
+    "fold_repeats": "fold",
     "graph_for": "source",
 }
 
-__all__ = ["capture_job", "capture_zoo", "graph_for"]
+__all__ = list(_WHERE)
 
 
 def __getattr__(name: str) -> Any:

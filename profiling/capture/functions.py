@@ -198,9 +198,8 @@ def _attention(
 ) -> Tensor:
     # A causal kernel skips half of the scores; torch.utils.flop_counter counts them all, and so does this.
     if query.dim() < 4:
-        missing = 4 - query.dim()
-        out = _attention(*(t[(None,) * missing] for t in (query, key, value)))
-        return out[(0,) * missing]
+        missing = (None,) * (4 - query.dim())
+        return fused.attention(query[missing], key[missing], value[missing], None)[0][(0,) * len(missing)]
     return fused.attention(query, key, value, attn_mask)[0]
 
 

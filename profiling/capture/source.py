@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import threading
 from functools import lru_cache
+from pathlib import Path
 
 from profiling.capture import cache
+from profiling.capture.fold import fold_repeats
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
 _LOCK = threading.Lock()
 
+MAX_NODES = 1_500
+"""A zoo graph with more nodes is folded: the predictor encodes every node."""
 
-def graph_for(workload: Workload) -> ComputationGraph:
+
+def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
     """The graph of a workload's training step, from memory, from disk, or captured now.
 
-    The model is a zoo name (or a name of the public data). Solo measurements play no part.
+    Solo measurements play no part. A zoo graph is kept in memory and on disk; that of an ONNX file in memory as long
+    as the file stays as it is; what a factory makes is captured each time, because its code may change.
+
+    Args:
+        workload: its model is a zoo name (or a name of the public data); with `local` also a path ending in `.onnx`
+            or `.graph.txt`, or a `module:factory`.
+        local: whether the caller may name files and code of this machine. Never true for what came over HTTP.
 
     Raises:
         UnknownNameError: no such model.
@@ -23,8 +34,28 @@ def graph_for(workload: Workload) -> ComputationGraph:
     """
     from profiling.zoo import resolve
 
+    name = workload.model
+    if local and name.endswith(".onnx"):
+        path = Path(name)
+        changed = path.stat().st_mtime_ns if path.is_file() else 0
+        return _onnx_graph(workload.without_solo(), changed)
+    if local and name.endswith(".graph.txt"):
+        from profiling.capture.pipedream import capture_pipedream
+
+        return capture_pipedream(name, workload=workload)
+    if local and ":" in name:
+        from profiling.capture.module import capture_factory
+
+        return capture_factory(workload)
     with _LOCK:
         return _zoo_graph(resolve(workload).without_solo())
+
+
+@lru_cache(maxsize=256)
+def _onnx_graph(workload: Workload, _changed: int) -> ComputationGraph:
+    from profiling.capture.onnx import capture_onnx
+
+    return capture_onnx(workload.model, workload=workload)
 
 
 @lru_cache(maxsize=4096)
@@ -33,6 +64,8 @@ def _zoo_graph(workload: Workload) -> ComputationGraph:
     graph = cache.read(key)
     if graph is None:
         graph = capture_zoo(workload)
+        if len(graph.operators) > MAX_NODES:
+            graph = fold_repeats(graph)
         cache.write(key, graph)
     return graph
 

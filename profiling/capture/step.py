@@ -9,16 +9,11 @@ from typing import Any
 import torch
 
 from profiling.capture.functions import fused_functions
+from profiling.capture.optimizers import FLOPS, PASSES, launches
 from profiling.capture.recorder import Node, Recorder
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph, Operator, TensorEdge
 from profiling.training import AUTOCAST, TrainingJob, atomic_layers, tensors_of
-
-# Per element and step: FLOPs, and tensors read and written, of the multi-tensor implementations.
-_OPTIMIZER_FLOPS = {"sgd": 2, "momentum": 6, "adam": 12, "adamw": 14, "rmsprop": 9, "adagrad": 7}
-_OPTIMIZER_PASSES = {"sgd": 3, "momentum": 8, "adam": 18, "adamw": 20, "rmsprop": 13, "adagrad": 11}
-_OPTIMIZER_KERNELS = {"sgd": 1, "momentum": 3, "adam": 9, "adamw": 10, "rmsprop": 6, "adagrad": 5}
-_TENSORS_PER_KERNEL = 64
 
 # Recording patches functions of torch while it runs, so one at a time.
 _LOCK = threading.Lock()
@@ -60,7 +55,9 @@ def capture_job(job: TrainingJob, name: str, options: dict[str, Any] | None = No
 
 
 def _record(job: TrainingJob, recorder: Recorder) -> None:
-    import torch.fx.experimental._config as symbolic
+    from torch.fx.experimental import _config
+
+    symbolic: Any = _config
 
     autocast = torch.float16 if job.precision == AUTOCAST else None
     with (
@@ -97,7 +94,6 @@ def _graph(
     elements = sum(p.numel() for p in updated)
     updated_bytes = float(sum(p.numel() * p.element_size() for p in updated))
     kind = job.optimizer_name
-    launches = -(-len(updated) // _TENSORS_PER_KERNEL)
     # Every further backward pass adds into the gradients: read both, write one.
     accumulation_bytes = (repeat - 1) * 3 * gradient_bytes
     return ComputationGraph(
@@ -110,9 +106,9 @@ def _graph(
         parameter_bytes=float(sum(p.numel() * p.element_size() for p in parameters)),
         gradient_bytes=gradient_bytes,
         optimizer_state_bytes=optimizer_state_bytes(job),
-        optimizer_flops=float(_OPTIMIZER_FLOPS[kind] * elements),
-        optimizer_bytes=_OPTIMIZER_PASSES[kind] * updated_bytes + accumulation_bytes,
-        optimizer_kernels=float(_OPTIMIZER_KERNELS[kind] * launches),
+        optimizer_flops=float(FLOPS[kind] * elements),
+        optimizer_bytes=PASSES[kind] * updated_bytes + accumulation_bytes,
+        optimizer_kernels=launches(kind, len(updated)),
         activation_bytes=recorder.peak_bytes,
         host_input_bytes=repeat * float(sum(t.numel() * t.element_size() for t in tensors_of(job.batch))),
         options=options,

@@ -75,7 +75,7 @@ def _judged(scores: Tensor, real: bool) -> Tensor:
     return F.mse_loss(scores, torch.full_like(scores, float(real)))
 
 
-def _generate(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _generate(model: Any, batch: Any, memo: dict[str, Any]) -> Tensor:
     a, b = batch["a"], batch["b"]
     identity = (F.l1_loss(model.to_a(a), a) + F.l1_loss(model.to_b(b), b)) / 2
     fake_b, fake_a = model.to_b(a), model.to_a(b)
@@ -86,7 +86,7 @@ def _generate(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
 
 
 def _judge(side: str) -> Any:
-    def loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+    def loss(model: Any, batch: Any, memo: dict[str, Any]) -> Tensor:
         judge = model.get_submodule(f"judge_{side}")
         return (_judged(judge(batch[side]), True) + _judged(judge(memo[side]), False)) / 2
 

@@ -64,13 +64,13 @@ def _judge(logits: Tensor, real: bool) -> Tensor:
     return F.binary_cross_entropy_with_logits(logits, torch.full_like(logits, float(real)))
 
 
-def _discriminate(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _discriminate(model: Any, batch: Any, memo: dict[str, Any]) -> Tensor:
     memo["fake"] = model.generator(batch["noise"])
     real = _judge(model.discriminator(batch["image"]), True)
     return real + _judge(model.discriminator(memo["fake"].detach()), False)
 
 
-def _generate(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _generate(model: Any, batch: Any, memo: dict[str, Any]) -> Tensor:
     fake = memo.pop("fake") if "fake" in memo else model.generator(batch["noise"])
     return _judge(model.discriminator(fake), True)
 

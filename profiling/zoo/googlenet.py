@@ -112,7 +112,7 @@ class GoogLeNet(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x = self.stem(x)
-        inner = []
+        inner: list[Tensor] = []
         for i, block in enumerate(self.blocks):
             x = block(x)
             if i in (3, 6):

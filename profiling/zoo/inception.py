@@ -43,7 +43,7 @@ class Branches(nn.Module):
         found = []
         for trunk, split in zip(self.trunks, self.splits, strict=True):
             y = trunk(x)
-            found += [end(y) for end in split] if len(split) else [y]
+            found += [end(y) for end in split.children()] or [y]
         return torch.cat(found, 1)
 
 

@@ -68,6 +68,7 @@ class Transformer(nn.Module):
         self.decoder_self = nn.ModuleList(Attention(width, heads) for _ in range(6))
         self.decoder_cross = nn.ModuleList(Attention(width, heads) for _ in range(6))
         self.decoder_feed = nn.ModuleList(FeedForward(width, inner) for _ in range(6))
+        self.positions: Tensor
         self.register_buffer("positions", torch.zeros(256, width), persistent=False)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:

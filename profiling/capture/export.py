@@ -1,0 +1,160 @@
+"""The static alternative: the forward graph of `torch.export`, and the rules of `static` for the rest of the step."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from profiling.capture.cost import cost_of, tensor_bytes
+from profiling.capture.functions import fused_functions
+from profiling.capture.fused import recurrent_flops
+from profiling.capture.static import StaticOperator, assemble
+from profiling.errors import InputError
+from profiling.graph import ComputationGraph
+from profiling.operators import CONTRACTIONS
+from profiling.training import atomic_layers, tensors_of
+from profiling.workload import Workload
+
+
+def capture_export(
+    model: nn.Module, inputs: Any, *, name: str, batch_size: int, workload: Workload
+) -> ComputationGraph:
+    """The graph of a training step from `torch.export` (not strict) of a module on `meta`.
+
+    Raises:
+        InputError: the module cannot be exported.
+    """
+    args = inputs if isinstance(inputs, tuple | list) else () if isinstance(inputs, dict) else (inputs,)
+    kwargs = inputs if isinstance(inputs, dict) else None
+    try:
+        with fused_functions():
+            program = torch.export.export(model, tuple(args), kwargs, strict=False)
+    except Exception as error:  # export raises many unrelated types
+        raise InputError(
+            "torch.export cannot trace the module",
+            got=str(error).splitlines()[0],
+            hint="record a step instead",
+        ) from error
+    operators, unknown = _operators(program, workload)
+    if unknown:
+        found = ", ".join(f"{kind} ({count})" for kind, count in sorted(unknown.items()))
+        warnings.warn(f"{name}: operators without a canonical kind: {found}", stacklevel=3)
+    return assemble(
+        name,
+        operators,
+        batch_size=batch_size,
+        input_bytes=float(sum(t.numel() * t.element_size() for t in tensors_of(inputs))),
+        workload=workload,
+        source="export",
+        layers=[layer for layer, _ in atomic_layers(model)],
+    )
+
+
+def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], dict[str, int]]:
+    signature = program.graph_signature
+    parameters = dict(signature.inputs_to_parameters)
+    settings = set(signature.inputs_to_buffers)
+    operators: list[StaticOperator] = []
+    producer: dict[str, int] = {}
+    owners: dict[str, list[str]] = {key: [name] for key, name in parameters.items()}
+    unknown: dict[str, int] = {}
+    sizes = {name: (p.numel(), float(p.numel() * p.element_size())) for name, p in program.named_parameters()}
+    for node in program.graph.nodes:
+        if node.op != "call_function":
+            continue
+        sources = [n.name for n in node.all_input_nodes]
+        owned = [name for s in sources for name in owners.get(s, ())]
+        made = [producer[s] for s in sources if s in producer]
+        value = node.meta.get("val")
+        outputs = list(tensors_of(value))
+        is_operator = isinstance(node.target, torch._ops.OpOverload)
+        if not is_operator or _is_view(node) or not outputs:
+            if made:
+                producer[node.name] = made[0]
+            elif owned:
+                owners[node.name] = owned
+            continue
+        if not made and (owned or set(sources) <= settings) and not _is_contraction(node):
+            if owned:
+                owners[node.name] = owned
+            continue
+        args, kwargs = _values(node.args), _values(node.kwargs)
+        cost = cost_of(node.target, args, kwargs, value, workload.precision == "tf32")
+        if not cost.known:
+            unknown[cost.name] = unknown.get(cost.name, 0) + 1
+        kind = "linear" if cost.kind == "matmul" and owned else cost.kind
+        if kind == "fill" or (kind == "embedding" and not owned):
+            continue
+        stack = node.meta.get("nn_module_stack") or {}
+        path = str(list(stack.values())[-1][0]) if stack else ""
+        producer[node.name] = len(operators)
+        operators.append(
+            StaticOperator(
+                name=node.name,
+                kind=kind,
+                flops=cost.flops or _composite_flops(cost.name, args, outputs[0]),
+                read=cost.read,
+                written=cost.written,
+                inputs=[(producer[n.name], _bytes(n)) for n in node.all_input_nodes if n.name in producer],
+                parameters=[(name, *sizes[name]) for name in owned],
+                shape=tuple(outputs[0].shape),
+                dtype=str(outputs[0].dtype).removeprefix("torch."),
+                path=path,
+                aligned=_aligned(kind, node),
+            )
+        )
+    return operators, unknown
+
+
+def _composite_flops(name: str, args: Any, out: Tensor) -> float:
+    """FLOPs of the calls that a recording sees already taken apart: 2 per output element and contracted one."""
+    if name in ("conv1d", "conv2d", "conv3d"):
+        return 2.0 * out.numel() * args[1].shape[1:].numel()
+    if name.startswith("conv_transpose"):
+        return 2.0 * args[0].numel() * args[1].shape[1:].numel()
+    if name in ("linear", "matmul"):
+        return 2.0 * out.numel() * args[0].shape[-1]
+    if name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        weights = args[3] if isinstance(args[3], list | tuple) else args[2]
+        return float(recurrent_flops(args[0].shape[:-1].numel(), [w.shape for w in weights]))
+    return 0.0
+
+
+def _is_contraction(node: Any) -> bool:
+    from profiling.capture.cost import packet_name
+    from profiling.operators import ATEN
+
+    kind = ATEN.get(packet_name(node.target))
+    return kind in CONTRACTIONS or kind == "embedding"
+
+
+def _is_view(node: Any) -> bool:
+    returns = node.target._schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def _values(value: Any) -> Any:
+    if isinstance(value, torch.fx.Node):
+        return value.meta.get("val")
+    if isinstance(value, dict):
+        return {key: _values(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_values(item) for item in value)
+    return value
+
+
+def _bytes(node: Any) -> float:
+    return sum(tensor_bytes(t) for t in tensors_of(node.meta.get("val")) if isinstance(t, Tensor))
+
+
+def _aligned(kind: str, node: Any) -> tuple[int, ...]:
+    if kind not in CONTRACTIONS:
+        return ()
+    shapes = [n.meta["val"].shape for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
+    matrices = [s for s in shapes if len(s) >= 2]
+    if kind in ("convolution", "transposed_convolution") and len(matrices) > 1:
+        return tuple(matrices[1][:2])
+    return (*matrices[0][-1:], *matrices[-1][-2:]) if len(matrices) > 1 else ()

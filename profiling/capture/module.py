@@ -1,0 +1,188 @@
+"""Any `nn.Module`, and what a `module:factory` makes, into a computation graph."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from profiling.capture.step import capture_job
+from profiling.errors import InputError
+from profiling.graph import ComputationGraph
+from profiling.training import (
+    HALF_TYPES,
+    Phase,
+    TrainingJob,
+    checkpoint_blocks,
+    freeze_prefix,
+    tensors_of,
+)
+from profiling.workload import Workload
+
+
+def capture_module(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    name: str = "",
+    loss: Callable[[Any], Tensor] | None = None,
+    workload: Workload | None = None,
+    static: bool = False,
+) -> ComputationGraph:
+    """The graph of one training step of a module; the module itself stays as it is.
+
+    Args:
+        model: on any device; only its shapes are used.
+        inputs: one tensor, a tuple of positional inputs, or a dictionary of keyword inputs; their first dimension is
+            the batch.
+        name: what to call it; its class name otherwise.
+        loss: from the module's output to a scalar; the mean of every floating-point output otherwise.
+        workload: training options; its model and batch size are not used.
+        static: trace with `torch.export` instead of recording a step: the backward pass then follows from rules.
+
+    Raises:
+        InputError: no tensor among the inputs, or the step cannot be traced without data.
+    """
+    options = workload or Workload(model=name or type(model).__name__)
+    shadow = to_meta(model)
+    batch = _map(inputs, lambda t: torch.empty_like(t, device="meta").requires_grad_(False))
+    first = next(tensors_of(batch), None)
+    if first is None:
+        raise InputError(
+            "the module has no tensor inputs", expected="a tensor, a tuple or a dictionary", got=inputs
+        )
+    title = name or type(model).__name__
+    size = int(first.shape[0]) if first.dim() else 1
+    if static:
+        from profiling.capture.export import capture_export
+
+        return capture_export(shadow, batch, name=title, batch_size=size, workload=options)
+    return capture_job(job_of(shadow, batch, size, options, loss), title, _options(options))
+
+
+def job_of(
+    model: nn.Module,
+    batch: Any,
+    batch_size: int,
+    workload: Workload,
+    loss: Callable[[Any], Tensor] | None = None,
+) -> TrainingJob:
+    """The training job of a module with the options of a workload."""
+    if workload.precision in HALF_TYPES:
+        dtype = HALF_TYPES[workload.precision]
+        model = model.to(dtype)
+        batch = _map(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
+    model.train()
+    freeze_prefix(model, workload.frozen_prefix)
+    if workload.activation_checkpointing:
+        checkpoint_blocks(model)
+    reduce = loss or mean_loss
+
+    def step_loss(module: nn.Module, values: Any, memo: dict[str, Any]) -> Tensor:
+        return reduce(call(module, values))
+
+    return TrainingJob(
+        model,
+        batch,
+        (Phase(step_loss),),
+        batch_size=batch_size,
+        optimizer=workload.optimizer or "sgd",
+        precision=workload.precision,
+        gradient_accumulation=workload.gradient_accumulation,
+    )
+
+
+def call(module: nn.Module, inputs: Any) -> Any:
+    """Apply a module to a tensor, a tuple or a dictionary of inputs."""
+    if isinstance(inputs, dict):
+        return module(**inputs)
+    return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)
+
+
+def mean_loss(output: Any) -> Tensor:
+    """Mean over every floating-point output: what stands in for a loss that is not known."""
+    if not isinstance(output, dict | list | tuple | Tensor) and hasattr(output, "__dict__"):
+        output = vars(output)
+    means = [t.mean() for t in tensors_of(output) if t.is_floating_point()]
+    if not means:
+        raise InputError("the module has no floating-point output to train on", got=type(output).__name__)
+    return torch.stack([m.to(means[0].dtype) for m in means]).sum()
+
+
+def to_meta(model: nn.Module) -> nn.Module:
+    """A copy on `meta`: the weights are replaced while copying, and so never copied themselves."""
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        shadow = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
+        memo[id(parameter)] = shadow
+    for buffer in model.buffers():
+        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+    return copy.deepcopy(model, memo)
+
+
+def capture_factory(workload: Workload) -> ComputationGraph:
+    """The graph of what `module:factory` makes. This runs the user's code: for local commands only.
+
+    The factory is called on `meta`, with `batch_size` and `sequence_length` if it has such parameters, and returns
+    `(module, inputs)` or `(module, inputs, loss)`, with inputs as in `capture_module`, or a whole `TrainingJob`.
+
+    Raises:
+        InputError: no such module or attribute, or it returns something else.
+    """
+    where, _, attribute = workload.model.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        factory = importlib.import_module(where)
+        for part in attribute.split("."):
+            factory = getattr(factory, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"{workload.model!r} cannot be imported",
+            expected="module:factory on the import path or in this folder",
+            got=str(error),
+        ) from None
+    known = inspect.signature(factory).parameters  # type: ignore[arg-type]
+    given = {
+        key: value
+        for key in ("batch_size", "sequence_length")
+        if (value := getattr(workload, key)) is not None and key in known
+    }
+    with torch.device("meta"):
+        made = factory(**given)  # type: ignore[operator]
+    if isinstance(made, TrainingJob):
+        return capture_job(made, workload.model, _options(workload))
+    if isinstance(made, tuple) and len(made) in (2, 3) and isinstance(made[0], nn.Module):
+        return capture_module(
+            made[0], made[1], name=workload.model, loss=made[2] if len(made) == 3 else None, workload=workload
+        )
+    raise InputError(
+        f"{workload.model!r} returned something else",
+        expected="(module, inputs), (module, inputs, loss) or a TrainingJob",
+        got=type(made).__name__,
+    )
+
+
+def _options(workload: Workload) -> dict[str, object]:
+    from profiling.capture.source import options_of
+
+    options = options_of(workload)
+    options["optimizer"] = workload.optimizer or "sgd"
+    return options
+
+
+def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: _map(item, function) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_map(item, function) for item in value)
+    return value

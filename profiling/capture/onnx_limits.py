@@ -1,0 +1,188 @@
+"""What an ONNX file may be, and the checks that refuse one before anything is computed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any
+
+from profiling.errors import InputError, LimitError, UnsafeFileError
+
+MIN_OPSET = 13
+
+
+@dataclass(frozen=True)
+class OnnxLimits:
+    """Limits under which a file is read.
+
+    Attributes:
+        file_bytes: size of the file; weights may be left out of it as external data.
+        nodes: operators, those of inner graphs included.
+        depth: graphs within graphs.
+        elements: elements of one tensor.
+        seconds: processor and wall time of reading and shape inference.
+        memory_bytes: address space of the reading process.
+    """
+
+    file_bytes: int = 2**31
+    nodes: int = 100_000
+    depth: int = 8
+    elements: int = 2**40
+    seconds: float = 60.0
+    memory_bytes: int = 6 * 2**30
+
+    def __post_init__(self) -> None:
+        for name in ("file_bytes", "nodes", "depth", "elements", "seconds", "memory_bytes"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"limit {name} is out of range", expected="above 0", got=getattr(self, name))
+
+
+def check_size(size: int, limits: OnnxLimits) -> None:
+    """Refuse a file by its size.
+
+    Raises:
+        LimitError: it is larger than the limit.
+    """
+    if size > limits.file_bytes:
+        raise LimitError(
+            "the ONNX file is too large",
+            expected=f"at most {limits.file_bytes} bytes",
+            got=size,
+            hint="save the weights as external data: only shapes are read",
+        )
+
+
+def check_model(model: Any, limits: OnnxLimits) -> None:
+    """Refuse a parsed model that is too old, too large, too deep, or points outside its folder.
+
+    Raises:
+        InputError: another format or opset, or no graph.
+        LimitError: nodes, depth or dimensions over the limit.
+        UnsafeFileError: external data outside the folder, recursive functions, or a cycle.
+    """
+    if not model.graph.node and not model.graph.output:
+        raise InputError("the file is not an ONNX model", expected="a graph with nodes", got="none")
+    for opset in model.opset_import:
+        if opset.domain in ("", "ai.onnx") and opset.version < MIN_OPSET:
+            raise InputError(
+                "the ONNX file is too old",
+                expected=f"opset {MIN_OPSET} or newer",
+                got=opset.version,
+                hint="convert it with onnx.version_converter, or export it again",
+            )
+    _check_functions(model)
+    count = sum(len(function.node) for function in model.functions)
+    for graph, depth in graphs_of(model.graph, limits.depth):
+        count += len(graph.node)
+        if count > limits.nodes:
+            raise LimitError(
+                "the ONNX file has too many nodes",
+                expected=f"at most {limits.nodes}",
+                got=f"over {count - 1}",
+            )
+        _check_graph(graph, limits, depth)
+
+
+def graphs_of(graph: Any, limit: int, depth: int = 0) -> Iterator[tuple[Any, int]]:
+    """A graph and the graphs within it, with their depth.
+
+    Raises:
+        UnsafeFileError: nesting is deeper than the limit.
+    """
+    if depth > limit:
+        raise UnsafeFileError(
+            "graphs are nested too deeply", expected=f"at most {limit}", got=f"{depth} or more"
+        )
+    yield graph, depth
+    for node in graph.node:
+        for attribute in node.attribute:
+            inner = [attribute.g] if attribute.HasField("g") else []
+            for sub in (*inner, *attribute.graphs):
+                yield from graphs_of(sub, limit, depth + 1)
+
+
+def _check_graph(graph: Any, limits: OnnxLimits, depth: int) -> None:
+    for tensor in graph.initializer:
+        _check_dims(tensor.name, tensor.dims, limits)
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                _check_location(tensor.name, entry.value)
+    for value in graph.input if depth == 0 else ():
+        kind = value.type.WhichOneof("value")
+        if kind != "tensor_type" or not value.type.tensor_type.HasField("shape"):
+            raise InputError(
+                f"ONNX input {value.name!r} has no type", expected="a tensor with a shape", got=kind
+            )
+        if value.type.tensor_type.elem_type == 0:
+            raise InputError(f"ONNX input {value.name!r} has no element type", expected="a tensor type")
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        dims = [d.dim_value for d in value.type.tensor_type.shape.dim if d.HasField("dim_value")]
+        _check_dims(value.name, dims, limits)
+    made: dict[str, int] = {}
+    for i, node in enumerate(graph.node):
+        for output in node.output:
+            if output and output in made:
+                raise UnsafeFileError(f"two ONNX nodes make {output!r}", expected="each tensor made once")
+            made[output] = i
+    _check_order(graph, made)
+
+
+def _check_dims(name: str, dims: Any, limits: OnnxLimits) -> None:
+    elements = 1
+    for dim in dims:
+        if dim < 0:
+            raise UnsafeFileError(f"ONNX tensor {name!r} has a negative dimension", got=dim)
+        elements *= max(1, int(dim))
+    if elements > limits.elements:
+        raise LimitError(
+            f"ONNX tensor {name!r} is too large", expected=f"at most {limits.elements} elements", got=elements
+        )
+
+
+def _check_location(name: str, location: str) -> None:
+    posix, windows = PurePosixPath(location), PureWindowsPath(location)
+    if posix.is_absolute() or windows.drive or windows.root or ".." in (*posix.parts, *windows.parts):
+        raise UnsafeFileError(
+            f"external data of {name!r} lies outside the model's folder",
+            expected="a path inside the folder",
+            got=repr(location),
+        )
+
+
+def _check_order(graph: Any, made: dict[str, int]) -> None:
+    """Refuse a cycle: Kahn's algorithm over who makes whose inputs."""
+    waits = [len({made[x] for x in node.input if x in made}) for node in graph.node]
+    users: dict[int, set[int]] = {}
+    for i, node in enumerate(graph.node):
+        for name in node.input:
+            if name in made:
+                users.setdefault(made[name], set()).add(i)
+    ready = [i for i, count in enumerate(waits) if count == 0]
+    order = []
+    while ready:
+        i = ready.pop()
+        order.append(i)
+        for j in users.get(i, ()):
+            waits[j] -= 1
+            if waits[j] == 0:
+                ready.append(j)
+    if len(order) < len(graph.node):
+        stuck = next(i for i, count in enumerate(waits) if count > 0)
+        node = graph.node[stuck]
+        raise UnsafeFileError(
+            "the ONNX graph has a cycle",
+            expected="a directed acyclic graph",
+            got=f"node {node.name or node.op_type!r}",
+        )
+
+
+def _check_functions(model: Any) -> None:
+    """Refuse functions that call themselves, directly or through others: inlining them would never end."""
+    calls = {(f.domain, f.name): {(n.domain, n.op_type) for n in f.node} for f in model.functions}
+    done: set[tuple[str, str]] = set()
+    while len(done) < len(calls):
+        leaves = {key for key, used in calls.items() if key not in done and not (used & calls.keys()) - done}
+        if not leaves:
+            raise UnsafeFileError("functions of the ONNX file call themselves", expected="no recursion")
+        done |= leaves

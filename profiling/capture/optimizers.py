@@ -1,0 +1,20 @@
+"""What one step of an optimiser costs on a GPU, in its multi-tensor form."""
+
+from __future__ import annotations
+
+FLOPS = {"sgd": 2, "momentum": 6, "adam": 12, "adamw": 14, "rmsprop": 9, "adagrad": 7}
+"""Floating-point operations per element."""
+
+PASSES = {"sgd": 3, "momentum": 8, "adam": 18, "adamw": 20, "rmsprop": 13, "adagrad": 11}
+"""Times that a tensor of the parameters' size is read or written."""
+
+STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "rmsprop": 1, "adagrad": 1}
+"""Tensors of the parameters' size that are kept."""
+
+_KERNELS = {"sgd": 1, "momentum": 3, "adam": 9, "adamw": 10, "rmsprop": 6, "adagrad": 5}
+_TENSORS_PER_KERNEL = 64
+
+
+def launches(optimizer: str, tensors: int) -> float:
+    """Kernels of a step that updates so many parameter tensors."""
+    return float(_KERNELS[optimizer] * -(-tensors // _TENSORS_PER_KERNEL))

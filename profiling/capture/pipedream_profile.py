@@ -1,0 +1,167 @@
+"""Reader of PipeDream's `graph.txt` profiles: layers with measured times and sizes, and the tensors between them.
+
+Format (Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019, public code): one
+node a line, `ID -- DESCRIPTION -- forward_compute_time=MS, backward_compute_time=MS, activation_size=BYTES,
+parameter_size=BYTES[ -- stage_id=N]`, then one edge a line, `<tab>ID -- ID`. An activation may be a list `[a; b]`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiling.errors import InputError
+
+_COLUMNS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+_NODE = (
+    "ID -- DESCRIPTION -- "
+    + ", ".join(f"{c}=NUMBER" for c in _COLUMNS)
+    + ", then perhaps ' -- stage_id=NUMBER'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileNode:
+    """One layer, for one minibatch on one GPU.
+
+    Attributes:
+        id: unique within the profile.
+        description: what the layer is, in its framework's words.
+        forward_s, backward_s: seconds.
+        activation_bytes: bytes of its output (the sum, where it has several).
+        parameter_bytes: bytes of its parameters.
+        stage_id: pipeline stage that it was assigned to, where the file says so.
+    """
+
+    id: str
+    description: str
+    forward_s: float
+    backward_s: float
+    activation_bytes: float
+    parameter_bytes: float
+    stage_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PipeDreamProfile:
+    """The layers of a model, in the file's order, and edges (source id, target id) between them."""
+
+    name: str
+    nodes: tuple[ProfileNode, ...]
+    edges: tuple[tuple[str, str], ...]
+
+
+def read_profile(path: Path | str) -> PipeDreamProfile:
+    """Read a `graph.txt`.
+
+    Raises:
+        InputError: the file is missing or not text, or a line of it is not of the format, repeats a node, names a node
+            that is not there, or closes a cycle; the message has the line number.
+    """
+    source = Path(path)
+    try:
+        text = source.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError):
+        raise InputError(f"no profile at {source}", hint="check the path") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source} is not text", expected="a PipeDream graph.txt", got=str(error)) from None
+    name = re.sub(r"(\.graph)?\.txt$", "", source.name)
+    return parse_profile(text, source.parent.name if name == "graph" else name, where=str(source))
+
+
+def parse_profile(text: str, name: str, where: str = "profile") -> PipeDreamProfile:
+    """Read the text of a `graph.txt`; raises as `read_profile` does."""
+    nodes: dict[str, ProfileNode] = {}
+    edges: list[tuple[int, str, str]] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        if line.startswith("\t"):
+            ends = line.strip().split(" -- ")
+            if len(ends) != 2:
+                raise InputError(f"{where}, line {number}", expected="an edge 'ID -- ID'", got=repr(line))
+            edges.append((number, ends[0].strip(), ends[1].strip()))
+            continue
+        node = _node(line.strip(), f"{where}, line {number}")
+        if node.id in nodes:
+            raise InputError(
+                f"{where}, line {number}", expected="each node once", got=f"{node.id} a second time"
+            )
+        nodes[node.id] = node
+    if not nodes:
+        raise InputError(f"{where} has no nodes", expected=_NODE)
+    for number, *ends in edges:
+        for end in ends:
+            if end not in nodes:
+                raise InputError(
+                    f"{where}, line {number}: an edge has no such end", expected="the ID of a node", got=end
+                )
+    _refuse_cycles(nodes, edges, where)
+    return PipeDreamProfile(name, tuple(nodes.values()), tuple((s, t) for _, s, t in edges))
+
+
+def _node(line: str, where: str) -> ProfileNode:
+    parts = line.split(" -- ")
+    if len(parts) not in (3, 4):
+        raise InputError(where, expected=_NODE, got=repr(line[:120]))
+    values: dict[str, float] = {}
+    for column, text in zip(_COLUMNS, parts[2].split(", "), strict=False):
+        key, _, value = text.partition("=")
+        if key.strip() != column:
+            raise InputError(where, expected=f"{column}=NUMBER", got=repr(text))
+        values[column] = _number(value.strip(), column, where)
+    if len(values) != len(_COLUMNS) or parts[2].count(", ") >= len(_COLUMNS):
+        raise InputError(where, expected="the four columns " + ", ".join(_COLUMNS), got=repr(parts[2]))
+    stage = None
+    if len(parts) == 4:
+        match = re.fullmatch(r"stage_id=(\d+)", parts[3].strip())
+        if not match:
+            raise InputError(where, expected="stage_id=NUMBER", got=repr(parts[3]))
+        stage = int(match[1])
+    return ProfileNode(
+        parts[0].strip(),
+        parts[1].strip(),
+        values["forward_compute_time"] / 1000,
+        values["backward_compute_time"] / 1000,
+        values["activation_size"],
+        values["parameter_size"],
+        stage,
+    )
+
+
+def _number(text: str, column: str, where: str) -> float:
+    items = text[1:-1].split(";") if text.startswith("[") and text.endswith("]") else [text]
+    try:
+        total = sum(float(item) for item in items)
+    except ValueError:
+        raise InputError(f"{where}: {column}", expected="a number or a list [a; b]", got=repr(text)) from None
+    if not (math.isfinite(total) and total >= 0):
+        raise InputError(f"{where}: {column} is out of range", expected="a number from 0", got=text)
+    return total
+
+
+def _refuse_cycles(nodes: dict[str, ProfileNode], edges: list[tuple[int, str, str]], where: str) -> None:
+    after: dict[str, list[tuple[int, str]]] = {identifier: [] for identifier in nodes}
+    for number, source, target in edges:
+        after[source].append((number, target))
+    done: set[str] = set()
+    for root in nodes:
+        open_nodes: dict[str, Iterator[tuple[int, str]]] = {}
+        if root not in done:
+            open_nodes[root] = iter(after[root])
+        while open_nodes:
+            node, targets = next(reversed(open_nodes.items()))
+            for number, target in targets:
+                if target in open_nodes:
+                    raise InputError(
+                        f"{where}, line {number}", expected="no cycle", got=f"{target} follows from itself"
+                    )
+                if target not in done:
+                    open_nodes[target] = iter(after[target])
+                    break
+            else:
+                done.add(node)
+                del open_nodes[node]

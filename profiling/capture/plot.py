@@ -1,0 +1,95 @@
+"""A picture of a graph: operators from top to bottom, coloured by kind, sized by FLOPs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from profiling.errors import InputError
+from profiling.graph import ComputationGraph
+from profiling.operators import kind_index
+
+MAX_NODES = 3_000
+_FORMATS = (".svg", ".png", ".pdf")
+
+
+def plot_graph(graph: ComputationGraph, path: Path | str) -> Path:
+    """Draw the graph into an SVG, PNG or PDF file.
+
+    Operators stand in rows by their distance from the inputs; a row longer than the picture is wide goes on in a
+    column beside it. The area of a dot grows with its forward and backward FLOPs, and edges with their bytes.
+
+    Raises:
+        InputError: another file type, an empty graph, or more than `MAX_NODES` nodes.
+    """
+    target = Path(path)
+    if target.suffix.lower() not in _FORMATS:
+        raise InputError(
+            "the picture's type is not known", expected=", ".join(_FORMATS), got=target.suffix or path
+        )
+    count = len(graph.operators)
+    if not 0 < count <= MAX_NODES:
+        raise InputError("the graph cannot be drawn", expected=f"1 to {MAX_NODES} operators", got=count)
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.collections import LineCollection
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    depth, lane = _places(graph)
+    rows = min(max(depth) + 1, 60)
+    columns = -(-(max(depth) + 1) // rows)
+    width = max(lane) + 1.6
+    # Long graphs wrap: every `rows` levels start a new column.
+    points = [(width * (d // rows) + x, -(d % rows)) for d, x in zip(depth, lane, strict=True)]
+    figure = Figure(figsize=(max(6.0, 1.1 * width * columns) + 2.5, max(4.0, 0.28 * rows + 1.5)))
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.02, 0.02, 0.78, 0.9))
+    largest = max((edge.bytes for edge in graph.edges), default=1.0) or 1.0
+    segments = [(points[e.source], points[e.target]) for e in graph.edges]
+    widths = [0.3 + 1.7 * math.sqrt(e.bytes / largest) for e in graph.edges]
+    axes.add_collection(LineCollection(segments, linewidths=widths, colors="#b0b0b0", zorder=1))
+    flops = [(op.forward_flops + op.backward_flops) * op.repeat for op in graph.operators]
+    top = max(flops) or 1.0
+    colours = matplotlib.colormaps["tab20"].colors
+    palette = [colours[kind_index(op.kind) % 20] for op in graph.operators]
+    axes.scatter(
+        [x for x, _ in points],
+        [y for _, y in points],
+        s=[14 + 240 * f / top for f in flops],
+        c=palette,
+        edgecolors="#404040",
+        linewidths=0.4,
+        zorder=2,
+    )
+    axes.set_axis_off()
+    axes.margins(0.04)
+    total = graph.forward_flops + graph.backward_flops
+    figure.suptitle(
+        f"{graph.name}, batch {graph.batch_size}: {count} operators, {graph.parameter_count:,} parameters, "
+        f"{total:.3g} FLOPs per step",
+        fontsize=10,
+    )
+    present = sorted({op.kind for op in graph.operators}, key=lambda kind: (kind_index(kind), kind))
+    handles = [
+        Line2D([], [], marker="o", linestyle="", color=colours[kind_index(kind) % 20], label=kind)
+        for kind in present
+    ]
+    figure.legend(handles=handles, loc="center right", fontsize=8, frameon=False)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context({"svg.hashsalt": "cotenant"}):
+        figure.savefig(target, metadata={"Date": None} if target.suffix.lower() == ".svg" else None)
+    return target
+
+
+def _places(graph: ComputationGraph) -> tuple[list[int], list[float]]:
+    """Longest distance from an input, and the place within that level."""
+    depth = [0] * len(graph.operators)
+    for edge in sorted(graph.edges, key=lambda e: e.target):
+        depth[edge.target] = max(depth[edge.target], depth[edge.source] + 1)
+    taken: dict[int, int] = {}
+    lane = []
+    for level in depth:
+        lane.append(float(taken.get(level, 0)))
+        taken[level] = taken.get(level, 0) + 1
+    return depth, lane

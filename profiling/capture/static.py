@@ -1,0 +1,221 @@
+"""A training step's graph from a forward graph alone: what its backward pass and optimiser add, by rule.
+
+ONNX, `torch.export` and PipeDream give forward operators. The rules are those that a recorded step shows: a product
+costs once more for the gradient of its data and once more for that of its weights; an operator in front of which
+nothing is trained has no backward pass; an output is kept when the operator itself or one that takes it needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from profiling.capture.optimizers import FLOPS, PASSES, STATES, launches
+from profiling.errors import InputError
+from profiling.graph import ComputationGraph, Operator, TensorEdge
+from profiling.operators import CONTRACTIONS
+from profiling.workload import Workload
+
+_KEEPS_INPUT = CONTRACTIONS | {"batch_norm", "layer_norm", "group_norm", "pooling", "loss"}
+_KEEPS_OUTPUT = frozenset({"activation", "softmax", "dropout"})
+_HALVED_BY_AMP = CONTRACTIONS | {
+    "elementwise",
+    "activation",
+    "dropout",
+    "concat",
+    "copy",
+    "pooling",
+    "batch_norm",
+}
+
+
+@dataclass
+class StaticOperator:
+    """A forward operator: `profiling.graph.Operator` without what follows from the rules.
+
+    Attributes:
+        inputs: `(index of the operator that made it, bytes)` of each tensor input that an operator made.
+        parameters: `(name, elements, bytes)` of each parameter that it reads.
+        aligned: the contracted and output dimensions, for the tensor-core rule; empty where there are none.
+    """
+
+    name: str
+    kind: str
+    flops: float
+    read: float
+    written: float
+    inputs: list[tuple[int, float]] = field(default_factory=list)
+    parameters: list[tuple[str, int, float]] = field(default_factory=list)
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    path: str = ""
+    aligned: tuple[int, ...] = ()
+
+
+def assemble(
+    name: str,
+    operators: Sequence[StaticOperator],
+    *,
+    batch_size: int,
+    input_bytes: float,
+    workload: Workload,
+    source: str,
+    layers: Sequence[str] | None = None,
+) -> ComputationGraph:
+    """The graph of a training step over these forward operators, which are in execution order.
+
+    Args:
+        input_bytes: bytes that a step gets from the host.
+        workload: training options; activation checkpointing needs the module itself.
+        layers: names of the atomic layers; otherwise modules that hold parameters, in order of first use.
+
+    Raises:
+        InputError: `frozen_prefix` is out of range, or activation checkpointing is asked for.
+    """
+    if workload.activation_checkpointing:
+        raise InputError(
+            f"activation checkpointing is not known for a graph from {source}",
+            hint="capture the torch module, or drop the option",
+        )
+    names, layer_of = _layers(operators, layers)
+    if workload.frozen_prefix > len(names):
+        raise InputError(
+            "frozen_prefix is out of range",
+            expected=f"0 to {len(names)} atomic layers",
+            got=workload.frozen_prefix,
+        )
+    sizes: dict[str, tuple[int, float]] = {}
+    for op in operators:
+        for parameter, elements, size in op.parameters:
+            sizes.setdefault(parameter, (elements, size))
+    trained = {p for p in sizes if layer_of[p] >= workload.frozen_prefix}
+    built, edges, saved_bytes = _operators(operators, layer_of, trained, workload)
+    half = workload.precision in ("fp16", "bf16")
+    scale = 0.5 if half else 1.0
+    optimizer = workload.optimizer or "sgd"
+    elements = sum(sizes[p][0] for p in trained)
+    trained_bytes = scale * sum(sizes[p][1] for p in trained)
+    accumulation_bytes = (workload.gradient_accumulation - 1) * 3 * trained_bytes
+    return ComputationGraph(
+        name=name,
+        operators=built,
+        edges=edges,
+        layers=tuple(names),
+        batch_size=batch_size,
+        parameter_count=sum(count for count, _ in sizes.values()),
+        parameter_bytes=scale * sum(size for _, size in sizes.values()),
+        gradient_bytes=trained_bytes,
+        optimizer_state_bytes=STATES[optimizer] * trained_bytes,
+        optimizer_flops=float(FLOPS[optimizer] * elements),
+        optimizer_bytes=PASSES[optimizer] * trained_bytes + accumulation_bytes,
+        optimizer_kernels=launches(optimizer, len(trained)),
+        activation_bytes=input_bytes + saved_bytes + 2 * max((op.bytes_written for op in built), default=0.0),
+        host_input_bytes=workload.gradient_accumulation * input_bytes,
+        options={
+            "precision": workload.precision,
+            "optimizer": optimizer,
+            "frozen_prefix": workload.frozen_prefix,
+            "gradient_accumulation": workload.gradient_accumulation,
+            "activation_checkpointing": False,
+        },
+        source=source,
+    )
+
+
+def _layers(
+    operators: Sequence[StaticOperator], known: Sequence[str] | None
+) -> tuple[list[str], dict[str, int]]:
+    names = list(known or [])
+    position = {layer: i for i, layer in enumerate(names)}
+    layer_of: dict[str, int] = {}
+    for op in operators:
+        for parameter, _, _ in op.parameters:
+            if parameter in layer_of:
+                continue
+            module = parameter.rpartition(".")[0]
+            layer = module if module in position or known is None else op.path
+            if not layer:
+                layer = op.name
+            if layer not in position:
+                position[layer] = len(names)
+                names.append(layer)
+            layer_of[parameter] = position[layer]
+    return names, layer_of
+
+
+def _operators(
+    operators: Sequence[StaticOperator], layer_of: dict[str, int], trained: set[str], workload: Workload
+) -> tuple[tuple[Operator, ...], tuple[TensorEdge, ...], float]:
+    needs = [False] * len(operators)
+    layer = [-1] * len(operators)
+    kept = [False] * len(operators)
+    for i, op in enumerate(operators):
+        own = any(p in trained for p, _, _ in op.parameters)
+        needs[i] = own or any(needs[j] for j, _ in op.inputs)
+        layer[i] = max((layer_of[p] for p, _, _ in op.parameters), default=-1)
+        if layer[i] < 0:
+            layer[i] = max((layer[j] for j, _ in op.inputs), default=-1)
+        kept[i] = needs[i] and op.kind in _KEEPS_OUTPUT
+        if needs[i] and op.kind in _KEEPS_INPUT:
+            for j, _ in op.inputs:
+                kept[j] = True
+    built: list[Operator] = []
+    edges: dict[tuple[int, int], float] = {}
+    seen: set[str] = set()
+    counted: set[str] = set()
+    total_saved = 0.0
+    for i, op in enumerate(operators):
+        scale, dtype = _scale(op, workload.precision)
+        products = sum(needs[j] for j, _ in op.inputs)
+        products = min(products, 1 if op.parameters else 2)
+        own = any(p in trained for p, _, _ in op.parameters)
+        is_product = op.kind in CONTRACTIONS
+        parts = (products + own) if is_product else int(needs[i])
+        saved = scale * op.written if kept[i] else 0.0
+        if op.kind == "dropout" and needs[i]:
+            saved += scale * op.written / 4
+        total_saved += saved
+        title = op.name
+        while title in seen:
+            title += "'"
+        seen.add(title)
+        built.append(
+            Operator(
+                name=title,
+                kind=op.kind,
+                forward_flops=op.flops,
+                backward_flops=op.flops * parts if is_product else 0.0,
+                bytes_read=scale * op.read,
+                bytes_written=scale * op.written,
+                backward_bytes=scale * (op.read + op.written) * parts,
+                parameter_bytes=(0.5 if workload.precision in ("fp16", "bf16") else 1.0)
+                * sum(size for p, _, size in op.parameters if p not in counted),
+                saved_activation_bytes=saved,
+                output_shape=op.shape,
+                dtype=dtype,
+                module_path=op.path,
+                layer_index=layer[i],
+                kernel_count=1.0 + parts,
+                tensor_core=_tensor_core(op, dtype, workload.precision),
+                repeat=workload.gradient_accumulation,
+            )
+        )
+        counted.update(p for p, _, _ in op.parameters)
+        for j, size in op.inputs:
+            edges[j, i] = edges.get((j, i), 0.0) + _scale(operators[j], workload.precision)[0] * size
+    return tuple(built), tuple(TensorEdge(s, t, size) for (s, t), size in edges.items()), total_saved
+
+
+def _scale(op: StaticOperator, precision: str) -> tuple[float, str]:
+    if op.dtype != "float32":
+        return 1.0, op.dtype
+    if precision in ("fp16", "bf16"):
+        return 0.5, "float16" if precision == "fp16" else "bfloat16"
+    if precision == "amp" and op.kind in _HALVED_BY_AMP:
+        return 0.5, "float16"
+    return 1.0, "float32"
+
+
+def _tensor_core(op: StaticOperator, dtype: str, precision: str) -> bool:
+    multiple = 8 if dtype in ("float16", "bfloat16") else 4 if precision == "tf32" else 0
+    return bool(multiple and op.aligned and all(n % multiple == 0 for n in op.aligned))

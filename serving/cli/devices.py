@@ -1,0 +1,98 @@
+"""`cotenant devices`: the GPU types that are known."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from serving.cli.output import JsonFlag, console, print_json
+
+app = typer.Typer(no_args_is_help=True, help="The GPU types that are known.")
+
+FileOption = Annotated[
+    Path | None,
+    typer.Option("--file", help="YAML file of further types; COTENANT_DEVICES names some for every command."),
+]
+
+
+@app.command("list")
+def list_types(file: FileOption = None, as_json: JsonFlag = False) -> None:
+    """List all types, and what this machine has.
+
+    Example: `cotenant devices list --file my-gpus.yaml`
+    """
+    from profiling.devices import discover
+
+    specs = list(_known(file).values())
+    here = discover()
+    if as_json:
+        print_json({"devices": [asdict(s) for s in specs], "discovered": [asdict(s) for s in here]})
+        return
+    from rich.table import Table
+
+    table = Table(
+        "device", "architecture", "SMs", "FP32", "FP16", "memory", "bandwidth", box=None, pad_edge=False
+    )
+    for column in range(2, 7):
+        table.columns[column].justify = "right"
+    for s in specs:
+        half = f"{s.fp16_flops / 1e12:.1f} TF/s" if s.fp16_flops else "-"
+        table.add_row(
+            s.name,
+            s.architecture,
+            str(s.sm_count),
+            f"{s.fp32_flops / 1e12:.2f} TF/s",
+            half,
+            f"{s.memory_bytes / 2**30:.0f} GiB",
+            f"{s.memory_bandwidth_bytes_per_s / 1e9:.0f} GB/s",
+        )
+    console().print(table)
+    for s in here:
+        console().print(
+            f"here: {s.name} ({s.architecture}), {s.sm_count} units, {s.memory_bytes / 2**30:.1f} GiB"
+        )
+    if all(s.vendor != "nvidia" for s in here):
+        console().print("here: no NVIDIA GPU (no driver answers)")
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="Catalogue name, e.g. v100.")],
+    file: FileOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show one type's numbers and the document they are from.
+
+    Example: `cotenant devices show rtx-3090 --json`
+    """
+    from profiling.devices import get_device
+
+    known = _known(file)
+    spec = known.get(name.strip().lower()) or get_device(name)
+    if as_json:
+        print_json(asdict(spec))
+        return
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for key, value in asdict(spec).items():
+        table.add_row(key, _text(value))
+    console().print(table, highlight=False)
+
+
+def _known(file: Path | None) -> dict[str, Any]:
+    from profiling.devices import list_devices, load_device_file
+
+    specs = {spec.name: spec for spec in list_devices()}
+    if file is not None:
+        specs.update({spec.name: spec for spec in load_device_file(file)})
+    return specs
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value) or "-"
+    return f"{value:,.0f}" if isinstance(value, int | float) else str(value)

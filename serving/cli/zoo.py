@@ -1,0 +1,104 @@
+"""`cotenant zoo`: the models that come with the project."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from serving.cli.output import JsonFlag, console, print_json, progress
+
+app = typer.Typer(no_args_is_help=True, help="The models that come with the project.")
+
+
+@app.command("list")
+def list_models(as_json: JsonFlag = False) -> None:
+    """List all models with their defaults.
+
+    Example: `cotenant zoo list`
+    """
+    from profiling.zoo import get_entry, zoo_names
+
+    entries = [get_entry(name) for name in zoo_names()]
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": e.name,
+                    "family": e.family,
+                    "parameters": e.parameters,
+                    "batch_size": e.batch_size,
+                    "sequence_length": e.sequence_length,
+                    "optimizer": e.optimizer,
+                    "description": e.description,
+                    "source": e.source,
+                }
+                for e in entries
+            ]
+        )
+        return
+    from rich.table import Table
+
+    table = Table(
+        "model", "parameters", "batch", "sequence", "optimizer", "what it is", box=None, pad_edge=False
+    )
+    for column in (1, 2, 3):
+        table.columns[column].justify = "right"
+    for e in entries:
+        length = str(e.sequence_length or "")
+        table.add_row(e.name, f"{e.parameters:,}", str(e.batch_size), length, e.optimizer, e.description)
+    console().print(table)
+
+
+@app.command()
+def check(
+    names: Annotated[list[str] | None, typer.Argument(help="Zoo names; all by default.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Capture models and compare their parameter counts with the published ones.
+
+    Ends with exit code 1 if one does not match. Example: `cotenant zoo check resnet18-cifar gpt-7b`
+    """
+    from profiling.zoo import get_entry, zoo_names
+    from profiling.zoo.check import check_zoo
+
+    chosen = [get_entry(name).name for name in names] if names else zoo_names()
+    with progress() as bar:
+        task = bar.add_task("capture", total=len(chosen))
+
+        def told(name: str) -> None:
+            bar.update(task, description=name, completed=chosen.index(name))
+
+        rows = check_zoo(chosen, told)
+    wrong = [row for row in rows if not row.matches]
+    seconds = sum(row.seconds for row in rows)
+    if as_json:
+        print_json(
+            {
+                "models": [row.to_dict() for row in rows],
+                "seconds": seconds,
+                "mismatches": [row.name for row in wrong],
+            }
+        )
+    else:
+        from rich.table import Table
+
+        table = Table(
+            "model", "expected", "got", "forward FLOPs", "operators", "s", "", box=None, pad_edge=False
+        )
+        for column in range(1, 6):
+            table.columns[column].justify = "right"
+        for row in rows:
+            table.add_row(
+                row.name,
+                f"{row.expected_parameters:,}",
+                f"{row.parameters:,}",
+                f"{row.forward_flops:.4g}",
+                str(row.operators),
+                f"{row.seconds:.2f}",
+                "ok" if row.matches else "[red]differs[/]",
+            )
+        console().print(table)
+        console().print(f"{len(rows) - len(wrong)} of {len(rows)} match, {seconds:.1f} s")
+    if wrong:
+        raise typer.Exit(1)
