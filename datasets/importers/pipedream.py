@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from datasets.importers.base import Import
-from profiling.capture.pipedream import read_profile
+from profiling.capture.pipedream_profile import read_profile
 from profiling.errors import InputError
 
 NAMES = {"gnmt": "gnmt-wmt16"}

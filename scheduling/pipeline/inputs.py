@@ -36,7 +36,7 @@ def read_graph(
     """States of a `graph.txt`, which has measured times, or the graph of a file or a job SPEC, which needs a device."""
     path = Path(source)
     if path.suffix == ".txt":
-        from profiling.capture.pipedream import read_profile
+        from profiling.capture.pipedream_profile import read_profile
 
         return antichain_states(read_profile(path), as_published=as_published)
     if device is None:

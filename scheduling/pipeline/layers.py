@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from profiling.errors import InputError
 
 if TYPE_CHECKING:
-    from profiling.capture.pipedream import PipeDreamProfile
+    from profiling.capture.pipedream_profile import PipeDreamProfile
 
 
 Costs = tuple[float, float, float, float, float]

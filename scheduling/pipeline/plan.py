@@ -116,6 +116,7 @@ def plan(
     *,
     device: str | None = None,
     chunks: int = 2,
+    depth: int | None = None,
     times: Sequence[tuple[float, float]] | None = None,
 ) -> Plan:
     """Split a model over a cluster.
@@ -130,6 +131,7 @@ def plan(
         allow_idle: whether workers may be left without work.
         device: catalogue name that a captured graph is timed for; not needed with `times`.
         chunks: parts of the model on each worker, `interleaved` only.
+        depth: workers in a row, where it is given and not searched for (not for `pipedream`).
         times: measured or predicted (forward, backward) seconds of each operator of a captured graph.
 
     Raises:
@@ -137,7 +139,7 @@ def plan(
         InputError: neither device nor times, or a count out of range.
     """
     check_schedule(schedule)
-    for name, value in (("microbatches", microbatches), ("chunks", chunks)):
+    for name, value in (("microbatches", microbatches), ("chunks", chunks), ("depth", depth or 1)):
         if value < 1:
             raise InputError(f"number of {name} is out of range", expected="an integer from 1", got=value)
     if memory_cap is not None:
@@ -161,6 +163,7 @@ def plan(
         chunks if schedule == "interleaved" else 1,
         allow_idle,
         batch_size,
+        depth,
     )
     return _as_plan(space, cluster, schedule, microbatches, *found)
 

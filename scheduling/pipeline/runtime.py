@@ -7,6 +7,7 @@ Processes speak gloo on this machine; one process per stage. The asynchronous on
 from __future__ import annotations
 
 import json
+import multiprocessing
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -159,12 +160,9 @@ def _asynchronous_stage(rank: int, training: Training, folder: Path) -> None:
             continue
         received, output, used = in_flight.pop(number)
         outputs = [t for t in _arguments(output) if t.requires_grad]
-        upstream: list[Tensor | None] = [None] * len(outputs)
-        if rank < last:
-            upstream = [torch.empty_like(t) for t in outputs]
-            for tensor in upstream:
-                assert tensor is not None
-                dist.recv(tensor, rank + 1, tag=number)
+        upstream = [torch.ones_like(t) for t in outputs]
+        for tensor in upstream if rank < last else ():
+            dist.recv(tensor, rank + 1, tag=number)
         wanted = [t for t in received if t.requires_grad]
         gradients = torch.autograd.grad(outputs, [*wanted, *used.values()], upstream)
         for gradient in gradients[: len(wanted)] if rank else ():
@@ -192,7 +190,7 @@ def _synchronous_stage(rank: int, training: Training, folder: Path) -> None:
             schedule.step(inputs)
         elif rank == training.stages - 1:
             schedule.step(target=target, losses=parts)
-            losses.append(float(torch.stack(parts).mean()))
+            losses.append(torch.stack(parts).mean().item())
         else:
             schedule.step()
         optimizer.step()
@@ -208,7 +206,13 @@ def _launch(work: Callable[[int, Training, Path], None], training: Training) -> 
         raise UnavailableError("torch was built without gloo", hint="install a build with torch.distributed")
     with tempfile.TemporaryDirectory(prefix="pipeline-") as name:
         folder = Path(name)
-        processes.spawn(_process, (work, training, folder), nprocs=training.stages)
+        # One server imports torch once and forks every stage of every run; it ends with this process.
+        multiprocessing.get_context("forkserver").set_forkserver_preload(
+            [__name__, "torch.distributed.pipelining"]
+        )
+        processes.start_processes(
+            _process, (work, training, folder), nprocs=training.stages, start_method="forkserver"
+        )
         weights: Weights = {}
         for rank in range(training.stages):
             weights |= load_file(folder / f"{rank}.safetensors")

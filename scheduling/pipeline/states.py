@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from profiling.capture.pipedream import PipeDreamProfile
+    from profiling.capture.pipedream_profile import PipeDreamProfile
 
 MAX_STATES = 6000
 """More than this many states need tens of gigabytes; such a graph has to be coarsened first."""

@@ -31,10 +31,11 @@ def best_copies(
     chunks: int,
     allow_idle: bool,
     batch_size: int | None,
+    depth: int | None = None,
 ) -> Found:
     """Boundaries of the parts, copies, step seconds, timeline, and per worker of a copy: in flight and memory.
 
-    Every depth that the workers, the cuts and the batch allow is tried with as many copies as there are workers for; a
+    Every depth (or the one asked for) that the workers, the cuts and the batch allow is tried with as many copies as there are workers for; a
     microbatch has at least one sample.
 
     Raises:
@@ -42,7 +43,10 @@ def best_copies(
     """
     best: Found | None = None
     short: tuple[float, str] | None = None
+    wanted = depth
     for depth in range(1, min(cluster.total, MAX_DEPTH, space.count) + 1):
+        if wanted not in (None, depth):
+            continue
         copies = cluster.total // depth
         if batch_size is not None:
             copies = min(copies, batch_size // microbatches)

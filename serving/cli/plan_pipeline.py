@@ -53,6 +53,9 @@ def pipeline(
     ] = None,
     microbatches: Annotated[int, typer.Option(help="Microbatches per step, or drawn by --plot.")] = 8,
     chunks: Annotated[int, typer.Option(help="Parts of the model on each worker (interleaved).")] = 2,
+    depth: Annotated[
+        int | None, typer.Option(help="Workers in a row, with --schedule; searched for where not given.")
+    ] = None,
     recompute: Annotated[
         bool, typer.Option("--recompute", help="With --schedule: compute activations again in the backward.")
     ] = False,
@@ -88,6 +91,7 @@ def pipeline(
             recompute=recompute,
             device=device,
             chunks=chunks,
+            depth=depth,
         )
         print_json(whole.to_json()) if json else _print_plan(whole)
         _draw(plot, whole.timeline, f"{whole.name}, {schedule}")
@@ -112,13 +116,10 @@ def _print_plan(found: Plan) -> None:
     out.print(
         f"[bold]{found.name}[/], {found.schedule}: {found.step_time_s:.6g} s per step, bubble {found.bubble_ratio:.1%}"
     )
-    table = Table(
-        "stage", "begins with", "devices", "forward (s)", "backward (s)", "in flight", "memory per worker"
-    )
+    table = Table("stage", "devices", "forward (s)", "backward (s)", "in flight", "memory per worker")
     for number, stage in enumerate(found.stages, start=1):
         table.add_row(
             str(number),
-            stage.split_point or "the start",
             ", ".join(map(str, stage.devices)),
             f"{stage.forward_s:.4g}",
             f"{stage.backward_s:.4g}",
@@ -126,6 +127,8 @@ def _print_plan(found: Plan) -> None:
             _bytes(stage.memory_bytes),
         )
     out.print(table)
+    if found.split_points:
+        out.print(f"Split points: {', '.join(found.split_points)}")
     out.print(f"Bottleneck: {found.bottleneck}.")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profiling.capture.pipedream import PipeDreamProfile, ProfileNode
+from profiling.capture.pipedream_profile import PipeDreamProfile, ProfileNode
 from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
 from scheduling.pipeline.states import StateSpace
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.capture.pipedream import read_profile
+from profiling.capture.pipedream_profile import read_profile
 from profiling.errors import InfeasibleError
 from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
 from scheduling.pipeline.optimal import solve_optimal
