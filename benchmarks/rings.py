@@ -1,6 +1,6 @@
 """SJF-BCO on the paper's mix of 160 jobs: order of the schedulers, what beats it, how far from optimal, online.
 
-python -m benchmarks.rings [--seeds 10] [--quick]
+python -m benchmarks.rings [--seeds 10] [--parts order variants gap online]
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import functools
 import itertools
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.record import RESULTS, record
+from profiling.files import read_json
 from scheduling.ring.baselines import first_fit, list_scheduling, random_fit
 from scheduling.ring.engine import Execution, RingSchedule
 from scheduling.ring.exact import exact
@@ -47,6 +47,9 @@ BETTER: dict[str, Scheduler] = {
     "best of 12 lists": best_list,
     "local search, 100 trials": functools.partial(local_search, trials=100),
 }
+PARTS = ["order", "variants", "gap", "online"]
+QUEUED_ORDER = ("SJF-BCO", "list scheduling", "first fit", "random")
+MEDIUM = (0.1, 0.4)  # share of a step that a job alone spends exchanging
 LISTS = {name: scheduler for name, scheduler in BETTER.items() if not name.startswith("local")}
 ONLINE: dict[str, OnlineConfig] = {
     "FCFS, spread": OnlineConfig("arrival", "spread", "none"),
@@ -252,44 +255,53 @@ def plot(tables: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
     print(f"written: {path.name}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--quick", action="store_true", help="2 seeds, few small instances; writes nothing")
-    options = parser.parse_args()
-    seeds = 2 if options.quick else options.seeds
-    medium, light = (0.1, 0.4), (0.02, 0.15)
-    figures: dict[str, Any] = {"seeds": seeds}
-    everything = PAPER | IDLE | BETTER
-    main_tables = {}
+def order(seeds: int, shared: dict[str, Any]) -> None:
+    """The paper's comparison at 10, 15 and 20 servers."""
+    tables = {}
     for servers in (10, 15, 20):
-        table = compare(everything, servers, seeds, medium, Execution())
-        main_tables[str(servers)] = table
+        table = compare(PAPER | IDLE | BETTER, servers, seeds, MEDIUM, Execution())
+        tables[str(servers)] = table
         print_table(
             f"{servers} servers, exchange 10 to 40 % of a step, {seeds} seeds, continuous time", table
         )
-        for names in (("SJF-BCO", "list scheduling", "first fit", "random"), ("SJF-BCO", *IDLE)):
+        for names in (QUEUED_ORDER, ("SJF-BCO", *IDLE)):
             print(f"  {' < '.join(names)}: in {ordered(table, names)} of {seeds} seeds, pair by pair")
-    figures["continuous"] = main_tables
-    figures["order"] = {
-        key: ordered(table, ("SJF-BCO", "list scheduling", "first fit", "random"))
-        for key, table in main_tables.items()
-    }
-    for key, servers, share, execution, title in (
-        ("light", 15, light, Execution(), "exchange 2 to 15 % of a step"),
-        ("slots", 15, medium, Execution(slot_s=1.0), "slots of 1 s"),
-        ("fat_tree_4_to_1", 15, medium, Execution(Fabric(5, 4.0)), "leaves of 5 servers, 4:1 oversubscribed"),
-        ("rails_8", 15, medium, Execution(Fabric(rails=8)), "8 rails per server"),
+    shared["continuous"] = tables
+    shared["order"] = {key: ordered(table, QUEUED_ORDER) for key, table in tables.items()}
+    plot(tables, RESULTS / "rings.svg")
+
+
+def variants(seeds: int, shared: dict[str, Any]) -> None:
+    """15 servers with less exchange, in slots, and on other fabrics."""
+    for key, share, execution, title in (
+        ("light", (0.02, 0.15), Execution(), "exchange 2 to 15 % of a step"),
+        ("slots", MEDIUM, Execution(slot_s=1.0), "slots of 1 s"),
+        ("fat_tree_4_to_1", MEDIUM, Execution(Fabric(5, 4.0)), "leaves of 5 servers, 4:1 oversubscribed"),
+        ("rails_8", MEDIUM, Execution(Fabric(rails=8)), "8 rails per server"),
     ):
-        figures[key] = compare(PAPER | IDLE | LISTS, servers, seeds, share, execution)
-        print_table(f"15 servers, {title}, {seeds} seeds", figures[key])
-    figures["gap"] = gaps(4 if options.quick else 20, 30.0)
-    figures["online"] = online(seeds, medium)
-    if options.quick:
-        print("\nquick: nothing written", file=sys.stderr)
-        return
-    plot(main_tables, RESULTS / "rings.svg")
-    record("rings", figures)
+        shared[key] = compare(PAPER | LISTS, 15, seeds, share, execution)
+        print_table(f"15 servers, {title}, {seeds} seeds", shared[key])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=PARTS, help="the others keep their last figures"
+    )
+    options = parser.parse_args()
+    figures: dict[str, Any] = {"seeds": options.seeds}
+    if "order" in options.parts:
+        order(options.seeds, figures)
+    if "variants" in options.parts:
+        variants(options.seeds, figures)
+    if "gap" in options.parts:
+        figures["gap"] = gaps(2 * options.seeds, 30.0)
+    if "online" in options.parts:
+        figures["online"] = online(options.seeds, MEDIUM)
+    last = RESULTS / "rings.json"
+    kept = read_json(last)["figures"] if last.exists() else {}
+    record("rings", kept | figures)
 
 
 if __name__ == "__main__":

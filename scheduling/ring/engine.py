@@ -63,7 +63,7 @@ class RingSchedule:
 
 @dataclass(slots=True)
 class Running:
-    """A job that runs; `left` iterations remain at `since_s`, from when `timing` holds."""
+    """A job that runs; `left` iterations remain at `since_s`, from when `timing` holds, and at `end_s` none."""
 
     job: RingJob
     gpus: tuple[Gpu, ...]
@@ -74,6 +74,7 @@ class Running:
     since_s: float
     left: float
     timing: RingTiming
+    end_s: float = 0.0
 
 
 @dataclass
@@ -129,16 +130,22 @@ class RingRun:
             RingTiming(0, 0, 1),
         )
         self.running[job.name] = run
-        run.timing = self._timing(run)
+        self.proceed(job.name, job.iterations)
         self._retime(links)
 
     def end_s(self, name: str) -> float:
         """When a running job ends if nothing changes."""
-        return self._end_s(self.running[name])
+        return self.running[name].end_s
+
+    def proceed(self, name: str, left: float) -> None:
+        """Set how many iterations a running job has left now."""
+        run = self.running[name]
+        run.left, run.since_s, run.timing = left, self.now_s, self._timing(run)
+        run.end_s = self._end_s(run)
 
     def next_exit_s(self) -> float:
         """When the next job ends if nothing else starts; infinity when none runs."""
-        return min(map(self._end_s, self.running.values()), default=float("inf"))
+        return min((run.end_s for run in self.running.values()), default=float("inf"))
 
     def advance(self, until_s: float) -> None:
         """Let time pass to `until_s`; jobs that end by then leave, and the others speed up."""
@@ -163,7 +170,7 @@ class RingRun:
         self.now_s = exit_s
         # Jobs that end together may differ by rounding.
         names = [
-            name for name, run in self.running.items() if self._end_s(run) <= exit_s + 1e-9 * max(1, exit_s)
+            name for name, run in self.running.items() if run.end_s <= exit_s + 1e-9 * max(1, exit_s)
         ]
         freed: list[Link] = []
         for name in names:
@@ -208,6 +215,7 @@ class RingRun:
             timing = self._timing(run)
             if timing.contention != run.timing.contention:
                 run.left, run.since_s, run.timing = self._left(run), self.now_s, timing
+                run.end_s = self._end_s(run)
 
     def _left(self, run: Running) -> float:
         slot_s = self.execution.slot_s

@@ -122,7 +122,7 @@ def state_of(
     run.now_s = now_s
     for job, gpus, left in running.values():
         run.start(job, gpus)
-        run.running[job.name].left = left
+        run.proceed(job.name, left)
     if load is not None:
         run.load = [list(row) for row in load]
     return run

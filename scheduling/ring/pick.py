@@ -39,7 +39,7 @@ def fa_ffp(
     whole gang with the fewest idle GPUs left over; else the fullest-fitting idle server; else the fewest servers.
     None: too few GPUs are idle and within the bound; wait.
     """
-    bound_s = theta_s - estimate_s(run.cluster, job)
+    bound_s = theta_s if theta_s == float("inf") else theta_s - estimate_s(run.cluster, job)
     candidates = {
         server: sorted(
             (gpu for gpu in run.idle[server] if run.load[server][gpu] <= bound_s),
