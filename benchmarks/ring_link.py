@@ -286,7 +286,7 @@ def study(kind: str, cases: Sequence[Case], seconds: float, repeats: int) -> dic
         xi2=fit.xi2,
         servers=(8,) * 4,
     )
-    rows = []
+    rows: list[dict[str, Any]] = []
     for case in cases:
         for n in range(len(case.jobs)):
             took = [run[n] for run in measured[case.name]]

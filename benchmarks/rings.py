@@ -111,7 +111,7 @@ def compare(
     }
     for seed in range(seeds):
         cluster, jobs = paper_cluster(seed, servers), paper_jobs(seed, share)
-        bound_s = lower_bound_s(cluster, jobs)
+        bound_s = lower_bound_s(cluster, jobs, execution)
         for name, scheduler in schedulers.items():
             began = time.perf_counter()
             schedule = scheduler(cluster, jobs, execution)

@@ -169,9 +169,7 @@ class RingRun:
             )
         self.now_s = exit_s
         # Jobs that end together may differ by rounding.
-        names = [
-            name for name, run in self.running.items() if run.end_s <= exit_s + 1e-9 * max(1, exit_s)
-        ]
+        names = [name for name, run in self.running.items() if run.end_s <= exit_s + 1e-9 * max(1, exit_s)]
         freed: list[Link] = []
         for name in names:
             run = self.running.pop(name)

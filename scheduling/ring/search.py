@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from profiling.errors import InfeasibleError
 from scheduling.ring.dispatch import any_that_fits
 from scheduling.ring.engine import Execution, RingSchedule
-from scheduling.ring.model import RingCluster, RingJob
+from scheduling.ring.model import RingCluster, RingJob, ring_timing
 from scheduling.ring.pick import Pick, estimate_s, fa_ffp, whole_or_wait
 
 # Key by which waiting jobs are sorted, the first to be tried at each exit.
@@ -94,13 +94,29 @@ def local_search(
     return best
 
 
-def lower_bound_s(cluster: RingCluster, jobs: Sequence[RingJob]) -> float:
-    """No schedule is shorter: the longest job alone, and all work over all GPUs, both without contention.
-
-    Holds on server uplinks with k clamped, where a server is no slower inside than its uplink.
-    """
+def lower_bound_s(cluster: RingCluster, jobs: Sequence[RingJob], execution: Execution | None = None) -> float:
+    """No schedule is shorter: the longest job alone, and all work over all GPUs, both without a rival."""
     if not jobs:
         return 0.0
-    times = {job.name: estimate_s(cluster, job) for job in jobs}
+    execution = execution or Execution()
+    times = {job.name: _fastest_s(cluster, job, execution) for job in jobs}
     work = sum(times[job.name] * job.gpus for job in jobs)
     return max(work / sum(cluster.servers), *times.values())
+
+
+def _fastest_s(cluster: RingCluster, job: RingJob, execution: Execution) -> float:
+    """Execution time on one server, or alone over the fewest servers, whichever is less and possible."""
+    rails = execution.fabric.rails
+    fewest, left = 0, job.gpus
+    for count in sorted(cluster.servers, reverse=True):
+        if left > 0:
+            fewest, left = fewest + 1, left - count
+    spans = [1] if fewest == 1 else []
+    if job.gpus > 1 and len(cluster.servers) > 1:
+        spans.append(max(2, fewest))
+    return job.iterations * min(
+        ring_timing(
+            cluster, job, dict.fromkeys(range(span), 1), 1 / rails, rings=rails, clamp=execution.clamp
+        ).iteration_time_s
+        for span in spans
+    )

@@ -102,13 +102,14 @@ def _schedule(case: RingCase, policy: str, clamp: bool, slot_s: float, json: boo
     jobs = list(case.jobs.values())
     execution = Execution(case.fabric, clamp, slot_s or None)
     schedule = get_scheduler(policy)(case.cluster, jobs, execution)
+    bound_s = lower_bound_s(case.cluster, jobs, execution)
     if json:
         print_json(
             {
                 "policy": policy,
                 "makespan_s": schedule.makespan_s,
                 "mean_completion_s": schedule.mean_completion_s,
-                "lower_bound_s": lower_bound_s(case.cluster, jobs),
+                "lower_bound_s": bound_s,
                 "jobs": {
                     one.job: {
                         "start_s": one.start_s,
@@ -128,7 +129,7 @@ def _schedule(case: RingCase, policy: str, clamp: bool, slot_s: float, json: boo
     console().print(table)
     console().print(
         f"makespan {schedule.makespan_s:.4g} s, mean completion {schedule.mean_completion_s:.4g} s, "
-        f"no schedule under {lower_bound_s(case.cluster, jobs):.4g} s"
+        f"no schedule under {bound_s:.4g} s"
     )
 
 

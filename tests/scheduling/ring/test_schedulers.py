@@ -11,6 +11,7 @@ from profiling.errors import InfeasibleError, InputError, LimitError
 from scheduling.ring.baselines import first_fit, list_scheduling, random_fit
 from scheduling.ring.engine import Assignment, Execution, RingRun, RingSchedule, replay
 from scheduling.ring.exact import distributions, exact
+from scheduling.ring.fabric import Fabric
 from scheduling.ring.pick import fa_ffp, lbsgf, whole_or_wait
 from scheduling.ring.search import best_list, by_priority, local_search, lower_bound_s
 from scheduling.ring.sjf_bco import SjfBcoConfig, sjf_bco
@@ -49,13 +50,17 @@ def check(place, jobs, schedule, execution=None):
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 @settings(max_examples=25, deadline=None)
-@given(instance=instances(), slot_s=st.sampled_from([None, 10.0]))
-def test_every_schedule_is_whole_and_replays_to_itself(name, instance, slot_s):
+@given(
+    instance=instances(),
+    slot_s=st.sampled_from([None, 10.0]),
+    fabric=st.sampled_from([Fabric(), Fabric(2, 4.0), Fabric(rails=4)]),
+)
+def test_every_schedule_is_whole_and_replays_to_itself(name, instance, slot_s, fabric):
     place, jobs = instance
-    execution = Execution(slot_s=slot_s)
+    execution = Execution(fabric, slot_s=slot_s)
     schedule = SCHEDULERS[name](place, jobs, execution)
     check(place, jobs, schedule, execution)
-    assert schedule.makespan_s >= lower_bound_s(place, jobs) * (1 - 1e-9)
+    assert schedule.makespan_s >= lower_bound_s(place, jobs, execution) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
