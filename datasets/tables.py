@@ -81,14 +81,15 @@ def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.D
         data[field.name], bad = _cells(field, frame[field.name].reset_index(drop=True))
         faults.extend(Fault(row + 1, field.name, field.expected, repr(got)) for row, got in bad[:limit])
     typed = pd.DataFrame(data)
-    if faults:
-        return typed, sorted(faults, key=lambda f: f.row)[:limit]
+    if any(fault.row == 0 for fault in faults):
+        return typed, faults[:limit]
+    told = {(fault.row, fault.column) for fault in faults}
     by_name = {field.name: field for field in fields}
     try:
         typed = pandera_schema(name).validate(typed, lazy=True)
     except pandera.errors.SchemaErrors as error:
         cases = error.failure_cases.drop_duplicates(["column", "index"]).head(limit)
-        faults = [
+        found = [
             Fault(
                 0 if pd.isna(case["index"]) else int(case["index"]) + 1,
                 str(case["column"]),
@@ -97,8 +98,10 @@ def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.D
             )
             for case in cases.to_dict("records")
         ]
+        # A cell that could not be read is empty by now, and has been told of.
+        faults += [fault for fault in found if (fault.row, fault.column) not in told]
     else:
-        faults = _row_faults(name, typed)
+        faults += _row_faults(name, typed)
     return typed, sorted(faults, key=lambda f: (f.row, f.column))[:limit]
 
 

@@ -20,11 +20,19 @@ HEADER = (
     "MAE",
     "RMSE",
     "R2",
-    "Spearman",
+    "rho",
     "p90",
     "cover",
     "s/fold",
 )
+
+# In what the columns MAE, RMSE and p90 are.
+UNITS = {
+    "throughput_ratio": "co-located / solo throughput",
+    "set_memory_bytes": "GiB",
+    "set_utilization_ratio": "share of time",
+    "solo_step_time_s": "seconds",
+}
 
 
 def make_report(plan: Plan, results: dict[str, Any], command: str) -> dict[str, Any]:
@@ -71,9 +79,9 @@ def write_report(plan: Plan, report: dict[str, Any]) -> list[Path]:
 
 
 def table(report: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Rows under `HEADER`, best MAPE first: MAPE with its 95 % bootstrap interval, errors in the target's unit, `p90` the
-    error that 90 % of rows stay below, `cover` the share inside the 90 % intervals."""
-    scale, unit = (2.0**-30, "GiB") if report["target"] == "set_memory_bytes" else (1.0, "")
+    """Rows under `HEADER`, best MAPE first: MAPE with its 95 % bootstrap interval, errors in `UNITS`, Spearman's rho, `p90`
+    the error that 90 % of rows stay below, `cover` the share inside the 90 % intervals."""
+    scale = 2.0**-30 if report["target"] == "set_memory_bytes" else 1.0
     scored = []
     for name, result in report["predictors"].items():
         if "not_applicable" in result:
@@ -84,10 +92,10 @@ def table(report: dict[str, Any]) -> list[tuple[str, ...]]:
             name,
             _figure(m["mape_percent"], 1),
             "-" if interval[0] is None else f"{interval[0]:.1f}-{interval[1]:.1f}",
-            *(_figure(error, 3, scale, unit) for error in errors),
+            *(_figure(error, 3, scale) for error in errors),
             _figure(m["r2"], 2),
             _figure(m["spearman"], 2),
-            _figure(m["error_quantiles"]["p90"], 3, scale, unit),
+            _figure(m["error_quantiles"]["p90"], 3, scale),
             _figure(m.get("coverage_90"), 2),
             f"{result['seconds_per_fold']:.1f}",
         )
@@ -104,8 +112,8 @@ def absent(report: dict[str, Any]) -> list[str]:
     ]
 
 
-def _figure(value: float | None, digits: int, scale: float = 1.0, unit: str = "") -> str:
-    return "-" if value is None else f"{value * scale:.{digits}f}{' ' + unit if unit else ''}"
+def _figure(value: float | None, digits: int, scale: float = 1.0) -> str:
+    return "-" if value is None else f"{value * scale:.{digits}f}"
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -116,7 +124,7 @@ def markdown(report: dict[str, Any]) -> str:
         "",
         (
             f"{report['about'][0].upper()}{report['about'][1:]}. Target `{report['target']}`, split {report['split']}, {len(report['folds'])} folds, "
-            f"{len(report['seeds'])} seed(s), {report['sets']} sets, {points} points."
+            f"{len(report['seeds'])} seed(s), {report['sets']} sets, {points} points; MAE, RMSE and p90 in {UNITS[report['target']]}."
         ),
         "",
         f"`{report['command']}`, {report['date']}, {report['machine'].get('processor', 'unknown processor')}",

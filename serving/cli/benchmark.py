@@ -61,7 +61,7 @@ def run(
     from datasets.tables import read_all
     from predictor.protocols.catalogue import get_protocol, make_trial
     from predictor.protocols.registry import contenders
-    from predictor.protocols.report import HEADER, absent, make_report, table, write_report
+    from predictor.protocols.report import HEADER, UNITS, absent, make_report, table, write_report
     from predictor.protocols.runner import collect, make_plan, run_missing
 
     protocol = get_protocol(name)
@@ -94,7 +94,10 @@ def run(
     from rich.table import Table
 
     grid = Table(
-        title=f"{name}: {protocol.about}", title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0)
+        title=f"{name}: {protocol.about}\n(MAE, RMSE, p90 in {UNITS[protocol.target]})",
+        title_justify="left",
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
     )
     for column in HEADER:
         grid.add_column(column, justify="left" if column == "predictor" else "right", no_wrap=True)

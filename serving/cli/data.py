@@ -65,3 +65,120 @@ def sources(json: JsonFlag = False) -> None:
         screen.print(f"    licence  {source.licence}: {source.use}", highlight=False)
         screen.print(f"    shipped models may be trained on it: {'yes' if source.may_ship else 'no'}")
         screen.print(f"    reads    {', '.join(source.files)}", highlight=False)
+
+
+@app.command()
+def stats(
+    directory: Annotated[Path, typer.Argument(help="Folder of tables, as `cotenant data import` writes it.")],
+    plot: Annotated[Path | None, typer.Option(help="Write the distributions to this SVG file.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """What a folder of tables holds.
+
+    Example: `cotenant data stats data/ --plot data.svg`
+    """
+    from datasets.stats import describe
+    from datasets.stats import plot as draw
+    from datasets.tables import read_all
+    from profiling.files import write_whole
+
+    tables = read_all(directory)
+    summary = describe(tables)
+    if plot is not None:
+        write_whole(plot, draw(tables))
+        typer.echo(f"written: {plot}", err=True)
+    if json:
+        print_json(summary)
+        return
+    from rich.table import Table
+
+    screen = console()
+    for name, table in summary["tables"].items():
+        parts = ", ".join(f"{campaign} {count}" for campaign, count in table["campaigns"].items())
+        screen.print(f"[bold]{name}[/] {table['rows']} rows: {parts}", highlight=False)
+    columns = ("campaign", "devices", "sets", "points", "censored", "partners", "models", "mean", "p5-p95")
+    grid = Table(
+        title="co-location: co-located / solo throughput",
+        title_justify="left",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    for column in columns:
+        grid.add_column(column, justify="left" if column in ("campaign", "devices") else "right")
+    for row in summary["colocation"]:
+        known = row["ratio_mean"] is not None
+        grid.add_row(
+            row["campaign"],
+            " ".join(row["devices"]),
+            *(str(row[key]) for key in ("sets", "points", "censored", "partners_only", "architectures")),
+            f"{row['ratio_mean']:.2f}" if known else "-",
+            f"{row['ratio_p5']:.2f}-{row['ratio_p95']:.2f}" if known else "-",
+        )
+    if summary["colocation"]:
+        screen.print(grid)
+
+
+@app.command()
+def validate(
+    file: Annotated[Path, typer.Argument(help="CSV or Parquet file.")],
+    table: Annotated[
+        str | None, typer.Option(help="Table to hold it against; guessed from its columns.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="If valid, add its rows to this folder.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Faults to print.")] = 20,
+    json: JsonFlag = False,
+) -> None:
+    """Check a file of measurements: row, column, expected and got of all that is wrong. Exit code 2 if anything is.
+
+    Example: `cotenant data validate mine.csv -o data/`
+    """
+    from dataclasses import asdict
+
+    from datasets.user_files import add_rows, check_file
+
+    name, rows, faults = check_file(file, table)
+    if out is not None and not faults:
+        add_rows(out, name, rows)
+    if json:
+        print_json(
+            {"table": name, "rows": len(rows), "valid": not faults, "faults": [asdict(f) for f in faults]}
+        )
+    elif faults:
+        for fault in faults[:limit]:
+            typer.echo(f"{file}, {fault}")
+        more = f", {len(faults) - limit} not shown" if len(faults) > limit else ""
+        typer.echo(f"{len(faults)} fault(s) against table {name}{more}")
+    else:
+        typer.echo(f"{file}: {len(rows)} rows, valid for table {name}" + (f", added to {out}" if out else ""))
+    if faults:
+        raise typer.Exit(2)
+
+
+@app.command()
+def template(
+    table: Annotated[
+        str, typer.Option(help="Table: colocation, solo, workloads, freezing, scaling, graphs.")
+    ] = "colocation",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write here instead of printing.")] = None,
+    describe: Annotated[
+        bool, typer.Option("--describe", help="What stands in each column, instead of the CSV.")
+    ] = False,
+) -> None:
+    """A CSV to fill in with your own measurements.
+
+    Example: `cotenant data template -o mine.csv`
+    """
+    from datasets.schema import table_fields
+    from datasets.user_files import template as make
+    from profiling.files import write_whole
+
+    if describe:
+        for field in table_fields(table):
+            typer.echo(f"{field.name}: {field.meaning}; {field.expected}")
+    elif out is None:
+        typer.echo(make(table), nl=False)
+    else:
+        write_whole(out, make(table))
+        typer.echo(f"written: {out}", err=True)

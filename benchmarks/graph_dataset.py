@@ -1,0 +1,55 @@
+"""How long 5,000 co-location sets take to load from disk, their graphs shared.
+
+    python -m benchmarks.graph_dataset [DIR]
+
+DIR is a folder of tables with a `colocation` table; its sets are repeated until there are 5,000.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+
+from benchmarks.record import record
+
+
+def main() -> None:
+    import pandas as pd
+
+    from datasets.bundled import load
+    from datasets.graph_dataset import ColocationDataset
+    from datasets.tables import read_table
+
+    colocation = read_table(sys.argv[1], "colocation") if len(sys.argv) > 1 else load()["colocation"]
+    sets = colocation["set_id"].nunique()
+    copies = -(-5000 // sets)
+    table = pd.concat(
+        [colocation.assign(set_id=colocation["set_id"] + f" copy {i}") for i in range(copies)],
+        ignore_index=True,
+    )
+    keep = sorted(set(table["set_id"]))[:5000]
+    table = table[table["set_id"].isin(keep)].reset_index(drop=True)
+    with tempfile.TemporaryDirectory() as root:
+        started = time.perf_counter()
+        built = ColocationDataset(root, table)
+        build_s = time.perf_counter() - started
+        started = time.perf_counter()
+        loaded = ColocationDataset(root, table)
+        load_s = time.perf_counter() - started
+        size = sum(path.stat().st_size for path in built.folder.iterdir())
+    figures = {
+        "sets": len(loaded),
+        "distinct_sets": sets,
+        "workloads": len(loaded.index["workloads"]),
+        "graphs": loaded.graph_count,
+        "build_s": round(build_s, 2),
+        "load_s": round(load_s, 3),
+        "bytes": size,
+    }
+    print(figures)
+    record("graph_dataset", figures)
+
+
+if __name__ == "__main__":
+    main()

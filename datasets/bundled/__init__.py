@@ -1,0 +1,20 @@
+"""Measurements that travel with the project: our own only, with their card beside them (`CARD.md`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FOLDER = Path(__file__).parent
+
+
+def load() -> dict[str, pd.DataFrame]:
+    """The bundled tables; those that are not bundled are empty."""
+    from datasets.schema import TABLES
+    from datasets.tables import available_tables, empty_table, read_table
+
+    present = available_tables(FOLDER)
+    return {name: read_table(FOLDER, name) if name in present else empty_table(name) for name in TABLES}

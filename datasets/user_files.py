@@ -1,0 +1,114 @@
+"""The door for others' data: a template to fill in, and a check that names row, column, expected and got."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from datasets.schema import TABLES, table_fields
+from datasets.tables import Fault, find_faults
+from profiling.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def template(table: str = "colocation") -> str:
+    """A CSV with the header of `table` and example rows (for `colocation`: one set of two members)."""
+    import pandas as pd
+
+    row = {field.name: field.example for field in table_fields(table)}
+    rows = [row]
+    if table == "colocation":
+        other = {"member": 1, "workload": "lstm-wikitext2:batch_size=20", "architecture": "lstm-wikitext2"}
+        rows.append(
+            {
+                **row,
+                **other,
+                "batch_size": 20,
+                "throughput_ratio": 0.71,
+                "step_time_s": 0.0218,
+                "solo_step_time_s": 0.0155,
+            }
+        )
+    buffer = io.StringIO()
+    pd.DataFrame(rows).to_csv(buffer, index=False)
+    return buffer.getvalue()
+
+
+def read_user_file(path: Path | str) -> pd.DataFrame:
+    """A CSV (every cell as text) or Parquet file, as it stands.
+
+    Raises:
+        InputError: the file is missing, or neither.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    source = Path(path)
+    try:
+        if source.suffix == ".parquet":
+            return pd.read_parquet(source)
+        return pd.read_csv(source, dtype=str, keep_default_na=False, skipinitialspace=True)
+    except FileNotFoundError:
+        raise InputError(f"no file at {source}", hint="check the path") from None
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"{source} is not Parquet", expected="a whole Parquet file", got=str(error)
+        ) from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source} is not text", expected="CSV in UTF-8", got=str(error)) from None
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise InputError(
+            f"{source} is not CSV", expected="a header and rows of equal length", got=str(error)
+        ) from None
+
+
+def guess_table(frame: pd.DataFrame) -> str:
+    """The table whose columns `frame` matches best."""
+    columns = set(frame.columns)
+    return max(
+        TABLES, key=lambda name: len(columns & {f.name for f in TABLES[name]}) - len(TABLES[name]) * 1e-3
+    )
+
+
+def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.DataFrame, list[Fault]]:
+    """Check one file of measurements.
+
+    Returns:
+        the table it was held against, its rows in that table's types, and its faults (none: the rows are valid).
+
+    Raises:
+        InputError: the file cannot be read at all.
+        UnknownNameError: there is no such table.
+    """
+    frame = read_user_file(path)
+    name = table or guess_table(frame)
+    typed, faults = find_faults(name, frame)
+    return name, typed, faults
+
+
+def add_rows(directory: Path | str, table: str, rows: pd.DataFrame) -> Path:
+    """Add valid rows to a table of `directory`, in place of rows of the same sources.
+
+    Raises:
+        InputError: together with what is there the rows are not valid (a set id given twice); nothing is written.
+        ConflictError: the rows claim a source that has an importer.
+    """
+    import pandas as pd
+
+    from datasets.sources import SOURCES
+    from datasets.tables import available_tables, read_table, write_table
+    from profiling.errors import ConflictError
+
+    taken = set(rows["source"]) & set(SOURCES)
+    if taken:
+        raise ConflictError(
+            "rows would replace imported ones", expected="a source of your own", got=", ".join(sorted(taken))
+        )
+    parts = [rows]
+    if table in available_tables(directory):
+        old = read_table(directory, table)
+        parts.insert(0, old[~old["source"].isin(set(rows["source"]))])
+    return write_table(directory, table, pd.concat([part for part in parts if len(part)], ignore_index=True))
