@@ -277,7 +277,8 @@ def best_wait(
 
 def _solo_step_s(cache: SetCache, devices: Ints, workload: int) -> Floats:
     unique, back = np.unique(devices, return_inverse=True)
-    return np.array([cache.step_time_s[cache.solo(int(d), workload), 0] for d in unique])[back]
+    rows = [cache.solo(int(d), workload) for d in unique]  # first: it may grow the cache's arrays
+    return cache.step_time_s[rows, 0][back]
 
 
 def _advance(cache: SetCache, state: Candidates, seconds: Floats) -> Candidates:

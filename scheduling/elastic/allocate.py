@@ -7,8 +7,10 @@ shortest remaining effective work first, then each further GPU to whom it lowers
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from predictor.types import Floats
 from scheduling.elastic.jobs import SIZES, ElasticJob, Grant, IceFrogConfig, best_by_size
@@ -16,14 +18,26 @@ from scheduling.elastic.jobs import SIZES, ElasticJob, Grant, IceFrogConfig, bes
 _GPUS = np.array(SIZES, dtype=np.float64)
 
 
-def allocate(jobs: Sequence[ElasticJob], gpus: int, config: IceFrogConfig | None = None) -> list[Grant]:
-    """Grants for every job, in the order given; together they hold at most `gpus`."""
+def allocate(
+    jobs: Sequence[ElasticJob],
+    gpus: int,
+    config: IceFrogConfig | None = None,
+    *,
+    admit_by: Literal["remaining", "submission"] = "remaining",
+    weigh_by: Literal["fair", "remaining"] = "fair",
+) -> list[Grant]:
+    """Grants for every job, in the order given; together they hold at most `gpus`.
+
+    Args:
+        admit_by: who gets the first GPUs when there are more jobs than GPUs.
+        weigh_by: minimise the sum of R*(fair) / R*(g), or (as Optimus does) of remaining times left / R*(g).
+    """
     config = config or IceFrogConfig()
     if not jobs:
         return []
     found = [best_by_size(job, config) for job in jobs]
     rates = np.array([rate for rate, _ in found])  # [J, S]
-    size = _sizes(jobs, rates, gpus, config)
+    size = _sizes(jobs, rates, gpus, config, admit_by == "remaining", weigh_by == "remaining")
     _keep_sizes(jobs, rates, size, gpus, config)
     return [
         Grant(job.number, int(s), int(prefix[s]) if s >= 0 else job.prefix)
@@ -43,7 +57,14 @@ def weights(
     return weight, at_fair
 
 
-def _sizes(jobs: Sequence[ElasticJob], rates: Floats, gpus: int, config: IceFrogConfig) -> Floats:
+def _sizes(
+    jobs: Sequence[ElasticJob],
+    rates: Floats,
+    gpus: int,
+    config: IceFrogConfig,
+    shortest_first: bool,
+    weigh_remaining: bool,
+) -> NDArray[np.int64]:
     """[J] indices into SIZES, -1 for jobs that get nothing."""
     size = np.full(len(jobs), -1)
     smallest = np.array([int(np.argmax(row > 0)) if (row > 0).any() else -1 for row in rates])
@@ -52,18 +73,22 @@ def _sizes(jobs: Sequence[ElasticJob], rates: Floats, gpus: int, config: IceFrog
     )
     starved = np.array([job.waited_s > config.starvation_s for job in jobs])
     left = gpus
-    for i in sorted(range(len(jobs)), key=lambda i: (not starved[i], remaining[i], jobs[i].number)):
+    for i in sorted(
+        range(len(jobs)),
+        key=lambda i: (not starved[i], remaining[i] if shortest_first else 0.0, jobs[i].number),
+    ):
         need = SIZES[smallest[i]] if smallest[i] >= 0 else gpus + 1
         if need <= left:
             size[i] = smallest[i]
             left -= need
     weight, at_fair = weights(jobs, rates, gpus, config)
-    cost = np.where(rates > 0, weight[:, None] * at_fair[:, None] / np.maximum(rates, 1e-300), np.inf)
+    worth = np.array([job.left for job in jobs]) if weigh_remaining else weight * at_fair
+    cost = np.where(rates > 0, worth[:, None] / np.maximum(rates, 1e-300), np.inf)
     gain = np.array([_gains(cost[i], size[i]) for i in range(len(jobs))])  # [J, S]
     step = np.array([_GPUS - (_GPUS[s] if s >= 0 else 0.0) for s in size])
     while left > 0:
         per_gpu = np.where((step <= left) & (step > 0), gain / np.maximum(step, 1e-9), 0.0)
-        i, s = np.unravel_index(int(per_gpu.argmax()), per_gpu.shape)
+        i, s = divmod(int(per_gpu.argmax()), len(SIZES))
         if per_gpu[i, s] <= 0:
             break
         left -= int(step[i, s])
@@ -83,7 +108,7 @@ def _gains(cost: Floats, size: int) -> Floats:
 
 
 def _keep_sizes(
-    jobs: Sequence[ElasticJob], rates: Floats, size: Floats, gpus: int, config: IceFrogConfig
+    jobs: Sequence[ElasticJob], rates: Floats, size: NDArray[np.int64], gpus: int, config: IceFrogConfig
 ) -> None:
     """Hysteresis, in place: a size changes only for enough, and a shrunk job gets back what is left over."""
     for i, job in enumerate(jobs):

@@ -46,7 +46,7 @@ def allocate_exact(
         once[j, column] = 1.0
     found = milp(
         cost,
-        integrality=np.ones(len(keys)),
+        integrality=np.ones(len(keys), dtype=np.int64),
         bounds=Bounds(0, 1),
         constraints=[LinearConstraint(once, 1, 1), LinearConstraint(used[None, :], 0, gpus)],
         options={"time_limit": time_limit_s},

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from predictor.types import Floats
+from predictor.types import Bools, Floats
 from profiling.errors import InputError
 from scheduling.elastic.penalty import norm_shares
 
@@ -32,9 +32,12 @@ class TrackerConfig:
     """How gradients are averaged.
 
     Attributes:
-        decay: of the exponential moving average, per measured step.
+        decay: of the exponential moving average, per `measure_every` steps; a probe after a long gap counts for more.
         measure_every: steps from one measurement to the next; a measurement reads every gradient once.
         probe_every: steps from one unfrozen probe to the next while a prefix is frozen.
+        settle_ratio: a prefix may be frozen once its squared norm is below this share of the highest it had. On a
+            plateau, and with a random last layer, the first layers have small gradients *because nothing is learnt
+            yet*: their share is small, and freezing them would keep random features.
         unbiased: use products of successive gradients, whose mean is the squared norm of the mean gradient without
             the noise of the batch (it may fall below 0 and is then clipped); keeps one copy of the gradients.
     """
@@ -42,11 +45,16 @@ class TrackerConfig:
     decay: float = 0.9
     measure_every: int = 1
     probe_every: int = 20
+    settle_ratio: float = 0.5
     unbiased: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay < 1:
             raise InputError("decay is out of range", expected="from 0 to below 1", got=self.decay)
+        if not 0 < self.settle_ratio <= 1:
+            raise InputError(
+                "settle_ratio is out of range", expected="a ratio above 0", got=self.settle_ratio
+            )
         for name in ("measure_every", "probe_every"):
             if getattr(self, name) < 1:
                 raise InputError(
@@ -71,6 +79,8 @@ class GradientNormTracker:
         self.steps = 0
         self._norms = np.zeros(len(self.layers))
         self._weights = np.zeros(len(self.layers))
+        self._measured_at = np.zeros(len(self.layers))
+        self._peaks = np.zeros(len(self.layers) + 1)
         self._previous: list[list[Any]] | None = None
         seen: set[int] = set()
         self._parameters: list[list[Any]] = []
@@ -88,6 +98,17 @@ class GradientNormTracker:
     def norm_shares(self) -> Floats:
         """[L + 1] S_k for k = 0..L."""
         return norm_shares(self.squared_norms)
+
+    @property
+    def settled(self) -> Bools:
+        """[L + 1] prefixes whose squared norm has fallen far enough below its peak; freezing nothing always is."""
+        now = np.append(0.0, np.cumsum(self.squared_norms))
+        return now <= self.config.settle_ratio * self._peaks
+
+    @property
+    def freezable_shares(self) -> Floats:
+        """[L + 1] S_k, and 1 for prefixes that have not settled: what a controller decides by."""
+        return np.where(self.settled, self.norm_shares, 1.0)
 
     def freeze(self, prefix: int) -> None:
         """Train only layers `prefix` and later. Raises `InputError` unless at least one is left."""
@@ -122,6 +143,8 @@ class GradientNormTracker:
             "steps": self.steps,
             "norms": self._norms.tolist(),
             "weights": self._weights.tolist(),
+            "measured_at": self._measured_at.tolist(),
+            "peaks": self._peaks.tolist(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -129,6 +152,8 @@ class GradientNormTracker:
         try:
             norms = np.asarray(state["norms"], dtype=np.float64)
             weights = np.asarray(state["weights"], dtype=np.float64)
+            measured_at = np.asarray(state["measured_at"], dtype=np.float64)
+            peaks = np.asarray(state["peaks"], dtype=np.float64)
             config, prefix = TrackerConfig(**state["config"]), int(state["frozen_prefix"])
             steps = int(state["steps"])
         except (KeyError, TypeError, ValueError) as error:
@@ -140,7 +165,7 @@ class GradientNormTracker:
                 "tracker state is of another model", expected=f"{len(self.layers)} layers", got=norms.shape
             )
         self.config, self.steps, self._norms, self._weights = config, steps, norms, weights
-        self._previous = None
+        self._measured_at, self._peaks, self._previous = measured_at, peaks, None
         self.freeze(prefix)
 
     def _apply(self, prefix: int, training: bool = True) -> None:
@@ -174,6 +199,10 @@ class GradientNormTracker:
                 terms = [g.square().sum() for g in gradients]
             value = float(torch.stack(terms).sum())
             if np.isfinite(value):
-                self._norms[index] = self.config.decay * self._norms[index] + (1 - self.config.decay) * value
-                self._weights[index] = self.config.decay * self._weights[index] + 1 - self.config.decay
+                gap = max((self.steps - self._measured_at[index]) / self.config.measure_every, 1.0)
+                keep = self.config.decay**gap
+                self._norms[index] = keep * self._norms[index] + (1 - keep) * value
+                self._weights[index] = keep * self._weights[index] + 1 - keep
+                self._measured_at[index] = self.steps
+        self._peaks = np.maximum(self._peaks, np.append(0.0, np.cumsum(self.squared_norms)))
         self._previous = current if self.config.unbiased else None

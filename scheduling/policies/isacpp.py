@@ -6,12 +6,14 @@ times, waiting is an answer, and the first jobs of the queue are assigned jointl
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from predictor.types import Floats, SetPredictor
+from scheduling.interference import Stages, stages
 from scheduling.placement import Candidates, PlacementConfig, best_wait, rank
 from scheduling.policies.api import Policy
 from scheduling.policies.gangs import Pool, exclusive_gpus, solo_step_s
@@ -60,38 +62,28 @@ def _assign(
     jobs: list[JobState],
     config: PlacementConfig,
 ) -> list[Allocation]:
-    cache, width = tenancy.cache, tenancy.members.shape[1]
+    cache = tenancy.cache
     steps = np.array([solo_step_s(snapshot, belief, j.job.workload) for j in jobs])
     left = np.array([snapshot.left(j) for j in jobs])
+    ids = np.array([cache.workload_id(j.job.workload) for j in jobs])
     # Equal empty GPUs are one column per type, repeated as often as there are jobs to take them.
     kinds = [k for k in range(len(snapshot.types)) for _ in range(min(pool.free_of_type[k], len(jobs)))]
-    alone = (
-        left[:, None] * steps
-        if config.objective != "interference"
-        else np.where(np.isfinite(steps), 0.0, np.inf)
-    )
-    cost = alone[:, kinds] if kinds else np.zeros((len(jobs), 0))
-    ids = np.array([cache.workload_id(j.job.workload) for j in jobs])
-    wait: Floats = np.full(len(jobs), _NEVER / 4)
-    if shared.size:
-        state = tenancy.candidates(snapshot, shared)
-        whole = Candidates(*(np.tile(a, (len(jobs), *([1] * (a.ndim - 1)))) for a in _fields(state)))
-        ranking = rank(cache, whole, np.repeat(ids, shared.size), np.repeat(left, shared.size), config)
-        cost = np.column_stack([cost, ranking.score.reshape(len(jobs), shared.size)])
-    if config.wait and config.objective != "interference":
-        busy = np.flatnonzero(
-            (snapshot.tenant_count > 0) & tenancy.shareable & (snapshot.tenant_count <= width)
+    state = tenancy.candidates(snapshot, shared)
+    if config.objective == "makespan":
+        cost, wait = _by_work(cache, state, ids, left, steps, kinds, config)
+    else:
+        alone = (
+            left[:, None] * steps if config.objective == "jct" else np.where(np.isfinite(steps), 0.0, np.inf)
         )
-        if busy.size:
-            state = tenancy.candidates(snapshot, busy)
-            found = best_wait(cache, state, ids, left, config, cost.min(axis=1, initial=_NEVER))
-            wait = np.where(found.candidate >= 0, found.score, wait)
-    cost = np.column_stack(
-        [
-            np.where(np.isfinite(cost), cost, _NEVER),
-            np.where(np.eye(len(jobs), dtype=bool), wait[:, None], _NEVER),
-        ]
-    )
+        cost = np.column_stack([alone[:, kinds], _every_pair(cache, state, ids, left, config).score])
+        wait = np.full(len(jobs), _NEVER / 4)
+        if config.wait and config.objective == "jct":
+            busy = np.flatnonzero((snapshot.tenant_count > 0) & tenancy.shareable)
+            wait = _by_waiting(cache, tenancy.candidates(snapshot, busy), ids, left, cost, config)
+    everything = np.full((len(jobs), cost.shape[1] + len(jobs)), _NEVER)
+    everything[:, : cost.shape[1]] = np.where(np.isfinite(cost), cost, _NEVER)
+    everything[np.arange(len(jobs)), cost.shape[1] + np.arange(len(jobs))] = wait
+    cost = everything
     rows, columns = linear_sum_assignment(cost)
     decided: list[Allocation] = []
     for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
@@ -106,8 +98,89 @@ def _assign(
     return decided
 
 
-def _fields(state: Candidates) -> tuple[np.ndarray, ...]:
-    return state.devices, state.members, state.iterations, state.present, state.budgets
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """[J, N] score of every job on every candidate, and slowdown of the job and of the tenants there."""
+
+    score: Floats
+    own: Floats
+    tenants: Floats
+    before: Floats
+
+
+def _every_pair(
+    cache: SetCache, state: Candidates, ids: Ints, left: Floats, config: PlacementConfig
+) -> _Pairs:
+    """All jobs on all candidates in one call. `tenants` and `before`: [J, N, M] slowdown with and without the job."""
+    count, jobs = len(state.devices), len(ids)
+    if not count:
+        none = np.zeros((jobs, 0))
+        return _Pairs(none, none, none[:, :, None], none[:, :, None])
+    nobody = np.zeros_like(state.present)
+    before = stages(cache, state.devices, state.members, state.iterations, state.present, nobody)
+    tile = np.tile(np.arange(count), jobs)
+    whole = state.take(tile)
+    known = Stages(
+        before.finish_s[tile],
+        before.interference[tile],
+        before.slowdown[tile],
+        before.fits[tile],
+        before.memory_upper_bytes[tile],
+    )
+    found = rank(cache, whole, np.repeat(ids, count), np.repeat(left, count), config, known)
+    shape = (jobs, count)
+    absent = ~whole.present
+    return _Pairs(
+        found.score.reshape(shape),
+        found.slowdown[:, -1].reshape(shape),
+        np.where(absent, np.inf, found.slowdown[:, :-1]).reshape(*shape, -1),
+        np.where(absent, np.inf, known.slowdown).reshape(*shape, -1),
+    )
+
+
+def _by_work(
+    cache: SetCache,
+    state: Candidates,
+    ids: Ints,
+    left: Floats,
+    steps: Floats,
+    kinds: list[int],
+    config: PlacementConfig,
+) -> tuple[Floats, Floats]:
+    """Cost of each place for the makespan of the queue: work gained per second, long jobs first; and of waiting, 0.
+
+    Work counts in seconds of the job alone on its fastest type, so that an empty GPU of that type gains 1 per second,
+    and a shared one what all its members do together less what the tenants do now.
+    """
+    fastest = steps.min(axis=1)
+    length = left * fastest
+    weight = 0.25 * length / max(float(length.max()), 1e-9)
+    pairs = _every_pair(cache, state, ids, left, config)
+    index = {
+        cache.device_id(cache.devices[d][0], cache.devices[d][1]): d for d in set(state.devices.tolist())
+    }
+    alone = np.array([[cache.solo(index[int(d)], int(w)) for d in state.devices] for w in ids], int).reshape(
+        len(ids), -1
+    )
+    pace = fastest[:, None] / cache.step_time_s[alone, 0] if alone.size else np.zeros(alone.shape)
+    gain = pace / pairs.own + (1.0 / pairs.tenants - 1.0 / pairs.before).sum(axis=2)
+    gain = np.where(np.isfinite(pairs.score), gain, -np.inf)
+    empty = (fastest[:, None] / steps)[:, kinds]
+    both = np.column_stack([empty, gain])
+    return np.where(both > 0.02, -both - weight[:, None], np.inf), np.zeros(len(ids))
+
+
+def _by_waiting(
+    cache: SetCache, state: Candidates, ids: Ints, left: Floats, cost: Floats, config: PlacementConfig
+) -> Floats:
+    """[J] cost of waiting for the best departure, with those ahead in the queue: one departure serves one job."""
+    found = best_wait(cache, state, ids, left, config, cost.min(axis=1, initial=_NEVER))
+    score = np.where(found.candidate >= 0, found.score, _NEVER / 4)
+    waits = found.wait_s[found.candidate >= 0]
+    if waits.size > 1:
+        ahead = np.argsort(np.argsort(score, kind="stable"), kind="stable")
+        score = score + ahead * (waits.mean() / max(len(state.devices), 1))
+    return score
 
 
 def isacpp(config: PlacementConfig, name: str = "isacpp", batch: int = 32) -> Policy:

@@ -1,0 +1,106 @@
+"""A job that can change its GPUs and its frozen prefix, in the simulator: what it could do, and what it really does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.types import Floats
+from scheduling.elastic.jobs import SIZES, ElasticJob
+from scheduling.simulator.job import JobState
+from scheduling.simulator.state import SchedulingSnapshot
+from scheduling.simulator.truth import Segment
+
+
+@dataclass(eq=False, slots=True)
+class ElasticAgent:
+    """Throughput and norms of one job, and the progress that freezing has cost it.
+
+    Attributes:
+        prefixes: [K] candidate frozen prefixes, the first 0.
+        rate: [S, K] iterations per second (fixed total batch), 0 where it does not fit.
+        grid: [P] progress at which `norm_shares` [P, K] were measured.
+        kappa: exponent of the penalty that the job really pays.
+        debt: penalty integrated over effective progress; `progress`: up to which it was integrated.
+    """
+
+    prefixes: tuple[int, ...]
+    rate: Floats
+    grid: Floats
+    norm_shares: Floats
+    kappa: float
+    progress: float = 0.0
+    debt: float = 0.0
+    penalty: float = 0.0
+    prefix: int = 0
+    size_changes: int = 0
+    prefix_changes: int = 0
+
+    def shares_at(self, progress: float) -> Floats:
+        """[K] S_k at this progress."""
+        position = float(np.clip(progress, 0.0, 1.0)) * (len(self.grid) - 1)
+        low = min(int(position), len(self.grid) - 2)
+        part = position - low
+        return (1.0 - part) * self.norm_shares[low] + part * self.norm_shares[low + 1]
+
+
+def size_index(gpus: int) -> int:
+    """Index of the largest size that `gpus` GPUs hold; -1 for none."""
+    return int(np.searchsorted(SIZES, gpus, side="right")) - 1
+
+
+def elastic_job(state: JobState, snapshot: SchedulingSnapshot) -> ElasticJob:
+    """The allocator's view of a job in the simulator."""
+    agent: ElasticAgent = state.agent
+    left = snapshot.left(state)
+    progress = 1.0 - left / state.job.iterations
+    return ElasticJob(
+        number=state.number,
+        left=left,
+        rate=agent.rate,
+        norm_share=agent.shares_at(progress),
+        progress=progress,
+        debt=agent.debt + agent.penalty * max(progress - agent.progress, 0.0),
+        size=size_index(len(state.gpus)),
+        prefix=agent.prefixes.index(state.frozen_prefix),
+        waited_s=0.0 if state.gpus else snapshot.now_s - state.waiting_since_s,
+    )
+
+
+class ElasticTruth:
+    """Ground truth for jobs with an `ElasticAgent`: iterations weigh 1 - penalty, prefix changes and restarts cost.
+
+    The simulator must ask anew each round (`SimulationConfig(reevaluate_each_round=True)`): norms move with progress.
+    """
+
+    def __init__(self, restart_s: float = 30.0, prefix_change_s: float = 5.0, round_s: float = 60.0) -> None:
+        self._restart_s, self.prefix_change_s, self.round_s = restart_s, prefix_change_s, round_s
+        self._held: dict[int, int] = {}
+
+    def segment(self, job: JobState, snapshot: SchedulingSnapshot) -> Segment:
+        agent: ElasticAgent = job.agent
+        progress = 1.0 - job.left / job.job.iterations
+        agent.debt += agent.penalty * max(progress - agent.progress, 0.0)
+        agent.progress = progress
+        k = agent.prefixes.index(job.frozen_prefix)
+        agent.penalty = float(np.clip(agent.shares_at(progress)[k], 0.0, 1.0) ** agent.kappa)
+        rate = float(agent.rate[size_index(len(job.gpus)), k]) * (1.0 - agent.penalty)
+        if k != agent.prefix:
+            agent.prefix, agent.prefix_changes = k, agent.prefix_changes + 1
+            rate *= 1.0 - self.prefix_change_s / self.round_s  # spread over the round until it is asked again
+        held = self._held.get(job.number)
+        if held is not None and held != len(job.gpus):
+            agent.size_changes += 1
+        self._held[job.number] = len(job.gpus)
+        return Segment(rate)
+
+    def fits(self, members: Sequence[JobState], gpu: int, snapshot: SchedulingSnapshot) -> bool:
+        return len(members) == 1
+
+    def restart_s(self, job: JobState, first: bool) -> float:
+        return 0.0 if first else self._restart_s
+
+    def boundary(self, job: JobState, snapshot: SchedulingSnapshot) -> bool:
+        return True
