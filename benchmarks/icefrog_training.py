@@ -156,7 +156,9 @@ class Run:
         torch.manual_seed(seed)
         model, layers = task.build()
         optimizer = torch.optim.Adam(model.parameters(), lr=task.learning_rate)
-        tracker = GradientNormTracker(layers, TrackerConfig(0.9, 5, 50) if measure else UNMEASURED)
+        tracker = GradientNormTracker(
+            layers, TrackerConfig(0.9, measure_every=5, probe_every=25) if measure else UNMEASURED
+        )
         return cls(task, model, layers, optimizer, tracker, torch.Generator().manual_seed(seed))
 
     def step(self, progress: float) -> float:
@@ -211,9 +213,10 @@ def train(task: Task, seed: int, speeds: np.ndarray, guards: FreezingGuards | No
     run = Run.start(task, seed, measure=guards is not None)
     controller = FreezingController(speeds, task.iterations, guards or FreezingGuards())
     prefixes: list[int] = []
+    step_s: list[float] = []
     iterations = 0
-    begin = time.process_time()
     while controller.progress < 1.0 - 1e-9 and iterations < 2 * task.iterations:
+        begin = time.process_time()
         run.step(controller.progress)
         iterations += 1
         if guards is None:
@@ -222,13 +225,15 @@ def train(task: Task, seed: int, speeds: np.ndarray, guards: FreezingGuards | No
             norm_shares = run.tracker.norm_shares
             controller.advance(1.0, norm_shares)
             if iterations % 10 == 0:
-                prefix = controller.decide(norm_shares)
+                prefix = controller.decide(run.tracker.freezable_shares)
                 if prefix != run.tracker.frozen_prefix:
                     run.tracker.freeze(prefix)
+        step_s.append(time.process_time() - begin)
         prefixes.append(run.tracker.frozen_prefix)
     return {
         "seed": seed,
-        "seconds": time.process_time() - begin,
+        "seconds": undisturbed_s(np.array(step_s), np.array(prefixes)),
+        "seconds_as_measured": float(np.sum(step_s)),
         "accuracy_percent": run.accuracy(),
         "iterations": iterations,
         "debt": controller.debt,
@@ -237,15 +242,27 @@ def train(task: Task, seed: int, speeds: np.ndarray, guards: FreezingGuards | No
     }
 
 
+def undisturbed_s(step_s: np.ndarray, prefixes: np.ndarray) -> float:
+    """Sum of step times with those beyond twice the median of their prefix cut to it: other work on the machine."""
+    total = 0.0
+    for prefix in np.unique(prefixes):
+        own = step_s[prefixes == prefix]
+        total += float(np.minimum(own, 2.0 * np.median(own)).sum())
+    return total
+
+
 def norm_curve(task: Task, seed: int) -> np.ndarray:
-    """[21, L + 1] S_k of an unfrozen training, on a grid of progress."""
+    """[2, 21, L + 1] S_k of an unfrozen training on a grid of progress, and whether each prefix had settled (0 or 1)."""
     run = Run.start(task, seed)
-    shares = []
+    shares, settled = [], []
     for iteration in range(task.iterations):
         run.step(iteration / task.iterations)
         shares.append(run.tracker.norm_shares)
+        settled.append(run.tracker.settled.astype(float))
     at = np.arange(1, task.iterations + 1) / task.iterations
-    return np.array([np.interp(GRID, at, column) for column in np.array(shares).T]).T
+    return np.array(
+        [[np.interp(GRID, at, column) for column in np.array(rows).T] for rows in (shares, settled)]
+    ).transpose(0, 2, 1)
 
 
 def real_penalties(task: Task, seed: int, horizon: int) -> list[dict[str, float]]:
@@ -311,7 +328,7 @@ def plot(penalties: dict[str, list[dict[str, float]]], curves: dict[str, Any]) -
     for name, rows in penalties.items():
         axes[0].scatter([r["norm_share"] for r in rows], [r["penalty"] for r in rows], s=9, label=name)
         shares = np.array(curves[name]["norm_shares"])
-        axes[1].plot(np.linspace(0, 1, shares.shape[1]), shares[[4, 10, 18]].T, label=None)
+        axes[1].plot(np.linspace(0, 1, shares.shape[1]), shares[[4, 10, 18]].T, lw=0.7)
         axes[1].plot(np.linspace(0, 1, shares.shape[1]), shares.mean(0), lw=2, label=name)
     axes[0].set(
         xlabel="share of squared gradient norm in the prefix, S", ylabel="progress lost", ylim=(-0.5, 1.5)
@@ -340,8 +357,12 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         for seed in range(options.seeds):  # interleaved, so that a busy machine slows both alike
             plain.append(train(task, seed, speeds, None))
             frozen.append(train(task, seed, speeds, FreezingGuards()))
-        shares = np.mean([norm_curve(task, seed) for seed in range(options.seeds)], axis=0)
-        curves[task.name] = {"layers": shares.shape[1] - 1, "norm_shares": np.round(shares, 6).tolist()}
+        shares, settled = np.mean([norm_curve(task, seed) for seed in range(options.seeds)], axis=0)
+        curves[task.name] = {
+            "layers": shares.shape[1] - 1,
+            "norm_shares": np.round(shares, 6).tolist(),
+            "settled_ratio": np.round(settled, 3).tolist(),
+        }
         horizon = task.iterations // 10
         penalties[task.name] = [row for seed in range(3) for row in real_penalties(task, seed, horizon)]
         base, ice = (np.array([r["accuracy_percent"] for r in runs]) for runs in (plain, frozen))

@@ -1,0 +1,298 @@
+"""IceFrog against Tiresias, SRTF, Optimus, Pollux and itself with k = 0, on 48 V100 GPUs and windows of the Philly trace.
+
+`python -m benchmarks.icefrog_simulation --trace philly.csv [--seeds 5] [--quick]`. The norm curves come from
+`benchmarks.icefrog_training` and were fixed before; step times come from the graphs by `predictor.layers`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.record import record
+from predictor.layers import layer_throughput
+from predictor.layers.throughput import LayerThroughput, unfrozen_graph
+from predictor.types import PredictionArrays
+from profiling.files import read_json
+from profiling.workload import ColocationSet, SoloProfile, Workload
+from scheduling.elastic.agent import ElasticAgent, ElasticTruth, size_index
+from scheduling.elastic.jobs import SIZES, IceFrogConfig
+from scheduling.elastic.penalty import FreezingGuards
+from scheduling.elastic.policy import icefrog, icefrog_unfrozen, optimus, pollux
+from scheduling.policies import srtf, tiresias
+from scheduling.policies.api import Policy
+from scheduling.simulator.engine import SimulationConfig, simulate
+from scheduling.simulator.job import Job
+from scheduling.snapshot import ClusterSnapshot, Gpu, Node
+
+CURVES = Path(__file__).parent / "inputs" / "gradient_norms.json"
+NODES, GPUS_PER_NODE, DEVICE = 12, 4, "v100"
+# Zoo name, batch per GPU that it asks for, and whose norms it has.
+TYPES = (
+    ("resnet18-cifar", 128, "cnn-digits"),
+    ("resnet50-imagenet", 64, "cnn-digits"),
+    ("mobilenetv2-cifar", 128, "cnn-digits"),
+    ("vgg11-cifar", 128, "cnn-digits"),
+    ("bert-base-wikitext2", 24, "lstm-scratch"),
+    ("roberta-base-qnli", 32, "lstm-fine-tuned"),
+)
+CANDIDATES = 10
+LONGEST_S = 24 * 3600.0
+JOBS_AT_LOAD = {0.5: 160, 1.0: 240, 1.5: 320, 2.0: 480}
+
+
+@functools.cache
+def step_parts(kind: int, cache: bool) -> tuple[tuple[int, ...], np.ndarray, np.ndarray, float]:
+    """Candidate prefixes [K], batches [B], times [B, K, 2] (per micro-batch; once per step), parameter bytes."""
+    model, batch, _ = TYPES[kind]
+    batches = np.array([max(batch // 8, 1), batch // 2, batch * 2])
+    prefixes: tuple[int, ...] = ()
+    parts = []
+    for size in batches:
+        workload = Workload(model, batch_size=int(size))
+        graph = unfrozen_graph(workload)
+        count = len(graph.layers)
+        prefixes = tuple(sorted({int(count * 0.9 * i / (CANDIDATES - 1)) for i in range(CANDIDATES)}))
+        rows: list[LayerThroughput] = [
+            layer_throughput(workload, DEVICE, k, cache=cache, graph=graph) for k in prefixes
+        ]
+        parts.append([(r.forward_s + r.backward_s, r.optimizer_s + r.overhead_s) for r in rows])
+    shares = np.array([r.unfrozen_parameter_ratio for r in rows])
+    return (
+        prefixes,
+        batches,
+        np.concatenate(
+            [np.array(parts), np.broadcast_to(shares[None, :, None], (3, len(prefixes), 1))], axis=2
+        ),
+        float(graph.parameter_bytes),
+    )
+
+
+@functools.cache
+def rate_table(kind: int, asked: int, cache: bool) -> np.ndarray:
+    """[S, K] steps per second of a total batch of `asked` times the batch per GPU, on each size; re-wrapped DDP.
+
+    A share of the batch beyond twice the batch per GPU is run in micro-batches.
+    """
+    prefixes, batches, parts, parameter_bytes = step_parts(kind, cache)
+    total = TYPES[kind][1] * asked
+    table = np.zeros((len(SIZES), len(prefixes)))
+    for s, gpus in enumerate(SIZES):
+        if gpus > max(2 * asked, 4):
+            continue
+        per_gpu = total / gpus
+        micro = max(1, int(np.ceil(per_gpu / batches[-1])))
+        share = float(np.clip(per_gpu / micro, batches[0], None))
+        rate = 12e9 if gpus <= GPUS_PER_NODE else 1.25e9 * 4  # PCIe inside a node, 40 Gb/s between
+        exchange = 2.0 * parameter_bytes * (gpus - 1) / gpus / rate
+        for k in range(len(prefixes)):
+            pass_s = float(np.interp(share, batches, parts[:, k, 0]))
+            once_s = float(np.interp(share, batches, parts[:, k, 1]))
+            hidden = 0.5 * pass_s if gpus > 1 else 0.0
+            exposed = max(exchange * parts[0, k, 2] - hidden, 0.05 * exchange)
+            table[s, k] = 1.0 / (micro * pass_s + once_s + exposed)
+    return table
+
+
+@functools.cache
+def shares_table(kind: int, curve: str) -> tuple[np.ndarray, np.ndarray]:
+    """(progress [P], S [P, K]) of the candidates; `uniform` spreads the norm evenly over layers."""
+    body = read_json(CURVES)
+    grid = np.array(body["progress"])
+    prefixes = step_parts(kind, False)[0]
+    layers = len(unfrozen_graph(Workload(TYPES[kind][0], batch_size=max(TYPES[kind][1] // 8, 1))).layers)
+    depth = np.array(prefixes) / layers
+    if curve == "uniform":
+        return grid, np.broadcast_to(depth, (len(grid), len(depth))).copy()
+    rows = np.array(body["curves"][TYPES[kind][2]]["norm_shares"])
+    own = np.linspace(0.0, 1.0, rows.shape[1])
+    return grid, np.array([np.interp(depth, own, row) for row in rows])
+
+
+class StepTimes:
+    """What gang policies are told: the true step time of each job on the GPUs it asks for."""
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+        width = max(len(s.workloads) for s in sets)
+        times = np.ones((len(sets), width))
+        mask = np.zeros((len(sets), width), dtype=bool)
+        for row, one in enumerate(sets):
+            for column, workload in enumerate(one.workloads):
+                times[row, column] = workload.solo.step_time_s or 1.0
+                mask[row, column] = True
+        ones = np.ones_like(times)
+        return PredictionArrays(
+            mask, times, times, ones, ones * 1e9, ones, ones[:, 0] * 1e9, mask.sum(axis=1) == 1
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    """One simulation: a window, a load and a policy."""
+
+    policy: str
+    load: float
+    seed: int
+    kappa: float = 2.0
+    cache: bool = False
+    curve: str = "measured"
+    shortness: float = 0.0
+
+
+def window(trace: Path, load: float, seed: int) -> list[tuple[float, float, int, int]]:
+    """(submitted, seconds at the GPUs asked for, GPUs, type) of consecutive Philly jobs, at a set offered load.
+
+    Jobs of up to 16 GPUs and 24 h. Arrivals keep their order and relative gaps; the window is stretched or compressed so
+    that GPU-seconds asked for are `load` times what 48 GPUs offer while jobs arrive.
+    """
+    import pandas as pd
+
+    frame = pd.read_csv(trace)
+    frame = frame[(frame.num_gpus <= 16) & (frame.duration >= 60) & (frame.duration <= LONGEST_S)]
+    frame = frame.assign(at=pd.to_datetime(frame.timestamp)).sort_values("at", kind="stable")
+    count = JOBS_AT_LOAD[load]
+    generator = np.random.default_rng(1000 + seed)
+    first = int(generator.integers(len(frame) - count))
+    rows = frame.iloc[first : first + count]
+    gpus = np.array([SIZES[size_index(int(n))] for n in rows.num_gpus])
+    duration = rows.duration.to_numpy(dtype=float)
+    at = (rows["at"] - rows["at"].iloc[0]).dt.total_seconds().to_numpy()
+    span = float((gpus * duration).sum()) / (NODES * GPUS_PER_NODE * load)
+    at = at / max(float(at[-1]), 1.0) * span
+    kinds = generator.integers(len(TYPES), size=count)
+    return list(zip(at.tolist(), duration.tolist(), gpus.tolist(), kinds.tolist(), strict=True))
+
+
+def build_policy(case: Case) -> Policy:
+    config = IceFrogConfig(guards=FreezingGuards(kappa=case.kappa), shortness=case.shortness)
+    made = {
+        "icefrog": lambda: icefrog(config),
+        "icefrog-unfrozen": lambda: icefrog_unfrozen(config),
+        "optimus": lambda: optimus(config),
+        "pollux": lambda: pollux(config),
+        "tiresias": lambda: tiresias.POLICY,
+        "srtf": lambda: srtf.POLICY,
+    }
+    return made[case.policy]()
+
+
+def run(case: Case, trace: Path) -> dict[str, Any]:
+    """Simulate one case."""
+    jobs = []
+    for number, (at, duration, gpus, kind) in enumerate(window(trace, case.load, case.seed)):
+        step = 1.0 / float(rate_table(kind, gpus, False)[size_index(gpus), 0])
+        jobs.append(
+            Job(
+                id=f"{number}-{kind}",
+                workload=Workload(TYPES[kind][0], solo=SoloProfile(step_time_s=step)),
+                iterations=duration / step,
+                submit_s=at,
+                gpus=gpus,
+            )
+        )
+
+    def agent(job: Job) -> ElasticAgent:
+        kind = int(job.id.split("-")[1])
+        grid, shares = shares_table(kind, case.curve)
+        table = rate_table(kind, job.gpus, case.cache).copy()
+        table[:, 0] = rate_table(kind, job.gpus, False)[:, 0]
+        return ElasticAgent(step_parts(kind, False)[0], table, grid, shares, case.kappa)
+
+    cluster = ClusterSnapshot(
+        tuple(
+            Node(f"node-{n}", tuple(Gpu(str(g), DEVICE) for g in range(GPUS_PER_NODE))) for n in range(NODES)
+        )
+    )
+    begin = time.perf_counter()
+    result = simulate(
+        jobs,
+        cluster,
+        build_policy(case),
+        ElasticTruth(),
+        StepTimes(),
+        SimulationConfig(reevaluate_each_round=True),
+        agent=agent,
+    )
+    agents = [state.agent for state in result.jobs]
+    return {
+        "case": case,
+        **result.to_json(),
+        "mean_debt": float(np.mean([a.debt for a in agents])),
+        "max_debt": float(np.max([a.debt for a in agents])),
+        "size_changes": int(sum(a.size_changes for a in agents)),
+        "prefix_changes": int(sum(a.prefix_changes for a in agents)),
+        "wall_s": time.perf_counter() - begin,
+    }
+
+
+def cases(seeds: Iterable[int], quick: bool) -> list[Case]:
+    """Peers at every load; IceFrog at every load with kappa 2, and at load 1 over kappa, cache and curve."""
+    found: dict[Case, None] = {}
+    for seed in seeds:
+        for load in (1.0,) if quick else JOBS_AT_LOAD:
+            for policy in ("tiresias", "srtf", "optimus", "pollux"):
+                found[Case(policy, load, seed)] = None
+            for shortness in (0.0, 1.0):
+                found[Case("icefrog-unfrozen", load, seed, shortness=shortness)] = None
+                for cache in (False, True):
+                    found[Case("icefrog", load, seed, cache=cache, shortness=shortness)] = None
+        for kappa in () if quick else (1.0, 1.5, 2.0, 3.0):
+            for cache in (False, True):
+                for curve in ("measured", "uniform"):
+                    found[Case("icefrog", 1.0, seed, kappa, cache, curve, 1.0)] = None
+    return list(found)
+
+
+NUMBERS = (
+    "mean_jct_s", "median_jct_s", "p99_jct_s", "makespan_s", "gpu_hours", "mean_debt", "max_debt",
+    "size_changes", "prefix_changes", "restarts", "mean_decision_s", "p99_decision_s",
+)  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trace", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--processes", type=int, default=1)
+    options = parser.parse_args(arguments)
+    for kind in range(len(TYPES)):  # capture the graphs once, before the pool
+        for cache in (False, True):
+            step_parts(kind, cache)
+    todo = cases(range(options.seeds), options.quick)
+    if options.processes > 1:
+        with ProcessPoolExecutor(options.processes) as pool:
+            rows = list(pool.map(run, todo, [options.trace] * len(todo), chunksize=4))
+    else:
+        rows = [run(case, options.trace) for case in todo]
+    groups: dict[Case, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(replace(row["case"], seed=-1), []).append(row)
+    table = []
+    for case, found in groups.items():
+        entry = {k: getattr(case, k) for k in ("policy", "load", "kappa", "cache", "curve", "shortness")}
+        entry |= {"seeds": len(found), "jobs": found[0]["jobs"]}
+        entry |= {name: float(np.mean([row[name] for row in found])) for name in NUMBERS}
+        control = "icefrog-unfrozen" if case.policy == "icefrog" else None
+        for peer in ("tiresias", "srtf", "optimus", "pollux", control):
+            other = peer and groups.get(
+                Case(peer, case.load, -1, shortness=case.shortness if peer == control else 0.0)
+            )
+            if case.policy == "icefrog" and other:
+                change = [a["mean_jct_s"] / b["mean_jct_s"] - 1 for a, b in zip(found, other, strict=True)]
+                entry[f"jct_change_vs_{peer}_percent"] = 100.0 * float(np.mean(change))
+        table.append(entry)
+        print({k: round(v, 3) if isinstance(v, float) else v for k, v in entry.items()})
+    record("icefrog_simulation", {"types": [t[0] for t in TYPES], "rows": table})
+
+
+if __name__ == "__main__":
+    main()
