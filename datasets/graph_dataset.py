@@ -255,4 +255,4 @@ def _pointer(sizes: list[int]) -> torch.Tensor:
 
 
 def _save(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    write_whole(path, save(tensors))
+    write_whole(path, save({name: tensor.contiguous() for name, tensor in tensors.items()}))
