@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from profiling.errors import InputError
-from profiling.files import read_json, write_json
+from profiling.files import read_json, write_whole
 
 GRAPH_FORMAT = "cotenant-graph"
 GRAPH_VERSION = 1
@@ -255,7 +255,8 @@ class ComputationGraph:
             ) from None
 
     def save(self, path: Path | str) -> Path:
-        return write_json(path, self.to_dict())
+        """Write the graph as one line of JSON: indenting 100,000 operators takes ten times as long."""
+        return write_whole(path, json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False) + "\n")
 
     @classmethod
     def load(cls, path: Path | str) -> ComputationGraph:

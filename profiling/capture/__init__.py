@@ -14,6 +14,7 @@ _WHERE = {
     "capture_zoo": "source",
     "fold_repeats": "fold",
     "graph_for": "source",
+    "register_graph": "source",
 }
 
 __all__ = list(_WHERE)

@@ -8,9 +8,12 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from profiling.errors import InputError
+from profiling.errors import InputError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
+
+REGISTERED = "graph:"
+"""What the model name of a registered graph starts with."""
 
 
 def cache_dir() -> Path:
@@ -49,6 +52,36 @@ def read(key: str) -> ComputationGraph | None:
         return ComputationGraph.load(path)
     except InputError:
         return None
+
+
+def register(graph: ComputationGraph) -> str:
+    """Keep a graph under its content hash and return `graph:<hash>`."""
+    from profiling.files import write_whole
+
+    name = REGISTERED + graph.content_hash
+    write_whole(_registered_path(name), json.dumps(graph.to_dict(), separators=(",", ":")))
+    return name
+
+
+def registered(name: str) -> ComputationGraph:
+    """The graph that was registered under that name.
+
+    Raises:
+        UnknownNameError: there is none, or the name is no hash.
+    """
+    path = _registered_path(name)
+    if not path.exists():
+        raise UnknownNameError(f"no graph is registered as {name!r}", hint="register it first")
+    return ComputationGraph.load(path)
+
+
+def _registered_path(name: str) -> Path:
+    digest = name.removeprefix(REGISTERED)
+    if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+        raise UnknownNameError(
+            "a registered graph is named by its hash", expected="graph:<64 hex digits>", got=name
+        )
+    return cache_dir().with_name("registered") / f"{digest}.json"
 
 
 def write(key: str, graph: ComputationGraph) -> None:

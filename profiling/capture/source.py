@@ -8,6 +8,7 @@ from pathlib import Path
 
 from profiling.capture import cache
 from profiling.capture.fold import fold_repeats
+from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
@@ -24,7 +25,8 @@ def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
     as the file stays as it is; what a factory makes is captured each time, because its code may change.
 
     Args:
-        workload: its model is a zoo name (or a name of the public data); with `local` also a path ending in `.onnx`
+        workload: its model is a zoo name (or a name of the public data) or `graph:<hash>` of a registered graph,
+            which has its options already; with `local` also a path ending in `.onnx`
             or `.graph.txt`, or a `module:factory`.
         local: whether the caller may name files and code of this machine. Never true for what came over HTTP.
 
@@ -35,6 +37,8 @@ def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
     from profiling.zoo import resolve
 
     name = workload.model
+    if name.startswith(cache.REGISTERED):
+        return _registered(name, workload.batch_size)
     if local and name.endswith(".onnx"):
         path = Path(name)
         changed = path.stat().st_mtime_ns if path.is_file() else 0
@@ -49,6 +53,21 @@ def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
         return capture_factory(workload)
     with _LOCK:
         return _zoo_graph(resolve(workload).without_solo())
+
+
+@lru_cache(maxsize=256)
+def _registered(name: str, batch_size: int | None) -> ComputationGraph:
+    graph = cache.registered(name)
+    if batch_size not in (None, graph.batch_size):
+        raise InputError(
+            f"{name[:18]} was captured for another batch size", expected=str(graph.batch_size), got=batch_size
+        )
+    return graph
+
+
+def register_graph(graph: ComputationGraph) -> str:
+    """Keep a graph on this machine and return the model name under which jobs can use it: `graph:<hash>`."""
+    return cache.register(graph)
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,258 @@
+"""ONNX: agreement with the recorded module, options, and files that mean harm."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+import torch.nn.functional as F
+from onnx import TensorProto, helper
+from torch import Tensor, nn
+
+from profiling.capture import OnnxLimits, capture_module, capture_onnx
+from profiling.errors import CotenantError, InputError, LimitError, UnsafeFileError
+from profiling.graph import ComputationGraph
+from profiling.workload import Workload
+
+
+class Mixed(nn.Module):
+    """Convolutions of every sort, norms, attention and a perceptron: what most models are made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 16, 3, 2, 1)
+        self.bn = nn.BatchNorm2d(16)
+        self.depthwise = nn.Conv2d(16, 16, 3, 1, 1, groups=16, bias=False)
+        self.up = nn.ConvTranspose2d(16, 8, 2, 2)
+        self.embed = nn.Embedding(50, 32)
+        self.patch = nn.Conv2d(8, 32, 8, 8)
+        self.norm = nn.LayerNorm(32)
+        self.qkv = nn.Linear(32, 96)
+        self.head = nn.Linear(32, 10)
+        self.scale = nn.Parameter(torch.ones(32))
+
+    def forward(self, image: Tensor, tokens: Tensor) -> Tensor:
+        x = self.up(F.relu(self.depthwise(F.relu(self.bn(self.conv(image))))))
+        patches = self.patch(x).flatten(2).transpose(1, 2)
+        y = self.norm(torch.cat((patches, self.embed(tokens)), 1)) * self.scale
+        query, key, value = self.qkv(y).chunk(3, -1)
+        y = y + (query @ key.transpose(1, 2) * 0.2).softmax(-1) @ value
+        return self.head(F.gelu(y).mean(1))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
+    model = Mixed().eval()
+    path = tmp_path_factory.mktemp("onnx") / "mixed.onnx"
+    inputs = (torch.randn(2, 3, 32, 32), torch.zeros(2, 6, dtype=torch.long))
+    batch = torch.export.Dim("batch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model,
+            inputs,
+            path,
+            dynamo=True,
+            optimize=False,
+            external_data=False,
+            verbose=False,
+            dynamic_shapes=({0: batch}, {0: batch}),
+        )
+    return model, path
+
+
+def recorded(model: nn.Module, batch: int, **options: Any) -> ComputationGraph:
+    inputs = (torch.randn(batch, 3, 32, 32), torch.zeros(batch, 6, dtype=torch.long))
+    return capture_module(model, inputs, workload=Workload("mixed", **options))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_agrees_with_the_recorded_module(exported: tuple[nn.Module, Path]) -> None:
+    model, path = exported
+    for batch, options in (
+        (4, {}),
+        (16, {"optimizer": "adam"}),
+        (8, {"optimizer": "momentum", "precision": "fp16"}),
+    ):
+        workload = Workload("mixed", **options)
+        graph = capture_onnx(path, batch_size=batch, workload=workload)
+        expected = recorded(model, batch, **options)
+        assert graph.source == "onnx"
+        assert graph.batch_size == batch
+        assert graph.parameter_count == expected.parameter_count
+        assert graph.parameter_bytes == expected.parameter_bytes
+        assert graph.gradient_bytes == expected.gradient_bytes
+        assert graph.optimizer_state_bytes == expected.optimizer_state_bytes
+        assert graph.forward_flops == pytest.approx(expected.forward_flops, rel=0.02)
+        assert graph.backward_flops == pytest.approx(expected.backward_flops, rel=0.05)
+        assert set(graph.layers) == set(expected.layers)
+        assert graph.host_input_bytes == recorded(model, batch).host_input_bytes
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_frozen_prefix_and_refused_options(exported: tuple[nn.Module, Path]) -> None:
+    _, path = exported
+    free = capture_onnx(path, batch_size=2)
+    frozen = capture_onnx(path, batch_size=2, workload=Workload("x", frozen_prefix=3))
+    assert frozen.gradient_bytes < free.gradient_bytes
+    assert frozen.backward_flops < free.backward_flops
+    assert frozen.forward_flops == free.forward_flops
+    with pytest.raises(InputError, match="checkpointing"):
+        capture_onnx(path, batch_size=2, workload=Workload("x", activation_checkpointing=True))
+    with pytest.raises(InputError, match="out of range"):
+        capture_onnx(path, batch_size=2, workload=Workload("x", frozen_prefix=99))
+
+
+def model_of(nodes: list[Any], opset: int = 17, dims: Any = ("n", 4), **extra: Any) -> onnx.ModelProto:
+    inputs = extra.pop("inputs", [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)])
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, **extra)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+def weight(name: str = "w", *dims: int) -> onnx.TensorProto:
+    return helper.make_tensor(name, TensorProto.FLOAT, dims or (4, 3), [0.0] * 12)
+
+
+def test_small_model_by_hand() -> None:
+    model = model_of([helper.make_node("MatMul", ["x", "w"], ["y"], name="m")], initializer=[weight()])
+    graph = capture_onnx(model.SerializeToString(), batch_size=5)
+    assert graph.forward_flops == 2 * 5 * 4 * 3
+    assert graph.backward_flops == graph.forward_flops  # the input needs no gradient
+    assert graph.parameter_count == 12
+    assert graph.host_input_bytes == 5 * 4 * 4
+    (op,) = graph.operators
+    assert (op.kind, op.output_shape) == ("linear", (5, 3))
+
+
+def test_unknown_operators_are_counted() -> None:
+    nodes = [helper.make_node("Mystery", ["x"], ["y"], domain="my.own")]
+    model = model_of(nodes)
+    model.opset_import.append(helper.make_opsetid("my.own", 1))
+    with pytest.warns(UserWarning) as caught:
+        graph = capture_onnx(model.SerializeToString(), batch_size=2)
+    assert any("Mystery (1)" in str(w.message) for w in caught)
+    (op,) = graph.operators
+    assert op.kind == "Mystery"
+    assert op.bytes_read > 0
+    assert op.forward_flops > 0
+
+
+def cycle() -> onnx.ModelProto:
+    return model_of([helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])])
+
+
+def outside(location: str) -> onnx.ModelProto:
+    tensor = onnx.TensorProto(
+        name="w", data_type=TensorProto.FLOAT, dims=[4, 3], data_location=TensorProto.EXTERNAL
+    )
+    tensor.external_data.add(key="location", value=location)
+    return model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], initializer=[tensor])
+
+
+def nested(depth: int) -> onnx.ModelProto:
+    out = helper.make_tensor_value_info("o", TensorProto.FLOAT, [1])
+    body = helper.make_graph([helper.make_node("Identity", ["x"], ["o"])], "leaf", [], [out])
+    for _ in range(depth):
+        node = helper.make_node("If", ["c"], ["o"], then_branch=body, else_branch=body)
+        body = helper.make_graph([node], "level", [], [out])
+        if body.ByteSize() > 2**20:
+            break
+    return model_of(list(body.node))
+
+
+def deep(depth: int) -> onnx.ModelProto:
+    """One branch per level, so that the file stays small."""
+    out = helper.make_tensor_value_info("o", TensorProto.FLOAT, [1])
+    body = helper.make_graph([helper.make_node("Identity", ["x"], ["o"])], "leaf", [], [out])
+    for _ in range(depth):
+        body = helper.make_graph([helper.make_node("Loop", ["c"], ["o"], body=body)], "level", [], [out])
+    return model_of(list(body.node))
+
+
+def recursive() -> onnx.ModelProto:
+    model = model_of([helper.make_node("F", ["x"], ["y"], domain="f")])
+    opset = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
+    node = helper.make_node("F", ["a"], ["b"], domain="f")
+    model.functions.append(helper.make_function("f", "F", ["a"], ["b"], [node], opset))
+    model.opset_import.append(helper.make_opsetid("f", 1))
+    return model
+
+
+RELU = [helper.make_node("Relu", ["x"], ["y"])]
+HOSTILE = {
+    "cycle": (cycle, UnsafeFileError, "cycle"),
+    "external path up": (lambda: outside("../../etc/passwd"), UnsafeFileError, "outside"),
+    "external path absolute": (lambda: outside("/etc/passwd"), UnsafeFileError, "outside"),
+    "external path of windows": (lambda: outside("C:\\secret"), UnsafeFileError, "outside"),
+    "nested graphs": (lambda: nested(12), UnsafeFileError, "nested"),
+    "deeply nested graphs": (lambda: deep(40), UnsafeFileError, "nested"),
+    "recursive function": (recursive, UnsafeFileError, "call themselves"),
+    "huge input": (lambda: model_of(RELU, dims=(2**31, 2**31)), LimitError, "too large"),
+    "huge weight": (
+        lambda: model_of(RELU, initializer=[onnx.TensorProto(name="w", data_type=1, dims=[2**40, 2**10])]),
+        LimitError,
+        "too large",
+    ),
+    "negative dimension": (
+        lambda: model_of(RELU, initializer=[onnx.TensorProto(name="w", data_type=1, dims=[-4])]),
+        UnsafeFileError,
+        "negative",
+    ),
+    "input without a type": (
+        lambda: model_of(RELU, inputs=[onnx.ValueInfoProto(name="x")]),
+        InputError,
+        "no type",
+    ),
+    "input without a shape": (
+        lambda: model_of(RELU, inputs=[helper.make_tensor_value_info("x", TensorProto.FLOAT, None)]),
+        InputError,
+        "no type",
+    ),
+    "made twice": (lambda: model_of([*RELU, *RELU]), UnsafeFileError, "two ONNX nodes"),
+    "old opset": (lambda: model_of(RELU, opset=11), InputError, "too old"),
+    "open dimension": (lambda: model_of(RELU, dims=("n", "length")), InputError, "--sequence-length"),
+    "shapes that clash": (
+        lambda: model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], initializer=[weight("w", 6, 2)]),
+        InputError,
+        "do not fit",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_files_are_refused_with_the_reason(case: str) -> None:
+    make, kind, message = HOSTILE[case]
+    with pytest.raises(kind, match=message):
+        capture_onnx(make().SerializeToString())
+
+
+@pytest.mark.parametrize("data", [b"", b"not onnx", b"\x08\x07" * 5000, b"\x3a" + b"\xff" * 9])
+def test_garbage_is_refused(data: bytes) -> None:
+    with pytest.raises(CotenantError):
+        capture_onnx(data)
+
+
+def test_limits_of_size_nodes_and_memory(tmp_path: Path) -> None:
+    chain = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"]) for i in range(30)]
+    chain[0].input[0], chain[-1].output[0] = "x", "y"
+    data = model_of(chain).SerializeToString()
+    assert len(capture_onnx(data).operators) == 30
+    with pytest.raises(LimitError, match="too many nodes"):
+        capture_onnx(data, limits=OnnxLimits(nodes=10))
+    with pytest.raises(LimitError, match="too large"):
+        capture_onnx(data, limits=OnnxLimits(file_bytes=100))
+    with pytest.raises(CotenantError):
+        capture_onnx(data, limits=OnnxLimits(memory_bytes=2**26))
+    with pytest.raises(InputError, match="no file"):
+        capture_onnx(tmp_path / "none.onnx")
+
+
+def test_external_weights_inside_the_folder_are_ignored() -> None:
+    graph = capture_onnx(outside("weights/w.bin").SerializeToString(), batch_size=2)
+    assert graph.parameter_count == 12
+    assert graph.forward_flops == 2 * 2 * 4 * 3

@@ -1,0 +1,211 @@
+"""Modules, factories, torch.export, PipeDream, the cache, folding and the picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from profiling.capture import (
+    capture_module,
+    capture_pipedream,
+    capture_zoo,
+    fold_repeats,
+    graph_for,
+    register_graph,
+)
+from profiling.capture.plot import plot_graph
+from profiling.errors import InputError, UnknownNameError
+from profiling.graph import Operator, chain
+from profiling.workload import Workload
+from profiling.zoo import get_entry
+from tests.shared import shared_data
+
+PROFILE = """node1 -- Input0 -- forward_compute_time=0.000, backward_compute_time=0.000, activation_size=602112.0, parameter_size=0.000
+node2 -- Conv2d(3, 64, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1)) -- forward_compute_time=1.5, backward_compute_time=2.5, activation_size=12845056.0, parameter_size=7168.0
+node3 -- ReLU(inplace) -- forward_compute_time=0.1, backward_compute_time=0.2, activation_size=12845056.0, parameter_size=0.0
+node4 -- View(-1) -- forward_compute_time=0.0, backward_compute_time=0.0, activation_size=12845056.0, parameter_size=0.0
+node5 -- Linear(in_features=3211264, out_features=10, bias=True) -- forward_compute_time=0.4, backward_compute_time=0.6, activation_size=40.0, parameter_size=128450600.0
+\tnode1 -- node2
+\tnode2 -- node3
+\tnode3 -- node4
+\tnode4 -- node5
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("resnet18-cifar", torch.empty(2, 3, 32, 32)),
+        ("gpt-125m", torch.zeros(1, 64, dtype=torch.long)),
+        ("lstm-wikitext2", torch.zeros(2, 6, dtype=torch.long)),
+    ],
+)
+def test_export_agrees_with_the_recording(name: str, inputs: torch.Tensor) -> None:
+    with torch.device("meta"):
+        model = get_entry(name).model()
+    static = capture_module(model, inputs, static=True)
+    recorded = capture_module(model, inputs)
+    assert static.source == "export"
+    assert static.parameter_count == recorded.parameter_count
+    assert static.forward_flops == recorded.forward_flops
+    assert static.backward_flops == pytest.approx(recorded.backward_flops, rel=0.02)
+    assert static.step_bytes == pytest.approx(recorded.step_bytes, rel=0.25)
+    assert static.layers == recorded.layers
+
+
+def test_graphs_come_from_disk_the_second_time(tmp_path: Path) -> None:
+    from profiling.capture import source
+
+    workload = Workload.parse("ppo-lunarlander:batch_size=3")
+    source._zoo_graph.cache_clear()
+    graph = graph_for(workload)
+    (kept,) = (tmp_path / "cache" / "cotenant" / "graphs").glob("*.json")
+    source._zoo_graph.cache_clear()
+    assert graph_for(Workload.parse("PPO:batch_size=3,step_time_s=0.5")).content_hash == graph.content_hash
+    # A damaged file is captured again.
+    source._zoo_graph.cache_clear()
+    kept.write_text("{")
+    assert graph_for(workload).content_hash == graph.content_hash
+    source._zoo_graph.cache_clear()
+
+
+def test_files_and_code_are_for_local_callers_only(tmp_path: Path) -> None:
+    for name in ("os:getcwd", str(tmp_path / "model.onnx"), "../x.graph.txt", "graph:../../etc/passwd"):
+        with pytest.raises(UnknownNameError):
+            graph_for(Workload(name))
+
+
+def test_registered_graphs_are_found_by_their_hash() -> None:
+    graph = capture_zoo(Workload("ppo-lunarlander"))
+    name = register_graph(graph)
+    assert name == f"graph:{graph.content_hash}"
+    assert graph_for(Workload(name)).content_hash == graph.content_hash
+    with pytest.raises(InputError, match="another batch size"):
+        graph_for(Workload(name, batch_size=7))
+
+
+FACTORY = """
+import torch
+from torch import nn
+
+def make(batch_size=4):
+    return nn.Linear(16, 4), torch.randn(batch_size, 16)
+
+def with_loss(batch_size=4):
+    return nn.Linear(16, 4), {"input": torch.randn(batch_size, 16)}, lambda out: out.square().mean()
+
+def wrong():
+    return 3
+"""
+
+
+def test_module_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_factory.py").write_text(FACTORY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    graph = graph_for(Workload("a_factory:make", batch_size=6, optimizer="adam"), local=True)
+    assert graph.forward_flops == 2 * 6 * 16 * 4
+    assert graph.optimizer_state_bytes == 8 * graph.parameter_count
+    assert graph_for(Workload("a_factory:with_loss"), local=True).batch_size == 4
+    with pytest.raises(InputError, match="returned something else"):
+        graph_for(Workload("a_factory:wrong"), local=True)
+    with pytest.raises(InputError, match="cannot be imported"):
+        graph_for(Workload("a_factory:none"), local=True)
+
+
+def test_pipedream_profile(tmp_path: Path) -> None:
+    path = tmp_path / "small.graph.txt"
+    path.write_text(PROFILE)
+    graph = capture_pipedream(path, workload=Workload("small", batch_size=4, optimizer="momentum"))
+    assert [op.kind for op in graph.operators] == ["convolution", "activation", "linear"]
+    assert graph.operators[0].forward_flops == 2 * (12845056 / 4) * 27
+    assert graph.operators[2].forward_flops == 2 * 10 * 3211264
+    # The first layer needs no gradient of its input.
+    assert graph.operators[0].backward_flops == graph.operators[0].forward_flops
+    assert graph.parameter_bytes == 7168 + 128450600 == graph.optimizer_state_bytes
+    assert graph.options["forward_time_s"] == pytest.approx(0.002)
+    assert [(e.source, e.target) for e in graph.edges] == [(0, 1), (1, 2)]
+    assert graph.host_input_bytes == 602112
+    frozen = capture_pipedream(path, workload=Workload("small", frozen_prefix=1))
+    assert frozen.gradient_bytes == 128450600
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no nodes"),
+        ("hello", "neither a node nor an edge"),
+        (PROFILE + "\tnode5 -- node9\n", "not there"),
+        (PROFILE + "\tnode5 -- node2\n", "cycle"),
+        (PROFILE.replace("parameter_size=7168.0", "weights=1"), "lacks numbers"),
+    ],
+)
+def test_bad_profiles_say_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.graph.txt"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        capture_pipedream(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("resnet50", 25_557_032),
+        ("vgg16", 138_357_544),
+        ("densenet121", 7_978_856),
+        ("inception_v3", 27_161_264),
+    ],
+)
+def test_public_profiles(name: str, parameters: int) -> None:
+    graph = capture_pipedream(shared_data("pipedream", f"{name}.graph.txt"))
+    assert graph.parameter_count == parameters
+    assert graph.forward_flops > 1e11
+
+
+def test_folding_keeps_the_totals() -> None:
+    graph = capture_zoo(Workload.parse("gpt-125m:batch_size=1,sequence_length=16"))
+    folded = fold_repeats(graph)
+    assert len(folded.operators) < len(graph.operators) / 4
+    for column in ("forward_flops", "backward_flops", "bytes_read", "parameter_bytes", "kernel_count"):
+        assert folded.total(column) == pytest.approx(graph.total(column), rel=1e-12)
+    assert all(edge.source < edge.target for edge in folded.edges)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40))
+def test_folding_any_sequence_keeps_the_totals(values: list[int]) -> None:
+    graph = chain([Operator(f"o{i}", "elementwise", bytes_written=float(v)) for i, v in enumerate(values)])
+    folded = fold_repeats(graph)
+    assert folded.total("bytes_written") == sum(values)
+    assert sum(op.repeat for op in folded.operators) == len(values)
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_picture(tmp_path: Path, suffix: str) -> None:
+    graph = capture_zoo(Workload("ppo-lunarlander"))
+    path = plot_graph(graph, tmp_path / f"graph.{suffix}")
+    data = path.read_bytes()
+    assert len(data) > 1000
+    if suffix == "svg":
+        assert b"linear" in data or b"<path" in data
+        assert plot_graph(graph, tmp_path / "again.svg").read_bytes() == data
+    with pytest.raises(InputError, match="type is not known"):
+        plot_graph(graph, tmp_path / "graph.txt")
+
+
+def test_transformer_encoder_of_torch_itself() -> None:
+    """`nn.TransformerEncoderLayer` calls attention inside a Python function of torch: it must not hide it."""
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    graph = capture_module(layer, torch.randn(2, 10, 32), workload=Workload("x", precision="amp"))
+    kinds = {op.kind: op.dtype for op in graph.operators}
+    assert kinds["attention"] == "float16"
+    assert graph.forward_flops == 2 * 20 * (4 * 32 * 32 + 2 * 32 * 64) + 2 * 2 * 2 * 10 * 10 * 32

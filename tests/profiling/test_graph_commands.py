@@ -1,0 +1,134 @@
+"""The zoo, capture and devices commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as done:
+        main(list(arguments))
+    out, err = capsys.readouterr()
+    return int(done.value.code or 0), out, err
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    code, out, err = run(capsys, *arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_zoo_list(capsys: pytest.CaptureFixture[str]) -> None:
+    models = {m["name"]: m for m in answer(capsys, "zoo", "list")}
+    assert models["resnet50-imagenet"]["parameters"] == 25_557_032
+    code, out, _ = run(capsys, "zoo", "list")
+    assert code == 0
+    assert "td3-bipedalwalker" in out
+
+
+def test_zoo_check(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "zoo", "check", "ppo-lunarlander", "neumf-ml1m")
+    assert [m["matches"] for m in found["models"]] == [True, True]
+    assert found["mismatches"] == []
+    code, out, _ = run(capsys, "zoo", "check", "ppo-lunarlander")
+    assert code == 0
+    assert "1 of 1 match" in out
+    assert run(capsys, "zoo", "check", "resnet99")[0] == 2
+
+
+def test_zoo_check_says_no_when_a_count_differs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    from profiling.zoo import registry
+
+    entries = dict(registry._entries())
+    entries["ppo-lunarlander"] = replace(entries["ppo-lunarlander"], parameters=1)
+    monkeypatch.setattr(registry, "_entries", lambda: entries)
+    code, out, _ = run(capsys, "zoo", "check", "ppo-lunarlander")
+    assert code == 1
+    assert "differs" in out
+
+
+def test_capture_of_a_zoo_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    graph, plot = tmp_path / "graph.json", tmp_path / "graph.svg"
+    found = answer(
+        capsys,
+        "capture",
+        "neumf-ml1m",
+        "--batch-size",
+        "64",
+        "--optimizer",
+        "adam",
+        "-o",
+        str(graph),
+        "--plot",
+        str(plot),
+    )
+    assert found["batch_size"] == 64
+    assert found["options"]["optimizer"] == "adam"
+    assert found["optimizer_state_bytes"] == 8 * 1_602_657
+    from profiling.graph import ComputationGraph
+
+    assert ComputationGraph.load(graph).content_hash == found["hash"]
+    assert plot.read_text().startswith("<?xml")
+    code, out, _ = run(capsys, "capture", "neumf-ml1m:batch_size=64,frozen_prefix=2")
+    assert code == 0
+    assert "1,602,657" in out
+
+
+def test_capture_refuses_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"nonsense")
+    for arguments in (
+        ("nothing-like-it",),
+        (str(tmp_path / "none.onnx"),),
+        (str(tmp_path / "bad.onnx"),),
+        ("no_module:factory",),
+        ("neumf-ml1m", "--precision", "fp7"),
+        ("neumf-ml1m", "--batch-size", "0"),
+        ("neumf-ml1m", "--frozen-prefix", "99"),
+        ("neumf-ml1m", "--plot", str(tmp_path / "x.gif")),
+    ):
+        code, out, err = run(capsys, "capture", *arguments)
+        assert code == 2, arguments
+        assert out == ""
+        assert err.startswith("cotenant: ")
+        assert err.count("\n") == 1
+
+
+def test_capture_of_a_factory(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_model.py").write_text(
+        "import torch\ndef make(batch_size=2):\n    return torch.nn.Linear(8, 2), torch.randn(batch_size, 8)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert answer(capsys, "capture", "my_model:make", "--batch-size", "5")["forward_flops"] == 2 * 5 * 8 * 2
+
+
+def test_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    found = answer(capsys, "devices", "list")
+    assert {"v100", "a100", "cpu"} <= {d["name"] for d in found["devices"]}
+    assert found["discovered"][-1]["name"] == "cpu"
+    assert answer(capsys, "devices", "show", "v100")["memory_bytes"] == 16 * 2**30
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "mine: {sm_count: 4, clock_hz: 1e9, fp32_flops: 1e12, memory_bytes: 1e9, memory_bandwidth_bytes_per_s: 1e11}\n"
+    )
+    assert answer(capsys, "devices", "show", "mine", "--file", str(path))["sm_count"] == 4
+    code, _, err = run(capsys, "devices", "show", "gtx-1")
+    assert code == 2
+    assert "not in the catalogue" in err
+    assert run(capsys, "devices", "list")[0] == 0

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from profiling.errors import InputError, UnknownNameError
+from profiling.training import atomic_layers, freeze_prefix
+from profiling.workload import Workload
+from profiling.zoo import build, get_entry, zoo_names
+from profiling.zoo.aliases import ALIASES
+from tests.shared import shared_data
+
+# The numbers that the public measurements state for their models.
+STATED = {
+    "resnet18-cifar": 11_173_962,
+    "mobilenetv2-cifar": 2_296_922,
+    "efficientnetb0-cifar": 2_912_089,
+    "vgg11-cifar": 9_231_114,
+    "mobilenetv3small-imagenet": 2_542_856,
+    "resnet50-imagenet": 25_557_032,
+    "dcgan-64": 3_576_704 + 2_765_568,
+    "lstm-wikitext2": 13_987_678,
+    "neumf-ml1m": 1_602_657,
+    "pointnet-2500": 1_607_961,
+    "a3c-pong": 3_249_639,
+    "cyclegan-256": 2 * 11_378_179 + 2 * 2_764_737,
+}
+# Atomic layers that the freezing measurements count.
+FREEZABLE = {
+    "bert-base-wikitext2": 103,
+    "yolov3-voc": 117,
+    "resnet18-cifar": 41,
+    "resnet50-cifar": 107,
+    "vgg19-cifar": 33,
+}
+
+
+@pytest.mark.parametrize("name", zoo_names())
+def test_parameter_count_is_the_published_one(name: str) -> None:
+    entry = get_entry(name)
+    with torch.device("meta"):
+        model = entry.model()
+    assert (
+        sum(p.numel() for p in model.parameters()) == entry.parameters == STATED.get(name, entry.parameters)
+    )
+    assert len(entry.source) > 10
+    assert len(atomic_layers(model)) == FREEZABLE.get(name, len(atomic_layers(model)))
+
+
+def test_every_name_of_the_public_data_is_in_the_zoo() -> None:
+    assert {get_entry(name).name for name in ALIASES} <= set(zoo_names())
+    with pytest.raises(UnknownNameError, match="resnet50"):
+        get_entry("resnet50-imagnet")
+
+
+def test_gavel_jobs_have_zoo_models() -> None:
+    path = shared_data("gavel", "simulation_throughputs.json")
+    jobs = {key.split("'")[1].split(" (")[0] for key in json.loads(path.read_text())["v100"]}
+    assert jobs <= ALIASES.keys()
+
+
+def test_lucid_jobs_have_zoo_models() -> None:
+    lines = shared_data("lucid", "single_data.csv").read_text().splitlines()[1:]
+    assert {line.split(",")[0] for line in lines if line} <= ALIASES.keys()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "resnet18-cifar:batch_size=2",
+        "dcgan-64:batch_size=2,gradient_accumulation=2",
+        "lstm-wikitext2:batch_size=2,sequence_length=5",
+        "neumf-ml1m:batch_size=8,optimizer=adagrad",
+        "td3-bipedalwalker:batch_size=4",
+        "ppo-lunarlander:batch_size=4",
+        "a3c-pong:sequence_length=2",
+        "autoencoder-ml20m:batch_size=4",
+        "mobilenetv3small-imagenet:batch_size=2,precision=amp",
+        "resnet18-cifar:batch_size=2,frozen_prefix=41",
+        "resnet18-cifar:batch_size=2,activation_checkpointing=true,precision=bf16",
+    ],
+)
+def test_the_same_job_runs_for_real(spec: str) -> None:
+    torch.manual_seed(0)
+    job = build(Workload.parse(spec), "cpu")
+    before = [p.detach().clone() for p in job.model.parameters()]
+    parts: list[str] = []
+    first = float(job.step(parts.append))
+    assert math.isfinite(first)
+    assert parts[:2] == ["forward", "backward"]
+    assert parts[-1] == "optimizer"
+    changed = [not torch.equal(a, b) for a, b in zip(before, job.model.parameters(), strict=True)]
+    assert any(changed) != ("frozen_prefix=41" in spec)
+    assert job.samples_per_step == job.batch_size * job.gradient_accumulation
+
+
+def test_frozen_prefix_is_the_first_atomic_layers() -> None:
+    job = build(Workload.parse("resnet18-cifar:frozen_prefix=5"), "meta")
+    layers = atomic_layers(job.model)
+    frozen = [all(not p.requires_grad for p in m.parameters(recurse=False)) for _, m in layers]
+    assert frozen == [True] * 5 + [False] * 36
+    with pytest.raises(InputError, match="0 to 41"):
+        freeze_prefix(job.model, 42)
+
+
+def test_options_that_a_model_cannot_have() -> None:
+    with pytest.raises(InputError, match="no sequence length"):
+        build(Workload.parse("resnet18-cifar:sequence_length=3"), "meta")
