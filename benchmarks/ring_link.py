@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import record
+from benchmarks.record import RESULTS, record
 from scheduling.ring.duty import duty_cycle_timings
 from scheduling.ring.fabric import SERVER_UPLINKS, Fabric
 from scheduling.ring.fit import LinkSample, fit_link
@@ -260,6 +260,43 @@ def main() -> None:
         for n, kind in enumerate(options.network)
     }
     record("ring_link", {"rate_mbit": RATE_MBIT, "networks": networks})
+    plot(networks[options.network[0]]["rows"], RESULTS / "ring_link.svg")
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """Predicted against measured step time: the paper's model, and with duty cycles."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(5, 4.4), layout="constrained")
+    for label, key, marker, chosen in (
+        ("fitted", "predicted_s", "x", [row for row in rows if row["fitted"]]),
+        (
+            "equations 6 to 8, exchange only",
+            "predicted_s",
+            "o",
+            [row for row in rows if not row["fitted"] and "compute" not in row["case"]],
+        ),
+        (
+            "equations 6 to 8, with compute",
+            "predicted_s",
+            "^",
+            [row for row in rows if "compute" in row["case"]],
+        ),
+        ("duty cycles, with compute", "duty_cycle_s", "v", [row for row in rows if "compute" in row["case"]]),
+    ):
+        axes.scatter(
+            [row["measured_s"] for row in chosen], [row[key] for row in chosen], marker=marker, label=label
+        )
+    limit = 1.1 * max(row["predicted_s"] for row in rows)
+    axes.plot([0, limit], [0, limit], color="grey", linewidth=0.8)
+    axes.set(xlabel="measured step (s)", ylabel="predicted step (s)", xlim=(0, limit), ylim=(0, limit))
+    axes.legend(fontsize=8)
+    axes.grid(alpha=0.3)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
 
 
 def study(kind: str, cases: Sequence[Case], seconds: float, repeats: int) -> dict[str, Any]:
