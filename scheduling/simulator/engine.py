@@ -125,7 +125,10 @@ class _Simulation:
                 changed = True
             if round_s is None:
                 if changed and (snapshot.waiting or self.policy.preemptive):
-                    self._decide()
+                    # Who was placed may take another one beside it: ask again while that changes something.
+                    before = -1
+                    while self._decide() and snapshot.waiting and len(snapshot.waiting) != before:
+                        before = len(snapshot.waiting)
             else:
                 decided = now >= next_round
                 if decided:
@@ -139,7 +142,7 @@ class _Simulation:
                     passed = (
                         math.floor(now / round_s + 1e-9) if decided else math.ceil(now / round_s - 1e-9) - 1
                     )
-                    next_round = (passed + 1) * round_s
+                    next_round = max((passed + 1) * round_s, now)
             if self.config.record:
                 self.result.queue.append((now, len(snapshot.waiting)))
                 self.result.busy.append((now, len(snapshot) - int(snapshot.free.sum())))
@@ -149,12 +152,13 @@ class _Simulation:
             on_progress(self.done, total)
         return self.result
 
-    def _decide(self) -> None:
+    def _decide(self) -> bool:
+        """Ask the policy and do what it says; whether it said anything."""
         start = perf_counter()
         decisions = self.policy.decide(self.snapshot, self.belief)
         self.result.decisions_s.append(perf_counter() - start)
         if not decisions:
-            return
+            return False
         stops = [d for d in decisions if d.job.gpus and d.gpus != d.job.gpus]
         touched: dict[int, None] = {}
         before = {d.job.number: (self._shape(d.job.gpus), d.job.started_s) for d in decisions}
@@ -164,6 +168,7 @@ class _Simulation:
         for decision in decisions:
             self._put(decision, before[decision.job.number], touched)
         self._refresh(touched)
+        return True
 
     def _put(
         self, decision: Allocation, before: tuple[object, float | None], touched: dict[int, None]

@@ -98,7 +98,9 @@ class SetTruth:
 
     def fits(self, members: Sequence[JobState], gpu: int, snapshot: SchedulingSnapshot) -> bool:
         ids = sorted(self.cache.workload_id(current_workload(m)) for m in members)
-        row = self._row(snapshot.devices[gpu], snapshot.sharing[gpu], ids)  # first: it may grow the cache's arrays
+        row = self._row(
+            snapshot.devices[gpu], snapshot.sharing[gpu], ids
+        )  # first: it may grow the cache's arrays
         return bool(self.cache.fits[row])
 
     def restart_s(self, job: JobState, first: bool) -> float:

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiling.errors import InfeasibleError, InputError
+from profiling.workload import Workload
+from scheduling.policies import POLICIES, get_policy
+from scheduling.policies.api import Policy
+from scheduling.policies.blind import decide as blind
+from scheduling.simulator.engine import SimulationConfig, simulate
+from scheduling.simulator.job import Allocation, Job
+from scheduling.simulator.result import SimulationResult
+from scheduling.simulator.truth import SetTruth
+from scheduling.snapshot import ClusterSnapshot
+from scheduling.table import NoisyPredictor, Solo, TablePredictor
+from tests.scheduling.tables import JOBS, table
+
+TABLE = table(3)
+CLUSTER = ClusterSnapshot.from_mapping(
+    {
+        "nodes": [
+            {"name": "fast", "count": 2, "gpus": [{"device": "v100", "count": 4}]},
+            {"name": "slow", "gpus": [{"device": "k80", "count": 4}]},
+        ]
+    }
+)
+RECORD = SimulationConfig(record=True)
+
+jobs_strategy = st.lists(
+    st.tuples(st.integers(0, 5), st.floats(1, 3000), st.floats(0, 2000), st.sampled_from([1, 1, 1, 2, 4])),
+    min_size=1,
+    max_size=14,
+).map(lambda raw: [Job(f"j{k}", JOBS[m], n, t, gpus=g) for k, (m, n, t, g) in enumerate(raw)])
+
+
+def check(result: SimulationResult, jobs: list[Job], exclusive: bool) -> None:
+    """No job lost, every job ends, nobody is on two places at once, no GPU over its members, work is conserved."""
+    assert {j.id for j in result.jobs} == {j.id for j in jobs}
+    for job in result.jobs:
+        assert job.finished_s is not None
+        assert job.started_s is not None
+        assert job.job.submit_s <= job.started_s <= job.finished_s
+        assert job.left == 0.0
+        assert job.gpus == ()
+    held: dict[int, list[tuple[float, float, int]]] = {}
+    for one in result.intervals:
+        assert one.stop_s >= one.start_s
+        held.setdefault(one.gpu, []).append((one.start_s, one.stop_s, one.job))
+    for spans in held.values():
+        edges = sorted([(a, 1) for a, b, _ in spans if b > a] + [(b, -1) for a, b, _ in spans if b > a])
+        together = 0
+        for _, step in edges:
+            together += step
+            assert together <= (1 if exclusive else 2)
+    for job in result.jobs:
+        slowest = max(TABLE.solo[d, job.job.workload].step_time_s for d in ("v100", "k80"))
+        fastest = min(TABLE.solo[d, job.job.workload].step_time_s for d in ("v100", "k80"))
+        spans = [i for i in result.intervals if i.job == job.number]
+        running = sum(i.stop_s - i.start_s for i in spans) / job.job.gpus
+        assert running >= job.job.iterations * fastest * (1 - 1e-9)
+        if exclusive:  # alone it takes its solo time and the restarts, no more
+            assert running <= job.job.iterations * slowest + 30.0 * job.restarts + 1e-6
+
+
+EXCLUSIVE = ("fifo", "sjf", "srtf", "exclusive", "tiresias", "themis", "gavel")
+SHARED = ("blind", "horus", "lucid", "isacpp", "isacpp-interference", "isacpp-makespan", "gavel-packed")
+
+
+@pytest.mark.parametrize("name", EXCLUSIVE + SHARED)
+@settings(max_examples=6, deadline=None)
+@given(jobs=jobs_strategy)
+def test_invariants(name: str, jobs: list[Job]) -> None:
+    result = simulate(jobs, CLUSTER, get_policy(name), SetTruth(TABLE), TABLE, RECORD)
+    check(result, jobs, name in EXCLUSIVE)
+
+
+@pytest.mark.parametrize("name", ["optimus", "pollux", "sia"])
+@settings(max_examples=5, deadline=None)
+@given(jobs=jobs_strategy)
+def test_resizing_policies_end(name: str, jobs: list[Job]) -> None:
+    elastic = [Job(j.id, j.workload, j.iterations, j.submit_s, j.gpus, 1, 4, kind="adaptive") for j in jobs]
+    result = simulate(elastic, CLUSTER, get_policy(name), SetTruth(TABLE), TABLE, RECORD)
+    assert all(j.finished_s is not None and j.left == 0.0 for j in result.jobs)
+
+
+def test_every_policy_is_covered() -> None:
+    assert set(POLICIES) == {*EXCLUSIVE, *SHARED, "optimus", "pollux", "sia", "sia-packed"}
+
+
+A, B = Workload("a"), Workload("b")
+PAIR = TablePredictor({("v100", A): Solo(1.0), ("v100", B): Solo(2.0)}, {("v100", (A, B)): (0.5, 0.8)})
+ONE = ClusterSnapshot.from_mapping({"nodes": [{"name": "n", "gpus": [{"device": "v100"}]}]})
+
+
+def test_rates_change_with_neighbours_by_hand() -> None:
+    # A: 50 steps from 0 s; B: 100 steps from 10 s. Alone A does 10 steps, then 40 at 2 s (90 s); B meanwhile
+    # does 80 s / 2.5 s = 32 steps and the other 68 alone at 2 s: done at 226 s.
+    jobs = [Job("a", A, 50, 0.0), Job("b", B, 100, 10.0)]
+    result = simulate(jobs, ONE, get_policy("blind"), SetTruth(PAIR), PAIR)
+    assert [j.finished_s for j in result.jobs] == pytest.approx([90.0, 226.0])
+    assert result.to_json()["makespan_s"] == pytest.approx(226.0)
+    assert result.busy_s == pytest.approx(226.0)
+    assert result.to_json()["utilization_ratio"] == pytest.approx(1.0)
+
+
+def test_truth_is_apart_from_belief() -> None:
+    wrong = TablePredictor({("v100", A): Solo(1.0), ("v100", B): Solo(2.0)}, {("v100", (A, B)): (1.0, 1.0)})
+    jobs = [Job("a", A, 50, 0.0), Job("b", B, 100, 10.0)]
+    believed = simulate(jobs, ONE, get_policy("isacpp"), SetTruth(PAIR), wrong)
+    assert [j.finished_s for j in believed.jobs] == pytest.approx([90.0, 226.0])
+
+
+def test_deterministic() -> None:
+    jobs = [Job(f"j{k}", JOBS[k % 6], 100 + 37 * k, 5.0 * k) for k in range(40)]
+    truth = NoisyPredictor(TABLE, 0.3, seed=4)
+    runs = [simulate(jobs, CLUSTER, get_policy("isacpp"), SetTruth(truth), TABLE) for _ in range(2)]
+    assert [j.finished_s for j in runs[0].jobs] == [j.finished_s for j in runs[1].jobs]
+    other = simulate(jobs, CLUSTER, get_policy("isacpp"), SetTruth(NoisyPredictor(TABLE, 0.3, seed=5)), TABLE)
+    assert [j.finished_s for j in runs[0].jobs] != [j.finished_s for j in other.jobs]
+
+
+def test_preemption_costs_a_restart() -> None:
+    jobs = [Job("long", A, 1000, 0.0), Job("short", A, 10, 100.0)]
+    result = simulate(jobs, ONE, get_policy("srtf"), SetTruth(PAIR, restart_s=30.0), PAIR)
+    assert [j.finished_s for j in result.jobs] == pytest.approx([1000 + 10 + 30.0, 110.0])
+    assert result.to_json()["restarts"] == 1
+
+
+def test_memory_that_the_belief_got_wrong_costs_a_refused_start() -> None:
+    tight = TablePredictor(
+        {("v100", A): Solo(1.0, 10e9), ("v100", B): Solo(2.0, 10e9)}, PAIR.ratios, {"v100": 16e9}
+    )
+    jobs = [Job("a", A, 50, 0.0), Job("b", B, 100, 10.0)]
+    result = simulate(jobs, ONE, get_policy("blind"), SetTruth(tight), PAIR)
+    assert result.out_of_memory == 1
+    assert [j.finished_s for j in result.jobs] == pytest.approx([50.0, 250.0])
+
+
+def test_frozen_prefix_is_part_of_a_decision() -> None:
+    from dataclasses import replace
+
+    frozen = replace(A, frozen_prefix=3)
+    predictor = TablePredictor({("v100", A): Solo(1.0), ("v100", frozen): Solo(0.5)}, {})
+
+    def decide(snapshot, belief):  # type: ignore[no-untyped-def]
+        started = [Allocation(j, (0,)) for j in snapshot.waiting.values()]
+        later = [Allocation(j, j.gpus, 3) for j in snapshot.running.values() if snapshot.now_s >= 10]
+        return started + later
+
+    policy = Policy("freeze", decide, round_s=10.0)
+    result = simulate([Job("a", A, 100, 0.0)], ONE, policy, SetTruth(predictor), predictor)
+    assert result.jobs[0].finished_s == pytest.approx(10.0 + (100 - 10) * 0.5)
+    assert result.jobs[0].restarts == 0
+
+
+def test_three_members() -> None:
+    three = Policy("three", partial(blind, max_members=3))
+    jobs = [Job(f"j{k}", JOBS[k], 100.0) for k in range(3)]
+    result = simulate(jobs, ONE, three, SetTruth(table(3)), table(3), RECORD)
+    assert all(j.started_s == 0.0 for j in result.jobs)
+
+
+def test_impossible_jobs_are_named() -> None:
+    with pytest.raises(InfeasibleError, match="waiting"):
+        simulate([Job("big", A, 1, gpus=2)], ONE, get_policy("fifo"), SetTruth(PAIR), PAIR)
+    with pytest.raises(InputError, match="unique"):
+        simulate([Job("x", A, 1), Job("x", A, 1)], ONE, get_policy("fifo"), SetTruth(PAIR), PAIR)
+    with pytest.raises(InputError, match="no GPU"):
+        simulate([Job("x", A, 1)], ClusterSnapshot(()), get_policy("fifo"), SetTruth(PAIR), PAIR)
