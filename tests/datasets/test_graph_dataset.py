@@ -66,7 +66,7 @@ def test_a_stopped_build_is_built_again_and_a_damaged_one_is_refused(tmp_path: P
     folder = ColocationDataset(tmp_path, TABLE, graph_of).folder
     (folder / "index.json").unlink()
     assert len(ColocationDataset(tmp_path, TABLE, graph_of)) == TABLE["set_id"].nunique()
-    (folder / "graphs.pt").write_bytes(b"half")
+    (folder / "graphs.safetensors").write_bytes(b"half")
     with pytest.raises(InputError, match="damaged"):
         ColocationDataset(tmp_path, TABLE, graph_of)
     with pytest.raises(InputError, match="no co-location sets"):
