@@ -154,7 +154,7 @@ def _heat_maps(frames: Frames) -> list[str]:
     pairs = pair_slowdowns(frames["colocation"])
     if not len(pairs):
         return []
-    parts = ["<h2>Together: slowdown of pairs</h2>"]
+    parts = ["<h2>Together: slowdown of pairs</h2><p>Step time together / step time alone.</p>"]
     for i, ((device, sharing), some) in enumerate(pairs.groupby(["device", "sharing"])):
         parts.append(f"<h3>{escape(str(device))}, {escape(str(sharing))}</h3>")
         parts.append(f'<div class="scroll">{figures.heat_map(some, f"heat{i}")}</div>')
@@ -174,6 +174,10 @@ def _freezing(frames: Frames) -> str:
     if "freezing" not in frames or not len(frames["freezing"]):
         return ""
     frame = frames["freezing"]
+    based = set(frame.loc[frame["frozen_prefix"] == 0, "architecture"])
+    missing = sorted(set(frame["architecture"]) - based)
+    if not based:
+        return f"<h2>Frozen prefix</h2><p class=note>No run with nothing frozen to compare with: {escape(', '.join(missing))}.</p>"
     text = "<h2>Frozen prefix</h2>" + figures.freezing(
         frame, "step_time_s", "step time / step time with nothing frozen", "freezing-time"
     )

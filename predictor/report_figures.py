@@ -41,9 +41,8 @@ def heat_map(pairs: pd.DataFrame, name: str) -> str:
     jobs = sorted({*pairs["job"], *pairs["neighbour"]})
     at = {job: i for i, job in enumerate(jobs)}
     grid = np.full((len(jobs), len(jobs)), np.nan)
-    middle = pairs.groupby(["job", "neighbour"], as_index=False)["slowdown"].median()
-    for row in middle.to_dict("records"):
-        grid[at[row["job"]], at[row["neighbour"]]] = row["slowdown"]
+    for (job, neighbour), some in pairs.groupby(["job", "neighbour"]):
+        grid[at[str(job)], at[str(neighbour)]] = some["slowdown"].median()
 
     def paint(figure: Any, axes: Any) -> None:
         image = axes.imshow(grid, cmap="YlOrRd", vmin=1.0, vmax=max(2.0, float(np.nanmax(grid))))
@@ -57,7 +56,7 @@ def heat_map(pairs: pd.DataFrame, name: str) -> str:
             axes.text(
                 column, row, f"{grid[row, column]:.2f}", ha="center", va="center", fontsize=6.5, color=colour
             )
-        figure.colorbar(image, ax=axes, label="slowdown (step time together / alone)", shrink=0.7)
+        figure.colorbar(image, ax=axes, label="slowdown")
 
     side = 3.6 + 0.36 * len(jobs)
     return draw(name, side + 1.0, side, paint)
@@ -71,7 +70,7 @@ def spread(measurements: pd.DataFrame, name: str) -> str:
             values = np.sort(measurements[column].dropna().to_numpy(dtype=float)) * 100
             if len(values):
                 axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", label=label)
-        axes.set_xscale("symlog", linthresh=1.0)
+        axes.set_xlim(left=0)
         axes.set_xlabel("spread over the repeats, %")
         axes.set_ylabel("share of figures")
         axes.set_ylim(0, 1.02)
@@ -83,7 +82,8 @@ def spread(measurements: pd.DataFrame, name: str) -> str:
 
 
 def freezing(frame: pd.DataFrame, column: str, label: str, name: str) -> str:
-    """`column` over the frozen share of layers, relative to nothing frozen; dashed with cached activations."""
+    """`column` over the frozen share of layers, relative to nothing frozen; dashed with cached activations. Models
+    without a run with nothing frozen are left out."""
 
     def paint(_figure: Any, axes: Any) -> None:
         for i, (model, rows) in enumerate(frame.groupby("architecture")):

@@ -62,7 +62,7 @@ class CampaignPlan:
             "device": self.device,
             "settings": self.settings.to_mapping(),
             "runs": [
-                {**r.request.to_mapping(), "expected_s": round(r.expected_s, 1), "reason": r.reason}
+                {**r.request.to_mapping(), "expected_s": round(r.expected_s, 3), "reason": r.reason}
                 for r in self.runs
             ],
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from profiling.errors import InputError
@@ -40,11 +41,18 @@ def build_job(workload: Workload, device: str) -> Any:
 
 def prepare(command: dict[str, Any], device: str) -> tuple[Any, dict[str, Any]]:
     """Build what one member trains, and say what the record needs to know of it."""
-    from profiling.training import atomic_layers
+    from profiling.training import atomic_layers, freeze_prefix
 
     workload = Workload.parse(command["workload"])
-    job = build_job(workload, device)
+    distributed = command.get("distributed")
+    # wrapped before freezing: all parameters are registered for the all-reduce, and the prefix is frozen afterwards
+    late = distributed == "wrapped-before"
+    job = build_job(replace(workload, frozen_prefix=0) if late else workload, device)
     layers = atomic_layers(job.model)
+    if distributed:
+        distribute(job, device, late)
+    if late:
+        freeze_prefix(job.model.module, workload.frozen_prefix)
     if command.get("cached_activations"):
         from profiling.measure.cached_prefix import cache_prefix
 
@@ -59,6 +67,15 @@ def prepare(command: dict[str, Any], device: str) -> tuple[Any, dict[str, Any]]:
         "parameter_count": sum(p.numel() for p in job.model.parameters()),
         "host_input_bytes": batch_bytes(job.batch) if command.get("host_input") == "loader" else 0,
     }
+
+
+def distribute(job: Any, device: str, find_unused: bool) -> None:
+    """Wrap the job's model for data-parallel training; rank and addresses are in the environment."""
+    import torch.distributed
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.distributed.init_process_group("nccl" if device == "cuda" else "gloo")
+    job.model = DistributedDataParallel(job.model, find_unused_parameters=find_unused)
 
 
 def batch_bytes(batch: Any) -> int:

@@ -92,6 +92,18 @@ class Member:
         boundaries = clock.finish()
         return {"boundaries": boundaries, "cpu_s": time.process_time() - cpu_start, **self._usage()}
 
+    def do_steps(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Take a fixed number of steps, as ranks of one job have to; `without_sync` leaves the all-reduce out."""
+        from contextlib import nullcontext
+
+        clock = clock_for(self.device)
+        clock.start()
+        for _ in range(command["count"]):
+            with self.job.model.no_sync() if command["without_sync"] else nullcontext():
+                self.job.step()
+            clock.mark()
+        return {"boundaries": clock.finish(), **self._usage()}
+
     def do_operators(self, command: dict[str, Any]) -> dict[str, Any]:
         """Time per module and operator kind by torch.profiler."""
         from profiling.measure.operator_times import profile_operators
@@ -145,14 +157,18 @@ def main() -> None:
     commands: queue.Queue[dict[str, Any]] = queue.Queue()
 
     def read() -> None:
-        for line in sys.stdin:
-            command = json.loads(line)
-            if command["do"] == "stop":
-                member.stop.set()
-            else:
-                # cleared here and not where the command is carried out: a stop may follow on its heels
-                member.stop.clear()
-                commands.put(command)
+        # os.read and not sys.stdin, whose lock a forked loader process would inherit held, and wait for for ever
+        rest = b""
+        while chunk := os.read(0, 1 << 16):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                command = json.loads(line)
+                if command["do"] == "stop":
+                    member.stop.set()
+                else:
+                    # cleared here and not where the command is carried out: a stop may follow on its heels
+                    member.stop.clear()
+                    commands.put(command)
         # End of file: the measuring process is done or gone. Do not train on alone.
         os._exit(0)
 

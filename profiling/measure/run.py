@@ -17,7 +17,6 @@ from profiling.measure.settings import MeasureSettings
 from profiling.measure.sharing import sharing_in_force
 from profiling.measure.statistics import Window, common_window, summarize, within
 
-RECORD_VERSION = 1
 Progress = Callable[[str], None]
 
 
@@ -45,7 +44,7 @@ def measure(
         return measure_ddp(request, settings, catalogue_name)
     began = time.monotonic()
     record: dict[str, Any] = {
-        "version": RECORD_VERSION,
+        "version": 1,
         "id": request.run_id,
         "request": request.to_mapping(),
         "device": catalogue_name,

@@ -55,6 +55,7 @@ class Session:
         core: CPU core to pin members to; None leaves them where the system puts them.
         environments: variables for each member (MPS pipes, a MIG slice).
         cached_activations: run the frozen prefix from a cache.
+        distributed: members are ranks of one job, wrapped after freezing (`rewrapped`) or `wrapped-before`.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Session:
         core: int | None = None,
         environments: Sequence[dict[str, str]] | None = None,
         cached_activations: bool = False,
+        distributed: str = "",
     ) -> None:
         self.settings = settings
         self._selector = selectors.DefaultSelector()
@@ -77,6 +79,7 @@ class Session:
             "device": device,
             "core": core,
             "cached_activations": cached_activations,
+            "distributed": distributed,
             "host_input": settings.host_input,
             "loader_processes": settings.loader_processes,
         }
@@ -126,6 +129,10 @@ class Session:
     def ask(self, index: int, **command: Any) -> dict[str, Any] | None:
         """Send one member one command; its reply, or None when it died."""
         return self._ask({index: command}).get(index)
+
+    def ask_all(self, **command: Any) -> dict[int, dict[str, Any]]:
+        """Send every member the same command at once; the replies of those that lived."""
+        return self._ask(dict.fromkeys(range(len(self.members)), command))
 
     def phase(self, active: Sequence[int], window_s: float) -> dict[int, dict[str, Any]]:
         """Train `active` members from one moment on until each has its window and its steps.

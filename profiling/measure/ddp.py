@@ -1,0 +1,106 @@
+"""One job on several GPUs by DistributedDataParallel: step time, and how much of it is exposed synchronisation."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import socket
+import time
+from typing import Any
+
+from profiling.measure.request import RunRequest
+from profiling.measure.session import Session
+from profiling.measure.settings import MeasureSettings
+from profiling.measure.statistics import common_window, summarize, within
+
+
+def measure_ddp(request: RunRequest, settings: MeasureSettings, device_name: str) -> dict[str, Any]:
+    """Measure `request.processes` ranks that train together, once with and once without gradient all-reduce.
+
+    Every rank takes the same number of steps, because a rank that stops alone would leave the others waiting in a
+    collective. On CUDA each rank has a GPU of its own (NCCL); on the CPU ranks share a machine (Gloo), for tests.
+
+    Returns:
+        A record like that of any run, with `sync_time_s` in its member: step time - step time without all-reduce.
+    """
+    began, count = time.monotonic(), request.processes
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "WORLD_SIZE": str(count),
+    }
+    environments = [
+        {**common, "RANK": str(i), **({"CUDA_VISIBLE_DEVICES": str(i)} if request.device == "cuda" else {})}
+        for i in range(count)
+    ]
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    job = request.workloads[0]
+    synced: list[float] = []
+    unsynced: list[float] = []
+    with Session(
+        [job] * count,
+        request.device,
+        settings,
+        environments=environments,
+        distributed="rewrapped" if request.rewrapped else "wrapped-before",
+    ) as session:
+        steps = settings.warmup_block_steps
+        first = _window(session, steps, False)
+        if first is not None:
+            steps = max(settings.min_steps, math.ceil(settings.window_s / first))
+            for _ in range(settings.repeats):
+                for without, times in ((False, synced), (True, unsynced)):
+                    step_time_s = _window(session, steps, without)
+                    if step_time_s is not None:
+                        times.append(step_time_s)
+        bad = next((m for m in session.members if not m.alive), session.members[0])
+        member: dict[str, Any] = {
+            "workload": str(job.without_solo()),
+            "architecture": job.model,
+            "batch_size": job.batch_size or bad.facts.get("samples_per_step"),
+            "precision": job.precision,
+            "frozen_prefix": job.frozen_prefix,
+            "outcome": bad.outcome,
+            "message": bad.message,
+            **bad.facts,
+        }
+    if synced and unsynced:
+        step, local = (summarize(v, settings.stable_ratio) for v in (synced, unsynced))
+        member |= {
+            "solo_step_time_s": step.median,
+            "solo_step_time_mad_s": step.mad,
+            "solo_spread_ratio": step.spread_ratio,
+            "solo_verdict": step.verdict,
+            "sync_time_s": max(0.0, step.median - local.median),
+        }
+    return {
+        "version": 1,
+        "id": request.run_id,
+        "request": request.to_mapping(),
+        "device": device_name,
+        "started_at": started,
+        "host_input": "resident",
+        "members": [member],
+        "repeats": [{"synchronised_s": a, "local_s": b} for a, b in zip(synced, unsynced, strict=False)],
+        "set": {},
+        "sharing": "time-slice",
+        "notes": [],
+        "wall_s": round(time.monotonic() - began, 3),
+    }
+
+
+def _window(session: Session, steps: int, without_sync: bool) -> float | None:
+    """Step time of `steps` steps of all ranks; None when one of them died."""
+    answers = session.ask_all(do="steps", count=steps, without_sync=without_sync)
+    if len(answers) < len(session.members):
+        return None
+    boundaries = [a["boundaries"] for a in answers.values()]
+    window = within(boundaries[0], *common_window(boundaries))
+    return None if window is None else window.step_time_s
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from profiling.__main__ import app
+from profiling.campaign.export import export_campaign
+from profiling.campaign.plan import CampaignPlan, PlannedRun
+from profiling.campaign.runner import parse_duration, run_campaign, status
+from profiling.errors import InputError
+from profiling.measure.request import RunRequest
+from profiling.measure.settings import MeasureSettings
+from profiling.workload import Workload
+from tests.profiling.campaign.support import record_of, small_plan
+
+
+def stand_in(request: RunRequest, _settings: MeasureSettings) -> dict[str, Any]:
+    return record_of(request)
+
+
+def test_runs_what_is_left_and_no_more(tmp_path: Path) -> None:
+    plan = small_plan(6)
+    asked: list[str] = []
+
+    def measure(request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
+        asked.append(request.run_id)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return stand_in(request, settings)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_campaign(plan, tmp_path, measure=measure)
+    assert status(plan, [tmp_path]).done == 2
+    final = run_campaign(plan, tmp_path, measure=measure)
+    assert (final.done, final.total, final.failed) == (6, 6, 0)
+    assert len(asked) == 7
+    run_campaign(plan, tmp_path, measure=measure)
+    assert len(asked) == 7
+
+
+def test_limit_begins_no_run_that_would_end_later(tmp_path: Path) -> None:
+    plan = small_plan(4, expected_s=100.0)
+    assert run_campaign(plan, tmp_path, limit_s=50.0, measure=stand_in).done == 0
+    # the pace of finished runs replaces the estimate: they took a millisecond and not 100 s
+    run_campaign(plan, tmp_path / "one", limit_s=150.0, measure=stand_in)
+    assert status(plan, [tmp_path / "one"]).done == 4
+
+
+def test_earlier_folders_count_and_failed_runs_can_be_tried_again(tmp_path: Path) -> None:
+    plan = small_plan(4)
+
+    def failing(request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
+        record = stand_in(request, settings)
+        record["members"][0]["outcome"] = "out-of-memory"
+        return record
+
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert run_campaign(plan, one, measure=failing).failed == 4
+    assert run_campaign(plan, two, done_folders=[one], measure=stand_in).failed == 4
+    final = run_campaign(plan, two, done_folders=[one], retry_failed=True, measure=stand_in)
+    assert (final.done, final.failed) == (4, 0)
+
+
+def test_plan_survives_its_file(tmp_path: Path) -> None:
+    plan = small_plan(3)
+    assert CampaignPlan.load(plan.save(tmp_path / "plan.json")) == plan
+
+
+def test_plan_that_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text('{"format": "cotenant-plan", "version": 1, "name": "x"}')
+    with pytest.raises(InputError, match="damaged"):
+        CampaignPlan.load(path)
+    path.write_text("[]")
+    with pytest.raises(InputError, match="not a campaign plan"):
+        CampaignPlan.load(path)
+    run = small_plan(1).runs[0]
+    with pytest.raises(InputError, match="twice"):
+        CampaignPlan("x", "cpu", (run, run))
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("9m", 540), ("1.5h", 5400)])
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "9 minutes", "-3m", "0", "m"])
+def test_bad_durations(text: str) -> None:
+    with pytest.raises(InputError, match="duration"):
+        parse_duration(text)
+
+
+def test_the_whole_way_by_the_command(tmp_path: Path) -> None:
+    """A real campaign of two runs: dry run, run, status, export, all by `python -m profiling`."""
+    from datasets.tables import read_table
+
+    jobs = [Workload("tests.profiling.measure.jobs:mlp", batch_size=b) for b in (32, 64)]
+    settings = MeasureSettings(
+        repeats=2, window_s=0.1, alone_window_s=0.05, min_steps=2, max_warmup_s=0.5, retries=0
+    )
+    runs = (
+        PlannedRun(RunRequest("solo", (jobs[0],)), 2.0, "alone"),
+        PlannedRun(RunRequest("colocation", tuple(jobs)), 2.0, "pair"),
+    )
+    plan, folder, out = tmp_path / "plan.json", tmp_path / "slices", tmp_path / "out"
+    CampaignPlan("try", "cpu", runs, settings).save(plan)
+    runner = CliRunner()
+    dry = runner.invoke(app, ["campaign", "run", str(plan), "-o", str(folder), "--dry-run"])
+    assert dry.exit_code == 0
+    assert not folder.exists()
+    short = runner.invoke(app, ["campaign", "run", str(plan), "-o", str(folder), "--limit", "1s"])
+    assert short.exit_code == 1
+    assert "0 of 2 runs done" in short.stdout
+    done = runner.invoke(app, ["campaign", "run", str(plan), "-o", str(folder), "--limit", "9m"])
+    assert done.exit_code == 0, done.output
+    shown = runner.invoke(app, ["campaign", "status", str(plan), "-o", str(folder), "--json"])
+    assert '"left": 0' in shown.stdout
+    assert export_campaign([folder], out, "try")["colocation"] == 2
+    assert len(read_table(out, "colocation")) == 2
+    assert len(read_table(out, "solo")) == 2
+    card = (out / "README.md").read_text()
+    assert "## Spread" in card
+    assert "throughput ratio" in card
+
+
+def test_export_of_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no finished run"):
+        export_campaign([tmp_path], tmp_path / "out", "x")

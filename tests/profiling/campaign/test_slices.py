@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiling.campaign.slices import MAX_SLICES, SliceWriter, next_slice_number, read_results, slice_files
+from profiling.errors import ConflictError, LimitError
+
+
+def record(name: str, size: int = 10) -> dict[str, object]:
+    return {"id": name, "text": "x" * size}
+
+
+def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
+    with SliceWriter(tmp_path) as writer:
+        writer.append_environment({"fingerprint": "abc", "cores": 2})
+        writer.append_run(record("a"))
+        writer.append_run(record("b"))
+        writer.append_run(record("a", 3))
+    found = read_results([tmp_path])
+    assert set(found.records) == {"a", "b"}
+    assert found.records["a"]["text"] == "xxx"
+    assert found.environments["abc"]["cores"] == 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(cut=st.integers(0, 400))
+def test_a_cut_at_any_byte_loses_the_cut_line_alone(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
+    folder = tmp_path_factory.mktemp("slices")
+    with SliceWriter(folder) as writer:
+        writer.append_run(record("first", 50))
+        whole = slice_files(folder)[0].stat().st_size
+        writer.append_run(record("second", 300))
+    path = slice_files(folder)[0]
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[: whole + cut])
+    assert "first" in read_results([folder]).records
+    with SliceWriter(folder) as writer:
+        writer.append_run(record("third"))
+    found = read_results([folder]).records
+    assert {"first", "third"} <= set(found)
+    assert ("second" in found) == (whole + cut >= size - 1)
+
+
+def test_a_changed_byte_is_seen(tmp_path: Path) -> None:
+    with SliceWriter(tmp_path) as writer:
+        writer.append_run(record("a", 40))
+    path = slice_files(tmp_path)[0]
+    path.write_bytes(path.read_bytes().replace(b"xxxx", b"yxxx", 1))
+    found = read_results([tmp_path])
+    assert (found.records, found.torn_lines) == ({}, 1)
+
+
+def test_slices_roll_over_and_end(tmp_path: Path) -> None:
+    with SliceWriter(tmp_path, slice_bytes=1000) as writer:
+        for i in range(2 * MAX_SLICES):
+            writer.append_run(record(str(i), 300))
+        with pytest.raises(LimitError, match="full"):
+            writer.append_run(record("more", 300))
+    assert len(slice_files(tmp_path)) == MAX_SLICES
+    assert all(p.stat().st_size <= 1000 for p in slice_files(tmp_path))
+    assert len(read_results([tmp_path]).records) == 2 * MAX_SLICES
+
+
+def test_two_writers_are_kept_apart(tmp_path: Path) -> None:
+    with SliceWriter(tmp_path), pytest.raises(ConflictError, match="already running"), SliceWriter(tmp_path):
+        pass
+    with SliceWriter(tmp_path):
+        pass
+
+
+def test_slices_of_several_folders_have_different_names(tmp_path: Path) -> None:
+    with SliceWriter(tmp_path / "one") as writer:
+        writer.append_run(record("a"))
+    first = next_slice_number([tmp_path / "one"])
+    with SliceWriter(tmp_path / "two", first=first) as writer:
+        writer.append_run(record("b"))
+    assert [p.name for p in slice_files(tmp_path / "two")] == ["slice-001.jsonl"]
+    assert set(read_results([tmp_path / "one", tmp_path / "two"]).records) == {"a", "b"}

@@ -1,0 +1,141 @@
+"""Real processes that train real (small) models; figures are checked for sense, not for speed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from profiling.errors import InputError, UnavailableError
+from profiling.measure.request import RunRequest
+from profiling.measure.run import measure
+from profiling.measure.settings import MeasureSettings
+from profiling.measure.tables import tables
+from profiling.workload import Workload
+
+QUICK = MeasureSettings(
+    repeats=2, window_s=0.1, alone_window_s=0.05, min_steps=3, max_warmup_s=1.0, retries=0
+)
+
+
+def job(name: str, **options: int) -> Workload:
+    return Workload(f"tests.profiling.measure.jobs:{name}", **options)  # type: ignore[arg-type]
+
+
+def test_pair_alone_and_together(tmp_path: Path) -> None:
+    from datasets.tables import validate_table
+
+    record = measure(RunRequest("colocation", (job("mlp", batch_size=256), job("mlp", batch_size=64))), QUICK)
+    json.dumps(record, allow_nan=False)
+    assert [m["outcome"] for m in record["members"]] == ["ok", "ok"]
+    assert len(record["repeats"]) == 2
+    for m in record["members"]:
+        assert m["solo_step_time_s"] > 0
+        assert m["step_time_s"] > 0
+        assert m["memory_bytes"] > 1e7
+        assert 0 < m["utilization_ratio"] <= 1
+        assert m["total_layers"] == 4
+        assert m["throughput_ratio"] == pytest.approx(1 / m["slowdown"], rel=0.5)
+    # both on one core: together they cannot be twice as fast as the core
+    assert sum(m["throughput_ratio"] for m in record["members"]) < 1.6
+    frames = tables([record], "test")
+    for name in ("workloads", "solo", "colocation"):
+        assert len(validate_table(name, frames[name])) == 2
+
+
+def test_member_that_runs_out_of_memory_is_a_labelled_row() -> None:
+    record = measure(RunRequest("colocation", (job("mlp"), job("out_of_memory"))), QUICK)
+    first, second = record["members"]
+    assert first["outcome"] == "ok"
+    assert second["outcome"] == "out-of-memory"
+    assert "out of memory" in second["message"]
+    frames = tables([record], "test")
+    assert "colocation" not in frames
+    assert list(frames["measurements"]["outcome"]) == ["ok", "out-of-memory"]
+
+
+@pytest.mark.parametrize(("name", "outcome"), [("broken", "failed"), ("killed", "out-of-memory")])
+def test_member_that_dies_while_building(name: str, outcome: str) -> None:
+    record = measure(RunRequest("solo", (job(name),)), QUICK)
+    assert record["members"][0]["outcome"] == outcome
+    assert record["members"][0]["message"]
+
+
+def test_frozen_prefix_with_and_without_cache() -> None:
+    frozen = job("mlp", batch_size=512, frozen_prefix=3)
+    plain = measure(RunRequest("freezing", (frozen,)), QUICK)
+    cached = measure(RunRequest("freezing", (frozen,), cached_activations=True), QUICK)
+    frames = tables([plain, cached], "test")
+    assert list(frames["freezing"]["frozen_prefix"]) == [3, 3]
+    assert list(frames["freezing"]["note"].fillna("")) == ["", "cached-activations"]
+    assert frames["freezing"]["total_layers"].eq(4).all()
+
+
+def test_operator_times_add_up_to_the_step() -> None:
+    record = measure(RunRequest("operators", (job("mlp", batch_size=256),)), QUICK)
+    rows = record["operators"]["rows"]
+    assert {r["module"] for r in rows if r["kind"] == "linear"} == {"0", "2", "4", "6"}
+    assert all(r["forward_s"] > 0 and r["backward_s"] > 0 for r in rows if r["kind"] == "linear")
+    total = sum(r["forward_s"] + r["backward_s"] for r in rows) + record["operators"]["optimizer_s"]
+    assert 0 < total < 3 * record["operators"]["step_time_s"]
+
+
+def test_loader_feeds_every_step() -> None:
+    settings = MeasureSettings(
+        repeats=1, window_s=0.1, min_steps=2, max_warmup_s=0.5, host_input="loader", loader_processes=1
+    )
+    record = measure(RunRequest("solo", (job("mlp"),)), settings)
+    assert record["members"][0]["outcome"] == "ok"
+    assert record["host_input"] == "loader"
+    assert record["members"][0]["host_input_bytes"] == 64 * 128 * 4
+
+
+@pytest.mark.parametrize("rewrapped", [True, False])
+def test_two_ranks_with_a_frozen_prefix(rewrapped: bool) -> None:
+    request = RunRequest("ddp", (job("mlp", frozen_prefix=2),), processes=2, rewrapped=rewrapped)
+    record = measure(request, QUICK)
+    member = record["members"][0]
+    assert member["outcome"] == "ok", member["message"]
+    assert member["solo_step_time_s"] > 0
+    assert member["sync_time_s"] >= 0
+    frame = tables([record], "test")["freezing"]
+    assert list(frame["gpus"]) == [2]
+    assert list(frame["note"].fillna("")) == ["" if rewrapped else "wrapped-before-freezing"]
+
+
+def test_sharing_mode_that_a_cpu_does_not_have_is_noted() -> None:
+    record = measure(RunRequest("colocation", (job("mlp"), job("mlp")), sharing="mps"), QUICK)
+    assert record["sharing"] == "time-slice"
+    assert any("mps" in note for note in record["notes"])
+
+
+def test_cuda_without_a_gpu_says_so() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(UnavailableError, match=r"NVML|NVIDIA|GPU"):
+        measure(RunRequest("solo", (job("mlp"),), device="cuda"), QUICK)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("solo", 2), ("colocation", 1), ("freezing", 0), ("nothing", 1)])
+def test_requests_that_make_no_sense(kind: str, count: int) -> None:
+    with pytest.raises(InputError):
+        RunRequest(kind, tuple(job("mlp", batch_size=i + 1) for i in range(count)))
+
+
+def test_settings_out_of_range() -> None:
+    with pytest.raises(InputError, match="repeats"):
+        MeasureSettings(repeats=0)
+    with pytest.raises(InputError, match="host_input"):
+        MeasureSettings(host_input="tape")
+    with pytest.raises(InputError, match="not known"):
+        MeasureSettings.from_mapping({"windows": 3})
+
+
+def test_request_survives_its_mapping() -> None:
+    request = RunRequest("freezing", (job("mlp", frozen_prefix=2),), cached_activations=True)
+    again = RunRequest.from_mapping(json.loads(json.dumps(request.to_mapping())))
+    assert again == request
+    assert again.run_id == request.run_id
