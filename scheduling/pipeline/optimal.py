@@ -139,14 +139,19 @@ class Search:
         return -(-((r - own) * self.cluster.inside(level - 1) + after) // own)
 
     def _entered(
-        self, level: int, after: int, tables: list[NDArray[np.float64]], r: int
+        self,
+        level: int,
+        after: int,
+        tables: list[NDArray[np.float64]],
+        r: int,
+        rows: slice = slice(None),
     ) -> NDArray[np.float64]:
         """`tables[r]` for a range whose input comes from outside the group, over the outer level's links."""
         if self.options.activation_compression_ratio is None or self.memory_only:
-            return tables[r]
-        best = np.full_like(self.compute, np.inf)
+            return tables[r][rows]
+        best = np.full_like(self.compute[rows], np.inf)
         for own in self._own(r):
-            cost = self.stage(level, after, r, own, first=True)
+            cost = self.stage(level, after, r, own, first=True)[rows]
             np.minimum(best, cost if own == r else chain_bottleneck(cost, tables[r - own]), out=best)
         return best
 
@@ -157,7 +162,8 @@ class Search:
         tables = self.tables(level, after)
         column = 0 if level == self.levels else end
         entering = entering and level < self.levels
-        value = (self._entered(level, after, tables, r) if entering else tables[r])[start, column]
+        row = slice(start, start + 1)
+        value = (self._entered(level, after, tables, r, row) if entering else tables[r][row])[0, column]
         for own in reversed(self._own(r)):
             cost = self.stage(level, after, r, own, first=entering)[start]
             if own == r:
@@ -186,7 +192,8 @@ class Search:
         value = self.group(level - 1, behind)[start, end]
         tables = self.tables(level - 1, behind)
         counts = range(1, len(tables)) if self.idle else [len(tables) - 1]
-        used = next(x for x in counts if self._entered(level - 1, behind, tables, x)[start, end] == value)
+        row = slice(start, start + 1)
+        used = next(x for x in counts if self._entered(level - 1, behind, tables, x, row)[0, end] == value)
         return self._open(level - 1, behind, start, end, used, replicas, True)
 
     def _own(self, r: int) -> range:

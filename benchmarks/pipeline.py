@@ -1,0 +1,113 @@
+"""Pipeline planning: partitions of PipeDream's profiles, and how long the search takes.
+
+    python -m benchmarks.pipeline [--profiles DIR]
+
+DIR is a folder of `NAME.graph.txt`, from a clone of msr-fiddle/pipedream; without it only the synthetic graph is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.record import record
+from profiling.capture.pipedream_profile import PipeDreamProfile, ProfileNode, read_profile
+from profiling.errors import InfeasibleError
+from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
+from scheduling.pipeline.partition import partition
+from scheduling.pipeline.states import antichain_states
+
+CLUSTERS = {
+    "4": PipelineCluster((4,), (1e9,)),
+    "8": PipelineCluster((8,), (1e9,)),
+    "16": PipelineCluster((16,), (1e9,)),
+    "4 x 4": PipelineCluster((4, 4), (12e9, 1.25e9)),
+}
+OPTIONS = PartitionOptions(activation_compression_ratio=1.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--profiles", type=Path, help="folder of PipeDream's graph.txt files")
+    arguments = parser.parse_args()
+    figures: dict[str, Any] = {"models": {}, "dag_of_1500_states": _dag()}
+    for path in sorted(arguments.profiles.glob("*.txt")) if arguments.profiles else ():
+        profile = read_profile(path)
+        figures["models"][profile.name] = _model(profile)
+    record("pipeline", figures)
+
+
+def _model(profile: PipeDreamProfile) -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    for compat in (True, False):
+        start = time.perf_counter()
+        space = antichain_states(profile, as_published=compat)
+        states_s = time.perf_counter() - start
+        mode = "compat" if compat else "default"
+        rows[mode] = {"states": space.count, "search": space.search, "states_s": round(states_s, 3)}
+        for name, cluster in CLUSTERS.items():
+            start = time.perf_counter()
+            try:
+                plan = partition(space, cluster, OPTIONS, compat=compat)
+            except InfeasibleError as error:
+                rows[mode][name] = {"infeasible": error.message}
+                continue
+            rows[mode][name] = {
+                "bottleneck_s": plan.bottleneck_s,
+                "data_parallel_s": plan.data_parallel_s,
+                "speedup": plan.speedup,
+                "replicas": "-".join(str(stage.replicas) for stage in plan.stages),
+                "solve_s": round(time.perf_counter() - start, 3),
+            }
+            row = rows[mode][name]
+            print(
+                f"{profile.name:16} {mode:8} {name:6} {row['bottleneck_s']:.6f} {row['speedup']:7.3f}"
+                f"  {row['replicas']}  ({row['solve_s']} s)",
+                flush=True,
+            )
+    return rows
+
+
+def _dag() -> dict[str, Any]:
+    """Residual blocks with a side branch: about 1,500 states."""
+    nodes: list[ProfileNode] = []
+    edges: list[tuple[str, str]] = []
+
+    def add(*before: str) -> str:
+        name = f"n{len(nodes)}"
+        nodes.append(
+            ProfileNode(
+                name,
+                "Conv",
+                1e-3 * (1 + len(nodes) % 7),
+                2e-3 * (1 + len(nodes) % 5),
+                1e6,
+                1e5 * (len(nodes) % 11),
+            )
+        )
+        edges.extend((b, name) for b in before)
+        return name
+
+    last = add()
+    while len(nodes) < 895:
+        left, right = add(last), last
+        for _ in range(3):
+            left = add(left)
+        right = add(right)
+        last = add(left, right)
+    start = time.perf_counter()
+    space = antichain_states(PipeDreamProfile("residual", tuple(nodes), tuple(edges)))
+    result: dict[str, Any] = {"states": space.count, "states_s": round(time.perf_counter() - start, 2)}
+    for name in ("16", "4 x 4"):
+        for compat in (True, False):
+            start = time.perf_counter()
+            partition(space, CLUSTERS[name], OPTIONS, compat=compat)
+            result[f"{name} {'compat' if compat else 'default'}, s"] = round(time.perf_counter() - start, 2)
+    print(result, flush=True)
+    return result
+
+
+if __name__ == "__main__":
+    main()
