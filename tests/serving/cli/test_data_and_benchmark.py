@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.cli.main import main
+from tests.shared import shared_data
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    assert ended.value.code in ((0, None) if code == 0 else (code,))
+    return capsys.readouterr().out
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    return json.loads(call(capsys, *arguments, "--json", code=code))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    from datasets.importers import import_source
+
+    for name in ("gavel", "lucid"):
+        import_source(name, shared_data(name), tmp_path / "data")
+    return str(tmp_path / "data")
+
+
+def test_import_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = answer(capsys, "data", "import", "gavel", str(shared_data("gavel")), "-o", str(tmp_path))
+    assert set(summary) == {"source", "licence", "read", "kept", "flagged", "dropped", "notes"}
+    assert summary["kept"]["colocation"] > 1000
+    assert "mirror copy of a pair" in summary["dropped"]
+
+
+def test_import_of_a_truncated_file_is_one_line_and_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shared_data("gavel", "simulation_throughputs.json").read_text()
+    (tmp_path / "simulation_throughputs.json").write_text(text[: len(text) // 2])
+    with pytest.raises(SystemExit) as ended:
+        main(["data", "import", "gavel", str(tmp_path), "-o", str(tmp_path / "out")])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("cotenant:")
+    assert "line" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    names = {source["name"]: source for source in answer(capsys, "data", "sources")}
+    assert set(names) == {"gavel", "lucid", "sia", "freezing", "pipedream", "isacpp"}
+    assert [name for name, source in names.items() if source["may_ship"]] == ["gavel", "pipedream"]
+    assert "non-commercial" in call(capsys, "data", "sources")
+
+
+def test_stats_and_plot(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = answer(capsys, "data", "stats", data, "--plot", str(tmp_path / "p.svg"))
+    assert {row["campaign"] for row in summary["colocation"]} == {"gavel-2019", "gavel-2020", "lucid"}
+    assert (tmp_path / "p.svg").read_text().lstrip().startswith("<?xml")
+    assert "gavel-2020" in call(capsys, "data", "stats", data)
+
+
+def test_template_validates_and_becomes_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = str(tmp_path / "mine.csv")
+    call(capsys, "data", "template", "-o", mine)
+    assert answer(capsys, "data", "validate", mine, "-o", str(tmp_path / "d"))["valid"] is True
+    assert answer(capsys, "data", "stats", str(tmp_path / "d"))["colocation"][0]["sets"] == 1
+    assert "throughput_ratio: " in call(capsys, "data", "template", "--describe")
+
+
+def test_validate_names_row_column_expected_and_got(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = call(capsys, "data", "template")
+    (tmp_path / "mine.csv").write_text(
+        text.replace("0.83", "fast").replace("lstm-wikitext2,20", "lstm-wikitext2,0")
+    )
+    report = answer(capsys, "data", "validate", str(tmp_path / "mine.csv"), code=2)
+    assert {(f["row"], f["column"]) for f in report["faults"]} == {(1, "throughput_ratio"), (2, "batch_size")}
+    printed = call(capsys, "data", "validate", str(tmp_path / "mine.csv"), code=2)
+    assert "row 1, column throughput_ratio: expected a number from 0, got 'fast'" in printed
+
+
+def test_rows_of_a_source_that_has_an_importer_are_not_taken_from_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.csv").write_text(call(capsys, "data", "template").replace(",mine,", ",gavel,"))
+    call(capsys, "data", "validate", str(tmp_path / "mine.csv"), "-o", str(tmp_path / "d"), code=2)
+    assert not (tmp_path / "d").exists()
+
+
+def test_benchmark_list_and_run(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    protocols = {row["name"]: row for row in answer(capsys, "benchmark", "list")}
+    assert "trees-solo" in protocols["lucid-by-model"]["predictors"]
+    assert "trees-solo" not in protocols["lucid-by-model-graph-only"]["predictors"]
+    arguments = (
+        "benchmark",
+        "run",
+        "lucid-by-model",
+        "--data",
+        data,
+        "--out",
+        str(tmp_path),
+        "--predictors",
+        "constant,additive",
+    )
+    report = answer(capsys, *arguments)
+    constant, additive = (report["predictors"][name]["metrics"] for name in ("constant", "additive"))
+    assert additive["mape_percent"] < constant["mape_percent"]
+    assert (tmp_path / "lucid-by-model" / "results.md").is_file()
+    with pytest.raises(SystemExit):
+        main(list(arguments))
+    assert "0 of 20 fits to do" in capsys.readouterr().err
+
+
+def test_benchmark_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call(capsys, "benchmark", "run", "lucid-by-moon", code=2)
+    call(capsys, "benchmark", "run", "lucid-by-model", "--data", str(tmp_path), code=2)
