@@ -231,7 +231,7 @@ def plot(tables: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(8.5, 4.2), layout="constrained")
     names = [*PAPER, "local search, 100 trials"]
     for name in names:
         points = [(int(key), table[name]) for key, table in tables.items() if name in table]
@@ -248,7 +248,7 @@ def plot(tables: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
     axes.yaxis.set_minor_formatter("{x:.0f}")
     axes.tick_params(axis="y", which="minor", labelsize=7)
     axes.set_title("160 ring-all-reduce jobs, mean and deviation over the seeds", fontsize=10)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     axes.grid(alpha=0.3, which="both")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
