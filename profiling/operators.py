@@ -128,8 +128,8 @@ ONNX: dict[str, str] = _table(
     reduction="ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum "
     "ArgMax ArgMin CumSum LpNormalization MeanVarianceNormalization",
     pooling="MaxPool AveragePool GlobalAveragePool GlobalMaxPool LpPool GlobalLpPool",
-    concat="Concat",
-    copy="Pad Expand Tile Slice Split Transpose DepthToSpace SpaceToDepth ReverseSequence CenterCropPad Col2Im LRN",
+    concat="Concat ConcatFromSequence",
+    copy="SplitToSequence SequenceAt SequenceConstruct Pad Expand Tile Slice Split Transpose DepthToSpace SpaceToDepth ReverseSequence CenterCropPad Col2Im LRN",
     cast="Cast CastLike QuantizeLinear DequantizeLinear DynamicQuantizeLinear",
     gather="Gather GatherElements GatherND Scatter ScatterElements ScatterND OneHot NonZero Compress TensorScatter",
     resize="Resize Upsample GridSample AffineGrid RoiAlign",

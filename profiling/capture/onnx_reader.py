@@ -60,7 +60,7 @@ def read_operators(
         check_model(model, limits)
     size = _bind(model.graph, batch_size, sequence_length)
     try:
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True, strict_mode=True)
     except Exception as error:  # the C++ checker raises several unrelated types
         raise InputError(
             "shapes of the ONNX graph do not fit together", got=str(error).splitlines()[0]
@@ -85,14 +85,16 @@ def _bind(graph: Any, batch_size: int | None, sequence_length: int | None) -> in
     initializers = {tensor.name for tensor in graph.initializer}
     named: dict[str, int] = {}
     found = batch_size or 1
-    first_input = True
+    first_input, rebound = True, False
     for value in graph.input:
         if value.name in initializers:
             continue
         for i, dim in enumerate(value.type.tensor_type.shape.dim):
             is_open = not dim.HasField("dim_value") or dim.dim_value <= 0
             if i == 0 and batch_size is not None:
-                named.setdefault(dim.dim_param, batch_size)
+                rebound |= not is_open and dim.dim_value != batch_size
+                if dim.dim_param:
+                    named[dim.dim_param] = batch_size
                 dim.dim_value = batch_size
             elif i == 0 and is_open:
                 dim.dim_value = named.setdefault(dim.dim_param, 1) if dim.dim_param else 1
@@ -109,11 +111,33 @@ def _bind(graph: Any, batch_size: int | None, sequence_length: int | None) -> in
                     named[dim.dim_param] = dim.dim_value
             if i == 0 and first_input:
                 found, first_input = int(dim.dim_value), False
-    # What an exporter noted about inner tensors may speak of another batch size.
-    del graph.value_info[:]
-    for value in graph.output:
-        value.type.tensor_type.ClearField("shape")
+    _bind_notes(graph, named, rebound)
     return found
+
+
+def _bind_notes(graph: Any, named: dict[str, int], rebound: bool) -> None:
+    """Bind what the exporter noted about inner tensors; drop it where it speaks of another batch size."""
+    for value in (*graph.value_info, *graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in named and not dim.HasField("dim_value"):
+                dim.dim_value = named[dim.dim_param]
+
+    def is_bound(value: Any) -> bool:
+        tensor = value.type.tensor_type
+        return (
+            not rebound
+            and tensor.HasField("shape")
+            and all(d.HasField("dim_value") for d in tensor.shape.dim)
+        )
+
+    notes = [
+        type(value).FromString(value.SerializeToString()) for value in graph.value_info if is_bound(value)
+    ]
+    del graph.value_info[:]
+    graph.value_info.extend(notes)
+    for value in graph.output:
+        if not is_bound(value):
+            value.type.tensor_type.ClearField("shape")
 
 
 def _input_bytes(graph: Any) -> float:
