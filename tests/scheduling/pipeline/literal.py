@@ -99,18 +99,50 @@ def published(space: StateSpace, cluster: PipelineCluster, options: PartitionOpt
     return float(best)
 
 
-def chains(space: StateSpace) -> Iterator[list[int]]:
-    """Every sequence of boundaries from nothing to everything."""
+def chains(space: StateSpace, start: int = 0, end: int | None = None) -> Iterator[list[int]]:
+    """Every sequence of boundaries from `start` to `end`, everything where None."""
+    end = space.count if end is None else end
 
     def follow(path: list[int]) -> Iterator[list[int]]:
-        if path[-1] == space.count:
+        if path[-1] == end:
             yield path
             return
-        for following in range(path[-1] + 1, space.count + 1):
-            if space.subset[path[-1], following]:
+        for following in range(path[-1] + 1, end + 1):
+            if space.subset[path[-1], following] and (following == end or space.subset[following, end]):
                 yield from follow([*path, following])
 
-    return follow([0])
+    return follow([start])
+
+
+def exhaustive_nested(space: StateSpace, cluster: PipelineCluster, options: PartitionOptions) -> float:
+    """The least bottleneck of all partitions on any number of levels."""
+
+    def group(level: int, start: int, end: int, after: int) -> float:
+        held = space.activation_bytes[end] - space.activation_bytes[start]
+        held += space.parameter_bytes[end] - space.parameter_bytes[start]
+        if level == 0:
+            fits = cluster.memory_bytes is None or (1 + after) * held <= cluster.memory_bytes
+            return float(space.compute_s[end] - space.compute_s[start]) if fits else INFINITE
+        members, bandwidth = cluster.inside(level - 1), cluster.bandwidth_bytes_per_s[level - 1]
+        best = INFINITE
+        for path in chains(space, start, end):
+            stages = list(itertools.pairwise(path))
+            if len(stages) > cluster.workers[level - 1]:
+                continue
+            for replicas in _shares(len(stages), cluster.workers[level - 1], options.straight):
+                worst = 0.0
+                for index, ((a, b), own) in enumerate(zip(stages, replicas, strict=True)):
+                    behind = math.ceil((sum(replicas[index + 1 :]) * members + after) / own)
+                    ring = 2 * (own - 1) / own * (space.parameter_bytes[b] - space.parameter_bytes[a])
+                    worst = max(worst, (group(level - 1, a, b, behind) + ring / (bandwidth * members)) / own)
+                    if options.activation_compression_ratio is not None:
+                        for boundary in {a, b} - {start, end}:
+                            moved = 2 * space.output_bytes[boundary] / options.activation_compression_ratio
+                            worst = max(worst, moved / (bandwidth * own))
+                best = min(best, worst)
+        return best
+
+    return group(len(cluster.workers), 0, space.count, 0)
 
 
 def exhaustive(space: StateSpace, cluster: PipelineCluster, options: PartitionOptions) -> float:

@@ -15,7 +15,7 @@ from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
 from scheduling.pipeline.optimal import solve_optimal
 from scheduling.pipeline.partition import partition
 from scheduling.pipeline.states import antichain_states
-from tests.scheduling.pipeline.literal import exhaustive, ideals, price, random_profile
+from tests.scheduling.pipeline.literal import exhaustive, exhaustive_nested, ideals, price, random_profile
 from tests.shared import shared_data
 
 
@@ -84,6 +84,28 @@ def test_two_levels_cost_what_they_say(seed: int, limit: float | None, ratio: fl
     for left, right in itertools.pairwise(spans):
         assert left.end == right.start
         assert space.subset[left.start, left.end]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    nodes=st.integers(1, 4),
+    workers=st.sampled_from([(2, 2), (3, 2), (2, 3), (2, 1, 2)]),
+    ratio=st.sampled_from([None, 1.0]),
+    limit=st.sampled_from([None, 4e7, 1.5e7]),
+)
+def test_least_of_all_nested_partitions(
+    seed: int, nodes: int, workers: tuple[int, ...], ratio: float | None, limit: float | None
+) -> None:
+    space = antichain_states(random_profile(seed, nodes))
+    cluster = PipelineCluster(workers, (2e9, 5e8, 3e8)[: len(workers)], limit)
+    options = PartitionOptions(ratio)
+    expected = exhaustive_nested(space, cluster, options)
+    if math.isinf(expected):
+        with pytest.raises(InfeasibleError):
+            solve_optimal(space, cluster, options)
+    else:
+        assert solve_optimal(space, cluster, options)[0] == pytest.approx(expected, rel=1e-12)
 
 
 def test_workers_that_do_not_help_stay_idle() -> None:
