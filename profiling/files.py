@@ -56,6 +56,8 @@ def read_json(path: Path | str) -> Any:
         raise InputError(f"no file at {source}", hint="check the path") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{source} is not text", expected="JSON in UTF-8", got=str(error)) from None
+    except RecursionError:
+        raise InputError(f"{source} is nested too deeply", expected="JSON of ordinary depth") from None
     except json.JSONDecodeError as error:
         raise InputError(
             f"{source} is not whole JSON",

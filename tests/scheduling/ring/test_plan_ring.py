@@ -159,3 +159,38 @@ def test_a_fabric_in_the_case(tmp_path):
     body = json.loads(run(tmp_path, case, "--json").stdout)["jobs"]
     assert body["a"]["contention"] == 4
     assert isinstance(run(tmp_path, _with(["cluster", "fabric"], {"rails": 0})).exception, InputError)
+
+
+@pytest.mark.parametrize(("change", "code"), [({}, 0), ({"placement": {"a": {"0": 4}}}, 2), ({"jobs": 3}, 2)])
+def test_through_the_command(tmp_path, capsys, change, code):
+    from serving.cli.main import main
+
+    path = tmp_path / "case.json"
+    path.write_text(json.dumps(CASE | change))
+    with pytest.raises(SystemExit) as caught:
+        main(["plan", "ring", str(path), "--json"])
+    assert (caught.value.code or 0) == code
+    output = capsys.readouterr()
+    if code:
+        assert output.err.startswith("cotenant: ")
+        assert output.out == ""
+    else:
+        assert set(json.loads(output.out)["jobs"]) == {"a", "b", "c"}
+
+
+def test_a_gang_larger_than_the_cluster_is_a_no(tmp_path):
+    from serving.cli.main import main
+
+    path = tmp_path / "case.json"
+    path.write_text(json.dumps({"cluster": CASE["cluster"], "jobs": {"wide": dict(JOB, gpus=40)}}))
+    with pytest.raises(SystemExit) as caught:
+        main(["plan", "ring", str(path), "--policy", "sjf-bco"])
+    assert caught.value.code == 1
+
+
+@pytest.mark.parametrize("text", ["", "[1", "[" * 100_000, '"case"', "NaN", "null"])
+def test_files_that_are_no_case(tmp_path, text):
+    path = tmp_path / "case.json"
+    path.write_text(text)
+    assert isinstance(CliRunner().invoke(app, [str(path), "--json"]).exception, InputError)
+    assert isinstance(CliRunner().invoke(app, [str(path), "--policy", "list"]).exception, InputError)
