@@ -245,9 +245,8 @@ def _frozen_runs(
     by_model: dict[str, Candidate] = {}
     for c in sorted(chosen, key=lambda c: c.step_time_s):
         by_model.setdefault(c.workload.model, c)
-    models = sorted((c for c in by_model.values() if c.layers > 2), key=lambda c: -c.layers)[
-        : config.frozen_models
-    ]
+    deepest = sorted((c for c in by_model.values() if c.layers > 8), key=lambda c: -c.layers)
+    models = farthest(deepest, 1, config.frozen_models) if config.frozen_models else []
     runs = []
     for c in models:
         for ratio in config.frozen_ratios:

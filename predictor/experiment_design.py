@@ -58,7 +58,7 @@ def greedy_design(
 ) -> list[tuple[int, float]]:
     """Choose sets one after the other by conditional variance / cost until the budget is spent.
 
-    A set counts up to three times as much while its members are in fewer than `cover` chosen sets, so that every job is
+    A set counts up to eleven times as much while its members are in fewer than `cover` chosen sets, so that every job is
     seen with others. One step of a pivoted Cholesky factorisation per choice: O(S x choices) each.
 
     Args:
@@ -83,7 +83,7 @@ def greedy_design(
             return chosen
         seen = np.array([i for i, _ in chosen], dtype=int)
         lacking = holds[seen].sum(axis=0) < cover
-        bonus = 1.0 + 2.0 * (holds @ lacking) / holds.sum(axis=1)
+        bonus = 1.0 + 10.0 * (holds @ lacking) / holds.sum(axis=1)
         score = np.where(affordable, np.maximum(variance, 1e-6) * bonus / costs, -np.inf)
         pick = int(np.argmax(score))
         chosen.append((pick, float(variance[pick])))

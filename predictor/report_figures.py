@@ -29,7 +29,7 @@ def draw(name: str, width: float, height: float, paint: Callable[[Any, Any], Non
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
-    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     # several figures on one page: identifiers of one must not be found by another
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r'((?:xlink:)?href=")#', rf"\1#{name}-", text)
