@@ -242,20 +242,23 @@ def best_wait(
     iterations: Floats,
     config: PlacementConfig,
     bounds: Floats,
+    before: Stages | None = None,
 ) -> Waiting:
     """Place each job after 1, 2, ... departures of each candidate; only what can beat its bound is looked at.
 
     Args:
         workloads, iterations, bounds: [J] of the jobs; `bounds` is the best score without waiting.
+        before: outcome of the candidates without the jobs, when the caller has it already.
     """
     jobs = len(workloads)
     best, wait_s, where = np.full(jobs, np.inf), np.zeros(jobs), np.full(jobs, -1, np.int64)
     rows = np.flatnonzero(candidates.present.any(axis=1))
     if not rows.size:
         return Waiting(best, wait_s, where)
-    state = candidates.take(rows)
-    nobody = np.zeros_like(state.present)
-    gone = stages(cache, state.devices, state.members, state.iterations, state.present, nobody).finish_s
+    if before is None:
+        c, nobody = candidates, np.zeros_like(candidates.present)
+        before = stages(cache, c.devices, c.members, c.iterations, c.present, nobody)
+    state, gone = candidates.take(rows), before.finish_s[rows]
     leave = np.sort(np.where(state.present, gone, np.inf), axis=1)
     alone = iterations[:, None] * np.stack([_solo_step_s(cache, state.devices, int(w)) for w in workloads])
     for departures in range(leave.shape[1]):
@@ -314,6 +317,7 @@ class _Grouped:
     group: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     states: list[Gpu] = field(default_factory=list)
     candidates: Candidates | None = None
+    before: Stages | None = None
 
 
 _LAST: list[_Grouped] = []  # the grouping of the last snapshot: a stream of jobs asks about the same one
@@ -337,7 +341,9 @@ def _group(snapshot: ClusterSnapshot, cache: SetCache) -> _Grouped:
         grouped.places.append((node, gpu))
         numbers.append(number)
     grouped.group = np.array(numbers, np.int64)
-    grouped.candidates = Candidates.of(cache, grouped.states)
+    grouped.candidates = c = Candidates.of(cache, grouped.states)
+    nobody = np.zeros_like(c.present)
+    grouped.before = stages(cache, c.devices, c.members, c.iterations, c.present, nobody)
     _LAST[:] = [grouped]
     return grouped
 
@@ -391,7 +397,7 @@ def place(
         notes.append(
             f"length unknown: taken as {iterations:.0f} steps ({config.default_duration_s:.0f} s alone on the fastest type)"
         )
-    ranking = rank(cache, candidates, workload, iterations, config)
+    ranking = rank(cache, candidates, workload, iterations, config, grouped.before)
     score = ranking.score[grouped.group]
     order = np.lexsort((ranking.cost_s[grouped.group], score))[: config.limit]
     order = order[np.isfinite(score[order])]
@@ -399,14 +405,20 @@ def place(
     best = ranked[0].score if ranked else np.inf
     if not ranked or (config.wait and config.objective != "interference"):
         waiting = best_wait(
-            cache, candidates, np.array([workload]), np.array([iterations]), config, np.array([best])
+            cache,
+            candidates,
+            np.array([workload]),
+            np.array([iterations]),
+            config,
+            np.array([best]),
+            grouped.before,
         )
         if waiting.candidate[0] >= 0:
-            score, wait_s = float(waiting.score[0]), float(waiting.wait_s[0])
+            waited, wait_s = float(waiting.score[0]), float(waiting.wait_s[0])
             where = grouped.places[int(np.flatnonzero(grouped.group == waiting.candidate[0])[0])]
             why = (
                 f"waiting {wait_s:.0f} s for a departure on {where[0].name}/{where[1].id} is predicted better: "
-                f"score {score:.0f} against {best:.0f} now"
+                f"score {waited:.0f} against {best:.0f} now"
                 if ranked
                 else f"no GPU can take it now; {where[0].name}/{where[1].id} can in {wait_s:.0f} s"
             )

@@ -57,7 +57,8 @@ class Pool:
         return ()
 
     def _reserve(self, chosen: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-        snapshot, found = self.snapshot, []
+        snapshot = self.snapshot
+        found: list[int] = []
         for node, count in chosen:
             numbers = (
                 g

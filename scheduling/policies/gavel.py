@@ -7,6 +7,7 @@ Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Lear
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 from scipy.optimize import linprog
@@ -44,14 +45,16 @@ def decide(
                 got = np.mean([j.served_s.get(snapshot.types[kind], 0.0) for j in group]) / age
                 wanted.append((x / (got + 1e-3), -rank, kind, group))
     wanted.sort(key=lambda w: (-w[0], -w[1], w[2]))
-    room, chosen, busy = snapshot.type_size.copy(), [], set()
+    room = snapshot.type_size.copy()
+    chosen: list[tuple[int, list[JobState]]] = []
+    busy: set[int] = set()
     for _, _, kind, group in wanted:
         need = group[0].job.gpus
         if room[kind] >= need and not any(j.number in busy for j in group):
             room[kind] -= need
             busy.update(j.number for j in group)
             chosen.append((kind, group))
-    return _place(snapshot, chosen, busy)
+    return _place(snapshot, chosen)
 
 
 def _shares(
@@ -93,7 +96,9 @@ def _shares(
                     gains.append(gain)
     # Variables: total time of each unit (in jobs), and the floor z that everyone reaches.
     size = len(units)
-    rows, columns, values, limits = [], [], [], []
+    rows: list[int] = []
+    columns: list[int] = []
+    values: list[float] = []
     for c in range(len(classes)):  # z * count - progress <= 0, and time <= count
         for u in range(size):
             if c in units[u][0]:
@@ -111,7 +116,9 @@ def _shares(
     matrix = csr_array((values, (rows, columns)), shape=(len(limits), size + 1))
     # A little weight on everyone's progress fills what the floor leaves open.
     target = np.array([-1e-3 * sum(g.values()) for g in gains] + [-float(sum(counts))])
-    found = linprog(target, A_ub=matrix, b_ub=limits, bounds=(0, None), method="highs")
+    found: Any = linprog(  # type: ignore[call-overload]
+        target, A_ub=matrix, b_ub=np.array(limits), bounds=(0, None), method="highs"
+    )  # type: ignore[call-overload]
     if found.x is None:
         return [], []
     return units, [float(found.x[u]) / counts[units[u][0][0]] for u in range(size)]
@@ -126,9 +133,7 @@ def _groups(members: dict[Class, list[JobState]], combo: list[Class]) -> list[li
     return [list(pair) for pair in zip(first, second, strict=False)]
 
 
-def _place(
-    snapshot: SchedulingSnapshot, chosen: list[tuple[int, list[JobState]]], busy: set[int]
-) -> list[Allocation]:
+def _place(snapshot: SchedulingSnapshot, chosen: list[tuple[int, list[JobState]]]) -> list[Allocation]:
     """Groups stay where they are together already; the others get whole GPUs of their type."""
     stay = [
         group

@@ -175,7 +175,7 @@ def _milp(
     with _quiet():
         found = milp(
             -value,
-            integrality=np.ones(size),
+            integrality=np.ones(size, np.int64),
             bounds=Bounds(0, count[rows]),
             constraints=[LinearConstraint(once, -np.inf, count), LinearConstraint(use, -np.inf, room)],
             options={"mip_rel_gap": gap},

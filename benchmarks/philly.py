@@ -1,0 +1,59 @@
+"""Speed of the simulator: the whole Philly trace on 2,000 GPUs.
+
+    python -m benchmarks.philly --data DIR --trace philly.csv [--policies fifo,isacpp] [--limit N]
+
+`--data` is a folder of Gavel's tables imported: its measured pairs of K80, P100 and V100 are the ground truth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+from time import perf_counter
+from typing import Any
+
+from benchmarks.record import record
+from scheduling.simulator.scenario import ScenarioSpec, build_scenario
+
+
+def main() -> None:
+    """Run and record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--trace", required=True)
+    parser.add_argument("--cluster", default="philly-2000")
+    parser.add_argument("--policies", default="fifo,isacpp")
+    parser.add_argument("--belief", default="truth", help="`truth`, or `predictor` for the default predictor")
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--name", default="philly")
+    arguments = parser.parse_args()
+    start = perf_counter()
+    scenario = build_scenario(
+        ScenarioSpec(
+            f"philly:{arguments.trace}",
+            arguments.cluster,
+            data=arguments.data,
+            belief=arguments.belief,
+            limit=arguments.limit,
+        )
+    )
+    figures: dict[str, Any] = {"read_s": perf_counter() - start, "belief": arguments.belief}
+    for name in arguments.policies.split(","):
+        start = perf_counter()
+        body = scenario.run(name).to_json()
+        took = perf_counter() - start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        figures[name] = body | {"run_s": took, "peak_memory_bytes": peak}
+        print(
+            f"{name:10s} {body['jobs']} jobs in {took:.1f} s, peak {peak / 2**30:.2f} GiB; mean JCT "
+            f"{body['mean_jct_s']:.0f} s, queue {body['mean_queue_s']:.1f} s, decision mean "
+            f"{1e3 * body['mean_decision_s']:.2f} ms, p99 {1e3 * body['p99_decision_s']:.2f} ms",
+            flush=True,
+        )
+    record(arguments.name, figures)
+
+
+if __name__ == "__main__":
+    main()

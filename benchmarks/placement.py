@@ -1,0 +1,161 @@
+"""Speed of placing: one job among 10,000 GPUs, and 100 jobs on 100 GPUs.
+
+    python -m benchmarks.placement [--model default|table] [--repeats 200]
+
+`table` takes a made-up table of thirty workloads instead of a predictor: what the placement itself costs. Each GPU
+holds none to three tenants. `few`: at most 1,000 distinct (device, tenants, remaining); `all`: all differ. `known`: the
+sets were predicted before, as in a service that runs; `cold`: every set is new.
+"""
+
+from __future__ import annotations
+
+import argparse
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from benchmarks.record import record
+from profiling.workload import Workload
+from scheduling.placement import Candidates, PlacementConfig, best_wait, place, rank
+from scheduling.policies.isacpp import decide
+from scheduling.sets import SetCache
+from scheduling.simulator.job import Job, JobState
+from scheduling.simulator.state import SchedulingSnapshot
+from scheduling.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from scheduling.traces.mix import ZOO_MIX
+
+DEVICES = ("v100", "p100", "k80")
+
+
+class MadeUp:
+    """Set predictor of made-up numbers: slowdown grows with the members' appetites."""
+
+    def __init__(self, count: int = 30) -> None:
+        rng = np.random.default_rng(0)
+        self.jobs = [Workload(f"workload-{k}") for k in range(count)]
+        self.step = dict(zip(self.jobs, rng.uniform(0.02, 0.5, count), strict=True))
+        self.appetite = dict(zip(self.jobs, rng.uniform(0.1, 0.9, count), strict=True))
+
+    def predict_arrays(self, sets: Any) -> Any:
+        from predictor.types import PredictionArrays
+
+        shape = (len(sets), max(len(s.workloads) for s in sets))
+        mask, solo, slow = np.zeros(shape, bool), np.ones(shape), np.ones(shape)
+        use = np.zeros(shape)
+        for row, one in enumerate(sets):
+            size = len(one.workloads)
+            mask[row, :size] = True
+            solo[row, :size] = [self.step[w] * (1 + DEVICES.index(one.device)) for w in one.workloads]
+            use[row, :size] = [self.appetite[w] for w in one.workloads]
+            slow[row, :size] = np.maximum(1.0, 0.4 * use[row, :size].sum() + 0.6)
+        ones = np.ones(len(sets))
+        return PredictionArrays(mask, solo, solo * slow, slow, use * 1e9, use / slow, ones, ones > 0)
+
+
+def cluster(jobs: list[Workload], gpus: int, distinct: int | None, seed: int) -> ClusterSnapshot:
+    """`gpus` GPUs in nodes of eight with up to three tenants each."""
+    rng = np.random.default_rng(seed)
+
+    def tenants() -> tuple[Tenant, ...]:
+        picks = rng.integers(0, len(jobs), rng.integers(0, 4))
+        return tuple(Tenant(jobs[k], float(rng.uniform(100, 1e5)), f"t{k}") for k in picks)
+
+    states = [(str(rng.choice(DEVICES)), tenants()) for _ in range(distinct or gpus)]
+    picks = rng.integers(0, len(states), gpus) if distinct else np.arange(gpus)
+    built = [Gpu(str(k % 8), states[p][0], tenants=states[p][1]) for k, p in enumerate(picks.tolist())]
+    return ClusterSnapshot(tuple(Node(f"n{k}", tuple(built[k : k + 8])) for k in range(0, gpus, 8)))
+
+
+def one_job(predictor: Any, jobs: list[Workload], repeats: int) -> dict[str, Any]:
+    """Milliseconds of one decision among 10,000 GPUs."""
+    figures: dict[str, Any] = {}
+    for name, distinct in (("few", 1000), ("all", None)):
+        snapshot = cluster(jobs, 10_000, distinct, 1)
+        cache = SetCache(predictor)
+        start = perf_counter()
+        place(jobs[0], 1000.0, snapshot, cache, PlacementConfig())
+        cold = perf_counter() - start
+        for job in jobs:
+            place(job, 1000.0, snapshot, cache, PlacementConfig())
+        times, rng = [], np.random.default_rng(2)
+        for _ in range(repeats):
+            job, steps = jobs[int(rng.integers(len(jobs)))], float(rng.uniform(100, 1e5))
+            start = perf_counter()
+            place(job, steps, snapshot, cache, PlacementConfig())
+            times.append(1e3 * (perf_counter() - start))
+        busy, fresh = _busy(cache, snapshot), []
+        for _ in range(max(repeats // 4, 5)):  # no empty GPU: the waiting has to be looked at too
+            job, steps = jobs[int(rng.integers(len(jobs)))], float(rng.uniform(100, 1e5))
+            start = perf_counter()
+            score = rank(cache, busy, cache.workload_id(job), steps, PlacementConfig()).score.min()
+            best_wait(
+                cache,
+                busy,
+                np.array([cache.workload_id(job)]),
+                np.array([steps]),
+                PlacementConfig(),
+                np.array([score]),
+            )
+            fresh.append(1e3 * (perf_counter() - start))
+        figures[name] = {
+            "cold_ms": 1e3 * cold,
+            "p50_ms": float(np.percentile(times, 50)),
+            "p99_ms": float(np.percentile(times, 99)),
+            "no_empty_gpu_p50_ms": float(np.percentile(fresh, 50)),
+            "no_empty_gpu_p99_ms": float(np.percentile(fresh, 99)),
+        }
+        print(name, figures[name], flush=True)
+    return figures
+
+
+def _busy(cache: SetCache, snapshot: ClusterSnapshot) -> Candidates:
+    states = list(dict.fromkeys(g for _, g in snapshot.gpus() if g.tenants))
+    return Candidates.of(cache, states)
+
+
+def hundred(predictor: Any, jobs: list[Workload]) -> dict[str, float]:
+    """100 placements on 100 GPUs: one by one, and as one joint decision."""
+    cache = SetCache(predictor)
+    snapshot = cluster(jobs, 100, None, 3)
+    rng = np.random.default_rng(4)
+    waiting = [(jobs[int(k)], float(rng.uniform(100, 1e5))) for k in rng.integers(0, len(jobs), 100)]
+    seconds: dict[str, float] = {}
+    for name in ("cold", "known"):
+        start = perf_counter()
+        for job, steps in waiting:
+            place(job, steps, snapshot, cache, PlacementConfig(limit=1))
+        seconds[f"one_by_one_{name}_s"] = perf_counter() - start
+    for name in ("cold", "known"):
+        state = SchedulingSnapshot(snapshot)
+        for number, (job, steps) in enumerate(waiting):
+            state.waiting[number] = JobState(Job(f"j{number}", job, steps), number, steps)
+        start = perf_counter()
+        placed = decide(state, cache, PlacementConfig(max_members=4), batch=100)
+        seconds[f"joint_{name}_s"] = perf_counter() - start
+        seconds["joint_placed"] = float(len(placed))
+    print(seconds, flush=True)
+    return seconds
+
+
+def main() -> None:
+    """Run and record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="table")
+    parser.add_argument("--repeats", type=int, default=200)
+    arguments = parser.parse_args()
+    predictor: Any = MadeUp()
+    jobs: list[Workload] = predictor.jobs
+    if arguments.model != "table":
+        from predictor import load_predictor
+
+        predictor, jobs = load_predictor(arguments.model), [Workload.parse(s) for s, _ in ZOO_MIX]
+    figures = {"model": arguments.model, "one_job_of_10000_gpus": one_job(predictor, jobs, arguments.repeats)}
+    figures["hundred_jobs_100_gpus"] = hundred(predictor, jobs)
+    record("placement", figures)
+
+
+if __name__ == "__main__":
+    main()
