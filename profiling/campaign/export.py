@@ -15,7 +15,7 @@ from profiling.measure.tables import tables, write_frames
 
 
 def export_campaign(folders: Sequence[Path], output: Path, name: str) -> dict[str, int]:
-    """Write the tables (see `profiling.measure.tables`), `graphs/` with operator times and `README.md`, the data card.
+    """Write the tables (see `profiling.measure.tables`), `graphs/` with operator times and `CARD.md`, the data card.
 
     Returns:
         Rows of each table.
@@ -37,5 +37,5 @@ def export_campaign(folders: Sequence[Path], output: Path, name: str) -> dict[st
             export_operators(record, output / "graphs")
     frames = tables(records, name)
     counts = write_frames(output, frames)
-    write_whole(output / "README.md", data_card(name, records, list(results.environments.values()), frames))
+    write_whole(output / "CARD.md", data_card(name, records, list(results.environments.values()), frames))
     return counts

@@ -98,7 +98,7 @@ def test_budget_too_short_for_the_jobs_alone() -> None:
 def test_bundled_plan_is_as_large_as_it_should_be() -> None:
     import datasets
 
-    plan = CampaignPlan.load(Path(datasets.__file__).parent / "bundled" / "cpu" / "plan.json")
+    plan = CampaignPlan.load(Path(datasets.__file__).parent / "bundled" / "cpu-plan.json")
     kinds = [r.request.kind for r in plan.runs]
     assert kinds.count("solo") >= 15
     assert kinds.count("colocation") >= 60

@@ -121,7 +121,7 @@ def test_the_whole_way_by_the_command(tmp_path: Path) -> None:
     assert export_campaign([folder], out, "try")["colocation"] == 2
     assert len(read_table(out, "colocation")) == 2
     assert len(read_table(out, "solo")) == 2
-    card = (out / "README.md").read_text()
+    card = (out / "CARD.md").read_text()
     assert "## Spread" in card
     assert "throughput ratio" in card
 
