@@ -274,7 +274,7 @@ def order(seeds: int, shared: dict[str, Any]) -> None:
 
 def lists(seeds: int, shared: dict[str, Any]) -> None:
     """Every list rule on 15 servers: which order of waiting jobs, and whether a gang waits to stay whole."""
-    rules = {
+    rules: dict[str, Scheduler] = {
         f"{priority}, {pick}": functools.partial(by_priority, priority=priority, pick=pick)
         for priority in PRIORITIES
         for pick in PICKS
