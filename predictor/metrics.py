@@ -78,7 +78,8 @@ def score(
         lower, upper: [n] ends of 90 % intervals, where the predictor gives them.
 
     Returns:
-        `n`, `METRICS`, `error_quantiles` of the absolute error, and with intervals `coverage_90`, `median_width`.
+        `n`, `METRICS`, `geometric_factor` (where all is positive), `error_quantiles` of the absolute error, and with
+        intervals `coverage_90`, `median_width`.
 
     Raises:
         InputError: the vectors do not match, are empty or hold NaN.
@@ -86,6 +87,9 @@ def score(
     y, p = _pair(measured, predicted)
     result: dict[str, Any] = {"n": len(y)}
     result |= {name: _json(metric(y, p)) for name, metric in METRICS.items()}
+    if (y > 0).all() and (p > 0).all():
+        # "Off by a factor of": what counts for values that span decades, such as step times.
+        result["geometric_factor"] = float(np.exp(np.mean(np.abs(np.log(p / y)))))
     quantiles = np.quantile(np.abs(p - y), QUANTILES)
     result["error_quantiles"] = {f"p{q * 100:g}": float(v) for q, v in zip(QUANTILES, quantiles, strict=True)}
     if lower is not None and upper is not None:

@@ -90,13 +90,12 @@ def run(
     if json:
         print_json(report)
         return
-    from rich import box
     from rich.table import Table
 
     grid = Table(
         title=f"{name}: {protocol.about}\n(MAE, RMSE, p90 in {UNITS[protocol.target]})",
         title_justify="left",
-        box=box.SIMPLE,
+        box=None,
         padding=(0, 1, 0, 0),
     )
     for column in HEADER:

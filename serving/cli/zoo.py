@@ -42,6 +42,7 @@ def list_models(as_json: JsonFlag = False) -> None:
     table = Table(
         "model", "parameters", "batch", "sequence", "optimizer", "what it is", box=None, pad_edge=False
     )
+    table.columns[0].no_wrap, table.columns[0].min_width = True, max(len(e.name) for e in entries)
     for column in (1, 2, 3):
         table.columns[column].justify = "right"
     for e in entries:
@@ -86,6 +87,7 @@ def check(
         table = Table(
             "model", "expected", "got", "forward FLOPs", "operators", "s", "", box=None, pad_edge=False
         )
+        table.columns[0].no_wrap, table.columns[0].min_width = True, max(len(row.name) for row in rows)
         for column in range(1, 6):
             table.columns[column].justify = "right"
         for row in rows:

@@ -39,6 +39,7 @@ def test_perfect_predictions(rows: np.ndarray) -> None:
 def test_what_cannot_be_computed_is_none_and_bad_vectors_are_refused() -> None:
     assert score([1.0, 1.0], [0.5, 0.5])["r2"] is None
     assert score([0.0], [1.0])["mape_percent"] is None
+    assert score([1.0, 4.0], [2.0, 2.0])["geometric_factor"] == pytest.approx(2.0)
     assert math.isnan(spearman([1, 2], [3, 3]))
     for y, p in (([], []), ([1.0], [1.0, 2.0]), ([math.nan], [1.0]), ([[1.0]], [[1.0]])):
         with pytest.raises(InputError):

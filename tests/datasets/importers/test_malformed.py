@@ -214,3 +214,24 @@ def test_damaged_npy(tmp_path: Path) -> None:
         load_npy(path)
     np.save(path, np.arange(4))
     assert load_npy(path).tolist() == [0, 1, 2, 3]
+
+
+def test_files_are_found_at_their_upstream_paths(tmp_path: Path) -> None:
+    gavel = tmp_path / "gavel" / "scheduler"
+    gavel.mkdir(parents=True)
+    (gavel / "simulation_throughputs.json").write_text(json.dumps({"k80": {JOB: {"null": 2.0}}}))
+    assert import_source("gavel", tmp_path / "gavel", tmp_path / "out")["kept"] == {"workloads": 1, "solo": 1}
+    pipedream = tmp_path / "pipedream" / "profiler" / "image_classification" / "profiles" / "vgg16"
+    pipedream.mkdir(parents=True)
+    (pipedream / "graph.txt").write_text(
+        "node1 -- Input0 -- forward_compute_time=0.000, backward_compute_time=0.000, activation_size=0.0, parameter_size=0.000\n"
+        "node2 -- ReLU -- forward_compute_time=1.500, backward_compute_time=2.000, activation_size=8.0, parameter_size=0.000\n"
+        "\tnode1 -- node2\n"
+    )
+    import_source("pipedream", tmp_path / "pipedream", tmp_path / "out")
+    from datasets.tables import read_table
+
+    table = read_table(tmp_path / "out", "graphs")
+    assert table["architecture"].tolist() == ["vgg16-imagenet"] * 2
+    assert table["forward_time_s"].tolist() == [0.0, 0.0015]
+    assert table["inputs"].fillna("").tolist() == ["", "node1"]

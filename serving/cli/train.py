@@ -1,0 +1,80 @@
+"""`cotenant train`, the same as `python train.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from serving.cli.output import JsonFlag, console, print_json, progress
+
+
+@contextmanager
+def reporting(title: str) -> Iterator[Callable[[str, int, int, float], None]]:
+    """A progress bar on stderr that follows a `predictor.training.Report`."""
+    with progress() as bar:
+        task = bar.add_task(title, total=None)
+
+        def report(phase: str, step: int, steps: int, loss: float) -> None:
+            bar.update(task, description=f"{title}: {phase}, loss {loss:.4f}", completed=step, total=steps)
+
+        yield report
+
+
+def command(
+    data: Annotated[Path, typer.Option("--data", help="Folder of tidy tables (`cotenant data import`).")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the predictor.")] = Path("out/model"),
+    config: Annotated[
+        Path | None, typer.Option(help="YAML with `network:` and `training:` (see docs/training.md).")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0,
+    bundled: Annotated[
+        bool, typer.Option(help="Learn from the measurements that come with the project, too.")
+    ] = True,
+    baselines: Annotated[
+        bool, typer.Option(help="Fit the baselines on the same pairs and print the comparison.")
+    ] = True,
+    tracking_uri: Annotated[
+        str | None, typer.Option(help="MLflow store; sqlite:///mlflow.db where none is set.")
+    ] = None,
+    experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "cotenant",
+    as_json: JsonFlag = False,
+) -> None:
+    """Train the predictor on measurements, follow it in MLflow, and compare it with the baselines on pairs left out.
+
+    Example: `python train.py --data tables --out my-model`
+    """
+    from predictor.train_run import load_config, train_run
+
+    network, training = load_config(config, seed)
+    with reporting("train") as report:
+        result = train_run(
+            data,
+            out,
+            network,
+            training,
+            bundled=bundled,
+            baselines=baselines,
+            tracking_uri=tracking_uri,
+            experiment=experiment,
+            report=report,
+        )
+    if as_json:
+        print_json(result)
+        return
+    from rich.table import Table
+
+    table = Table(title="pairs left out, co-located / solo throughput")
+    for name in ("predictor", "n", "MAPE %", "MAE", "RMSE", "R2", "Spearman"):
+        table.add_column(name, justify="left" if name == "predictor" else "right")
+    for name, scores in result["comparison"].items():
+        row = [scores.get(k) for k in ("mape_percent", "mae", "rmse", "r2", "spearman")]
+        table.add_row(name, str(scores["n"]), *("-" if v is None else f"{v:.3f}" for v in row))
+    screen = console()
+    screen.print(table)
+    screen.print(
+        f"predictor {result['model_version']} written to {out}; MLflow run {result['run_id']} in {result['tracking_uri']}"
+    )
