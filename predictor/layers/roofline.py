@@ -1,7 +1,8 @@
 """Seconds per atomic layer from a graph and a device type alone: the form for models that nobody has measured.
 
-Every operator takes the largest of three times: its FLOPs at the device's rate, its bytes at the device's bandwidth, and
-its kernels at the rate at which a framework launches them (Williams et al., "Roofline", CACM 2009, with a launch floor).
+Every operator takes the larger of two times: its FLOPs at the device's rate plus its bytes at the device's bandwidth, and
+its kernels at the rate at which a framework launches them. (The larger of FLOPs and bytes, as in Williams et al.,
+"Roofline", CACM 2009, is a bound that training does not reach.)
 """
 
 from __future__ import annotations
@@ -25,22 +26,27 @@ class RooflineSettings:
         compute_efficiency: reached share of the peak FLOP rate.
         bandwidth_efficiency: reached share of the memory bandwidth.
         launch_s: seconds from one kernel to the next when the device waits for the host.
-        optimizer_launch_s: the same inside the optimiser and the hooks on gradients.
+        optimizer_launch_s: the same inside the optimiser.
+        update_kernels: kernels that update one tensor of parameters where the optimiser goes tensor by tensor (about 4
+            for SGD with momentum and weight decay, 12 for AdamW); 0: it handles all tensors at once, as captured.
+        gradient_bytes_per_s: rate at which hooks on gradients (statistics, copies) read parameters' bytes.
         step_overhead_s: seconds per step that depend on nothing else.
         sample_overhead_s: seconds per sample outside the device (input pipeline).
     """
 
-    compute_efficiency: float = 0.7
-    bandwidth_efficiency: float = 0.7
+    compute_efficiency: float = 0.85
+    bandwidth_efficiency: float = 0.75
     launch_s: float = 8e-6
     optimizer_launch_s: float = 8e-6
+    update_kernels: float = 0.0
+    gradient_bytes_per_s: float = float("inf")
     step_overhead_s: float = 1e-3
     sample_overhead_s: float = 0.0
 
     def __post_init__(self) -> None:
         for f in fields(self):
             value, top = getattr(self, f.name), 1.5 if f.name.endswith("efficiency") else np.inf
-            least_ok = value > 0 if f.name.endswith("efficiency") else value >= 0
+            least_ok = value > 0 if f.name.endswith(("efficiency", "per_s")) else value >= 0
             if not (least_ok and value <= top):
                 raise InputError(f"{f.name} is out of range", expected=f"a number up to {top}", got=value)
 
@@ -106,8 +112,10 @@ def layer_times(
         kernels = op.kernel_count * settings.launch_s
         ahead = op.forward_flops / work if work > 0 else 0.4
         moved = op.bytes_read + op.bytes_written
-        forward[layer] += op.repeat * max(op.forward_flops / rate, moved / bandwidth, kernels * ahead)
-        back = op.repeat * max(op.backward_flops / rate, op.backward_bytes / bandwidth, kernels * (1 - ahead))
+        forward[layer] += op.repeat * max(op.forward_flops / rate + moved / bandwidth, kernels * ahead)
+        back = op.repeat * max(
+            op.backward_flops / rate + op.backward_bytes / bandwidth, kernels * (1 - ahead)
+        )
         backward[layer] += back
         if layer not in headed and op.parameter_bytes > 0:
             # Weight and input gradients of a matrix product or a convolution cost the same.
@@ -117,10 +125,11 @@ def layer_times(
         if op.bytes_written:
             boundary[layer] = op.bytes_written
     share = parameters / max(parameters.sum(), 1e-300)
-    holders = (parameters > 0) / max(int((parameters > 0).sum()), 1)
-    optimizer = np.maximum(
-        graph.optimizer_bytes * share / bandwidth,
-        graph.optimizer_kernels * holders * settings.optimizer_launch_s,
-    )
+    held = parameters > 0
+    # A layer holds about two tensors: weight and bias, or scale and shift.
+    each = 2.0 * settings.update_kernels or graph.optimizer_kernels / max(int(held.sum()), 1)
+    updates = each * held
+    optimizer = np.maximum(graph.optimizer_bytes * share / bandwidth, updates * settings.optimizer_launch_s)
+    optimizer += parameters / settings.gradient_bytes_per_s
     overhead = settings.step_overhead_s + settings.sample_overhead_s * graph.batch_size
     return LayerTimes(forward, backward, gradient, optimizer, overhead, parameters, boundary)
