@@ -59,7 +59,7 @@ class Service:
     async def start(self) -> None:
         self.life.start()
         self._maintenance = asyncio.create_task(self._maintain())
-        log.info("service starts", model=self.config.model, tokens=self.tokens_required)
+        log.info("service starts", model=self.config.model, auth="on" if self.tokens_required else "off")
 
     async def stop(self) -> None:
         self.draining = True

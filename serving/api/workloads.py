@@ -34,6 +34,8 @@ def routes(service: Service) -> APIRouter:
     @router.post(
         "",
         summary="Register a model; the same content is one workload",
+        description="For an ONNX upload `batch_size` and `sequence_length` bind the open dimensions. The file is read by "
+        "a process of its own, under limits of time and memory; nothing in it is executed.",
         **operation(
             body=RegisterBody,
             answer=WorkloadEntry,
@@ -44,14 +46,21 @@ def routes(service: Service) -> APIRouter:
             errors=(404,),
         ),
     )
-    async def register(request: Request, name: Annotated[str, Query(max_length=200)] = "") -> Response:
+    async def register(
+        request: Request,
+        name: Annotated[str, Query(max_length=200)] = "",
+        batch_size: Annotated[int | None, Query(ge=1, le=10**9)] = None,
+        sequence_length: Annotated[int | None, Query(ge=1, le=10**9)] = None,
+    ) -> Response:
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media == "application/json":
             entry, new = await _register_json(service, await request.body(), name)
         elif media == "multipart/form-data":
-            entry, new = await _register_form(service, request, name)
+            entry, new = await _register_form(service, request, name, batch_size, sequence_length)
         elif media in ("application/octet-stream", "application/onnx", "application/x-onnx"):
-            entry, new = await handler.register_onnx(service, await request.body(), name or "upload")
+            entry, new = await handler.register_onnx(
+                service, await request.body(), name or "upload", batch_size, sequence_length
+            )
         else:
             raise MediaTypeError(
                 "body has the wrong type",
@@ -107,11 +116,15 @@ async def _register_json(service: Service, raw: bytes, name: str) -> tuple[dict[
     )
 
 
-async def _register_form(service: Service, request: Request, name: str) -> tuple[dict[str, Any], bool]:
+async def _register_form(
+    service: Service, request: Request, name: str, batch_size: int | None, sequence_length: int | None
+) -> tuple[dict[str, Any], bool]:
     async with request.form(max_files=1, max_fields=4) as form:
         file = form.get("file")
         if not isinstance(file, UploadFile):
             raise InputError("the form has no file", expected="a field 'file' with an ONNX file")
         given = form.get("name")
         label = name or (given if isinstance(given, str) else "") or file.filename or "upload"
-        return await handler.register_onnx(service, await file.read(), label[:200])
+        return await handler.register_onnx(
+            service, await file.read(), label[:200], batch_size, sequence_length
+        )

@@ -6,6 +6,7 @@ import json
 import time
 import zlib
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sqlalchemy import select
@@ -14,7 +15,6 @@ from profiling.errors import InputError, LimitError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 from serving.handlers.jobs import GRAPH_PREFIX, zoo
-from serving.sandbox import ParseLimits, parse_onnx
 from serving.service import Service
 from serving.store.tables import WorkloadRow
 
@@ -32,11 +32,33 @@ async def register_zoo(service: Service, workload: Workload) -> tuple[dict[str, 
     return await service.stored(keep, service, graph, str(plain), "zoo")
 
 
-async def register_onnx(service: Service, data: bytes, name: str) -> tuple[dict[str, Any], bool]:
-    """Parse an uploaded ONNX file in a child process and keep its graph."""
+async def register_onnx(
+    service: Service,
+    data: bytes,
+    name: str,
+    batch_size: int | None = None,
+    sequence_length: int | None = None,
+) -> tuple[dict[str, Any], bool]:
+    """Read an uploaded ONNX file, in a process with limits of its own, and keep its graph.
+
+    Args:
+        batch_size, sequence_length: bind the model's open dimensions.
+    """
+    if not data:
+        raise InputError("the upload is empty", expected="an ONNX file")
+    from profiling.capture import OnnxLimits, capture_onnx
+
     config = service.config
-    limits = ParseLimits(config.parse_seconds, config.parse_memory_bytes, config.graph_operators)
-    graph = await parse_onnx(data, name, limits)
+    limits = OnnxLimits(
+        file_bytes=config.upload_bytes,
+        nodes=config.graph_operators,
+        seconds=config.parse_seconds,
+        memory_bytes=config.parse_memory_bytes,
+    )
+    read = partial(
+        capture_onnx, data, batch_size=batch_size, sequence_length=sequence_length, name=name, limits=limits
+    )
+    graph = await service.batcher.slow(read)
     return await service.stored(keep, service, graph, name, "onnx")
 
 

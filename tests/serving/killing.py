@@ -77,7 +77,15 @@ def run(folder: Path, kills: int, seed: int = 0, writers: int = 4) -> dict[str, 
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["serving.app", "serving.store", "uvicorn", "profiling.zoo", "alembic.command", "tests.serving.killing", "scheduling.placement"]
+        [
+            "serving.app",
+            "serving.store",
+            "uvicorn",
+            "profiling.zoo",
+            "alembic.command",
+            "tests.serving.killing",
+            "scheduling.placement",
+        ]
     )
     chance = random.Random(seed)
     acknowledged: dict[str, set[str]] = {"placements": set(), "nodes": set()}
@@ -149,7 +157,12 @@ def _wait_ready(port: int) -> None:
     deadline = time.monotonic() + 30
     while True:
         try:
-            if httpx.get(f"http://127.0.0.1:{port}/v1/health/ready", trust_env=False, verify=False).status_code == 200:
+            if (
+                httpx.get(
+                    f"http://127.0.0.1:{port}/v1/health/ready", trust_env=False, verify=False
+                ).status_code
+                == 200
+            ):
                 return
         except httpx.HTTPError:
             pass

@@ -2,37 +2,56 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
-from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,
     status_code_conformance,
 )
 
-from tests.serving.conftest import Start
+from serving.app import create_app
+from serving.config import ServiceConfig
+from tests.serving.live import serve
+from tests.serving.table import TableSource
 
-CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
-def test_every_operation(start: Start) -> None:
-    client = start(parse_seconds=1, parse_memory_bytes=2**28, request_timeout_s=20.0)
-    node = {"gpus": [{"device": "v100", "tenants": [{"job": "resnet18-cifar", "iterations_left": 5}]}]}
-    client.put("/v1/cluster/nodes/a", json=node)
-    client.post("/v1/placements", json={"job": "resnet18-cifar"})
-    schema = schemathesis.openapi.from_dict(client.get("/openapi.json").json())
+def test_every_operation(tmp_path: Path) -> None:
+    config = ServiceConfig(
+        database_url=f"sqlite:///{tmp_path}/s.db",
+        parse_seconds=1,
+        parse_memory_bytes=2**28,
+        log_level="error",
+    )
+    with serve(create_app(config, TableSource())) as port, requests.Session() as session:
+        session.trust_env = False
+        base = f"http://127.0.0.1:{port}"
+        node = {"gpus": [{"device": "v100", "tenants": [{"job": "resnet18-cifar", "iterations_left": 5}]}]}
+        session.put(f"{base}/v1/cluster/nodes/a", json=node)
+        session.post(f"{base}/v1/placements", json={"job": "resnet18-cifar"})
+        schema = schemathesis.openapi.from_dict(session.get(f"{base}/openapi.json").json())
+        attack_all(session, base, schema)
+
+
+def attack_all(session: requests.Session, base: str, schema: Any) -> None:
+    """Every operation with requests that follow the document, and with such that do not."""
     operations = [result.ok() for result in schema.get_all_operations()]
     assert len(operations) > 30
     for operation in operations:
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
-            attack(client, operation, mode)
+            attack(session, base, operation, mode)
 
 
-def attack(client: Any, operation: Any, mode: GenerationMode, examples: int = 6) -> None:
+def attack(
+    session: requests.Session, base: str, operation: Any, mode: GenerationMode, examples: int = 6
+) -> None:
     """Send generated requests to one operation and check the answers."""
 
     @settings(
@@ -45,7 +64,10 @@ def attack(client: Any, operation: Any, mode: GenerationMode, examples: int = 6)
     )
     @given(operation.as_strategy(generation_mode=mode))
     def one(case: schemathesis.Case) -> None:
-        case.validate_response(case.call(session=client, base_url="http://testserver"), checks=CHECKS)
+        response = case.call(session=session, base_url=base)
+        # 503 and 504 are documented answers (a reload that fails, a deadline of nanoseconds); 500 never is.
+        assert response.status_code not in (500, 501, 502), response.text
+        case.validate_response(response, checks=CHECKS)
 
     try:
         one()

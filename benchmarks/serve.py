@@ -1,0 +1,208 @@
+"""The service under load: rate and latency of predict and place, and what happens at more than it can do.
+
+Starts `cotenant serve --workers 2`, stores a cluster of 1,000 GPUs, and asks with wrk, which runs on the same cores:
+
+* predict, seen: 500 different sets in turn, all asked before (a scheduler asks about the same jobs again and again);
+* predict, new: every set for the first time (known jobs in combinations that nobody asked for);
+* place: jobs in turn against the stored cluster;
+* overload (`--overload SECONDS`): many more connections than requests may be in flight; memory before and after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from benchmarks.record import record
+
+MODELS = ("resnet18-cifar", "lstm-wikitext2", "vgg11-cifar", "mobilenetv2-cifar", "transformer-multi30k")
+BATCHES = (16, 32, 64, 128)
+DEVICES = ("v100", "p100", "t4")
+_SCRIPT = """
+local bodies = {}
+for line in io.lines("%s") do bodies[#bodies + 1] = line end
+local at = 0
+function setup(thread) thread:set("first", math.random(#bodies)) end
+function request()
+  at = at + 1
+  return wrk.format("POST", nil, {["Content-Type"] = "application/json"}, bodies[(first + at) %% #bodies + 1])
+end
+function done(summary, latency)
+  local e = summary.errors
+  io.write(string.format("RESULT %%d %%d %%.1f %%.1f %%d %%d\\n", summary.requests, summary.duration,
+    latency:percentile(50), latency:percentile(99), e.status, e.connect + e.read + e.write + e.timeout))
+end
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--gpus", type=int, default=1000)
+    parser.add_argument("--overload", type=int, default=0, metavar="SECONDS")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="cotenant-bench-") as folder:
+        port = _free_port()
+        service = _start(Path(folder), port, options)
+        try:
+            figures = measure(Path(folder), port, service, options)
+        finally:
+            service.send_signal(signal.SIGTERM)
+            service.wait(60)
+    record("serve", figures)
+
+
+def measure(
+    folder: Path, port: int, service: subprocess.Popen[bytes], options: argparse.Namespace
+) -> dict[str, Any]:
+    """All figures of one running service."""
+    base = f"http://127.0.0.1:{port}"
+    jobs = [f"{m}:batch_size={b}" for m in MODELS for b in BATCHES]
+    chance = random.Random(7)
+    nodes = [
+        {
+            "name": f"node-{n}",
+            "gpus": [
+                {
+                    "device": chance.choice(DEVICES),
+                    "tenants": [
+                        {"job": chance.choice(jobs), "iterations_left": float(chance.randint(100, 100_000))}
+                        for _ in range(chance.randint(0, 2))
+                    ],
+                }
+                for _ in range(4)
+            ],
+        }
+        for n in range(options.gpus // 4)
+    ]
+    for node in nodes:
+        for number, gpu in enumerate(node["gpus"]):
+            gpu["id"] = str(number)
+    httpx.put(f"{base}/v1/cluster", json={"nodes": nodes}, timeout=60).raise_for_status()
+    seen = [_set(chance, jobs) for _ in range(500)]
+    new = list({json.dumps(s): s for s in (_set(chance, jobs, 4) for _ in range(200_000))}.values())
+    place = [{"job": job, "iterations": 10_000} for job in jobs]
+    for _ in range(
+        4 * options.workers
+    ):  # connections meet workers by chance: all of them get to know the jobs
+        httpx.post(f"{base}/v1/predict/batch", json={"sets": [{"device": d, "jobs": [j]} for d in DEVICES for j in jobs]},
+                   timeout=600).raise_for_status()  # fmt: skip
+    _wrk(folder, f"{base}/v1/predict", seen, 3, options.connections)
+    _wrk(folder, f"{base}/v1/place", place, 3, options.connections)
+    figures: dict[str, Any] = {
+        "workers": options.workers,
+        "connections": options.connections,
+        "gpus": options.gpus,
+    }
+    for name, path, bodies in (
+        ("predict_seen", "/v1/predict", seen),
+        ("predict_new", "/v1/predict", new),
+        ("place", "/v1/place", place),
+    ):
+        before = _processor_s(service)
+        result = _wrk(folder, base + path, bodies, options.seconds, options.connections)
+        result["service_cpu_ms_per_request"] = (
+            1000 * (_processor_s(service) - before) / max(1, result["requests"])
+        )
+        figures[name] = result
+        print(name, json.dumps(result))
+    if options.overload:
+        memory = _memory_bytes(service)
+        result = _wrk(folder, f"{base}/v1/predict", seen, options.overload, 2048)
+        figures["overload"] = result | {
+            "memory_before_bytes": memory,
+            "memory_after_bytes": _memory_bytes(service),
+        }
+        print("overload", json.dumps(figures["overload"]))
+    return figures
+
+
+def _set(chance: random.Random, jobs: list[str], most: int = 3) -> dict[str, Any]:
+    return {
+        "device": chance.choice(DEVICES),
+        "jobs": [chance.choice(jobs) for _ in range(chance.randint(1, most))],
+    }
+
+
+def _wrk(folder: Path, url: str, bodies: list[Any], seconds: int, connections: int) -> dict[str, Any]:
+    lines = folder / "bodies.txt"
+    lines.write_text("\n".join(json.dumps(b) for b in bodies) + "\n")
+    script = folder / "load.lua"
+    script.write_text(_SCRIPT % lines)
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", "-s", str(script), url]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    match = re.search(r"RESULT (\d+) (\d+) (\S+) (\S+) (\d+) (\d+)", output)
+    if match is None:
+        raise SystemExit(f"wrk gave no result:\n{output}")
+    requests, microseconds, p50, p99, refused, broken = match.groups()
+    return {
+        "requests": int(requests),
+        "requests_per_s": int(requests) / (int(microseconds) / 1e6),
+        "p50_ms": float(p50) / 1000,
+        "p99_ms": float(p99) / 1000,
+        "not_2xx": int(refused),
+        "broken": int(broken),
+    }
+
+
+def _start(folder: Path, port: int, options: argparse.Namespace) -> subprocess.Popen[bytes]:
+    command = [
+        sys.executable, "-m", "serving.cli.main", "serve", "--port", str(port), "--workers", str(options.workers),
+        "--model", options.model, "--database", f"sqlite:///{folder}/store.db", "--log-level", "error",
+    ]  # fmt: skip
+    service = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 180
+    ready = 0
+    while ready < 3 * options.workers:
+        if service.poll() is not None or time.monotonic() > deadline:
+            raise SystemExit("the service did not get ready")
+        try:
+            ready += httpx.get(f"http://127.0.0.1:{port}/v1/health/ready", timeout=5).status_code == 200
+        except httpx.HTTPError:
+            time.sleep(0.2)
+        time.sleep(0.05)
+    return service
+
+
+def _processes(service: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    parent = psutil.Process(service.pid)
+    return list(itertools.chain([parent], parent.children(recursive=True)))
+
+
+def _processor_s(service: subprocess.Popen[bytes]) -> float:
+    return sum(sum(p.cpu_times()[:2]) for p in _processes(service))
+
+
+def _memory_bytes(service: subprocess.Popen[bytes]) -> int:
+    return sum(p.memory_info().rss for p in _processes(service))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    main()
