@@ -52,7 +52,8 @@ class Contender:
     Attributes:
         name: as in `--predictors` and in the tables.
         make: a new, unfitted object.
-        version: raise it when results would change: stored folds of another version are run again.
+        version: raise it when results would change: stored folds of another version are run again. A function where it is
+            read from a checkpoint.
         targets: what it can predict.
         protocols: the only protocols that it takes part in; None: all of its targets.
         uses_solo: whether it needs solo profiles, so that it sits out where they are withheld.
@@ -63,12 +64,16 @@ class Contender:
 
     name: str
     make: Callable[[], FoldPredictor]
-    version: str = "1"
+    version: str | Callable[[], str] = "1"
     targets: tuple[str, ...] = TARGETS
     protocols: frozenset[str] | None = None
     uses_solo: bool = False
     pretrained: bool = False
     seconds_per_fold: float = 1.0
+
+    @property
+    def current_version(self) -> str:
+        return self.version if isinstance(self.version, str) else self.version()
 
 
 _CONTENDERS: dict[str, Contender] = {}

@@ -190,7 +190,11 @@ def _score(rows: Any) -> dict[str, Any]:
 
 def _holds(folder: Path, cell: Cell, data: str, trial: Trial) -> bool:
     path = folder / cell.file
-    return path.is_file() and read_json(path).get("fingerprint") == _fingerprint(cell, data, trial)
+    if not path.is_file():
+        return False
+    stored = read_json(path)
+    # What a predictor could not do may have been a missing file; asking again costs little.
+    return "cannot" not in stored and stored.get("fingerprint") == _fingerprint(cell, data, trial)
 
 
 def _fingerprint(cell: Cell, data: str, trial: Trial) -> str:
@@ -199,7 +203,7 @@ def _fingerprint(cell: Cell, data: str, trial: Trial) -> str:
         trial.protocol.target,
         trial.protocol.with_solo,
         cell.contender.name,
-        cell.contender.version,
+        cell.contender.current_version,
         cell.seed,
         cell.fold.train_set_ids,
         cell.fold.test_set_ids,
