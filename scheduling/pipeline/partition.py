@@ -141,7 +141,7 @@ def partition(
         sum(stage.replicas for stage in stages),
         space.count,
         space.search,
-        bottleneck_in_words(space, spans, cluster, options, compat),
+        bottleneck_in_words(space, spans, cluster, options, bottleneck, 4 if compat else 2),
     )
 
 
@@ -174,32 +174,29 @@ def bottleneck_in_words(
     spans: list[Span],
     cluster: PipelineCluster,
     options: PartitionOptions,
-    compat: bool,
+    bottleneck_s: float,
+    volume: int = 2,
 ) -> str:
-    """The slowest stage or link of a plan, and what it spends its time with."""
-    slowest: tuple[float, str] = (-1.0, "")
+    """The stage or cut that takes `bottleneck_s`, and what it spends its time with.
+
+    `volume` is how often a replica moves its parameters to sum gradients: 2 in a ring, 4 as published.
+    """
+    found: list[tuple[float, str]] = []
     for number, span in enumerate(spans, start=1):
         compute = float(space.compute_s[span.end] - space.compute_s[span.start])
         parameters = float(space.parameter_bytes[span.end] - space.parameter_bytes[span.start])
         total = compute
         for level, own in enumerate(span.replicas):
-            volume = (4 if compat else 2) * (own - 1) / own * parameters
-            total = (total + volume / (cluster.bandwidth_bytes_per_s[level] * cluster.inside(level))) / own
+            ring = volume * (own - 1) / own * parameters
+            total = (total + ring / (cluster.bandwidth_bytes_per_s[level] * cluster.inside(level))) / own
         copies = math.prod(span.replicas)
         share = compute / copies / total if total > 0 else 1.0
-        text = f"stage {number} of {len(spans)} ({copies} replicas): {share:.0%} computing"
-        if copies > 1:
-            text += f", {1 - share:.0%} summing gradients"
-        slowest = max(slowest, (total, text))
-        if options.activation_compression_ratio is not None and span.start:
-            # A stage takes its input over the links of the outermost level on which it differs from the one before.
-            level = _crossed(spans[number - 2].replicas, span.replicas)
-            own = span.replicas[level]
-            moving = 2 * float(space.output_bytes[span.start]) / cluster.bandwidth_bytes_per_s[level] / own
-            moving /= options.activation_compression_ratio
-            slowest = max(slowest, (moving, f"activations from stage {number - 1} to {number}"))
-    return slowest[1]
-
-
-def _crossed(left: tuple[int, ...], right: tuple[int, ...]) -> int:
-    return next((i for i in range(len(left) - 1, 0, -1) if left[i] != right[i]), 0)
+        text = f"stage {number} of {len(spans)} ({copies} replica{'s' if copies > 1 else ''}): {share:.0%} computing"
+        found.append((total, text + (f", {1 - share:.0%} summing gradients" if copies > 1 else "")))
+        if options.activation_compression_ratio is None or number == 1:
+            continue
+        for side in (spans[number - 2], span):
+            for own, bandwidth in zip(side.replicas, cluster.bandwidth_bytes_per_s, strict=True):
+                moved = 2 * float(space.output_bytes[span.start]) / options.activation_compression_ratio
+                found.append((moved / (bandwidth * own), f"activations from stage {number - 1} to {number}"))
+    return min(found, key=lambda item: abs(item[0] - bottleneck_s))[1]

@@ -212,7 +212,7 @@ def _replicated(space: StateSpace, cluster: PipelineCluster, minibatches: int, a
     ]
     timeline = simulate(worker_orders("pipedream", len(parts), minibatches, replicas=replicas), parts)
     used = sum(stage.replicas * (stage.forward_s + stage.backward_s) / stage.replicas for stage in stages)
-    words = bottleneck_in_words(space, spans, cluster, options, compat=False)
+    words = bottleneck_in_words(space, spans, cluster, options, bottleneck)
     return Plan(
         space.name,
         "pipedream",
