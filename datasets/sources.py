@@ -70,11 +70,15 @@ SOURCES: dict[str, Source] = {
         ),
         Source(
             "freezing",
-            "https://github.com/gaow0007/FrozenTraceAnalysis",
+            "https://github.com/gaow0007/FrozenTraceAnalysis and https://github.com/gaow0007/TraceCollectionLibrary",
             "NOASSERTION",
             False,
             "no licence stated: evaluate, and train models that you keep",
-            ("throughput.csv", "memory.csv"),
+            (
+                "*/frozen/<model>/placements.csv",
+                "pytorch-cifar/memory/model_*.npy",
+                "or tidy: throughput.csv, memory.csv",
+            ),
             "step time and peak memory against frozen layers on V100s",
             ("freezing",),
         ),

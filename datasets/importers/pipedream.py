@@ -12,7 +12,7 @@ from datasets.importers.base import Import
 from profiling.capture.pipedream_profile import read_profile
 from profiling.errors import InputError
 
-NAMES = {"gnmt": "gnmt-wmt16"}
+NAMES = {"gnmt": "gnmt-wmt16", "gnmt_large": "gnmt-large-wmt16"}
 
 
 def read(folder: Path) -> Import:
