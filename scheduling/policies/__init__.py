@@ -25,7 +25,7 @@ POLICIES = {
     "isacpp-interference": "isacpp:INTERFERENCE",
     "isacpp-makespan": "isacpp:MAKESPAN",
     "sia": "sia:POLICY",
-    "sia-packed": "sia:PACKED",
+    "sia-packed": "sia_packed:POLICY",
 }
 
 

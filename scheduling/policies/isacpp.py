@@ -34,14 +34,17 @@ def decide(
     """Assign up to `batch` waiting jobs at a time to GPUs or to waiting, by least total cost, until nothing changes."""
     config = config or PlacementConfig(max_members=2)
     pool, started = Pool(snapshot), []
-    tenancy = Tenancy.of(snapshot, belief, config.max_members)
-    shared = shared_gpus(snapshot, tenancy, config.max_members)
     queue = list(snapshot.waiting.values())
     for job in [j for j in queue if not may_share(j)][:batch]:
         gpus = exclusive_gpus(pool, belief, job)
         if gpus:
             started.append(Allocation(job, gpus))
     jobs = [j for j in queue if may_share(j)][: 8 * batch]
+    plenty = _plenty(snapshot, belief, pool, jobs)
+    if plenty is not None and config.objective != "makespan":
+        return started + [Allocation(j, pool.take(1, kind)) for j, kind in zip(jobs, plenty, strict=True)]
+    tenancy = Tenancy.of(snapshot, belief, config.max_members)
+    shared = shared_gpus(snapshot, tenancy, config.max_members)
     while jobs:
         head, jobs = jobs[:batch], jobs[batch:]
         placed = _assign(snapshot, belief, tenancy, pool, shared, head, config)
@@ -51,6 +54,14 @@ def decide(
         if not placed or (not shared.size and not any(pool.free_of_type)):
             break
     return started
+
+
+def _plenty(
+    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, pool: Pool, jobs: list[JobState]
+) -> list[int] | None:
+    """The fastest type of each job where every job finds an empty GPU of it: nothing can be better than that."""
+    kinds = [int(np.argmin(solo_step_s(snapshot, belief, j.job.workload))) for j in jobs]
+    return kinds if all(pool.free_of_type[k] >= kinds.count(k) for k in set(kinds)) else None
 
 
 def _assign(

@@ -33,8 +33,8 @@ def decide(
     jobs = sorted(snapshot.active(), key=lambda j: j.number)
     if not jobs:
         return []
-    table = _configurations(snapshot, config, jobs)
-    goodput, least, current, factor, forced = _rows(snapshot, belief, jobs, table)
+    table = configuration_table(snapshot, config, jobs)
+    goodput, least, current, factor, forced = job_rows(snapshot, belief, jobs, table)
     gpus = np.array([c.gpus for c in table], np.int64)
     kinds = np.array([c.kind for c in table], np.int64)
     worth = utilities(goodput, least, factor, current, config)
@@ -48,9 +48,10 @@ def decide(
     ]
 
 
-def _configurations(
+def configuration_table(
     snapshot: SchedulingSnapshot, config: SiaConfig, jobs: list[JobState]
 ) -> list[Configuration]:
+    """The paper's configurations, and those of rigid jobs of other sizes."""
     sizes = [int(snapshot.node_size[n].max()) for n in snapshot.nodes_of_type]
     table = configurations([len(n) for n in snapshot.nodes_of_type], sizes, config.largest)
     known = {(c.gpus, c.kind) for c in table}
@@ -62,7 +63,7 @@ def _configurations(
     return table
 
 
-def _rows(
+def job_rows(
     snapshot: SchedulingSnapshot,
     belief: SetPredictor | SetCache,
     jobs: list[JobState],

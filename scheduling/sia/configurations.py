@@ -46,7 +46,12 @@ def place_configurations(
     result: dict[int, tuple[int, ...]] = {}
     for kind in range(len(snapshot.types)):
         jobs = [(job, config) for job, config in chosen.values() if config.kind == kind]
-        stay = {j.number: j.gpus for j, c in jobs if _has(snapshot, j, c)}
+        stay: dict[int, tuple[int, ...]] = {}
+        claimed: set[int] = set()  # of two that shared a GPU until now only one can stay alone on it
+        for j, c in jobs:
+            if _has(snapshot, j, c) and claimed.isdisjoint(j.gpus):
+                stay[j.number] = j.gpus
+                claimed.update(j.gpus)
         rest = [(j, c) for j, c in jobs if j.number not in stay]
         placed = _pack(snapshot, kind, rest, {g for gpus in stay.values() for g in gpus})
         placed = _make_room(snapshot, kind, chosen, stay, rest, placed)

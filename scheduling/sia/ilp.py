@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -79,6 +79,33 @@ def solve_full(worth: Floats, gpus: Ints, kinds: Ints, capacity: Ints, gap: floa
     amounts = _milp(value, where_job, where_config, ones, gpus, kinds, np.asarray(capacity), gap)
     table = amounts.reshape(jobs, configs)
     return np.where(table.any(axis=1), table.argmax(axis=1), -1)
+
+
+def solve_columns(
+    columns: Sequence[tuple[float, tuple[int, ...], int, int]], jobs: int, capacity: Ints, gap: float = 1e-4
+) -> list[int]:
+    """Indices of the chosen columns (worth, job rows, type, GPUs), each job in one at most, within capacity."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
+    if not columns:
+        return []
+    pairs = [(row, k) for k, (_, rows, _, _) in enumerate(columns) for row in rows]
+    at = np.array(pairs, np.int64)
+    once = csr_array((np.ones(len(at)), (at[:, 0], at[:, 1])), shape=(jobs, len(columns)))
+    kinds, gpus = np.array([c[2] for c in columns]), np.array([c[3] for c in columns], float)
+    use = csr_array((gpus, (kinds, np.arange(len(columns)))), shape=(len(capacity), len(columns)))
+    with _quiet():
+        found = milp(
+            -np.array([c[0] for c in columns]),
+            integrality=np.ones(len(columns), np.int64),
+            bounds=Bounds(0, 1),
+            constraints=[LinearConstraint(once, -np.inf, 1), LinearConstraint(use, -np.inf, capacity)],
+            options={"mip_rel_gap": gap},
+        )
+    if found.x is None:
+        raise InfeasibleError("the solver found no assignment", got=found.message)
+    return np.flatnonzero(np.round(found.x) > 0).tolist()
 
 
 def total_worth(worth: Floats, chosen: Ints) -> float:

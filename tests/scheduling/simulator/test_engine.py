@@ -67,7 +67,7 @@ def check(result: SimulationResult, jobs: list[Job], exclusive: bool) -> None:
 
 
 EXCLUSIVE = ("fifo", "sjf", "srtf", "exclusive", "tiresias", "themis", "gavel")
-SHARED = ("blind", "horus", "lucid", "isacpp", "isacpp-interference", "isacpp-makespan", "gavel-packed")
+SHARED = ("blind", "horus", "lucid", "isacpp", "isacpp-interference", "isacpp-makespan", "gavel-packed", "sia-packed")
 
 
 @pytest.mark.parametrize("name", EXCLUSIVE + SHARED)
@@ -88,7 +88,7 @@ def test_resizing_policies_end(name: str, jobs: list[Job]) -> None:
 
 
 def test_every_policy_is_covered() -> None:
-    assert set(POLICIES) == {*EXCLUSIVE, *SHARED, "optimus", "pollux", "sia", "sia-packed"}
+    assert set(POLICIES) == {*EXCLUSIVE, *SHARED, "optimus", "pollux", "sia"}
 
 
 A, B = Workload("a"), Workload("b")
