@@ -102,11 +102,12 @@ def shortage(space: StateSpace, spans: list[Span], limit: float) -> InfeasibleEr
     """Which stage of the partition that needs least memory does not fit, and by how much."""
     number, span = max(enumerate(spans, start=1), key=lambda item: item[1].memory_bytes)
     nodes = space.members(span.start, span.end)
+    replicas = math.prod(span.replicas)
     inside = nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}, {len(nodes)} nodes"
     return InfeasibleError(
         f"no partition of {space.name} fits: even the one that needs least memory holds {span.memory_bytes:.4g} bytes"
-        f" on each worker of stage {number} of {len(spans)} ({inside}; {math.prod(span.replicas)} replicas,"
-        f" {span.versions} minibatches in flight), {span.memory_bytes - limit:.4g} bytes more than there are",
+        f" on each worker of stage {number} of {len(spans)} ({inside}; {replicas} replica{'s' * (replicas > 1)},"
+        f" {span.versions} minibatch{'es' * (span.versions > 1)} in flight), {span.memory_bytes - limit:.4g} bytes more than there are",
         expected=f"at most {limit:.4g} bytes",
         hint="raise the memory limit, use smaller minibatches, or split over more workers",
     )
