@@ -16,6 +16,7 @@ from serving import openapi, problems
 from serving.api import cluster, devices, health, models, observations, place, placements, predict, workloads
 from serving.app_version import version
 from serving.config import ServiceConfig
+from serving.dashboard import routes as dashboard
 from serving.extender import routes as extender
 from serving.middleware import Door
 from serving.model_source import ModelSource
@@ -33,6 +34,7 @@ _GROUPS: tuple[Any, ...] = (
     devices,
     models,
     oip,
+    dashboard,
     extender,
 )
 _DESCRIPTION = """\

@@ -8,12 +8,13 @@ import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from http.cookies import SimpleCookie
 from typing import Any
 
 import structlog
 
 from profiling.errors import CotenantError, InputError, LimitError, UnavailableError
-from serving.auth import LOCAL, Caller, allow, required_scope
+from serving.auth import COOKIE, LOCAL, Caller, allow, required_scope
 from serving.http import DeadlineError, problem
 from serving.limits import RateError
 from serving.service import Service
@@ -114,7 +115,7 @@ class _Exchange:
         service = self.service
         scope = required_scope(self.scope["method"], self.path)
         if service.tokens_required and scope is not None:
-            header = self.headers.get(b"authorization", b"").decode("latin-1")
+            header = self.headers.get(b"authorization", b"").decode("latin-1") or self._cookie()
             caller = service.authenticator.remembered(header)
             if caller is None:
                 caller = await service.stored(service.authenticator.look_up, header)
@@ -124,6 +125,13 @@ class _Exchange:
             client = self.scope.get("client") or ("", 0)
             service.rate.take(self.caller.name if self.caller is not LOCAL else client[0])
         self.scope["state"]["caller"] = self.caller
+
+    def _cookie(self) -> str:
+        """The dashboard's cookie as a header; only for reading, so that no other site can act through a browser."""
+        if self.scope["method"] not in ("GET", "HEAD"):
+            return ""
+        cookies = SimpleCookie(self.headers.get(b"cookie", b"").decode("latin-1"))
+        return f"Bearer {cookies[COOKIE].value}" if COOKIE in cookies else ""
 
     def _timeout_s(self) -> float:
         most = self.service.config.request_timeout_s

@@ -1,0 +1,64 @@
+"""The measuring commands as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from serving.cli.main import main
+
+
+def test_profile_of_a_zoo_job_with_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from datasets.tables import read_table
+
+    arguments = ["profile", "--device", "cpu", "--job", "ppo-lunarlander:batch_size=8", "-o", str(tmp_path)]
+    with pytest.raises(SystemExit) as end:
+        main([*arguments, "--repeats", "2", "--window", "0.1", "--steps", "2", "--operators", "--json"])
+    assert end.value.code == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["tables"]["solo"] == 1
+    assert answer["records"][0]["members"][0]["outcome"] == "ok"
+    assert read_table(tmp_path, "solo")["step_time_s"].gt(0).all()
+    assert read_table(tmp_path, "graphs")["forward_time_s"].sum() > 0
+    assert len(list((tmp_path / "graphs").glob("*.graph.txt"))) == 1
+
+
+def test_profile_of_a_job_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["profile", "--job", "resnet18-cifar:batch_size=0", "-o", str(tmp_path / "out")])
+    assert end.value.code == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_profile_on_cuda_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(SystemExit) as end:
+        main(["profile", "--device", "cuda", "--job", "ppo-lunarlander", "-o", str(tmp_path / "out")])
+    assert end.value.code == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_plan_then_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.json"
+    jobs = ["--job", "ppo-lunarlander:batch_size=8", "--job", "neumf-ml1m:batch_size=8"]
+    with pytest.raises(SystemExit) as end:
+        main(["campaign", "plan", "--budget", "2m", "--predictor", "none", "-o", str(plan), "--json", *jobs])
+    assert end.value.code == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert runs["solo"] == 2
+    with pytest.raises(SystemExit):
+        main(["campaign", "status", str(plan), "-o", str(tmp_path / "slices"), "--json"])
+    assert json.loads(capsys.readouterr().out)["total"] == sum(runs.values())
+
+
+def test_plan_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["campaign", "run", str(tmp_path / "no.json"), "-o", str(tmp_path / "slices")])
+    assert end.value.code == 2
+    assert "no file" in capsys.readouterr().err
