@@ -30,6 +30,7 @@ _EFFICIENCY = 0.4
 _CPU_LAUNCH_S, _GPU_LAUNCH_S = 4e-6, 8e-6
 # Columns of `Candidate.features` that grow with the batch: FLOPs, bytes, activations, time.
 _GROWING = (0, 1, 4, 6)
+_HALF_TIME = np.array([0, 0, 0, 0, 0, 0, np.log(2)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,7 @@ def plan_campaign(
     spec = discover_cpu() if device == "cpu" else _gpu_spec()
     rates = _single_core(spec) if device == "cpu" else spec
     pool = [candidate(job, rates) for job in jobs] if jobs else zoo_candidates(rates, config)
-    chosen = (
-        pool if jobs else [candidate(c.workload, rates) for c in choose_workloads(pool, config.max_workloads)]
-    )
+    chosen = pool if jobs else [_captured(c, rates) for c in choose_workloads(pool, config.max_workloads)]
     runs = [
         PlannedRun(RunRequest("solo", (c.workload,), device), _expected_s([c], config, settings), "alone")
         for c in chosen
@@ -150,7 +149,8 @@ def plan_campaign(
 def zoo_candidates(rates: DeviceSpec, config: PlanConfig) -> list[Candidate]:
     """Every zoo model at up to three batch sizes (powers of two, on a GPU up to four times its default) whose estimated
     step is within the bounds: the smallest, the largest, and one between. A model whose smallest step is too long is
-    left out. Each model is captured once; its other batch sizes are estimates."""
+    left out. On a GPU the one between also takes part in mixed precision. Each model is captured once; its other
+    batch sizes are estimates."""
     from profiling.zoo import get_entry, zoo_names
 
     found: list[Candidate] = []
@@ -162,8 +162,23 @@ def zoo_candidates(rates: DeviceSpec, config: PlanConfig) -> list[Candidate]:
         base = candidate(Workload(name, batch_size=default), rates)
         scaled = [_rescaled(base, size / default, size) for size in sizes]
         fits = [c for c in scaled if config.least_step_s <= c.step_time_s <= config.most_step_s]
-        found += [fits[i] for i in sorted({0, len(fits) // 2, len(fits) - 1})] if fits else []
+        if not fits:
+            continue
+        found += [fits[i] for i in sorted({0, len(fits) // 2, len(fits) - 1})]
+        if rates.name != "cpu":
+            middle = fits[len(fits) // 2]
+            amp = replace(_rescaled(middle, 1.0, 1), workload=replace(middle.workload, precision="amp"))
+            # half the time: less traffic and tensor cores; what it really is, is to be measured
+            found.append(replace(amp, step_time_s=middle.step_time_s / 2, features=amp.features - _HALF_TIME))
     return found
+
+
+def _captured(estimate: Candidate, rates: DeviceSpec) -> Candidate:
+    """The candidate by its own graph; by the estimate where its options cannot be captured without the device."""
+    try:
+        return candidate(estimate.workload, rates)
+    except (RuntimeError, ValueError):
+        return estimate
 
 
 def _rescaled(base: Candidate, ratio: float, batch_size: int) -> Candidate:
@@ -187,7 +202,7 @@ def candidate(workload: Workload, rates: DeviceSpec) -> Candidate:
         graph.state_bytes,
         graph.activation_bytes,
         graph.arithmetic_intensity,
-        seconds,
+        seconds * 1e6,
     )
     return Candidate(workload, seconds, np.log1p(np.array(demands, dtype=float)), len(graph.layers))
 

@@ -60,6 +60,8 @@ def plan(
             budget_s=parse_duration(budget),
             max_workloads=jobs,
             frozen_models=frozen_models,
+            # a CUDA context and its libraries take longer to load than a CPU process
+            setup_s=6.0 if device == "cuda" else 2.5,
             sharing=tuple(sharing or ("time-slice",)),
             seed=seed,
         ),

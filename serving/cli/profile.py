@@ -42,6 +42,7 @@ def command(
         cotenant profile --device cpu --job lstm-wikitext2:batch_size=5 --job resnet18-cifar:batch_size=4 -o measured
     """
     from profiling.measure.environment import describe_environment
+    from profiling.measure.operators import export_operators
     from profiling.measure.request import RunRequest
     from profiling.measure.run import measure
     from profiling.measure.settings import MeasureSettings
@@ -62,7 +63,10 @@ def command(
         requests += [RunRequest("operators", (w,), device) for w in dict.fromkeys(workloads)]
     records = []
     for request in requests:
-        records.append(measure(request, settings, lambda text: print(text, file=sys.stderr)))
+        record = measure(request, settings, lambda text: print(text, file=sys.stderr))
+        if request.kind == "operators":
+            export_operators(record, output / "graphs")
+        records.append(record)
     environment = describe_environment(device)
     counts = write_tables(
         output, records, campaign=f"profile-{environment['fingerprint'][:8]}", environment=environment
