@@ -1,6 +1,6 @@
 """IceFrog against Tiresias, SRTF, Optimus, Pollux and itself with k = 0, on 48 V100 GPUs and windows of the Philly trace.
 
-`python -m benchmarks.icefrog_simulation --trace philly.csv [--seeds 5] [--quick]`. The norm curves come from
+`python -m benchmarks.icefrog_simulation --trace philly.csv [--seeds 5] [--loads 1]`. The norm curves come from
 `benchmarks.icefrog_training` and were fixed before; step times come from the graphs by `predictor.layers`.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.record import record
+from benchmarks.record import RESULTS, record
 from predictor.layers import layer_throughput
 from predictor.layers.throughput import LayerThroughput, unfrozen_graph
 from predictor.types import PredictionArrays
@@ -112,9 +112,13 @@ def shares_table(kind: int, curve: str) -> tuple[np.ndarray, np.ndarray]:
     depth = np.array(prefixes) / layers
     if curve == "uniform":
         return grid, np.broadcast_to(depth, (len(grid), len(depth))).copy()
-    rows = np.array(body["curves"][TYPES[kind][2]]["norm_shares"])
+    measured = body["curves"][TYPES[kind][2]]
+    rows, settled = np.array(measured["norm_shares"]), np.array(measured["settled_ratio"])
     own = np.linspace(0.0, 1.0, rows.shape[1])
-    return grid, np.array([np.interp(depth, own, row) for row in rows])
+    shares = np.array([np.interp(depth, own, row) for row in rows])
+    # A prefix that had not settled in at least half of the trainings is not to be frozen yet: as if S were 1.
+    ready = np.array([np.interp(depth, own, row) for row in settled]) >= 0.5
+    return grid, np.where(ready | (depth == 0.0), shares, 1.0)
 
 
 class StepTimes:
@@ -233,21 +237,18 @@ def run(case: Case, trace: Path) -> dict[str, Any]:
     }
 
 
-def cases(seeds: Iterable[int], quick: bool) -> list[Case]:
-    """Peers at every load; IceFrog at every load with kappa 2, and at load 1 over kappa, cache and curve."""
+def cases(seeds: Iterable[int], loads: Sequence[float]) -> list[Case]:
+    """Peers, control and IceFrog (kappa 2) at every load; at load 1 also over kappa, cache and curve."""
     found: dict[Case, None] = {}
     for seed in seeds:
-        for load in (1.0,) if quick else JOBS_AT_LOAD:
+        for load in loads:
             for policy in ("tiresias", "srtf", "optimus", "pollux"):
                 found[Case(policy, load, seed)] = None
-            for shortness in (0.0, 1.0):
-                found[Case("icefrog-unfrozen", load, seed, shortness=shortness)] = None
-                for cache in (False, True):
-                    found[Case("icefrog", load, seed, cache=cache, shortness=shortness)] = None
-        for kappa in () if quick else (1.0, 1.5, 2.0, 3.0):
-            for cache in (False, True):
-                for curve in ("measured", "uniform"):
-                    found[Case("icefrog", 1.0, seed, kappa, cache, curve, 1.0)] = None
+            found[Case("icefrog-unfrozen", load, seed, shortness=1.0)] = None
+            for kappa in (1.0, 1.5, 2.0, 3.0) if load == 1.0 else (2.0,):
+                for cached in (False, True):
+                    for curve in ("measured", "uniform") if load == 1.0 else ("measured",):
+                        found[Case("icefrog", load, seed, kappa, cached, curve, 1.0)] = None
     return list(found)
 
 
@@ -261,13 +262,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument(
+        "--loads", type=float, nargs="+", choices=sorted(JOBS_AT_LOAD), default=sorted(JOBS_AT_LOAD)
+    )
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args(arguments)
     for kind in range(len(TYPES)):  # capture the graphs once, before the pool
         for cache in (False, True):
             step_parts(kind, cache)
-    todo = cases(range(options.seeds), options.quick)
+    todo = cases(range(options.seeds), options.loads)
     if options.processes > 1:
         with ProcessPoolExecutor(options.processes) as pool:
             rows = list(pool.map(run, todo, [options.trace] * len(todo), chunksize=4))
@@ -291,6 +294,9 @@ def main(arguments: list[str] | None = None) -> None:
                 entry[f"jct_change_vs_{peer}_percent"] = 100.0 * float(np.mean(change))
         table.append(entry)
         print({k: round(v, 3) if isinstance(v, float) else v for k, v in entry.items()})
+    before = RESULTS / "icefrog_simulation.json"
+    if before.exists():  # loads may be run one by one
+        table += [r for r in read_json(before)["figures"]["rows"] if r["load"] not in options.loads]
     record("icefrog_simulation", {"types": [t[0] for t in TYPES], "rows": table})
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from predictor.types import Floats
 from scheduling.elastic.jobs import SIZES, ElasticJob
@@ -40,7 +39,7 @@ class ElasticAgent:
 
     def shares_at(self, progress: float) -> Floats:
         """[K] S_k at this progress."""
-        position = float(np.clip(progress, 0.0, 1.0)) * (len(self.grid) - 1)
+        position = min(max(progress, 0.0), 1.0) * (len(self.grid) - 1)
         low = min(int(position), len(self.grid) - 2)
         part = position - low
         return (1.0 - part) * self.norm_shares[low] + part * self.norm_shares[low + 1]
@@ -48,7 +47,7 @@ class ElasticAgent:
 
 def size_index(gpus: int) -> int:
     """Index of the largest size that `gpus` GPUs hold; -1 for none."""
-    return int(np.searchsorted(SIZES, gpus, side="right")) - 1
+    return bisect_right(SIZES, gpus) - 1
 
 
 def elastic_job(state: JobState, snapshot: SchedulingSnapshot) -> ElasticJob:
@@ -85,7 +84,7 @@ class ElasticTruth:
         agent.debt += agent.penalty * max(progress - agent.progress, 0.0)
         agent.progress = progress
         k = agent.prefixes.index(job.frozen_prefix)
-        agent.penalty = float(np.clip(agent.shares_at(progress)[k], 0.0, 1.0) ** agent.kappa)
+        agent.penalty = min(max(float(agent.shares_at(progress)[k]), 0.0), 1.0) ** agent.kappa
         rate = float(agent.rate[size_index(len(job.gpus)), k]) * (1.0 - agent.penalty)
         if k != agent.prefix:
             agent.prefix, agent.prefix_changes = k, agent.prefix_changes + 1

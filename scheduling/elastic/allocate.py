@@ -35,13 +35,12 @@ def allocate(
     config = config or IceFrogConfig()
     if not jobs:
         return []
-    found = [best_by_size(job, config) for job in jobs]
-    rates = np.array([rate for rate, _ in found])  # [J, S]
+    rates, prefixes = best_by_size(jobs, config)
     size = _sizes(jobs, rates, gpus, config, admit_by == "remaining", weigh_by == "remaining")
     _keep_sizes(jobs, rates, size, gpus, config)
     return [
         Grant(job.number, int(s), int(prefix[s]) if s >= 0 else job.prefix)
-        for job, s, (_, prefix) in zip(jobs, size, found, strict=True)
+        for job, s, prefix in zip(jobs, size, prefixes, strict=True)
     ]
 
 
@@ -50,7 +49,10 @@ def weights(
 ) -> tuple[Floats, Floats]:
     """([J] weight, [J] R*(fair)) of the objective sum_j weight_j R*_j(fair) / R*_j(g)."""
     fair = float(np.clip(gpus / len(jobs), 1.0, SIZES[-1]))
-    at_fair = np.array([np.interp(fair, _GPUS, np.maximum.accumulate(row)) for row in rates])
+    low = min(int(np.searchsorted(_GPUS, fair, side="right")) - 1, len(SIZES) - 2)
+    part = (fair - _GPUS[low]) / (_GPUS[low + 1] - _GPUS[low])
+    grown = np.maximum.accumulate(rates, axis=1)
+    at_fair = (1.0 - part) * grown[:, low] + part * grown[:, low + 1]
     alone = np.maximum(at_fair, 1e-300)
     remaining = np.maximum(np.array([job.left for job in jobs]) / alone, 1.0)
     weight = (remaining.min() / remaining) ** config.shortness
@@ -67,10 +69,10 @@ def _sizes(
 ) -> NDArray[np.int64]:
     """[J] indices into SIZES, -1 for jobs that get nothing."""
     size = np.full(len(jobs), -1)
-    smallest = np.array([int(np.argmax(row > 0)) if (row > 0).any() else -1 for row in rates])
-    remaining = np.array(
-        [job.left / rates[i, smallest[i]] if smallest[i] >= 0 else np.inf for i, job in enumerate(jobs)]
-    )
+    runs = rates > 0
+    smallest = np.where(runs.any(axis=1), runs.argmax(axis=1), -1)
+    first = np.take_along_axis(rates, np.maximum(smallest, 0)[:, None], axis=1)[:, 0]
+    remaining = np.array([job.left for job in jobs]) / np.maximum(first, 1e-300)
     starved = np.array([job.waited_s > config.starvation_s for job in jobs])
     left = gpus
     for i in sorted(

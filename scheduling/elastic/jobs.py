@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -101,10 +102,21 @@ def effective_rates(job: ElasticJob, guards: FreezingGuards) -> Floats:
     return job.rate * np.where(allowed, 1.0 - frozen_penalty(job.norm_share, guards.kappa), 0.0)
 
 
-def best_by_size(job: ElasticJob, config: IceFrogConfig) -> tuple[Floats, NDArray[np.int64]]:
-    """R*[S] over prefixes and the prefixes [S] that reach it; the present one stays for less than the least gain."""
-    rates = effective_rates(job, config.guards)
-    best = rates.argmax(axis=1)
-    stays = rates[:, job.prefix] * (1.0 + config.min_prefix_gain) >= rates.max(axis=1)
-    chosen = np.where(stays & (rates[:, job.prefix] > 0), job.prefix, best)
-    return rates[np.arange(len(SIZES)), chosen], chosen
+def best_by_size(jobs: Sequence[ElasticJob], config: IceFrogConfig) -> tuple[Floats, NDArray[np.int64]]:
+    """R* [J, S] over prefixes, and the prefixes [J, S] that reach it; the present one stays for less than the least gain."""
+    count, width = len(jobs), max(len(job.norm_share) for job in jobs)
+    share = np.full((count, width), np.inf)
+    rate = np.zeros((count, len(SIZES), width))
+    for i, job in enumerate(jobs):
+        share[i, : len(job.norm_share)] = job.norm_share
+        rate[i, :, : len(job.norm_share)] = job.rate
+    progress = np.array([[job.progress] for job in jobs])
+    debt = np.array([[job.debt] for job in jobs])
+    allowed = allowed_prefixes(share, progress, debt, config.guards)
+    rates = rate * np.where(allowed, 1.0 - frozen_penalty(share, config.guards.kappa), 0.0)[:, None, :]
+    best = rates.argmax(axis=2)
+    now = np.array([job.prefix for job in jobs])[:, None, None]
+    present = np.take_along_axis(rates, np.broadcast_to(now, (count, len(SIZES), 1)), axis=2)[:, :, 0]
+    stays = (present > 0) & (present * (1.0 + config.min_prefix_gain) >= rates.max(axis=2))
+    chosen = np.where(stays, now[:, :, 0], best)
+    return np.take_along_axis(rates, chosen[:, :, None], axis=2)[:, :, 0], chosen

@@ -55,21 +55,21 @@ def frozen_penalty(norm_share: Floats, kappa: float) -> Floats:
     return np.clip(norm_share, 0.0, 1.0) ** kappa
 
 
-def allowed_prefixes(norm_share: Floats, progress: float, debt: float, guards: FreezingGuards) -> Bools:
-    """[K] which prefixes the guards let a job take now; k = 0 (norm share 0) always.
+def allowed_prefixes(
+    norm_share: Floats, progress: float | Floats, debt: float | Floats, guards: FreezingGuards
+) -> Bools:
+    """[..., K] which prefixes the guards let a job take now; one that freezes nothing (share 0) always.
 
     Args:
-        norm_share: [K] S_k of the candidate prefixes, 0 for the one that freezes nothing.
-        progress: effective progress, 0 to 1.
-        debt: integral of the penalty over progress so far, same unit.
+        norm_share: [..., K] S_k of the candidate prefixes, 0 for the one that freezes nothing.
+        progress, debt: effective progress from 0 to 1, and the penalty integrated over it; numbers, or arrays that
+            broadcast against `norm_share`.
     """
     share = np.asarray(norm_share, dtype=np.float64)
-    if progress < guards.warmup_progress:
-        return share <= 0.0
-    affordable = (debt < guards.max_debt_ratio * progress) | (
-        frozen_penalty(share, guards.kappa) <= guards.max_debt_ratio
-    )
-    return (share <= 0.0) | ((share <= guards.max_norm_share) & affordable)
+    within_debt = np.asarray(debt) < guards.max_debt_ratio * np.asarray(progress)
+    affordable = within_debt | (frozen_penalty(share, guards.kappa) <= guards.max_debt_ratio)
+    warm = np.asarray(progress) >= guards.warmup_progress
+    return (share <= 0.0) | ((share <= guards.max_norm_share) & affordable & warm)
 
 
 def effective_progress(iterations: float, penalty: float, efficiency: float = 1.0) -> tuple[float, float]:

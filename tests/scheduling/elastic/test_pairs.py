@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from predictor.types import PredictionArrays
+from profiling.errors import InputError
+from profiling.workload import ColocationSet, Workload
+from scheduling.elastic.pairs import choose_pair
+
+JOBS = (Workload("a"), Workload("b"))
+
+
+class Additive:
+    """Step time grows with what both ask for; freezing layer by layer lowers it, and the memory."""
+
+    def __init__(self, memory: float) -> None:
+        self.memory = memory
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+        prefix = np.array([[w.frozen_prefix for w in s.workloads] for s in sets], dtype=float)
+        demand = 1.0 - 0.06 * prefix
+        step = demand + 0.8 * demand[:, ::-1]
+        ones = np.ones_like(step)
+        held = (10.0 - prefix).sum(axis=1)
+        return PredictionArrays(ones > 0, demand, step, step / demand, ones, ones, held, held <= self.memory)
+
+
+def test_chooses_both_prefixes_together() -> None:
+    penalties = (np.array([0.0, 0.05, 0.4]), np.array([0.0, 0.05, 0.4]))
+    found = choose_pair(JOBS, ((0, 4, 8), (0, 4, 8)), penalties, (1.0, 1.0), Additive(100.0), "v100")
+    assert found is not None
+    assert found.prefixes == (1, 1)
+    assert found.gain == pytest.approx(2 * 0.95 / (0.76 * 1.8))
+
+
+def test_memory_decides_too() -> None:
+    penalties = (np.array([0.0, 0.05, 0.4]), np.array([0.0, 0.05, 0.4]))
+    tight = choose_pair(JOBS, ((0, 4, 8), (0, 4, 8)), penalties, (1.0, 1.0), Additive(8.0), "v100")
+    assert tight is not None
+    assert sum((0, 4, 8)[i] for i in tight.prefixes) >= 12
+    assert (
+        choose_pair(JOBS, ((0,), (0,)), (np.zeros(1), np.zeros(1)), (1.0, 1.0), Additive(8.0), "v100") is None
+    )
+
+
+def test_too_little_gain_is_refused() -> None:
+    none = (np.zeros(1), np.zeros(1))
+    found = choose_pair(JOBS, ((0,), (0,)), none, (1.0, 1.0), Additive(100.0), "v100", min_gain=1.1)
+    assert found is not None  # 2 / 1.8 = 1.11
+    assert choose_pair(JOBS, ((0,), (0,)), none, (1.0, 1.0), Additive(100.0), "v100", min_gain=1.2) is None
+    with pytest.raises(InputError, match="differ"):
+        choose_pair(JOBS, ((0, 1), (0,)), none, (1.0, 1.0), Additive(1.0), "v100")
