@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling.errors import InputError
@@ -18,6 +18,7 @@ from scheduling.elastic.penalty import (
 SHARES = np.array([0.0, 0.1, 0.3, 0.6, 1.0])
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-1, 1e6), min_size=1, max_size=30))
 def test_shares_rise_from_nothing_to_all(norms: list[float]) -> None:
     shares = norm_shares(np.array(norms))
@@ -58,6 +59,7 @@ def test_best_prefix_trades_speed_for_penalty() -> None:
     )  # gains under 2 %
 
 
+@settings(deadline=None)
 @given(kappa=st.floats(1, 3), ratio=st.floats(0.01, 0.2), seed=st.integers(0, 1000))
 def test_debt_stays_under_its_cap(kappa: float, ratio: float, seed: int) -> None:
     draw = np.random.default_rng(seed)
