@@ -70,9 +70,10 @@ def command(
 def _print(results: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    table = Table(
-        "policy", "mean JCT s", "p99 JCT s", "makespan s", "queue s", "utilisation", "restarts", "decision ms"
-    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("policy", no_wrap=True)
+    for name in ("mean JCT s", "p99 JCT s", "makespan s", "queue s", "util.", "restarts", "decide ms"):
+        table.add_column(name, justify="right", no_wrap=True)
     for r in results:
         table.add_row(
             r["policy"],

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from profiling.errors import InfeasibleError, InputError, UnknownNameError
 from profiling.workload import Workload
+from scheduling.interference import quantify
 from scheduling.placement import PlacementConfig, place
 from scheduling.snapshot import ClusterSnapshot, Gpu, Node, Tenant
 from scheduling.table import Solo, TablePredictor
@@ -101,3 +104,36 @@ def test_equal_gpus_are_grouped_and_ranked_in_order() -> None:
     )
     decision = place(JOBS[0], 10, snapshot, PREDICTOR, PlacementConfig(limit=3))
     assert [(r.node, r.gpu) for r in decision.ranked] == [("n-0", "0"), ("n-0", "1"), ("n-0", "2")]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["v100", "k80"]),
+            st.lists(st.tuples(st.integers(0, 5), st.floats(1, 1e4)), max_size=2),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(0, 4),
+    st.floats(1, 1e4),
+    st.sampled_from(["jct", "interference", "makespan"]),
+)
+def test_decides_as_the_plain_loop(raw: list, number: int, iterations: float, objective: str) -> None:
+    gpus = [Gpu(str(i), d, tenants=tuple(Tenant(JOBS[j], n) for j, n in t)) for i, (d, t) in enumerate(raw)]
+    config = PlacementConfig(objective=objective, wait=False)
+    decision = place(JOBS[number], iterations, cluster(*gpus), PREDICTOR, config)
+    plain = []
+    for gpu in gpus:
+        q = quantify(PREDICTOR, gpu.device, gpu.tenants, JOBS[number], iterations)
+        total = q.finish_s + sum(q.delays_s)
+        score = {"jct": total, "interference": q.interference, "makespan": q.empty_s}[objective]
+        if q.fits and max(q.slowdowns) <= config.max_slowdown:
+            plain.append((score, gpu.id))
+    assert len(plain) == len(decision.ranked)
+    expected = {name: score for score, name in plain}
+    for one in decision.ranked:
+        assert one.score == pytest.approx(expected[one.gpu], rel=1e-9, abs=1e-9)
+    if plain:
+        assert decision.ranked[0].score == pytest.approx(min(plain)[0], rel=1e-9, abs=1e-9)

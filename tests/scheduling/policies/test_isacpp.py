@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from profiling.errors import UnknownNameError
+from profiling.workload import Workload
+from scheduling.interference import quantify
+from scheduling.placement import PlacementConfig
+from scheduling.policies import get_policy
+from scheduling.policies.isacpp import decide
+from scheduling.sets import SetCache
+from scheduling.simulator.job import Job, JobState
+from scheduling.simulator.state import SchedulingSnapshot
+from scheduling.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from scheduling.table import Solo, TablePredictor
+from tests.scheduling.tables import JOBS, table
+
+
+def snapshot(*gpus: Gpu) -> SchedulingSnapshot:
+    return SchedulingSnapshot(ClusterSnapshot((Node("n", tuple(gpus)),)))
+
+
+def queue(state: SchedulingSnapshot, *jobs: Job) -> None:
+    for number, job in enumerate(jobs):
+        state.waiting[number] = JobState(job, number, job.iterations)
+
+
+def test_waiting_jobs_are_decided_together() -> None:
+    predictor = table(2)
+    gpus = [Gpu(str(k), "v100", tenants=(Tenant(JOBS[k], 500.0 + 100 * k),)) for k in range(3)]
+    state = snapshot(*gpus)
+    jobs = [Job(f"j{k}", JOBS[(k + 2) % 5], 300.0 + 150 * k) for k in range(3)]
+    queue(state, *jobs)
+    config = PlacementConfig(max_members=2, wait=False, max_slowdown=100)
+    decisions = decide(state, SetCache(predictor), config)
+
+    def cost(job: Job, gpu: Gpu) -> float:
+        q = quantify(predictor, "v100", gpu.tenants, job.workload, job.iterations)
+        return q.finish_s + sum(q.delays_s)
+
+    best = min(
+        permutations(range(3)),
+        key=lambda order: sum(cost(j, gpus[g]) for j, g in zip(jobs, order, strict=True)),
+    )
+    assert {d.job.id: d.gpus for d in decisions} == {f"j{k}": (g,) for k, g in enumerate(best)}
+
+
+def test_gangs_get_whole_gpus_and_jobs_share_the_rest() -> None:
+    state = snapshot(*(Gpu(str(k), "v100") for k in range(4)))
+    queue(state, Job("gang", JOBS[0], 100.0, gpus=2), *(Job(f"s{k}", JOBS[k], 100.0) for k in range(2)))
+    decisions = {d.job.id: d.gpus for d in decide(state, SetCache(table()), PlacementConfig(max_members=2))}
+    assert len(decisions["gang"]) == 2
+    assert len({g for gpus in decisions.values() for g in gpus}) == 4
+
+
+def test_a_bad_neighbour_is_waited_out() -> None:
+    a, b = Workload("a"), Workload("b")
+    predictor = TablePredictor(
+        {("v100", a): Solo(1.0), ("v100", b): Solo(1.0)}, {("v100", (a, b)): (0.51, 0.51)}
+    )
+    state = snapshot(Gpu("0", "v100", tenants=(Tenant(b, 10.0),)))
+    queue(state, Job("a", a, 1000.0))
+    assert decide(state, SetCache(predictor), PlacementConfig(max_members=2)) == []
+
+
+def test_unknown_policy() -> None:
+    with pytest.raises(UnknownNameError, match="fifo"):
+        get_policy("best")

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from serving.cli.main import main
+from tests.shared import shared_data
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("gavel")
+    with pytest.raises(SystemExit) as done:
+        main(["data", "import", "gavel", str(shared_data("gavel")), "-o", str(out)])
+    assert done.value.code in (0, None)
+    return out
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as done:
+        main(list(arguments))
+    out = capsys.readouterr()
+    return int(done.value.code or 0), out.out, out.err
+
+
+TRACE = ("--trace", "synthetic:rate=30,jobs=12", "--cluster", "small-mixed")
+
+
+def test_simulate_on_measured_pairs(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (
+        "simulate",
+        *TRACE,
+        "--data",
+        str(tables),
+        "--belief",
+        "truth",
+        "--policy",
+        "isacpp",
+        "--json",
+    )
+    code, out, _ = run(capsys, *arguments)
+    body = json.loads(out)
+    assert code == 0
+    assert body["jobs"] == 12
+    assert {"mean_jct_s", "median_jct_s", "p99_jct_s", "makespan_s", "mean_queue_s", "gpu_hours"} <= set(body)
+    assert {"utilization_ratio", "restarts", "mean_decision_s", "p99_decision_s"} <= set(body)
+    again = json.loads(run(capsys, *arguments)[1])
+    for name in ("mean_jct_s", "makespan_s", "gpu_hours"):
+        assert again[name] == body[name]
+
+
+def test_compare_draws(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "plots"
+    code, text, _ = run(
+        capsys,
+        "compare",
+        *TRACE,
+        "--data",
+        str(tables),
+        "--belief",
+        "truth",
+        "--policies",
+        "fifo,isacpp",
+        "-o",
+        str(out),
+    )
+    assert code == 0
+    assert "isacpp" in text
+    names = {p.name for p in out.iterdir()}
+    assert {"jct_cdf.png", "queue.png", "utilization.png", "gantt-fifo.png", "gantt-isacpp.png"} <= names
+    assert [p["policy"] for p in json.loads((out / "results.json").read_text())["policies"]] == [
+        "fifo",
+        "isacpp",
+    ]
+
+
+def test_sia_workload_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    path = shared_data("sia", "workloads", "philly", "workload-1.csv")
+    code, out, _ = run(
+        capsys,
+        "simulate",
+        "--trace",
+        f"sia:{path}",
+        "--cluster",
+        "sia-64",
+        "--policy",
+        "sia",
+        "--limit",
+        "4",
+        "--json",
+    )
+    assert code == 0
+    assert json.loads(out)["jobs"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--trace", "nowhere.csv", "--cluster", "small-mixed", "--policy", "best"), "policy is not known"),
+        (("--trace", "sia:nowhere/a/b.csv", "--cluster", "sia-64"), "expected"),
+        (("--trace", "synthetic:rate=1", "--cluster", "nowhere.yaml"), "no cluster"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "simulate", *arguments)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert err.startswith("cotenant: ")
+    assert err.count("\n") == 1
+
+
+def test_place_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "c.yaml").write_text("nodes: [{name: a, gpus: [{device: v100, speed: 3}]}]\n")
+    code, _, err = run(capsys, "place", "--cluster", str(tmp_path / "c.yaml"), "--job", "resnet18-cifar")
+    assert code == 2
+    assert "unknown field" in err
+    code, _, err = run(capsys, "place", "--cluster", str(tmp_path / "none.yaml"), "--job", "resnet18-cifar")
+    assert code == 2
+    assert "no cluster file" in err
