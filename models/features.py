@@ -1,0 +1,329 @@
+"""Every feature by its name, and how it is computed: from graph, device, options and (masked) solo measurements.
+
+Nothing here is measured under co-location. Three groups:
+
+* `WORKLOAD_FEATURES`: one job on one device, from its graph and the device's data sheet.
+* `SOLO_FEATURES`: what the caller measured of the job alone; each value stands beside a flag that says whether it is there.
+* `EDGE_FEATURES`: for a pair (target i, source j): how much of each resource both want, as a share of the time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiling.devices import DeviceSpec
+from profiling.graph import ComputationGraph
+from profiling.workload import Workload
+
+Floats = NDArray[np.float64]
+
+# Shares of a step for which a job alone occupies each resource; the order is that of `demand_ratios`.
+RESOURCES = ("gpu", "memory_bandwidth", "compute", "launch", "host")
+DEMAND_FEATURES = tuple(f"{name}_ratio" for name in RESOURCES)
+
+WORKLOAD_FEATURES = (
+    "log_roofline_s",
+    "log_compute_s",
+    "log_memory_s",
+    "log_launch_s",
+    "log_host_s",
+    "compute_share",
+    "memory_share",
+    "launch_share",
+    "host_share",
+    "log_kernel_count",
+    "log_intensity",
+    "tensor_core_ratio",
+    "log_batch_size",
+    "log_parameter_bytes",
+    "log_activation_bytes",
+    "state_capacity_ratio",
+    "frozen_ratio",
+    "half_precision",
+    "optimizer_state_ratio",
+)
+SOLO_FEATURES = (
+    "has_step_time",
+    "log_step_time_s",
+    "log_step_over_roofline",
+    "log_step_over_launch",
+    "log_step_per_sample_s",
+    "has_utilization",
+    "utilization_ratio",
+    "busy_over_roofline",
+    "has_memory_bandwidth",
+    "memory_bandwidth_ratio",
+    "has_memory",
+    "memory_capacity_ratio",
+)
+DEVICE_FEATURES = (
+    "log_fp32_flops",
+    "log_fp16_flops",
+    "log_memory_bandwidth",
+    "log_memory_bytes",
+    "log_sm_count",
+    "log_l2_bytes",
+    "is_cpu",
+)
+SHARING_FEATURES = ("time_slice", "mps", "mig")
+# Scalars whose ratio between two members decides who of them waits longer: a device that takes turns by kernel or by
+# time slice favours long kernels and many processes.
+PACE_FEATURES = ("log_step_time_s", "log_kernel_s", "log_kernel_gap_s", "log_processes")
+DEMAND_EDGES = (
+    "gpu_product",
+    "gpu_excess",
+    "memory_bandwidth_product",
+    "memory_bandwidth_excess",
+    "compute_product",
+    "launch_product",
+    "host_product",
+)
+EDGE_FEATURES = (*DEMAND_EDGES, "memory_capacity_sum", *(f"{name}_ratio" for name in PACE_FEATURES))
+
+# Columns of a member's `wants` row, see `edge_features`.
+WANTS_WIDTH = len(RESOURCES) + 1 + len(PACE_FEATURES)
+
+# Time that a kernel takes at least on the device, and that the host needs to hand one over. They only set the scale from
+# which the network learns; both are the round figures that vendors' profiling guides give for eager frameworks.
+KERNEL_FLOOR_S = 2.5e-6
+LAUNCH_S = 8e-6
+CPU_CALL_S = 4e-6
+# What a CUDA context with its libraries takes before the first tensor.
+CONTEXT_BYTES = 450 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTimes:
+    """Roofline times per graph node, for all its repeats; forward [0] and backward [1] apart, so that freezing is a mask.
+
+    Attributes:
+        compute_s, memory_s, floor_s: [2, N] arithmetic at peak rate, traffic at full bandwidth, least kernel time.
+        busy_s: [2, N] the largest of the three: how long the node occupies the device at best.
+    """
+
+    compute_s: Floats
+    memory_s: Floats
+    floor_s: Floats
+    busy_s: Floats
+
+
+def operator_columns(graph: ComputationGraph) -> Floats:
+    """[8, N]: forward and backward FLOPs, forward and backward bytes, kernels, tensor core, repeat, layer index."""
+    rows = [
+        (
+            op.forward_flops,
+            op.backward_flops,
+            op.bytes_read + op.bytes_written,
+            op.backward_bytes,
+            op.kernel_count,
+            op.tensor_core,
+            op.repeat,
+            op.layer_index,
+        )
+        for op in graph.operators
+    ]
+    return np.array(rows, dtype=np.float64).reshape(len(rows), 8).T.copy()
+
+
+def operator_times(columns: Floats, device: DeviceSpec, precision: str) -> OperatorTimes:
+    """Roofline (Williams et al., CACM 2009) of every operator on `device`, from `operator_columns`."""
+    kernels, tensor_core, repeat = columns[4], columns[5], columns[6]
+    peak = np.where(tensor_core > 0, device.peak_flops(precision), device.fp32_flops)
+    compute = repeat * columns[0:2] / peak
+    memory = repeat * columns[2:4] / device.memory_bandwidth_bytes_per_s
+    # A backward pass starts about two kernels for one of the forward pass.
+    floor = (0.0 if is_cpu(device) else KERNEL_FLOOR_S) * repeat * kernels * np.array([[1 / 3], [2 / 3]])
+    floor = np.where(columns[0:2] + columns[2:4] > 0, floor, 0.0)
+    return OperatorTimes(compute, memory, floor, np.maximum(np.maximum(compute, memory), floor))
+
+
+def backward_mask(columns: Floats, frozen_prefix: int) -> Floats:
+    """[2, N] 1 where a pass of a node runs: the backward pass of frozen layers (and of what comes before) does not."""
+    mask = np.ones((2, columns.shape[1]))
+    if frozen_prefix > 0:
+        layer = columns[7]
+        mask[1, (layer >= 0) & (layer < frozen_prefix)] = 0.0
+    return mask
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one job wants of one device in a step, from the roofline alone; seconds and bytes."""
+
+    busy_s: float
+    compute_s: float
+    memory_s: float
+    launch_s: float
+    host_s: float
+    state_bytes: float
+    activation_bytes: float
+
+    @property
+    def roofline_s(self) -> float:
+        """Best possible step: the device busy, the host launching, or input being copied, whichever is longest."""
+        return max(self.busy_s, self.launch_s, self.host_s, 1e-7)
+
+
+def is_cpu(device: DeviceSpec) -> bool:
+    """Whether the device is a processor: launches are calls and nothing is copied to it."""
+    return device.name.startswith("cpu") or not device.compute_capability
+
+
+def demand_of(
+    graph: ComputationGraph, columns: Floats, times: OperatorTimes, device: DeviceSpec, workload: Workload
+) -> Demand:
+    """Roofline demand of one training step of a graph captured without freezing; `workload.frozen_prefix` masks it."""
+    mask = backward_mask(columns, workload.frozen_prefix)
+    kernels = columns[4] * columns[6]
+    shares = np.array([[1 / 3], [2 / 3]]) * kernels * mask
+    trained = _trained_ratio(graph, columns, workload.frozen_prefix)
+    optimizer_s = trained * graph.optimizer_bytes / device.memory_bandwidth_bytes_per_s
+    launches = float(shares.sum()) + trained * graph.optimizer_kernels
+    saved = np.array([op.saved_activation_bytes * op.repeat for op in graph.operators])
+    dropped = float(saved[mask[1] == 0].sum())
+    return Demand(
+        busy_s=float((times.busy_s * mask).sum()) + optimizer_s,
+        compute_s=float((times.compute_s * mask).sum()),
+        memory_s=float((times.memory_s * mask).sum()) + optimizer_s,
+        launch_s=launches * (CPU_CALL_S if is_cpu(device) else LAUNCH_S),
+        host_s=0.0 if is_cpu(device) else graph.host_input_bytes / device.pcie_bytes_per_s,
+        state_bytes=graph.parameter_bytes + trained * (graph.gradient_bytes + graph.optimizer_state_bytes),
+        activation_bytes=max(graph.activation_bytes - dropped, graph.activation_bytes * 0.05),
+    )
+
+
+def _trained_ratio(graph: ComputationGraph, columns: Floats, frozen_prefix: int) -> float:
+    """Share of parameter bytes that is not frozen."""
+    if frozen_prefix <= 0:
+        return 1.0
+    held = np.array([op.parameter_bytes * op.repeat for op in graph.operators])
+    frozen = (columns[7] >= 0) & (columns[7] < frozen_prefix)
+    return float(1.0 - held[frozen].sum() / held.sum()) if held.sum() > 0 else 1.0
+
+
+def workload_features(
+    graph: ComputationGraph, device: DeviceSpec, workload: Workload, demand: Demand
+) -> Floats:
+    """[len(WORKLOAD_FEATURES)] for one job on one device."""
+    roofline = demand.roofline_s
+    frozen = workload.frozen_prefix / len(graph.layers) if graph.layers else 0.0
+    return np.array(
+        [
+            _log(roofline, 1e-2),
+            _log(demand.compute_s, 1e-2),
+            _log(demand.memory_s, 1e-2),
+            _log(demand.launch_s, 1e-2),
+            _log(demand.host_s, 1e-4),
+            demand.compute_s / roofline,
+            demand.memory_s / roofline,
+            demand.launch_s / roofline,
+            demand.host_s / roofline,
+            _log(graph.kernel_count, 500.0),
+            _log(graph.arithmetic_intensity, 20.0),
+            graph.tensor_core_ratio,
+            _log(graph.batch_size, 64.0),
+            _log(graph.parameter_bytes, 4e7),
+            _log(graph.activation_bytes, 1e9),
+            min(demand.state_bytes / device.memory_bytes, 2.0),
+            min(frozen, 1.0),
+            float(workload.precision in ("amp", "fp16", "bf16")),
+            graph.optimizer_state_bytes / graph.parameter_bytes if graph.parameter_bytes else 0.0,
+        ]
+    )
+
+
+def solo_features(workload: Workload, device: DeviceSpec, demand: Demand) -> Floats:
+    """[len(SOLO_FEATURES)]; absent measurements are 0 with flag 0."""
+    solo, values = workload.solo, np.zeros(len(SOLO_FEATURES))
+    if solo.step_time_s is not None:
+        batch = workload.batch_size or 1
+        values[:5] = (
+            1.0,
+            _log(solo.step_time_s, 3e-2),
+            _log(solo.step_time_s, demand.roofline_s),
+            _log(solo.step_time_s, demand.launch_s),
+            _log(solo.step_time_s / batch, 5e-4),
+        )
+    if solo.utilization_ratio is not None:
+        busy = solo.utilization_ratio * (solo.step_time_s or demand.roofline_s)
+        values[5:8] = 1.0, solo.utilization_ratio, _log(busy, demand.busy_s)
+    if solo.memory_bandwidth_ratio is not None:
+        values[8:10] = 1.0, solo.memory_bandwidth_ratio
+    if solo.memory_bytes is not None:
+        values[10:12] = 1.0, solo.memory_bytes / device.memory_bytes
+    return values
+
+
+def device_features(device: DeviceSpec) -> Floats:
+    """[len(DEVICE_FEATURES)] from the data sheet."""
+    return np.array(
+        [
+            _log(device.fp32_flops, 1e13),
+            _log(max(device.fp16_flops, device.fp32_flops), 3e13),
+            _log(device.memory_bandwidth_bytes_per_s, 7e11),
+            _log(device.memory_bytes, 1.6e10),
+            _log(device.sm_count, 70.0),
+            _log(device.l2_bytes, 5e6),
+            float(is_cpu(device)),
+        ]
+    )
+
+
+def demand_ratios(demand: Demand, step_time_s: float, workload: Workload, device: DeviceSpec) -> Floats:
+    """[len(RESOURCES)] share of the step in which the job alone wants each resource, 0 to 1.
+
+    Measured utilisation replaces the roofline's estimate where the caller gives it.
+    """
+    solo = workload.solo
+    raw = (
+        np.array([demand.busy_s, demand.memory_s, demand.compute_s, demand.launch_s, demand.host_s])
+        / step_time_s
+    )
+    if solo.utilization_ratio is not None:
+        raw[0] = solo.utilization_ratio
+    if solo.memory_bandwidth_ratio is not None:
+        raw[1] = solo.memory_bandwidth_ratio
+    return np.clip(raw, 0.0, 1.0)
+
+
+def capacity_ratio(demand: Demand, workload: Workload, device: DeviceSpec) -> float:
+    """Share of the device's memory that the job takes, measured or from its graph."""
+    context = 0.0 if is_cpu(device) else CONTEXT_BYTES
+    taken = workload.solo.memory_bytes or (context + demand.state_bytes + demand.activation_bytes)
+    return taken / device.memory_bytes
+
+
+def pace_of(demand: Demand, step_time_s: float, graph: ComputationGraph) -> Floats:
+    """[len(PACE_FEATURES)] how a job takes its turns: step time, mean kernel, mean time between kernels, processes."""
+    kernels = max(graph.kernel_count, 1.0)
+    processes = float(graph.options.get("processes", 1) or 1)
+    # Waiting for input is no part of the rhythm of kernels; beyond some kernels' length it is cut off.
+    gap = min(step_time_s, 8.0 * max(demand.busy_s, demand.launch_s)) / kernels
+    return np.log([step_time_s, max(demand.busy_s / kernels, 1e-7), max(gap, 1e-7), processes])
+
+
+def edge_features(target: NDArray[Any], source: NDArray[Any]) -> NDArray[Any]:
+    """[..., len(EDGE_FEATURES)] of target i and source j, from their `wants` rows.
+
+    A row is demands [len(RESOURCES)], share of device memory [1] and pace [len(PACE_FEATURES)], in this order.
+    """
+    resources = len(RESOURCES)
+    product = target[..., :resources] * source[..., :resources]
+    excess = np.maximum(target[..., :2] + source[..., :2] - 1.0, 0.0)
+    result = np.empty((*product.shape[:-1], len(EDGE_FEATURES)), dtype=product.dtype)
+    result[..., 0], result[..., 1] = product[..., 0], excess[..., 0]
+    result[..., 2], result[..., 3] = product[..., 1], excess[..., 1]
+    result[..., 4:7] = product[..., 2:resources]
+    result[..., 7] = target[..., resources] + source[..., resources]
+    result[..., 8:] = (source[..., resources + 1 :] - target[..., resources + 1 :]) / 3.0
+    return result
+
+
+def _log(value: float, scale: float) -> float:
+    """Log of a quantity relative to a typical one, with an absent quantity at a ten-thousandth of it."""
+    return math.log(min(max(value / max(scale, 1e-12), 1e-4), 1e6))

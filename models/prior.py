@@ -1,0 +1,47 @@
+"""What queueing says of sharing before any co-location was measured: the prior whose residual the network learns.
+
+Each job spends a share of its step on every resource. While another wants the same resource, one of them waits. To first
+order the excess step time of i that j causes is
+
+    (c + sum_r w_r d_ir d_jr + v_r max(0, d_ir + d_jr - 1)) * exp(sum_k s_k (pace_jk - pace_ik))
+
+The bracket says how often both want the device at the same time (c), or the same resource of it. The exponential says
+who waits longer: a device that takes turns gives more of its time to the job with the longer kernels or the more
+processes. All of c, w, v are positive and there are few of them, so that a handful of models is enough to fit them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from models.features import DEMAND_EDGES, EDGE_FEATURES, PACE_FEATURES
+
+_DEMANDS = len(DEMAND_EDGES)
+_PACES = len(EDGE_FEATURES) - len(PACE_FEATURES)
+# What the bracket is made of; the first is c.
+CONTENTION_FEATURES = ("turns", *DEMAND_EDGES)
+
+
+class ContentionPrior(nn.Module):
+    """The form above, with weights per sharing mode and campaign. Output: predicted excess (slowdown - 1) of a member.
+
+    Args:
+        settings: columns of the one-hot setting.
+    """
+
+    def __init__(self, settings: int) -> None:
+        super().__init__()
+        self.raw = nn.Parameter(torch.full((settings, len(CONTENTION_FEATURES)), -2.0))
+        self.pace = nn.Parameter(torch.zeros(settings, len(PACE_FEATURES)))
+
+    def parts(self, edges: Tensor, setting: Tensor) -> Tensor:
+        """[E, len(CONTENTION_FEATURES)] what each term adds; edges [E, len(EDGE_FEATURES)], setting [E, settings]."""
+        demands = torch.cat([torch.ones_like(edges[:, :1]), edges[:, :_DEMANDS]], 1)
+        share = (edges[:, _PACES:] * (setting @ self.pace)).sum(1, keepdim=True).clamp(-2.5, 2.5)
+        return demands * (setting @ nn.functional.softplus(self.raw)) * share.exp()
+
+    def forward(self, edges: Tensor, setting: Tensor, target: Tensor, count: int) -> Tensor:
+        """[count] excess of every member, 0 without neighbours; `target` [E] says whom an edge slows down."""
+        excess = self.parts(edges, setting).sum(1)
+        return torch.zeros(count, dtype=edges.dtype).index_add(0, target, excess)

@@ -1,0 +1,114 @@
+"""Level 1: an operator graph on a device becomes an embedding, per-operator times and a solo step time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.utils import scatter
+
+from models.e_ggat import FORMS, EGGATLayer, start_at_zero
+from models.features import DEVICE_FEATURES, WORKLOAD_FEATURES
+from models.graph_tensors import KIND_COUNT, NODE_FEATURES, TENSOR_FEATURES, GraphTensors
+from profiling.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderConfig:
+    """Size and form of the workload encoder.
+
+    Attributes:
+        width: channels of an operator's state.
+        heads: attention heads of each layer.
+        layers: E-GGAT layers.
+        embedding: channels of a workload's embedding.
+        kind_width: channels that stand for the operator's kind.
+        form: form of the layer, see `EGGATLayer`.
+        use_edge: whether tensors between operators are seen (ablation).
+        use_graph: whether the operator graph is read at all (ablation: features of the whole only).
+    """
+
+    width: int = 32
+    heads: int = 4
+    layers: int = 2
+    embedding: int = 16
+    kind_width: int = 8
+    form: str = "gatv2"
+    use_edge: bool = True
+    use_graph: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("width", "heads", "layers", "embedding", "kind_width"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise InputError(
+                    f"encoder.{name} is out of range", expected="an integer from 1", got=getattr(self, name)
+                )
+        if self.form not in FORMS:
+            raise InputError(
+                "encoder.form is not known", expected="one of " + ", ".join(FORMS), got=self.form
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """What the encoder says of G workloads.
+
+    Attributes:
+        embedding: [G, embedding].
+        log_step_s: [G] log of the predicted solo step time.
+        operator_s: [2, N] predicted forward and backward seconds per graph node.
+    """
+
+    embedding: Tensor
+    log_step_s: Tensor
+    operator_s: Tensor
+
+
+class WorkloadEncoder(nn.Module):
+    """E-GGAT over operators; every operator corrects its roofline time, and what they sum to is the device's busy time.
+
+    The step time is the smooth maximum of busy time and launch time, corrected by a head that sees embedding, totals and
+    device. Corrections are bounded, so that a graph unlike all others still gets about its roofline.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.kind = nn.Embedding(KIND_COUNT, config.kind_width)
+        self.enter = nn.Linear(config.kind_width + len(NODE_FEATURES), config.width)
+        self.blocks = nn.ModuleList(
+            EGGATLayer(config.width, len(TENSOR_FEATURES), config.heads, config.form, config.use_edge)
+            for _ in range(config.layers)
+        )
+        self.correct = nn.Linear(config.width + len(DEVICE_FEATURES), 2)
+        self.embed = nn.Linear(2 * config.width, config.embedding)
+        wide = config.embedding + len(WORKLOAD_FEATURES) + len(DEVICE_FEATURES)
+        self.step = nn.Sequential(nn.Linear(wide, 32), nn.SiLU(), nn.Linear(32, 2))
+        start_at_zero(self.correct, self.step[2])
+
+    def forward(self, graphs: GraphTensors, workload: Tensor, device: Tensor, launch_s: Tensor) -> Encoding:
+        """Args: `graphs` of G workloads; workload [G, len(WORKLOAD_FEATURES)]; device [G, len(DEVICE_FEATURES)];
+        launch_s [G] time that the host needs to launch a step's kernels.
+        """
+        count, busy = graphs.count, graphs.busy_s
+        state = self.enter(torch.cat([self.kind(graphs.kind), graphs.nodes], 1))
+        if self.config.use_graph:
+            for block in self.blocks:
+                state = block(state, graphs.edge_index, graphs.edges)
+        else:
+            state = torch.zeros_like(state)
+        factor = 2.0 * torch.tanh(self.correct(torch.cat([state, device[graphs.graph]], 1)) / 2.0)
+        operator_s = busy * factor.t().exp()
+        whole = busy.sum(0)
+        share = whole / scatter(whole, graphs.graph, 0, count, reduce="sum").clamp_min(1e-12)[graphs.graph]
+        mean = scatter(state * share.unsqueeze(1), graphs.graph, 0, count, reduce="sum")
+        plain = scatter(state, graphs.graph, 0, count, reduce="mean")
+        embedding = torch.tanh(self.embed(torch.cat([mean, plain], 1)))
+        if not self.config.use_graph:
+            embedding = torch.zeros_like(embedding)
+        busy_s = scatter(operator_s.sum(0), graphs.graph, 0, count, reduce="sum").clamp_min(1e-7)
+        head = 2.0 * torch.tanh(self.step(torch.cat([embedding, workload, device], 1)) / 2.0)
+        launch = launch_s.clamp_min(1e-7).log() + head[:, 1]
+        smooth = torch.logsumexp(4.0 * torch.stack([busy_s.log(), launch]), 0) / 4.0
+        return Encoding(embedding, smooth + head[:, 0], operator_s)

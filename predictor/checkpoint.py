@@ -1,0 +1,182 @@
+"""A fitted predictor as files: `weights.safetensors`, `config.json`, `manifest.json`. Nothing in it is code."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.colocation_network import ColocationNetwork, NetworkConfig
+from models.features import DEVICE_FEATURES, EDGE_FEATURES, SOLO_FEATURES, WORKLOAD_FEATURES
+from models.workload_encoder import EncoderConfig, WorkloadEncoder
+from predictor.domain import Domain
+from predictor.featurizer import Featurizer, GraphSource
+from predictor.heads import HeadCalibration
+from predictor.intervals import Intervals
+from predictor.model import CotenantModel, Scaler
+from predictor.predictor import Fitted, Manifest, Predictor
+from predictor.training import TrainingConfig
+from profiling.errors import InputError, UnavailableError, UnknownNameError
+from profiling.files import read_json, write_json, write_whole
+
+FORMAT = "cotenant-predictor"
+VERSION = 1
+PACKAGED = Path(__file__).parent / "checkpoints"
+
+
+def save(predictor: Predictor, folder: Path | str) -> Path:
+    """Write a fitted predictor to `folder`; sets its version to a hash of the weights.
+
+    Raises:
+        UnavailableError: it has not been fitted.
+        OSError: the folder cannot be written.
+    """
+    import torch
+    from safetensors.torch import save as tensors_to_bytes
+
+    if not hasattr(predictor, "fitted_"):
+        raise UnavailableError("the predictor has not been fitted", hint="call fit() first")
+    fitted, target = predictor.fitted_, Path(folder)
+    model = fitted.model
+    tensors = {f"encoder.{k}": v for k, v in model.encoder.state_dict().items()}
+    for number, network in enumerate(model.networks):
+        tensors |= {f"networks.{number}.{k}": v for k, v in network.state_dict().items()}
+    tensors |= {
+        "scaler.mean": torch.from_numpy(model.scaler.mean),
+        "scaler.scale": torch.from_numpy(model.scaler.scale),
+        "domain.points": torch.from_numpy(np.ascontiguousarray(fitted.domain.points)),
+    }
+    body = tensors_to_bytes({k: v.contiguous() for k, v in tensors.items()})
+    predictor.version = f"{target.name}-{hashlib.sha256(body).hexdigest()[:10]}"
+    target.mkdir(parents=True, exist_ok=True)
+    write_whole(target / "weights.safetensors", body)
+    write_json(target / "manifest.json", asdict(fitted.manifest))
+    # The configuration is written last: a folder without it is not a checkpoint.
+    write_json(
+        target / "config.json",
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "model_version": predictor.version,
+            "network": asdict(model.config),
+            "training": asdict(predictor.training or TrainingConfig()),
+            "campaigns": list(model.campaigns),
+            "networks": len(model.networks),
+            "heads": asdict(fitted.heads),
+            "intervals": asdict(fitted.intervals),
+            "domain_radius": fitted.domain.radius,
+            "features": _features(),
+        },
+    )
+    return target
+
+
+def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predictor:
+    """Read a checkpoint.
+
+    Raises:
+        InputError: a file is missing or damaged, or it was made for other features; with what to do.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load as bytes_to_tensors
+
+    source = Path(folder)
+    if not (source / "config.json").is_file():
+        raise InputError(
+            f"no predictor in {source}",
+            expected="config.json, weights.safetensors",
+            hint="train one with `cotenant train`",
+        )
+    config = read_json(source / "config.json")
+    if not isinstance(config, dict) or config.get("format") != FORMAT or config.get("version") != VERSION:
+        raise InputError(
+            f"{source} is not a predictor of this version",
+            expected=f"{FORMAT} {VERSION}",
+            got=str(config)[:80],
+        )
+    if config["features"] != _features():
+        raise InputError(
+            f"{source} was made for other features",
+            expected="the features of this version",
+            hint="train it again",
+        )
+    try:
+        tensors = bytes_to_tensors((source / "weights.safetensors").read_bytes())
+        network = _network_config(config["network"])
+        training = TrainingConfig(**config["training"])
+        encoder = WorkloadEncoder(network.encoder)
+        encoder.load_state_dict(_under("encoder.", tensors))
+        networks = []
+        for number in range(config["networks"]):
+            one = ColocationNetwork(network, tuple(config["campaigns"]))
+            one.load_state_dict(_under(f"networks.{number}.", tensors))
+            networks.append(one.eval())
+        model = CotenantModel(
+            network,
+            tuple(config["campaigns"]),
+            encoder.eval(),
+            networks,
+            Scaler(tensors["scaler.mean"].numpy(), tensors["scaler.scale"].numpy()),
+            Featurizer(graph_source),
+        )
+        heads = dict(config["heads"])
+        heads["memory_log_error"] = tuple(heads["memory_log_error"])
+        manifest = {k: tuple(v) for k, v in read_json(source / "manifest.json").items()}
+        fitted = Fitted(
+            model,
+            HeadCalibration(**heads),
+            Intervals(**config["intervals"]),
+            Domain(tensors["domain.points"].numpy(), config["domain_radius"]),
+            Manifest(**manifest),
+        )
+    except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
+        raise InputError(
+            f"predictor in {source} is damaged",
+            expected="whole weights and configuration",
+            got=f"{type(error).__name__}: {str(error)[:120]}",
+            hint="fetch or train it again",
+        ) from None
+    return Predictor.of(fitted, config["model_version"], network, training)
+
+
+def load_predictor(name: str = "default", graph_source: GraphSource | None = None) -> Predictor:
+    """A predictor by name: `default` (ships with the project), a folder, or `models:/...` of the MLflow registry.
+
+    Raises:
+        UnknownNameError: there is no such predictor.
+    """
+    if name.startswith("models:/"):
+        from predictor.registry import load_registered
+
+        return load_registered(name, graph_source)
+    packaged = PACKAGED / name
+    if packaged.is_dir():
+        return load(packaged, graph_source)
+    if Path(name).is_dir():
+        return load(name, graph_source)
+    raise UnknownNameError("no such predictor", expected="default, a folder, or models:/NAME@ALIAS", got=name)
+
+
+def _features() -> dict[str, list[str]]:
+    from models.graph_tensors import NODE_FEATURES
+    from profiling.operators import KINDS
+
+    return {
+        "workload": list(WORKLOAD_FEATURES),
+        "solo": list(SOLO_FEATURES),
+        "device": list(DEVICE_FEATURES),
+        "edge": list(EDGE_FEATURES),
+        "operator": list(NODE_FEATURES),
+        "kinds": list(KINDS),
+    }
+
+
+def _network_config(values: dict[str, Any]) -> NetworkConfig:
+    return NetworkConfig(**{**values, "encoder": EncoderConfig(**values["encoder"])})
+
+
+def _under(prefix: str, tensors: dict[str, Any]) -> dict[str, Any]:
+    return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}

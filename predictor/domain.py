@@ -1,0 +1,39 @@
+"""Is a workload like those that were trained on? Distance in embedding space, against distances among the known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from models.features import Floats
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Embeddings of the training workloads, and the distance up to which a new one counts as like them.
+
+    Attributes:
+        points: [P, E].
+        radius: 95 % quantile of the distance from a training workload to the nearest one of another architecture.
+    """
+
+    points: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    radius: float = 0.0
+
+    @classmethod
+    def fit(cls, points: Floats, architectures: Sequence[str]) -> Domain:
+        """Each architecture is seen as new to the others."""
+        names = np.array(architectures)
+        distance = np.linalg.norm(points[:, None] - points[None], axis=-1)
+        distance[names[:, None] == names[None]] = np.inf
+        nearest = distance.min(1) if len(points) else np.zeros(0)
+        nearest = nearest[np.isfinite(nearest)]
+        return cls(points, float(np.quantile(nearest, 0.95)) if len(nearest) else np.inf)
+
+    def contains(self, embedding: Floats) -> bool:
+        """Whether the nearest training workload is within the radius."""
+        if not len(self.points):
+            return True
+        return bool(np.linalg.norm(self.points - embedding, axis=1).min() <= self.radius)

@@ -1,0 +1,185 @@
+"""From tidy tables to a fitted predictor: encoder, networks, heads, intervals, domain, manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from models.colocation_network import NetworkConfig
+from models.features import CONTEXT_BYTES, is_cpu
+from predictor.domain import Domain
+from predictor.examples import Examples, examples_of
+from predictor.featurizer import Featurizer
+from predictor.heads import HeadCalibration
+from predictor.intervals import Intervals, conformal_quantile
+from predictor.model import CotenantModel
+from predictor.training import Report, SoloExamples, TrainingConfig, fit, predict_log_ratio
+from profiling.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from predictor.predictor import Fitted
+
+
+def solo_examples(solo: pd.DataFrame) -> SoloExamples:
+    """Solo step times on one GPU as training rows of the encoder."""
+    rows = solo[(solo.gpus == 1) & solo.step_time_s.notna()]
+    return SoloExamples(
+        tuple(Workload.parse(spec) for spec in rows.workload),
+        tuple(rows.device),
+        rows.step_time_s.to_numpy(dtype=float),
+    )
+
+
+def fit_tables(
+    colocation: pd.DataFrame,
+    solo: pd.DataFrame,
+    network: NetworkConfig,
+    config: TrainingConfig,
+    featurizer: Featurizer,
+    report: Report | None = None,
+) -> Fitted:
+    """Fit everything that a checkpoint keeps.
+
+    Intervals come from leaving out each architecture in turn (with one network instead of the ensemble, which errs on the
+    wide side); nothing of a left-out model is seen in that, solo step times included.
+    """
+    from predictor.predictor import Fitted, Manifest
+
+    examples = examples_of(colocation, solo)
+    model = fit(examples, solo_examples(solo), featurizer, network, config, report)
+    intervals = cross_fitted_intervals(colocation, solo, network, config, featurizer, report)
+    points = np.array(
+        [e.embedding for e in model.encode(zip(examples.workloads, examples.devices, strict=True)).values()]
+    )
+    names = [w.model for w, _ in model.encode([])]
+    manifest = Manifest(
+        examples.set_ids,
+        tuple(sorted(set(colocation.source))),
+        tuple(sorted(set(colocation.licence))),
+        tuple(sorted(set(examples.architectures))),
+    )
+    return Fitted(
+        model, fit_heads(colocation, solo, featurizer), intervals, Domain.fit(points, names), manifest
+    )
+
+
+def cross_fitted_intervals(
+    colocation: pd.DataFrame,
+    solo: pd.DataFrame,
+    network: NetworkConfig,
+    config: TrainingConfig,
+    featurizer: Featurizer,
+    report: Report | None = None,
+) -> Intervals:
+    """Intervals from residuals of architectures left out in turn."""
+    examples = examples_of(colocation, solo)
+    single = replace(config, ensemble=1)
+    gathered: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"solo": [], "graph": []}
+    solo_errors = []
+    members = np.array(examples.architectures)
+    for name in sorted(set(examples.architectures)):
+        touched = {examples.set_ids[s] for s in np.unique(examples.set_index[members == name])}
+        kept = [s for s in examples.set_ids if s not in touched]
+        if not kept:
+            continue
+        known = solo[solo.architecture != name]
+        model = fit(examples.subset(kept), solo_examples(known), featurizer, network, single, report)
+        left_out = examples.subset(sorted(touched))
+        for group, seen in (("solo", left_out), ("graph", left_out.without_solo())):
+            ratio, slow = predict_log_ratio(model, seen)
+            there = ~np.isnan(left_out.ratio) & ~left_out.censored
+            gathered[group].append((np.log(left_out.ratio[there]) - ratio[there], slow[there]))
+        solo_errors.append(_solo_errors(model, solo[solo.architecture == name]))
+    residuals = {
+        group: (np.concatenate([e for e, _ in parts]), np.concatenate([s for _, s in parts]))
+        if parts
+        else _NOTHING
+        for group, parts in gathered.items()
+    }
+    errors = np.concatenate(solo_errors) if solo_errors else np.zeros(0)
+    return Intervals.fit(residuals, errors)
+
+
+_NOTHING = (np.zeros(0), np.zeros(0))
+
+
+def _solo_errors(model: CotenantModel, solo: pd.DataFrame) -> np.ndarray:
+    rows = solo_examples(solo)
+    known = model.encode(zip(rows.workloads, rows.devices, strict=True))
+    predicted = np.array(
+        [known[(w, d)].step_time_s for w, d in zip(rows.workloads, rows.devices, strict=True)]
+    )
+    return np.log(predicted / rows.step_time_s) if len(predicted) else np.zeros(0)
+
+
+def fit_heads(colocation: pd.DataFrame, solo: pd.DataFrame, featurizer: Featurizer) -> HeadCalibration:
+    """Constants of the memory and utilisation heads by least absolute error; defaults where nothing was measured."""
+    start = HeadCalibration()
+    factor, graph_error = _activation_factor(solo, featurizer, start)
+    examples = examples_of(colocation, solo)
+    offset, solo_error = _sharing_bytes(examples, start)
+    exponent, utilization_error = _busy_exponent(examples, start)
+    return HeadCalibration(
+        start.context_bytes, factor, offset, exponent, (graph_error, max(solo_error, 0.02)), utilization_error
+    )
+
+
+def _activation_factor(
+    solo: pd.DataFrame, featurizer: Featurizer, start: HeadCalibration
+) -> tuple[float, float]:
+    ratios, errors = [], []
+    for row in solo[(solo.gpus == 1) & solo.memory_bytes.notna()].to_dict("records"):
+        job = featurizer.job(Workload.parse(str(row["workload"])), str(row["device"]))
+        measured = float(row["memory_bytes"])
+        fixed = job.demand.state_bytes + (0.0 if is_cpu(job.device) else CONTEXT_BYTES)
+        if measured > fixed and job.demand.activation_bytes > 0:
+            ratios.append((measured - fixed) / job.demand.activation_bytes)
+            errors.append((measured, fixed, job.demand.activation_bytes))
+    if len(ratios) < 8:
+        return start.activation_factor, start.memory_log_error[0]
+    factor = float(np.clip(np.median(ratios), 0.8, 4.0))
+    table = np.array(errors)
+    residual = np.abs(np.log(table[:, 0] / (table[:, 1] + factor * table[:, 2])))
+    return factor, conformal_quantile(residual)
+
+
+def _grid(candidates: np.ndarray, loss: Callable[[float], float]) -> float:
+    return float(candidates[int(np.argmin([loss(float(c)) for c in candidates]))])
+
+
+def _members(examples: Examples, what: str) -> list[list[float]]:
+    sets: list[list[float]] = [[] for _ in examples.set_ids]
+    for workload, index in zip(examples.workloads, examples.set_index, strict=True):
+        value = getattr(workload.solo, what)
+        sets[index].append(np.nan if value is None else value)
+    return sets
+
+
+def _sharing_bytes(examples: Examples, start: HeadCalibration) -> tuple[float, float]:
+    totals = np.array([sum(m) for m in _members(examples, "memory_bytes")])
+    extra = np.bincount(examples.set_index, minlength=len(totals)) - 1
+    usable = ~np.isnan(totals) & ~np.isnan(examples.set_memory_bytes) & (extra > 0)
+    if usable.sum() < 8:
+        return start.sharing_bytes, start.memory_log_error[1]
+    gap = (examples.set_memory_bytes - totals)[usable] / extra[usable]
+    offset = float(np.median(gap))
+    residual = np.abs(np.log(examples.set_memory_bytes[usable] / (totals + offset * extra)[usable]))
+    return offset, conformal_quantile(residual)
+
+
+def _busy_exponent(examples: Examples, start: HeadCalibration) -> tuple[float, float]:
+    members = _members(examples, "utilization_ratio")
+    idle = np.array([np.prod([1 - u for u in m]) for m in members])
+    usable = ~np.isnan(idle) & ~np.isnan(examples.set_utilization_ratio)
+    if usable.sum() < 8:
+        return start.busy_exponent, start.utilization_error
+    measured = examples.set_utilization_ratio[usable]
+    exponent = _grid(
+        np.linspace(0.5, 2.0, 61), lambda e: float(np.abs(1 - idle[usable] ** e - measured).mean())
+    )
+    return exponent, conformal_quantile(np.abs(1 - idle[usable] ** exponent - measured))

@@ -1,0 +1,50 @@
+"""Memory and utilisation of a set: analytic forms with few calibrated constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.features import CONTEXT_BYTES, Floats, is_cpu
+from predictor.featurizer import JobOnDevice
+from profiling.workload import SoloProfile
+
+
+@dataclass(frozen=True, slots=True)
+class HeadCalibration:
+    """Constants of the analytic heads.
+
+    Attributes:
+        context_bytes: what a process takes on a GPU before its first tensor.
+        activation_factor: allocated activations over the graph's peak live activations (caching, workspaces).
+        sharing_bytes: what each further process adds beyond its own solo memory.
+        busy_exponent: e in 1 - prod (1 - u_i)^e, the share of time in which any member's kernel runs.
+        memory_log_error, utilization_error: 90 % bounds of |log ratio| (graph only, then with solo memory) and of ratios.
+    """
+
+    context_bytes: float = float(CONTEXT_BYTES)
+    activation_factor: float = 1.15
+    sharing_bytes: float = 22.0 * 2**20
+    busy_exponent: float = 1.0
+    memory_log_error: tuple[float, float] = (0.5, 0.05)
+    utilization_error: float = 0.15
+
+
+def member_memory_bytes(job: JobOnDevice, solo: SoloProfile, calibration: HeadCalibration) -> float:
+    """Device memory of one process. Never less than parameters, gradients of unfrozen layers and optimiser state."""
+    if solo.memory_bytes is not None:
+        return solo.memory_bytes
+    context = 0.0 if is_cpu(job.device) else calibration.context_bytes
+    return context + job.demand.state_bytes + calibration.activation_factor * job.demand.activation_bytes
+
+
+def set_memory_bytes(members: Floats, calibration: HeadCalibration) -> Floats:
+    """[S] from [S, M] (0 where there is no member): processes do not share tensors, so their memory adds up."""
+    others = np.maximum((members > 0).sum(-1) - 1, 0)
+    return members.sum(-1) + others * calibration.sharing_bytes
+
+
+def set_utilization_ratio(members: Floats, calibration: HeadCalibration) -> Floats:
+    """[S] from solo utilisation [S, M]: the device idles only when every member does (independent phases)."""
+    return 1.0 - np.prod(np.clip(1.0 - members, 0.0, 1.0) ** calibration.busy_exponent, axis=-1)

@@ -1,0 +1,56 @@
+"""Split-conformal intervals of the log throughput ratio, by group.
+
+Residuals of jobs whose architecture was left out are divided by a scale that grows with the predicted slowdown; their
+90 % quantile (with the finite-sample correction of Vovk et al., 2005) gives the width for a new job of the same group.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from models.features import Floats
+
+LEVEL = 0.9
+# Groups: were all members measured alone?
+GROUPS = ("solo", "graph")
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Quantiles of the normalised residual per group, and of the log solo step time.
+
+    Attributes:
+        floor: part of the scale that does not grow with the slowdown.
+        quantile: group to quantile.
+        solo_log_error: 90 % bound of |log predicted / measured| solo step time of left-out models.
+    """
+
+    floor: float = 0.05
+    quantile: dict[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.5))
+    solo_log_error: float = 0.5
+
+    def half_width(self, log_slowdown: Floats, group: str) -> Floats:
+        """Half width of the interval of the log ratio, same shape as `log_slowdown`."""
+        return self.quantile[group] * (self.floor + np.asarray(log_slowdown))
+
+    @classmethod
+    def fit(
+        cls, residuals: dict[str, tuple[Floats, Floats]], solo_residuals: Floats, floor: float = 0.05
+    ) -> Intervals:
+        """From left-out rows: group to (log residual, predicted log slowdown)."""
+        quantile = {}
+        for group in GROUPS:
+            error, slow = residuals[group]
+            quantile[group] = conformal_quantile(np.abs(error) / (floor + slow))
+        return cls(floor, quantile, conformal_quantile(np.abs(solo_residuals)))
+
+
+def conformal_quantile(scores: Floats, level: float = LEVEL) -> float:
+    """Smallest score that covers `level` of new ones; the largest where there are too few."""
+    if not len(scores):
+        return 1.5
+    rank = min(math.ceil((len(scores) + 1) * level), len(scores))
+    return float(np.sort(scores)[rank - 1])

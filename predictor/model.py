@@ -1,0 +1,126 @@
+"""`CotenantModel`: encoder, ensemble of co-location networks and what scales their inputs, as one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.colocation_network import ColocationNetwork, NetworkConfig, SetTensors
+from models.features import Floats
+from models.graph_tensors import GraphTensors, side_by_side
+from models.workload_encoder import WorkloadEncoder
+from predictor.examples import (
+    Examples,
+    Integers,
+    JobEncoding,
+    MemberVariants,
+    set_tensors,
+    settings_of,
+    variants_of,
+)
+from predictor.featurizer import Featurizer, JobOnDevice
+from profiling.workload import Workload
+
+# Graphs are encoded side by side; more than this many operators at once only costs memory.
+OPERATORS_AT_ONCE = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scaler:
+    """Mean and scale of the member features; fitted on training rows."""
+
+    mean: Floats
+    scale: Floats
+
+    def __call__(self, values: Floats) -> Floats:
+        return np.clip((values - self.mean) / self.scale, -4.0, 4.0)
+
+    @classmethod
+    def fit(cls, values: Floats) -> Scaler:
+        """A constant column keeps its value instead of being blown up."""
+        scale = values.std(0)
+        return cls(values.mean(0), np.where(scale > 1e-6, scale, 1.0))
+
+
+@dataclass
+class CotenantModel:
+    """The fitted network.
+
+    Attributes:
+        config: sizes and switches.
+        campaigns: campaigns that were trained on.
+        encoder: level 1.
+        networks: ensemble of level 2.
+        scaler: of member features.
+        featurizer: graph and feature cache; not part of the weights.
+    """
+
+    config: NetworkConfig
+    campaigns: tuple[str, ...]
+    encoder: WorkloadEncoder
+    networks: list[ColocationNetwork]
+    scaler: Scaler
+    featurizer: Featurizer = field(default_factory=Featurizer)
+    _encodings: dict[tuple[Workload, str], JobEncoding] = field(default_factory=dict)
+
+    def encode(self, jobs: Iterable[tuple[Workload, str]]) -> dict[tuple[Workload, str], JobEncoding]:
+        """Encode (workload, device) pairs that are not known yet; returns the cache."""
+        todo: dict[tuple[Workload, str], JobOnDevice] = {}
+        for workload, device in jobs:
+            key = (workload.without_solo(), device)
+            if key not in self._encodings:
+                todo.setdefault(key, self.featurizer.job(*key))
+        self.encoder.eval()
+        for batch in _batches(list(todo.items())):
+            with torch.no_grad():
+                result = self.encoder(*encoder_input([job for _, job in batch], self.featurizer))
+            for row, (key, _) in enumerate(batch):
+                embedding = result.embedding[row].numpy().astype(np.float64)
+                self._encodings[key] = JobEncoding(embedding, float(result.log_step_s[row].exp()))
+        return self._encodings
+
+    def variants(
+        self, workloads: Sequence[Workload], devices: Sequence[str]
+    ) -> tuple[MemberVariants, Integers]:
+        """Distinct members of some sets with their numbers; encodes what is new."""
+        return variants_of(
+            workloads, devices, self.featurizer, self.encode(zip(workloads, devices, strict=True))
+        )
+
+    def inputs(self, examples: Examples) -> SetTensors:
+        """The network's input for measured or hypothetical sets."""
+        variants, where = self.variants(examples.workloads, examples.devices)
+        setting = settings_of(examples.mode, examples.campaign, self.campaigns)
+        return set_tensors(variants, where, self.scaler(variants.features), setting, examples.set_index)
+
+
+def encoder_input(
+    jobs: Sequence[JobOnDevice], featurizer: Featurizer
+) -> tuple[GraphTensors, Tensor, Tensor, Tensor]:
+    """Arguments of `WorkloadEncoder.forward` for some jobs."""
+    return (
+        side_by_side([job.tensors() for job in jobs]),
+        torch.tensor(np.array([job.features for job in jobs]), dtype=torch.float32),
+        torch.tensor(np.array([featurizer.device(job.device.name) for job in jobs]), dtype=torch.float32),
+        torch.tensor([job.demand.launch_s for job in jobs], dtype=torch.float32),
+    )
+
+
+def _batches(
+    todo: list[tuple[tuple[Workload, str], JobOnDevice]],
+) -> Iterable[list[tuple[tuple[Workload, str], JobOnDevice]]]:
+    batch: list[tuple[tuple[Workload, str], JobOnDevice]] = []
+    size = 0
+    for item in todo:
+        operators = len(item[1].graph.operators)
+        if batch and size + operators > OPERATORS_AT_ONCE:
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += operators
+    if batch:
+        yield batch

@@ -1,0 +1,211 @@
+"""Fitting: the encoder on solo step times, then an ensemble of co-location networks on measured sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.colocation_network import ColocationNetwork, NetworkConfig, SetOutput, SetTensors
+from models.graph_tensors import GraphTensors, side_by_side
+from models.workload_encoder import WorkloadEncoder
+from predictor.examples import Examples
+from predictor.featurizer import Featurizer
+from predictor.model import CotenantModel, Scaler, encoder_input
+from profiling.errors import InputError
+from profiling.workload import SHARING_MODES, Workload
+
+# (phase, step, steps, loss): called once per epoch.
+Report = Callable[[str, int, int, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingConfig:
+    """How the model is fitted.
+
+    Attributes:
+        seed: of everything random; the same seed gives the same loss.
+        ensemble: number of co-location networks.
+        encoder_steps, encoder_batch, encoder_learning_rate: pre-training on solo step times, so many graphs a step.
+        epochs, learning_rate, weight_decay: of the co-location networks.
+        prior_learning_rate: of the analytic prior's weights.
+        beta: log-ratio error below which the loss is quadratic.
+        campaign_dropout: share of sets whose campaign is hidden, so that an unknown one is met in training.
+        baseline_decay: weight decay of the head that explains how solo baselines were measured.
+    """
+
+    seed: int = 0
+    ensemble: int = 5
+    encoder_steps: int = 120
+    encoder_batch: int = 16
+    encoder_learning_rate: float = 0.01
+    epochs: int = 200
+    learning_rate: float = 0.01
+    weight_decay: float = 0.1
+    prior_learning_rate: float = 0.03
+    beta: float = 0.05
+    campaign_dropout: float = 0.15
+    baseline_decay: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("ensemble", "epochs"):
+            if getattr(self, name) < 1:
+                raise InputError(
+                    f"training.{name} is out of range", expected="an integer from 1", got=getattr(self, name)
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class SoloExamples:
+    """Jobs measured alone: (workload, device) and seconds per step."""
+
+    workloads: tuple[Workload, ...]
+    devices: tuple[str, ...]
+    step_time_s: np.ndarray
+
+
+def fit_encoder(
+    solo: SoloExamples,
+    featurizer: Featurizer,
+    network: NetworkConfig,
+    config: TrainingConfig,
+    report: Report | None = None,
+) -> WorkloadEncoder:
+    """Level 1: minimise the error of log solo step time. With no rows the encoder stays at the roofline."""
+    torch.manual_seed(config.seed)
+    encoder = WorkloadEncoder(network.encoder)
+    if not len(solo.workloads):
+        return encoder
+    jobs = [featurizer.job(w, d) for w, d in zip(solo.workloads, solo.devices, strict=True)]
+    target = np.log(solo.step_time_s)
+    optimizer = torch.optim.AdamW(encoder.parameters(), lr=config.encoder_learning_rate, weight_decay=0.02)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, config.encoder_learning_rate, total_steps=max(config.encoder_steps, 1) + 1
+    )
+    rng = np.random.default_rng(config.seed)
+    inputs: dict[int, tuple[GraphTensors, Tensor, Tensor, Tensor]] = {}
+    encoder.train()
+    for step in range(config.encoder_steps):
+        chosen = rng.choice(len(jobs), min(config.encoder_batch, len(jobs)), replace=False)
+        for i in chosen:
+            if i not in inputs:
+                inputs[i] = encoder_input([jobs[i]], featurizer)
+        parts = [inputs[i] for i in chosen]
+        graphs = side_by_side([part[0] for part in parts])
+        totals, devices, launch = (
+            torch.cat(column)
+            for column in ([p[1] for p in parts], [p[2] for p in parts], [p[3] for p in parts])
+        )
+        optimizer.zero_grad()
+        predicted = encoder(graphs, totals, devices, launch).log_step_s
+        loss = nn.functional.smooth_l1_loss(
+            predicted, torch.tensor(target[chosen], dtype=torch.float32), beta=0.1
+        )
+        loss.backward()
+        nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if report:
+            report("encoder", step + 1, config.encoder_steps, loss.item())
+    return encoder.eval()
+
+
+def fit(
+    examples: Examples,
+    solo: SoloExamples,
+    featurizer: Featurizer,
+    network: NetworkConfig,
+    config: TrainingConfig,
+    report: Report | None = None,
+    encoder: WorkloadEncoder | None = None,
+) -> CotenantModel:
+    """Fit the whole model on `examples`; every set is seen with and without its members' solo measurements."""
+    encoder = encoder or fit_encoder(solo, featurizer, network, config, report)
+    campaigns = tuple(sorted(set(examples.campaign)))
+    model = CotenantModel(network, campaigns, encoder, [], Scaler(np.zeros(1), np.ones(1)), featurizer)
+    both = (examples, examples.without_solo())
+    rows = np.concatenate([model.variants(e.workloads, e.devices)[0].features for e in both])
+    model.scaler = Scaler.fit(rows)
+    inputs = [model.inputs(e) for e in both]
+    target = torch.tensor(np.log(examples.ratio), dtype=torch.float32)
+    censored = torch.from_numpy(examples.censored)
+    for member in range(config.ensemble):
+        model.networks.append(
+            _fit_one(inputs, target, censored, model, config, config.seed * 1000 + member, report, member)
+        )
+    return model
+
+
+def _fit_one(
+    inputs: Sequence[SetTensors],
+    target: Tensor,
+    censored: Tensor,
+    model: CotenantModel,
+    config: TrainingConfig,
+    seed: int,
+    report: Report | None,
+    number: int,
+) -> ColocationNetwork:
+    torch.manual_seed(seed)
+    network = ColocationNetwork(model.config, model.campaigns)
+    slow = [p for n, p in network.named_parameters() if not n.startswith(("prior", "baseline"))]
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": slow, "weight_decay": config.weight_decay},
+            {"params": network.prior.parameters(), "lr": config.prior_learning_rate, "weight_decay": 0.0},
+            {"params": network.baseline.parameters(), "weight_decay": config.baseline_decay},
+        ],
+        lr=config.learning_rate,
+    )
+    rates = [g["lr"] for g in optimizer.param_groups]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=config.epochs + 1)
+    measured = ~torch.isnan(target)
+    for epoch in range(config.epochs):
+        network.train()
+        optimizer.zero_grad()
+        loss = torch.zeros(())
+        for sets in inputs:
+            output = network(_hide_campaigns(sets, config.campaign_dropout))
+            loss = loss + colocation_loss(output, target, measured, censored, config.beta) / len(inputs)
+        loss.backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if report:
+            report(f"network {number + 1}", epoch + 1, config.epochs, loss.item())
+    return network.eval()
+
+
+def colocation_loss(
+    output: SetOutput, target: Tensor, measured: Tensor, censored: Tensor, beta: float
+) -> Tensor:
+    """Huber loss of the log ratio; a censored ratio is a lower bound, so only falling short of it costs."""
+    predicted = output.log_baseline - output.log_slowdown
+    error = torch.where(measured, predicted - torch.nan_to_num(target), torch.zeros_like(predicted))
+    error = torch.where(censored, error.clamp_max(0.0), error)
+    return nn.functional.smooth_l1_loss(error[measured], torch.zeros_like(error[measured]), beta=beta)
+
+
+def _hide_campaigns(sets: SetTensors, ratio: float) -> SetTensors:
+    """Move some sets to the column of unknown campaigns."""
+    first = len(SHARING_MODES)
+    hidden = (torch.rand(int(sets.set_index.max()) + 1) < ratio)[sets.set_index]
+    setting = sets.setting.clone()
+    setting[hidden, first:] = 0.0
+    setting[hidden, -1] = 1.0
+    return SetTensors(sets.member, sets.others, setting, sets.edge_index, sets.edges, sets.set_index)
+
+
+def predict_log_ratio(model: CotenantModel, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
+    """[T] ensemble mean of the observed log ratio, and of the latent log slowdown."""
+    inputs = model.inputs(examples)
+    ratio, latent = [], []
+    with torch.no_grad():
+        for network in model.networks:
+            output = network.eval()(inputs)
+            ratio.append((output.log_baseline - output.log_slowdown).numpy())
+            latent.append(output.log_slowdown.numpy())
+    return np.mean(ratio, 0).astype(np.float64), np.mean(latent, 0).astype(np.float64)
