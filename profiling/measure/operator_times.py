@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from profiling.operators import ATEN
@@ -35,7 +36,8 @@ def profile_operators(job: Any, device: str, steps: int) -> dict[str, Any]:
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
     with _module_ranges(job.model), profile(activities=activities, acc_events=True) as recording:
         profiled_s = _timed(job, device, steps)
-    events = recording.events() or []
+    # kernels are events of their own too; their time is already with the operator that launched them
+    events = [e for e in recording.events() or [] if e.device_type == DeviceType.CPU]
     on_device = device == "cuda"
 
     def self_time_s(event: Any) -> float:

@@ -1,0 +1,112 @@
+"""MPS and NVML where there is none, and the MPS protocol against a stand-in of its control program."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from profiling.measure.device_usage import UsageMeter
+from profiling.measure.mps import MpsDaemon
+from profiling.measure.nvml import NvmlSampler
+from profiling.measure.settings import MeasureSettings
+from profiling.measure.sharing import sharing_in_force
+
+_CONTROL = """#!/bin/sh
+if [ "$1" = "-d" ]; then touch "$CUDA_MPS_PIPE_DIRECTORY/on"; exit %d; fi
+read command
+echo "$command" >> "%s"
+[ "$command" = get_server_list ] && echo 4711
+exit 0
+"""
+
+
+def control_program(folder: Path, exit_status: int = 0) -> Path:
+    path, log = folder / "nvidia-cuda-mps-control", folder / "log"
+    path.write_text(_CONTROL % (exit_status, log))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return log
+
+
+def test_mps_starts_serves_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = control_program(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with sharing_in_force("mps", "cuda", 2) as sharing:
+        assert sharing.mode == "mps"
+        pipes = {e["CUDA_MPS_PIPE_DIRECTORY"] for e in sharing.environments}
+        assert len(sharing.environments) == 2
+        assert len(pipes) == 1
+        sharing.confirm()
+        assert sharing.mode == "mps"
+    assert log.read_text().splitlines()[-1] == "quit"
+    assert not Path(pipes.pop()).exists()
+
+
+def test_mps_that_does_not_start_degrades_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control_program(tmp_path, exit_status=1)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with sharing_in_force("mps", "cuda", 2) as sharing:
+        assert sharing.mode == "time-slice"
+        assert "did not start" in sharing.notes[0]
+
+
+def test_mps_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with MpsDaemon() as daemon:
+        assert daemon.environment == {}
+        assert "not installed" in daemon.note
+        assert daemon.servers() == []
+
+
+def _has_gpu() -> bool:
+    return not NvmlSampler().notes
+
+
+def test_without_nvml_windows_are_empty_and_say_why() -> None:
+    if _has_gpu():
+        pytest.skip("this machine has a GPU")
+    sampler = NvmlSampler()
+    sampler.begin()
+    usage = sampler.end()
+    sampler.close()
+    assert usage.samples == 0
+    assert usage.utilization_ratio is None
+    assert "NVML" in sampler.notes[0]
+
+
+def test_memory_of_members_where_the_driver_hides_processes() -> None:
+    """Reserved bytes are known for each; the growth beyond them is contexts, alike for all."""
+    from profiling.measure.nvml import DeviceUsage
+
+    if _has_gpu():
+        pytest.skip("this machine has a GPU")
+    with UsageMeter("cuda", MeasureSettings()) as meter:
+        meter._baseline = 1e9
+        answers = {
+            i: {
+                "boundaries": [0.0, 1.0],
+                "cpu_s": 0.2,
+                "rss_bytes": 1e8,
+                "reserved_bytes": r,
+                "allocated_bytes": r / 2,
+            }
+            for i, r in enumerate((2e9, 3e9))
+        }
+        meter.keep(
+            "together", answers, DeviceUsage(memory_bytes=7e9, throttle_reasons=("sw-power-cap",)), [10, 11]
+        )
+        assert meter.member(0)["memory_bytes"] == pytest.approx(2.5e9)
+        assert meter.member(1)["memory_bytes"] == pytest.approx(3.5e9)
+        assert meter.member(0)["memory_source"] == "device-growth"
+        whole = meter.whole()
+        assert whole["memory_bytes"] == pytest.approx(6e9)
+        assert whole["throttle_reasons"] == ["sw-power-cap"]
+
+
+def test_mig_without_slices_degrades_with_a_note() -> None:
+    with sharing_in_force("mig", "cuda", 2) as sharing:
+        assert sharing.mode == "time-slice"
+        assert "slices for 2 members" in sharing.notes[0]
