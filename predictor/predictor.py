@@ -23,10 +23,12 @@ from predictor.training import Report, TrainingConfig
 from predictor.types import MemberPrediction, Prediction, PredictionArrays, Quantity
 from profiling.devices import get_device
 from profiling.errors import UnavailableError
-from profiling.workload import ColocationSet
+from profiling.workload import ColocationSet, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from predictor.layers import LayerThroughput
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,37 @@ class Predictor:
             1
         )
         return np.where(measured, solo, graph)
+
+    def throughput(
+        self,
+        workload: Workload,
+        device: str,
+        frozen_prefix: int | None = None,
+        gpus: int = 1,
+        cache: bool | float = False,
+        *,
+        nodes: int = 1,
+        rewrapped: bool = True,
+    ) -> LayerThroughput:
+        """Throughput and memory with the first `frozen_prefix` atomic layers frozen: `predictor.layers.layer_throughput`,
+        scaled to the job's own solo step time, measured or else predicted here.
+        """
+        from predictor.layers import layer_throughput
+
+        anchor = workload.solo.step_time_s
+        if anchor is None:
+            arrays = self.predict_arrays([ColocationSet(device, (workload,))])
+            anchor = float(arrays.solo_step_time_s[0, 0])
+        return layer_throughput(
+            workload,
+            device,
+            frozen_prefix,
+            gpus,
+            cache,
+            nodes=nodes,
+            rewrapped=rewrapped,
+            anchor_step_time_s=anchor,
+        )
 
     def predict(self, colocation_set: ColocationSet) -> Prediction:
         """One set, with intervals and reasons."""
