@@ -89,6 +89,7 @@ class Span:
         replicas: copies on each level, innermost first.
         versions: weight versions held, equal to minibatches in flight on one replica.
         memory_bytes: what one worker of the stage holds.
+        place: which stage it is on each level, outermost first: `(1, 0)` is the first inside the second.
     """
 
     start: int
@@ -96,6 +97,7 @@ class Span:
     replicas: tuple[int, ...]
     versions: int
     memory_bytes: float
+    place: tuple[int, ...] = ()
 
 
 def shortage(space: StateSpace, spans: list[Span], limit: float) -> InfeasibleError:

@@ -191,18 +191,23 @@ def _tables(
 def _spans(space: StateSpace, levels: list[_Level]) -> list[Span]:
     held = space.activation_bytes + space.parameter_bytes
 
-    def open_level(depth: int, start: int, end: int, replicas: tuple[int, ...]) -> list[Span]:
+    def open_level(
+        depth: int, start: int, end: int, replicas: tuple[int, ...], place: tuple[int, ...]
+    ) -> list[Span]:
         level = levels[depth]
         spans = []
-        for a, b, own, m in level.trace(start, end, level.workers):
+        for number, (a, b, own, m) in enumerate(level.trace(start, end, level.workers)):
+            here = (*place, number)
             if depth:
-                spans += open_level(depth - 1, a, b, (own, *replicas))
+                spans += open_level(depth - 1, a, b, (own, *replicas), here)
             else:
                 versions = math.ceil((level.workers - m) / own)
-                spans.append(Span(a, b, (own, *replicas), versions, versions * float(held[b] - held[a])))
+                spans.append(
+                    Span(a, b, (own, *replicas), versions, versions * float(held[b] - held[a]), here)
+                )
         return spans
 
-    return open_level(len(levels) - 1, 0, space.count, ())
+    return open_level(len(levels) - 1, 0, space.count, (), ())
 
 
 def _infeasible(space: StateSpace, cluster: PipelineCluster, options: PartitionOptions) -> InfeasibleError:

@@ -67,7 +67,7 @@ class Search:
         if not math.isfinite(best):
             return best, []
         used = next(r for r in counts if float(tables[r][0, 0]) == best)
-        return best, self._open(self.levels, 0, 0, len(self.moved) - 1, used, (), True)
+        return best, self._open(self.levels, 0, 0, len(self.moved) - 1, used, (), (0,))
 
     def group(self, level: int, after: int) -> NDArray[np.float64]:
         """[n + 1, n + 1] bottleneck of one group of `level` (0: one worker) that computes a range of states.
@@ -156,37 +156,52 @@ class Search:
         return best
 
     def _open(
-        self, level: int, after: int, start: int, end: int, r: int, outer: tuple[int, ...], entering: bool
+        self,
+        level: int,
+        after: int,
+        start: int,
+        end: int,
+        r: int,
+        outer: tuple[int, ...],
+        place: tuple[int, ...],
     ) -> list[Span]:
-        """The stages behind a value of `tables(level, after)[r]`."""
+        """The stages behind a value of `tables(level, after)[r]`; `place` is the first one's."""
         tables = self.tables(level, after)
         column = 0 if level == self.levels else end
-        entering = entering and level < self.levels
+        entering = place[-1] == 0 and level < self.levels
         row = slice(start, start + 1)
         value = (self._entered(level, after, tables, r, row) if entering else tables[r][row])[0, column]
         for own in reversed(self._own(r)):
             cost = self.stage(level, after, r, own, first=entering)[start]
             if own == r:
                 if cost[end] == value:
-                    return self._inner(level, after, start, end, r, own, outer)
+                    return self._inner(level, after, start, end, r, own, outer, place)
                 continue
             found = np.flatnonzero(np.maximum(cost, tables[r - own][:, column]) == value)
             if found.size:
                 middle = int(found[0])
                 return [
-                    *self._inner(level, after, start, middle, r, own, outer),
-                    *self._open(level, after, middle, end, r - own, outer, False),
+                    *self._inner(level, after, start, middle, r, own, outer, place),
+                    *self._open(level, after, middle, end, r - own, outer, (*place[:-1], place[-1] + 1)),
                 ]
         raise AssertionError("a table holds a value that no chain gives")
 
     def _inner(
-        self, level: int, after: int, start: int, end: int, r: int, own: int, outer: tuple[int, ...]
+        self,
+        level: int,
+        after: int,
+        start: int,
+        end: int,
+        r: int,
+        own: int,
+        outer: tuple[int, ...],
+        place: tuple[int, ...],
     ) -> list[Span]:
         """The stages inside one stage of `level`."""
         behind, replicas = self.behind(level, after, r, own), (own, *outer)
         if level == 1:
             memory = self.once[start, end] + behind * self.each[start, end]
-            return [Span(start, end, replicas, 1 + behind, float(memory))]
+            return [Span(start, end, replicas, 1 + behind, float(memory), place)]
         if self.cluster.memory_bytes is None and not self.memory_only:
             behind = 0
         value = self.group(level - 1, behind)[start, end]
@@ -194,7 +209,7 @@ class Search:
         counts = range(1, len(tables)) if self.idle else [len(tables) - 1]
         row = slice(start, start + 1)
         used = next(x for x in counts if self._entered(level - 1, behind, tables, x, row)[0, end] == value)
-        return self._open(level - 1, behind, start, end, used, replicas, True)
+        return self._open(level - 1, behind, start, end, used, replicas, (*place, 0))
 
     def _own(self, r: int) -> range:
         return range(1, 2 if self.options.straight else r + 1)
@@ -237,7 +252,7 @@ def recount(space: StateSpace, spans: list[Span]) -> list[Span]:
         behind += replicas
         versions = -(-behind // replicas)
         memory = float(space.memory_bytes(span.start, span.end, versions))
-        result.append(Span(span.start, span.end, span.replicas, versions, memory))
+        result.append(Span(span.start, span.end, span.replicas, versions, memory, span.place))
     return result[::-1]
 
 

@@ -21,6 +21,7 @@ class Stage:
         nodes: what it computes, in order.
         replicas: workers that compute it, each a share of the minibatches.
         level_replicas: the same by level of the cluster, innermost first; their product is `replicas`.
+        place: which stage it is on each level, outermost first: `(1, 0)` is the first inside the second.
         forward_s: forward of one minibatch on one worker.
         compute_s: forward and backward.
         parameter_bytes: parameters of the stage.
@@ -32,6 +33,7 @@ class Stage:
     nodes: tuple[str, ...]
     replicas: int
     level_replicas: tuple[int, ...]
+    place: tuple[int, ...]
     forward_s: float
     compute_s: float
     parameter_bytes: float
@@ -89,6 +91,7 @@ class Partition:
                     "replicas": stage.replicas,
                     "memory_bytes": stage.memory_bytes,
                     "level_replicas": list(stage.level_replicas),
+                    "place": list(stage.place),
                     "in_flight": stage.in_flight,
                     "forward_s": stage.forward_s,
                     "compute_s": stage.compute_s,
@@ -158,6 +161,7 @@ def stages_of(space: StateSpace, spans: list[Span]) -> tuple[Stage, ...]:
                 tuple(space.members(span.start, span.end)),
                 math.prod(span.replicas),
                 span.replicas,
+                span.place,
                 forward,
                 compute,
                 parameters,

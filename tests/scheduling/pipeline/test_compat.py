@@ -68,6 +68,7 @@ def test_published_row_of_two_levels() -> None:
     assert plan.bottleneck_s == pytest.approx(0.066889, abs=6e-7)
     assert plan.speedup == pytest.approx(1.999, abs=6e-4)
     assert [stage.level_replicas[1] for stage in plan.stages] == [3, 1, 1, 1]
+    assert [stage.place for stage in plan.stages] == [(0, 0), (1, 0), (1, 1), (1, 2)]
 
 
 @settings(max_examples=60, deadline=None)
