@@ -51,7 +51,7 @@ def plot_graph(graph: ComputationGraph, path: Path | str) -> Path:
     axes.add_collection(LineCollection(segments, linewidths=widths, colors="#b0b0b0", zorder=1))
     flops = [(op.forward_flops + op.backward_flops) * op.repeat for op in graph.operators]
     top = max(flops) or 1.0
-    colours = matplotlib.colormaps["tab20"].colors
+    colours = [matplotlib.colormaps["tab20"](i) for i in range(20)]
     palette = [colours[kind_index(op.kind) % 20] for op in graph.operators]
     axes.scatter(
         [x for x, _ in points],

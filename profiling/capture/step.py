@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from profiling.capture.functions import fused_functions
-from profiling.capture.optimizers import FLOPS, PASSES, launches
+from profiling.capture.optimizers import FLOPS, PASSES, STATES, launches
 from profiling.capture.recorder import Node, Recorder
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph, Operator, TensorEdge
@@ -22,7 +22,7 @@ _LOCK = threading.Lock()
 def capture_job(job: TrainingJob, name: str, options: dict[str, Any] | None = None) -> ComputationGraph:
     """Record one training step of a job on `meta`: forward, loss, backward, optimiser; nothing is computed.
 
-    The job is used up: its gradients and optimiser state remain. An operator that the table does not know keeps its
+    The job is used up: its gradients remain, and its optimisers no longer step. An operator that the table does not know keeps its
     name and is counted in a warning.
 
     Args:
@@ -41,6 +41,10 @@ def capture_job(job: TrainingJob, name: str, options: dict[str, Any] | None = No
         for i, (_, module) in reversed(list(enumerate(layers)))
         for p in module.parameters(recurse=False)
     }
+    for optimizer in job.optimizers:
+        # What an optimiser does and keeps is known by its name; its thousands of small calls need no recording.
+        if optimizer is not None:
+            optimizer.step = _no_step  # type: ignore[method-assign]
     accumulation, job.gradient_accumulation = job.gradient_accumulation, 1
     with _LOCK:
         recorder = Recorder(job.model, job.batch, layer_of, tf32=job.precision == "tf32")
@@ -94,6 +98,9 @@ def _graph(
     elements = sum(p.numel() for p in updated)
     updated_bytes = float(sum(p.numel() * p.element_size() for p in updated))
     kind = job.optimizer_name
+    # State comes with the first gradient; Adagrad makes it when it is built.
+    with_state = updated if kind == "adagrad" else [p for p in updated if p.grad is not None]
+    state_base = float(sum(p.numel() * p.element_size() for p in with_state))
     # Every further backward pass adds into the gradients: read both, write one.
     accumulation_bytes = (repeat - 1) * 3 * gradient_bytes
     return ComputationGraph(
@@ -105,7 +112,7 @@ def _graph(
         parameter_count=sum(p.numel() for p in parameters),
         parameter_bytes=float(sum(p.numel() * p.element_size() for p in parameters)),
         gradient_bytes=gradient_bytes,
-        optimizer_state_bytes=optimizer_state_bytes(job),
+        optimizer_state_bytes=STATES[kind] * state_base,
         optimizer_flops=float(FLOPS[kind] * elements),
         optimizer_bytes=PASSES[kind] * updated_bytes + accumulation_bytes,
         optimizer_kernels=launches(kind, len(updated)),
@@ -116,18 +123,8 @@ def _graph(
     )
 
 
-def optimizer_state_bytes(job: TrainingJob) -> float:
-    """Bytes of the optimisers' state on the device; step counters stay on the host."""
-    return float(
-        sum(
-            value.numel() * value.element_size()
-            for optimizer in job.optimizers
-            if optimizer is not None
-            for state in optimizer.state.values()
-            for key, value in state.items()
-            if isinstance(value, torch.Tensor) and key != "step"
-        )
-    )
+def _no_step(closure: Any = None) -> None:
+    """Stands in for an optimiser's step while a job is recorded."""
 
 
 def _operators(nodes: list[Node], repeat: int) -> tuple[Operator, ...]:

@@ -1,0 +1,90 @@
+"""How long captures take and how much memory: ResNet-50, a 7-billion-parameter decoder, a chain of 20,000
+operators; and how long a graph of 100,000 operators takes to write, read and hash.
+
+Each runs in a process of its own; importing torch is not counted in the seconds, but in the memory.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.record import record
+from profiling.graph import ComputationGraph, Operator, TensorEdge
+
+_CODE = """
+import json, resource, time
+import torch, torch._dynamo
+from profiling.capture import capture_job, capture_module, capture_zoo, fold_repeats
+from profiling.workload import Workload
+import profiling.capture.step
+from profiling.zoo import zoo_names
+zoo_names()
+start = time.perf_counter()
+{body}
+seconds = time.perf_counter() - start
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+start = time.perf_counter()
+digest = graph.content_hash
+print(json.dumps({{
+    "seconds": round(seconds, 2), "peak_memory_bytes": peak, "operators": len(graph.operators),
+    "parameters": graph.parameter_count, "hash_seconds": round(time.perf_counter() - start, 2),
+}}))
+"""
+
+_CASES = {
+    "resnet50-imagenet": "graph = capture_zoo(Workload('resnet50-imagenet'))",
+    "gpt-7b": "graph = capture_zoo(Workload('gpt-7b'))",
+    "20,000 operators": (
+        "with torch.device('meta'):\n"
+        "    layers = [m for _ in range(10_000) for m in (torch.nn.Linear(8, 8), torch.nn.ReLU())]\n"
+        "graph = capture_module(torch.nn.Sequential(*layers), torch.empty(4, 8))"
+    ),
+}
+
+
+def main() -> None:
+    """Run every case and write the figures down."""
+    figures: dict[str, Any] = {}
+    for name, body in _CASES.items():
+        done = subprocess.run(
+            [sys.executable, "-c", _CODE.format(body=body)], capture_output=True, text=True, check=True
+        )
+        figures[name] = json.loads(done.stdout.splitlines()[-1])
+        found = figures[name]
+        print(
+            f"{name:20s} {found['seconds']:7.2f} s  {found['peak_memory_bytes'] / 2**20:7.0f} MiB  "
+            f"{found['operators']:>7,} operators  {found['parameters']:>13,} parameters"
+        )
+    figures["100,000 operators written, read, hashed"] = _large()
+    record("capture", figures)
+
+
+def _large() -> dict[str, float]:
+    count = 100_000
+    operators = tuple(
+        Operator(f"op{i}", "elementwise", bytes_read=4.0, bytes_written=4.0) for i in range(count)
+    )
+    graph = ComputationGraph("large", operators, tuple(TensorEdge(i, i + 1, 4.0) for i in range(count - 1)))
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        path = graph.save(Path(folder) / "graph.json")
+        found["write_seconds"] = round(time.perf_counter() - start, 2)
+        start = time.perf_counter()
+        loaded = ComputationGraph.load(path)
+        found["read_seconds"] = round(time.perf_counter() - start, 2)
+        start = time.perf_counter()
+        assert loaded.content_hash == graph.content_hash
+        found["hash_twice_seconds"] = round(time.perf_counter() - start, 2)
+    print(", ".join(f"{key} {value}" for key, value in found.items()))
+    return found
+
+
+if __name__ == "__main__":
+    main()
