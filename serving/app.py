@@ -13,7 +13,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from fastapi import FastAPI
 
 from serving import openapi, problems
-from serving.api import cluster, devices, health, models, observations, place, placements, predict, workloads
+from serving.api import (
+    cluster,
+    devices,
+    health,
+    models,
+    observations,
+    place,
+    placements,
+    predict,
+    throughput,
+    workloads,
+)
 from serving.app_version import version
 from serving.config import ServiceConfig
 from serving.dashboard import routes as dashboard
@@ -26,6 +37,7 @@ from serving.service import Service
 _GROUPS: tuple[Any, ...] = (
     health,
     predict,
+    throughput,
     place,
     placements,
     observations,

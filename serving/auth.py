@@ -23,7 +23,7 @@ _REMEMBER_S = 5.0
 # Paths that anybody may ask, and the scope that everything else takes. What is not listed takes `admin`.
 OPEN_PATHS = ("/v1/health/", "/v2/health/", "/login", "/static/")
 COOKIE = "cotenant_token"  # what the dashboard's sign-in sets; it counts for reading only
-_READ_POSTS = ("/v1/predict", "/v1/throughput", "/v2/models/")
+_READ_POSTS = ("/v1/predict", "/v1/layer-throughput", "/v2/models/")
 _PLACE_POSTS = ("/v1/place", "/v1/observations", "/extender/")
 
 

@@ -1,0 +1,34 @@
+"""Throughput of one job with frozen layers."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from serving.handlers import throughput as handler
+from serving.http import answer, read_body
+from serving.openapi import operation
+from serving.schemas import ThroughputAnswer, ThroughputBody
+from serving.service import Service
+
+_EXAMPLE = {
+    "device": "v100",
+    "job": "resnet18-cifar:batch_size=64",
+    "frozen_prefixes": [0, 10, 20],
+    "gpus": 2,
+}
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/v1/layer-throughput", tags=["predict"])
+
+    @router.post(
+        "",
+        summary="How freezing the first layers changes a job's throughput",
+        **operation(
+            body=ThroughputBody, answer=ThroughputAnswer, examples={"three prefixes": _EXAMPLE}, errors=(404,)
+        ),
+    )
+    async def layers(request: Request) -> Response:
+        return answer(await handler.throughput(service, await read_body(request, ThroughputBody)))
+
+    return router

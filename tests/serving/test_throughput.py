@@ -1,0 +1,43 @@
+"""POST /v1/layer-throughput."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.serving.problems import problem
+
+BODY = {"device": "v100", "job": "resnet18-cifar:batch_size=64", "frozen_prefixes": [0, 10, 20]}
+
+
+def test_points(client: TestClient) -> None:
+    answer = client.post("/v1/layer-throughput", json=BODY)
+    assert answer.status_code == 200, answer.text
+    points = answer.json()["points"]
+    assert [p["frozen_prefix"] for p in points] == [0, 10, 20]
+    times = [p["step_time_s"] for p in points]
+    assert times == sorted(times, reverse=True)
+    assert times[0] == pytest.approx(0.1)  # what the predictor says of the job alone
+    assert points[0]["speedup"] == pytest.approx(1.0)
+
+
+def test_the_job_s_own_prefix(client: TestClient) -> None:
+    body = {"device": "v100", "job": {"workload": "resnet18-cifar", "frozen_prefix": 5}}
+    (point,) = client.post("/v1/layer-throughput", json=body).json()["points"]
+    assert point["frozen_prefix"] == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"device": "x"}, 404),
+        ({"frozen_prefixes": [10_000]}, 422),
+        ({"nodes": 2}, 422),
+        ({"gpus": 0}, 422),
+        ({"job": "nothing"}, 404),
+    ],
+)
+def test_bad_input(client: TestClient, change: dict[str, Any], status: int) -> None:
+    problem(client.post("/v1/layer-throughput", json=BODY | change), status)
