@@ -42,7 +42,10 @@ class CampaignStatus:
 
 def status(plan: CampaignPlan, folders: Sequence[Path]) -> CampaignStatus:
     """How far `plan` is, by the slices in `folders`."""
-    results = read_results(folders)
+    return _status(plan, read_results(folders), folders)
+
+
+def _status(plan: CampaignPlan, results: Results, folders: Sequence[Path]) -> CampaignStatus:
     done = [r for r in plan.runs if r.request.run_id in results.records]
     left = [r for r in plan.runs if r.request.run_id not in results.records]
     return CampaignStatus(
@@ -113,7 +116,7 @@ def run_campaign(
             if limit_s is not None and time.monotonic() - began + expected > limit_s:
                 # A shorter run further down may still fit, but the plan's order is by information: stop here.
                 break
-            on_start(run, status(plan, folders))
+            on_start(run, _status(plan, results, folders))
             record = {**measure(run.request, plan.settings), "environment": environment["fingerprint"]}
             writer.append_run(record)
             results.records[run.request.run_id] = record

@@ -42,7 +42,7 @@ def kill_at_random(folder: Path, kills: int, seed: int = 0, run_s: float = 0.002
     """
     generator = random.Random(seed)
     plan_file, results = folder / "plan.json", folder / "results"
-    plan = small_plan(runs=kills * 12)
+    plan = small_plan(runs=kills * 8)
     plan.save(plan_file)
     done = lost = killed = 0
     while killed < kills:
