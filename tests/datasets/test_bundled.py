@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from datasets.bundled import FOLDER, load
+from datasets.schema import TABLES
+from datasets.sources import SOURCES, get_source
+
+
+def test_bundled_tables_are_ours_alone_and_have_their_card() -> None:
+    tables = load()
+    assert set(tables) == set(TABLES)
+    filled = [table for table in tables.values() if len(table)]
+    for table in filled:
+        assert not set(table["source"]) & set(SOURCES)
+        assert set(table["licence"]) == {"Apache-2.0"}
+    assert not filled or (FOLDER / "CARD.md").is_file()
+
+
+def test_what_may_be_shipped() -> None:
+    assert {name for name in SOURCES if get_source(name).may_ship} == {"gavel", "pipedream"}
+    assert all(source.licence and source.use for source in SOURCES.values())
