@@ -238,17 +238,18 @@ def run(case: Case, trace: Path) -> dict[str, Any]:
 
 
 def cases(seeds: Iterable[int], loads: Sequence[float]) -> list[Case]:
-    """Peers, control and IceFrog (kappa 2) at every load; at load 1 also over kappa, cache and curve."""
+    """Peers, control and IceFrog (kappa 2) at every load; at load 1 also over kappa and uniform norms."""
     found: dict[Case, None] = {}
     for seed in seeds:
         for load in loads:
             for policy in ("tiresias", "srtf", "optimus", "pollux"):
                 found[Case(policy, load, seed)] = None
             found[Case("icefrog-unfrozen", load, seed, shortness=1.0)] = None
-            for kappa in (1.0, 1.5, 2.0, 3.0) if load == 1.0 else (2.0,):
-                for cached in (False, True):
-                    for curve in ("measured", "uniform") if load == 1.0 else ("measured",):
-                        found[Case("icefrog", load, seed, kappa, cached, curve, 1.0)] = None
+            for cached in (False, True):
+                for kappa in (1.0, 1.5, 2.0, 3.0) if load == 1.0 else (2.0,):
+                    found[Case("icefrog", load, seed, kappa, cached, "measured", 1.0)] = None
+                if load == 1.0:
+                    found[Case("icefrog", load, seed, 2.0, cached, "uniform", 1.0)] = None
     return list(found)
 
 

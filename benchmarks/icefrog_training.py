@@ -237,6 +237,7 @@ def train(task: Task, seed: int, speeds: np.ndarray, guards: FreezingGuards | No
         "accuracy_percent": run.accuracy(),
         "iterations": iterations,
         "debt": controller.debt,
+        "expected_seconds": float(np.sum(task.batch_size / speeds[prefixes])),
         "mean_frozen_prefix": float(np.mean(prefixes)),
         "prefix_changes": int(np.sum(np.diff(prefixes) != 0)),
     }
@@ -375,6 +376,15 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             "accuracy_icefrog_percent": [round(float(ice.mean()), 3), round(float(ice.std(ddof=1)), 3)],
             "accuracy_difference_points": round(float((ice - base).mean()), 3),
             "time_saved_percent": round(100.0 * float(1.0 - fast.sum() / slow.sum()), 2),
+            "time_saved_by_prefix_speedups_percent": round(
+                100.0
+                * float(
+                    1.0
+                    - np.sum([r["expected_seconds"] for r in frozen])
+                    / np.sum([r["expected_seconds"] for r in plain])
+                ),
+                2,
+            ),
             "iterations_more_percent": round(
                 100.0 * (float(np.mean([r["iterations"] for r in frozen])) / task.iterations - 1.0), 2
             ),
