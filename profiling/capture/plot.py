@@ -16,8 +16,8 @@ _FORMATS = (".svg", ".png", ".pdf")
 def plot_graph(graph: ComputationGraph, path: Path | str) -> Path:
     """Draw the graph into an SVG, PNG or PDF file.
 
-    Operators stand in rows by their distance from the inputs; a row longer than the picture is wide goes on in a
-    column beside it. The area of a dot grows with its forward and backward FLOPs, and edges with their bytes.
+    Operators stand in rows by their distance from the inputs, and a long graph goes on in the next column, back and
+    forth. An edge that skips rows bends aside. The area of a dot grows with its forward and backward FLOPs, and edges with their bytes.
 
     Raises:
         InputError: another file type, an empty graph, or more than `MAX_NODES` nodes.
@@ -37,22 +37,31 @@ def plot_graph(graph: ComputationGraph, path: Path | str) -> Path:
     from matplotlib.lines import Line2D
 
     depth, lane = _places(graph)
-    rows = min(max(depth) + 1, 60)
+    rows = min(max(depth) + 1, 40)
     columns = -(-(max(depth) + 1) // rows)
     width = max(lane) + 1.6
-    # Long graphs wrap: every `rows` levels start a new column.
-    points = [(width * (d // rows) + x, -(d % rows)) for d, x in zip(depth, lane, strict=True)]
+    # Long graphs wrap: every `rows` levels start a new column, which runs the other way.
+    points = [
+        (width * (d // rows) + x, -float(d % rows if d // rows % 2 == 0 else rows - 1 - d % rows))
+        for d, x in zip(depth, lane, strict=True)
+    ]
     figure = Figure(figsize=(max(6.0, 1.1 * width * columns) + 2.5, max(4.0, 0.28 * rows + 1.5)))
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.02, 0.02, 0.78, 0.9))
     largest = max((edge.bytes for edge in graph.edges), default=1.0) or 1.0
-    segments = [(points[e.source], points[e.target]) for e in graph.edges]
+    segments = [
+        _line(points[e.source], points[e.target], depth[e.target] - depth[e.source] > 1) for e in graph.edges
+    ]
     widths = [0.3 + 1.7 * math.sqrt(e.bytes / largest) for e in graph.edges]
     axes.add_collection(LineCollection(segments, linewidths=widths, colors="#b0b0b0", zorder=1))
     flops = [(op.forward_flops + op.backward_flops) * op.repeat for op in graph.operators]
     top = max(flops) or 1.0
-    colours = [matplotlib.colormaps["tab20"](i) for i in range(20)]
-    palette = [colours[kind_index(op.kind) % 20] for op in graph.operators]
+    colours = [
+        matplotlib.colormaps[name](i)
+        for name in ("tab20", "Dark2")
+        for i in range(20 if name == "tab20" else 8)
+    ]
+    palette = [colours[kind_index(op.kind)] for op in graph.operators]
     axes.scatter(
         [x for x, _ in points],
         [y for _, y in points],
@@ -72,7 +81,7 @@ def plot_graph(graph: ComputationGraph, path: Path | str) -> Path:
     )
     present = sorted({op.kind for op in graph.operators}, key=lambda kind: (kind_index(kind), kind))
     handles = [
-        Line2D([], [], marker="o", linestyle="", color=colours[kind_index(kind) % 20], label=kind)
+        Line2D([], [], marker="o", linestyle="", color=colours[kind_index(kind)], label=kind)
         for kind in present
     ]
     figure.legend(handles=handles, loc="center right", fontsize=8, frameon=False)
@@ -80,6 +89,21 @@ def plot_graph(graph: ComputationGraph, path: Path | str) -> Path:
     with matplotlib.rc_context({"svg.hashsalt": "cotenant"}):
         figure.savefig(target, metadata={"Date": None} if target.suffix.lower() == ".svg" else None)
     return target
+
+
+def _line(start: tuple[float, float], end: tuple[float, float], skips: bool) -> list[tuple[float, float]]:
+    """The way of an edge: straight, or bent aside so that it does not run through what it skips."""
+    if not skips:
+        return [start, end]
+    middle = ((start[0] + end[0]) / 2 + 0.35, (start[1] + end[1]) / 2)
+    weights = [i / 12 for i in range(13)]
+    return [
+        (
+            (1 - w) ** 2 * start[0] + 2 * w * (1 - w) * middle[0] + w**2 * end[0],
+            (1 - w) ** 2 * start[1] + 2 * w * (1 - w) * middle[1] + w**2 * end[1],
+        )
+        for w in weights
+    ]
 
 
 def _places(graph: ComputationGraph) -> tuple[list[int], list[float]]:

@@ -44,7 +44,7 @@ def capture_job(job: TrainingJob, name: str, options: dict[str, Any] | None = No
     for optimizer in job.optimizers:
         # What an optimiser does and keeps is known by its name; its thousands of small calls need no recording.
         if optimizer is not None:
-            optimizer.step = _no_step  # type: ignore[method-assign]
+            setattr(optimizer, "step", _no_step)  # noqa: B010
     accumulation, job.gradient_accumulation = job.gradient_accumulation, 1
     with _LOCK:
         recorder = Recorder(job.model, job.batch, layer_of, tf32=job.precision == "tf32")
