@@ -1,0 +1,65 @@
+"""The service follows the alias `champion` of a real MLflow registry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from predictor.domain import Domain
+from profiling.capture import graph_for
+from profiling.errors import UnavailableError
+from serving.model_life import ModelLife
+from serving.model_source import RegistrySource
+
+
+def checkpoint(folder: Path, seed: int) -> Path:
+    """A small predictor that was never trained; its answers are in range all the same."""
+    import torch
+
+    from models.colocation_network import ColocationNetwork, NetworkConfig
+    from models.workload_encoder import WorkloadEncoder
+    from predictor.checkpoint import save
+    from predictor.featurizer import Featurizer
+    from predictor.model import CotenantModel, Scaler
+    from predictor.predictor import Fitted, Predictor
+    from predictor.training import TrainingConfig
+
+    torch.manual_seed(seed)
+    config = NetworkConfig()
+    network = ColocationNetwork(config, ("a",)).eval()
+    encoder = WorkloadEncoder(config.encoder).eval()
+    model = CotenantModel(config, ("a",), encoder, [network], Scaler(np.zeros(1), np.ones(1)), Featurizer())
+    fitted = Fitted(model, domain=Domain(np.zeros((0, 0)), 0.0))
+    return save(Predictor.of(fitted, "new", config, TrainingConfig()), folder)
+
+
+def test_champion_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+
+    monkeypatch.chdir(tmp_path)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    client = mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
+    experiment = client.create_experiment("e", artifact_location=(tmp_path / "artifacts").as_uri())
+    source = RegistrySource("cotenant", uri)
+    with pytest.raises(UnavailableError, match="champion"):
+        source.tag()
+    client.create_registered_model("cotenant")
+    for number in (1, 2):
+        folder = checkpoint(tmp_path / f"model-{number}", number)
+        run = client.create_run(experiment)
+        client.log_artifacts(run.info.run_id, str(folder), "predictor")
+        client.create_model_version("cotenant", f"{run.info.artifact_uri}/predictor", run.info.run_id)
+    client.set_registered_model_alias("cotenant", "champion", "1")
+    life = ModelLife(source, 1.0, lambda *_: None, graph_for)
+    first = life.refresh()
+    assert (first.tag, first.version.startswith("model-1-")) == ("cotenant/1", True)
+    assert life.refresh() is first
+    client.set_registered_model_alias("cotenant", "champion", "2")
+    assert life.refresh().version.startswith("model-2-")
+    # The registry goes away: the model goes on.
+    source._client = mlflow.MlflowClient(tracking_uri="http://127.0.0.1:9", registry_uri="http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    assert life.refresh().version.startswith("model-2-")
+    assert life.last_error
