@@ -82,25 +82,16 @@ def check(
             }
         )
     else:
-        from rich.table import Table
-
-        table = Table(
-            "model", "expected", "got", "forward FLOPs", "operators", "s", "", box=None, pad_edge=False
+        # Plain lines: a table would cut names and numbers where the output is not a terminal.
+        width = max(len(row.name) for row in rows)
+        typer.echo(
+            f"{'model':{width}} {'expected':>13} {'parameters':>13} {'FLOPs':>9} {'operators':>9} {'s':>6}"
         )
-        table.columns[0].no_wrap, table.columns[0].min_width = True, max(len(row.name) for row in rows)
-        for column in range(1, 6):
-            table.columns[column].justify = "right"
         for row in rows:
-            table.add_row(
-                row.name,
-                f"{row.expected_parameters:,}",
-                f"{row.parameters:,}",
-                f"{row.forward_flops:.4g}",
-                str(row.operators),
-                f"{row.seconds:.2f}",
-                "ok" if row.matches else "[red]differs[/]",
+            typer.echo(
+                f"{row.name:{width}} {row.expected_parameters:13,} {row.parameters:13,} {row.forward_flops:9.3g} "
+                f"{row.operators:9} {row.seconds:6.2f} {'ok' if row.matches else 'differs'}"
             )
-        console().print(table)
-        console().print(f"{len(rows) - len(wrong)} of {len(rows)} match, {seconds:.1f} s")
+        typer.echo(f"{len(rows) - len(wrong)} of {len(rows)} match, {seconds:.1f} s")
     if wrong:
         raise typer.Exit(1)
