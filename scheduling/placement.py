@@ -33,6 +33,7 @@ class PlacementConfig:
         limit: how many GPUs the answer ranks.
         literal: the paper's score (contention instead of contention above 1).
         default_duration_s: how long a job of unknown length is taken to run alone on the fastest type present.
+        gpus: a gang of so many: whole empty GPUs of one type, all at once, on as few nodes as possible.
     """
 
     objective: str = "jct"
@@ -42,6 +43,7 @@ class PlacementConfig:
     limit: int = 32
     literal: bool = False
     default_duration_s: float = 3600.0
+    gpus: int = 1
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -52,7 +54,7 @@ class PlacementConfig:
             raise InputError(
                 "max_slowdown is out of range", expected="a number from 1", got=self.max_slowdown
             )
-        for name in ("max_members", "limit"):
+        for name in ("max_members", "limit", "gpus"):
             if getattr(self, name) < 1:
                 raise InputError(
                     f"{name} is out of range", expected="an integer from 1", got=getattr(self, name)
@@ -72,6 +74,7 @@ class RankedGpu:
         finish_s: predicted seconds until the job is done there.
         delays_s: predicted seconds by which each tenant is done later.
         reasons: the same in words.
+        gang: (node, GPU) of every GPU of a gang, the first of which is `node` and `gpu`; empty for a single GPU.
     """
 
     node: str
@@ -80,6 +83,7 @@ class RankedGpu:
     finish_s: float
     delays_s: dict[str, float]
     reasons: tuple[str, ...]
+    gang: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,7 @@ class PlacementDecision:
                     "delays_s": r.delays_s,
                     "reasons": list(r.reasons),
                 }
+                | ({"gang": [{"node": n, "gpu": g} for n, g in r.gang]} if r.gang else {})
                 for r in self.ranked
             ],
             "reasons": list(self.reasons),
@@ -397,6 +402,8 @@ def place(
         notes.append(
             f"length unknown: taken as {iterations:.0f} steps ({config.default_duration_s:.0f} s alone on the fastest type)"
         )
+    if config.gpus > 1:
+        return _place_gang(snapshot, cache, workload, iterations, config, notes)
     ranking = rank(cache, candidates, workload, iterations, config, grouped.before)
     score = ranking.score[grouped.group]
     order = np.lexsort((ranking.cost_s[grouped.group], score))[: config.limit]
@@ -428,6 +435,47 @@ def place(
     if not ranked:
         return PlacementDecision("wait", (), (*notes, *_refusals(ranking, grouped.group)))
     return PlacementDecision("place", ranked, (*notes, *_refusals(ranking, grouped.group)))
+
+
+def _place_gang(
+    snapshot: ClusterSnapshot,
+    cache: SetCache,
+    workload: int,
+    iterations: float,
+    config: PlacementConfig,
+    notes: list[str],
+) -> PlacementDecision:
+    """Whole empty GPUs of one type, the fastest type first; wait where no type has enough of them empty."""
+    from scheduling.policies.gangs import Pool, solo_step_s
+    from scheduling.simulator.state import SchedulingSnapshot
+
+    state = SchedulingSnapshot(snapshot)
+    steps = solo_step_s(state, cache, cache.workloads[workload])
+    able = [k for k, step in enumerate(steps) if np.isfinite(step) and state.type_size[k] >= config.gpus]
+    if not able:
+        raise InfeasibleError(
+            f"no GPU type of this cluster has {config.gpus} GPUs that the job fits on",
+            expected=f"at most {int(state.type_size.max())} GPUs",
+            got=config.gpus,
+        )
+    ranked = []
+    for kind in sorted(able, key=steps.__getitem__):
+        gpus = Pool(state).take(config.gpus, kind)
+        if gpus:
+            gang = tuple(state.names[g] for g in gpus)
+            finish, nodes = iterations * steps[kind], len({node for node, _ in gang})
+            reasons = (
+                f"done in {finish:.0f} s",
+                f"{config.gpus} empty {state.types[kind]} on {nodes} node{'s' if nodes > 1 else ''}",
+            )
+            score = 0.0 if config.objective == "interference" else finish
+            ranked.append(RankedGpu(*gang[0], score, finish, {}, reasons, gang))
+    if ranked:
+        return PlacementDecision("place", tuple(ranked), tuple(notes))
+    free = ", ".join(f"{state.types[k]}: {state.free_of_type[k]}" for k in able)
+    return PlacementDecision(
+        "wait", (), (*notes, f"a gang needs {config.gpus} empty GPUs of one type ({free})")
+    )
 
 
 def tenant_names(tenants: Sequence[Tenant]) -> list[str]:

@@ -72,7 +72,15 @@ def _print(results: list[dict[str, Any]]) -> None:
 
     table = Table(box=None, pad_edge=False)
     table.add_column("policy", no_wrap=True)
-    for name in ("mean JCT s", "p99 JCT s", "makespan s", "queue s", "util.", "restarts", "decide ms"):
+    for name in (
+        "mean\nJCT s",
+        "p99\nJCT s",
+        "make-\nspan s",
+        "queue\ns",
+        "used",
+        "re-\nstarts",
+        "decision\nms",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     for r in results:
         table.add_row(

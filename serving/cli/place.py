@@ -19,6 +19,7 @@ def command(
     objective: Annotated[str, typer.Option(help="jct, interference or makespan.")] = "jct",
     max_slowdown: Annotated[float, typer.Option(help="Largest predicted slowdown of any member.")] = 2.0,
     wait: Annotated[bool, typer.Option(help="Whether waiting may be the answer.")] = True,
+    gpus: Annotated[int, typer.Option(help="A gang of so many whole GPUs.")] = 1,
     limit: Annotated[int, typer.Option(help="How many GPUs to rank.")] = 32,
     model: Annotated[
         str, typer.Option(help="Predictor: `default`, a registered name, or a folder.")
@@ -29,13 +30,16 @@ def command(
 
     Example: `cotenant place --cluster cluster.yaml --job resnet18-cifar:batch_size=64 --iterations 20000`
     """
-    from predictor import load_predictor
     from profiling.workload import Workload
     from scheduling.placement import PlacementConfig, place
     from scheduling.snapshot import ClusterSnapshot
 
-    config = PlacementConfig(objective=objective, max_slowdown=max_slowdown, wait=wait, limit=limit)
+    config = PlacementConfig(
+        objective=objective, max_slowdown=max_slowdown, wait=wait, limit=limit, gpus=gpus
+    )
     workload, snapshot = Workload.parse(job), ClusterSnapshot.load(cluster)
+    from predictor import load_predictor
+
     decision = place(workload, iterations, snapshot, load_predictor(model), config)
     if as_json:
         print_json(decision.to_json())

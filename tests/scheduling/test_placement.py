@@ -137,3 +137,22 @@ def test_decides_as_the_plain_loop(raw: list, number: int, iterations: float, ob
         assert one.score == pytest.approx(expected[one.gpu], rel=1e-9, abs=1e-9)
     if plain:
         assert decision.ranked[0].score == pytest.approx(min(plain)[0], rel=1e-9, abs=1e-9)
+
+
+def test_gangs_take_whole_gpus_of_one_type() -> None:
+    nodes = (
+        Node(
+            "a",
+            tuple(Gpu(str(k), "v100", tenants=(Tenant(JOBS[0], 10.0),) if k < 2 else ()) for k in range(4)),
+        ),
+        Node("b", tuple(Gpu(str(k), "v100") for k in range(4))),
+        Node("c", tuple(Gpu(str(k), "k80") for k in range(4))),
+    )
+    snapshot = ClusterSnapshot(nodes)
+    two = place(JOBS[1], 100, snapshot, PREDICTOR, PlacementConfig(gpus=2)).ranked
+    assert [r.gang for r in two] == [(("a", "2"), ("a", "3")), (("c", "0"), ("c", "1"))]
+    four = place(JOBS[1], 100, snapshot, PREDICTOR, PlacementConfig(gpus=4)).to_json()
+    assert {g["node"] for g in four["ranked"][0]["gang"]} == {"b"}
+    assert place(JOBS[1], 100, snapshot, PREDICTOR, PlacementConfig(gpus=8)).decision == "wait"
+    with pytest.raises(InfeasibleError, match="9 GPUs"):
+        place(JOBS[1], 100, snapshot, PREDICTOR, PlacementConfig(gpus=9))
