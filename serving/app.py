@@ -84,6 +84,7 @@ def create_app(config: ServiceConfig | None = None, source: ModelSource | None =
         description=_DESCRIPTION,
         version=version(),
         lifespan=lifespan,
+        generate_unique_id_function=openapi.operation_id,
     )
     app.state.service = service
     for group in _GROUPS:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 
 _REF = "#/components/schemas/{name}"
 _PROBLEM = {
@@ -116,6 +118,12 @@ def _schema(kind: Any) -> dict[str, Any]:
     _TYPES.add(kind)
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=_REF)
     return schema
+
+
+def operation_id(route: APIRoute) -> str:
+    """`post_predict_batch` for `POST /v1/predict/batch`: what generated clients call the function."""
+    words = re.findall(r"[A-Za-z0-9_]+", route.path.removeprefix("/v1"))
+    return "_".join([min(route.methods).lower(), *words]).replace("-", "_")
 
 
 def install(app: FastAPI) -> None:
