@@ -79,11 +79,11 @@ def _record(job: TrainingJob, recorder: Recorder) -> None:
 
         try:
             job.step(mark)
-        except (NotImplementedError, RuntimeError) as error:
+        except (NotImplementedError, RuntimeError, TypeError, ValueError, IndexError) as error:
             raise InputError(
                 "the training step cannot be traced without data",
                 got=str(error).splitlines()[0],
-                hint="its control flow depends on values, or an operator has no shape rule; try ONNX",
+                hint="its inputs do not fit, its control flow depends on values, or an operator has no shape rule; try ONNX",
             ) from error
 
 

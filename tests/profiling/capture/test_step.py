@@ -19,6 +19,7 @@ from profiling.operators import CONTRACTIONS, KINDS
 from profiling.training import TrainingJob
 from profiling.workload import OPTIMIZERS, Workload
 from profiling.zoo import build, get_entry
+from tests.shared import shared_data
 
 
 @cache
@@ -288,3 +289,20 @@ def test_hundred_thousand_operators(tmp_path) -> None:
     loaded = ComputationGraph.load(graph.save(tmp_path / "graph.json"))
     assert loaded.content_hash == graph.content_hash
     assert loaded.step_bytes == 8.0 * count
+
+
+def test_memory_of_public_measurements_is_a_context_above_the_graph() -> None:
+    """What nvidia-smi shows beyond the graph's bytes is about the same for every model: the CUDA context and caches."""
+    lines = shared_data("lucid", "single_data.csv").read_text().splitlines()
+    rows = [dict(zip(lines[0].split(","), line.split(","), strict=True)) for line in lines[1:] if line]
+    beyond = []
+    for row in rows:
+        if (
+            row["model"] in ("MobileNetV2", "MobileNetV3", "NeuMF")
+            and row["batchsize"] != "32"
+            and row["amp"] == "0"
+        ):
+            graph = captured(f"{get_entry(row['model']).name}:batch_size={row['batchsize']}")
+            beyond.append(float(row["gmem"]) - (graph.activation_bytes + graph.state_bytes) / 2**20)
+    assert len(beyond) >= 4
+    assert 1900 < min(beyond) <= max(beyond) < 2500
