@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,10 @@ def best_prefix(
         throughput: [K] samples per second of each candidate, 0 where it does not fit.
         norm_share: [K] S_k of each candidate; the first freezes nothing.
     """
-    allowed = allowed_prefixes(norm_share, progress, debt, guards)
+    # What is frozen now may go to the cap of the debt; what would be new stops short of it, or both would alternate.
+    stricter = replace(guards, max_debt_ratio=0.8 * guards.max_debt_ratio)
+    allowed = allowed_prefixes(norm_share, progress, debt, stricter)
+    allowed[current] = allowed_prefixes(norm_share, progress, debt, guards)[current]
     rate = np.where(allowed, throughput * (1.0 - frozen_penalty(norm_share, guards.kappa)), -1.0)
     best = int(np.argmax(rate))
     stays = bool(allowed[current]) and rate[best] < (1.0 + min_gain) * rate[current]

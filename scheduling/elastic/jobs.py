@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,7 +112,14 @@ def best_by_size(jobs: Sequence[ElasticJob], config: IceFrogConfig) -> tuple[Flo
         rate[i, :, : len(job.norm_share)] = job.rate
     progress = np.array([[job.progress] for job in jobs])
     debt = np.array([[job.debt] for job in jobs])
-    allowed = allowed_prefixes(share, progress, debt, config.guards)
+    # What is frozen now may go to the cap of the debt; what would be new stops short of it, or both would alternate.
+    stricter = replace(config.guards, max_debt_ratio=0.8 * config.guards.max_debt_ratio)
+    is_present = np.arange(width)[None, :] == np.array([[job.prefix] for job in jobs])
+    allowed = np.where(
+        is_present,
+        allowed_prefixes(share, progress, debt, config.guards),
+        allowed_prefixes(share, progress, debt, stricter),
+    )
     rates = rate * np.where(allowed, 1.0 - frozen_penalty(share, config.guards.kappa), 0.0)[:, None, :]
     best = rates.argmax(axis=2)
     now = np.array([job.prefix for job in jobs])[:, None, None]
