@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -16,7 +15,6 @@ from serving.metrics import Metrics
 from serving.model_life import ModelLife, Serving
 
 T = TypeVar("T")
-_KNOWN_LIMIT = 65_536
 _INLINE_SETS = 64
 
 
@@ -28,25 +26,34 @@ class Batcher:
     goes to a thread with a bounded queue.
     """
 
-    def __init__(self, life: ModelLife, metrics: Metrics, slow_calls: int) -> None:
+    def __init__(self, life: ModelLife, metrics: Metrics, slow_calls: int, jobs: int) -> None:
         self.life, self.metrics, self.slow_calls = life, metrics, slow_calls
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="cotenant-slow")
         self._waiting: list[tuple[ColocationSet, asyncio.Future[Prediction]]] = []
-        self._known: OrderedDict[tuple[str, str, Workload], None] = OrderedDict()
+        self.jobs = jobs
+        self._known: set[tuple[str, Workload]] = set()
+        self._known_to: Serving | None = None
+        self._renewal: asyncio.Task[Serving] | None = None
         self._slow = 0
         # Decisions run one after the other, away from the event loop: policies share one cache of predictions.
         self._placing = ThreadPoolExecutor(1, thread_name_prefix="cotenant-place")
-        self._met: tuple[ClusterSnapshot, str, tuple[str, ...]] | None = None
+        self._met: tuple[ClusterSnapshot, Serving, tuple[str, ...]] | None = None
 
     def known(self, serving: Serving, device: str, workloads: Sequence[Workload]) -> bool:
         """Whether the serving model has met all `workloads` on `device`."""
-        return all((serving.tag, device, w.without_solo()) in self._known for w in workloads)
+        return serving is self._known_to and all((device, w) in self._known for w in workloads)
 
     def remember(self, serving: Serving, device: str, workloads: Sequence[Workload]) -> None:
-        for workload in workloads:
-            self._known[(serving.tag, device, workload.without_solo())] = None
-        while len(self._known) > _KNOWN_LIMIT:
-            self._known.popitem(last=False)
+        """Note that `serving` has met `workloads`; it is replaced by a fresh copy once it has met too many.
+
+        A predictor keeps what it worked out about every job, and a service runs for months.
+        """
+        if serving is not self._known_to:
+            self._known_to = serving
+            self._known.clear()
+        self._known.update((device, w) for w in workloads)
+        if len(self._known) > self.jobs and (self._renewal is None or self._renewal.done()):
+            self._renewal = asyncio.get_running_loop().create_task(self.life.reload(force=True))
 
     async def slow(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run `function` in a thread. Raises `UnavailableError` where too many calls wait."""
@@ -103,7 +110,7 @@ class Batcher:
         """
         pairs: set[tuple[str, Workload]] = set()
         met = self._met
-        if met is not None and met[0] is snapshot and met[1] == serving.tag:
+        if met is not None and met[0] is snapshot and met[1] is serving:
             devices = met[2]
         else:
             pairs = {(g.device, t.job) for _, g in snapshot.gpus() for t in g.tenants}
@@ -113,7 +120,7 @@ class Batcher:
         if new:
             await admit({w for _, w in new}, {d for d, _ in new})
             await self.predict_many([ColocationSet(d, (w,)) for d, w in new])
-        self._met = (snapshot, serving.tag, devices)
+        self._met = (snapshot, serving, devices)
 
     async def place(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a decision after those that came before it."""
@@ -142,5 +149,7 @@ class Batcher:
                 future.set_exception(error)
 
     def close(self) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._placing.shutdown(wait=False, cancel_futures=True)

@@ -34,6 +34,7 @@ class ServiceConfig:
         cluster_gpus: most GPUs of a cluster.
         requests_in_flight: requests at one time in one process before new ones are shed with 503.
         slow_calls: captures and first predictions that may wait in one process.
+        model_jobs: different jobs that a loaded model may remember before a fresh copy of it takes over.
         rate_per_s: requests per second and caller in one process; 0 is no limit.
         rate_burst: requests that a caller may send at once.
         parse_seconds, parse_memory_bytes: processor time and address space of the process that parses an upload.
@@ -59,6 +60,7 @@ class ServiceConfig:
     cluster_gpus: int = 100_000
     requests_in_flight: int = 512
     slow_calls: int = 64
+    model_jobs: int = 50_000
     rate_per_s: float = 0.0
     rate_burst: int = 100
     parse_seconds: float = 60.0
@@ -85,7 +87,7 @@ class ServiceConfig:
                 "log level is not known", expected="debug, info, warning, error", got=self.log_level
             )
         for name in ("workers", "body_bytes", "upload_bytes", "graph_operators", "batch_sets", "set_jobs",
-                     "cluster_gpus", "requests_in_flight", "slow_calls", "rate_burst", "parse_memory_bytes"):  # fmt: skip
+                     "cluster_gpus", "requests_in_flight", "slow_calls", "model_jobs", "rate_burst", "parse_memory_bytes"):  # fmt: skip
             if getattr(self, name) < 1:
                 raise InputError(
                     f"{name} is out of range", expected="an integer from 1", got=getattr(self, name)

@@ -123,7 +123,7 @@ def _schema(kind: Any) -> dict[str, Any]:
 def operation_id(route: APIRoute) -> str:
     """`post_predict_batch` for `POST /v1/predict/batch`: what generated clients call the function."""
     words = re.findall(r"[A-Za-z0-9_]+", route.path.removeprefix("/v1"))
-    return "_".join([min(route.methods).lower(), *words]).replace("-", "_")
+    return "_".join([min(route.methods or {"get"}).lower(), *words]).replace("-", "_")
 
 
 def install(app: FastAPI) -> None:

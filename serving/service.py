@@ -44,7 +44,7 @@ class Service:
             self._model_event,
             self.graph_of,
         )
-        self.batcher = Batcher(self.life, self.metrics, config.slow_calls)
+        self.batcher = Batcher(self.life, self.metrics, config.slow_calls, config.model_jobs)
         self.authenticator = Authenticator(self.store)
         self.rate = RateLimit(config.rate_per_s, config.rate_burst)
         self.answers: AnswerCache[tuple[bytes, bool]] = AnswerCache()

@@ -157,3 +157,17 @@ def test_verify_wants_every_member() -> None:
     with pytest.raises(UnavailableError, match="members"):
         followed.refresh()
     assert followed.golden[0] == ColocationSet("v100", followed.golden[0].workloads)
+
+
+def test_a_model_that_met_many_jobs_is_renewed(start: Start, source: TableSource) -> None:
+    client = start(model_jobs=20)
+    first = client.app.state.service.life.serving  # type: ignore[attr-defined]
+    for size in range(1, 40):
+        body = {"device": "v100", "jobs": [f"resnet18-cifar:batch_size={size}"]}
+        assert client.post("/v1/predict", json=body).status_code == 200
+        time.sleep(0.002)
+    deadline = time.monotonic() + 5
+    while client.app.state.service.life.serving is first:  # type: ignore[attr-defined]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert len(client.app.state.service.batcher._known) <= 41  # type: ignore[attr-defined]

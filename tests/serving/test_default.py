@@ -1,0 +1,77 @@
+"""The whole service with the predictor that ships with the project."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from fastapi.testclient import TestClient
+
+from serving.app import create_app
+from serving.config import ServiceConfig
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    folder = tmp_path_factory.mktemp("default")
+    with TestClient(create_app(ServiceConfig(database_url=f"sqlite:///{folder}/s.db"))) as client:
+        deadline = time.monotonic() + 120
+        while (ready := client.get("/v1/health/ready")).status_code != 200:
+            assert time.monotonic() < deadline, ready.text
+            time.sleep(0.1)
+        yield client
+
+
+def test_a_pair(client: TestClient) -> None:
+    body = {"device": "v100", "jobs": ["resnet18-cifar:batch_size=64", "lstm-wikitext2:batch_size=20"]}
+    answer = client.post("/v1/predict", json=body).json()
+    assert answer["fits"] is True
+    assert answer["model_version"].startswith("default-")
+    for member in answer["members"]:
+        assert (
+            1.0 <= member["slowdown"]["lower"] <= member["slowdown"]["value"] <= member["slowdown"]["upper"]
+        )
+        assert member["solo_step_time_s"]["value"] > 0
+    assert client.post("/v1/predict/batch", json={"sets": [body]}).json()["predictions"] == [answer]
+
+
+def test_what_cannot_fit(client: TestClient) -> None:
+    answer = client.post(
+        "/v1/predict", json={"device": "k80", "jobs": ["resnet50-imagenet:batch_size=4096"]}
+    ).json()
+    assert answer["fits"] is False
+
+
+def test_placement(client: TestClient) -> None:
+    gpus = [
+        {
+            "id": "0",
+            "device": "v100",
+            "tenants": [{"job": "lstm-wikitext2:batch_size=20", "iterations_left": 5000}],
+        },
+        {"id": "1", "device": "v100"},
+    ]
+    body = {
+        "job": "resnet18-cifar:batch_size=64",
+        "iterations": 10000,
+        "cluster": {"nodes": [{"name": "a", "gpus": gpus}]},
+    }
+    answer = client.post("/v1/place", json=body).json()
+    assert answer["decision"] == "place"
+    assert answer["ranked"][0]["gpu"] == "1"
+
+
+def test_registered_graph(client: TestClient) -> None:
+    entry = client.post("/v1/workloads", json={"workload": "vgg11-cifar", "batch_size": 32}).json()
+    sets = [{"device": "v100", "jobs": [job]} for job in (entry["workload"], "vgg11-cifar:batch_size=32")]
+    one, other = client.post("/v1/predict/batch", json={"sets": sets}).json()["predictions"]
+    assert one["members"][0]["solo_step_time_s"] == other["members"][0]["solo_step_time_s"]
+    wrong = {"device": "v100", "jobs": [{"workload": entry["workload"], "batch_size": 64}]}
+    assert "another batch size" in client.post("/v1/predict", json=wrong).json()["detail"]
+
+
+def test_layer_throughput(client: TestClient) -> None:
+    body = {"device": "v100", "job": "resnet18-cifar:batch_size=64", "frozen_prefixes": [0, 30]}
+    points = client.post("/v1/layer-throughput", json=body).json()["points"]
+    assert points[1]["step_time_s"] < points[0]["step_time_s"]
