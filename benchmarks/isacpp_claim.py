@@ -128,12 +128,17 @@ def main() -> None:
     parser.add_argument(
         "--model", default="default", help="a predictor, or `noisy` for the table with 30 %% error"
     )
+    parser.add_argument(
+        "--table", default="", help="only tables whose name contains this, e.g. `gavel-2020 v100`"
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--sizes", type=int, default=len(SIZES), help="how many of the sizes, smallest first")
     parser.add_argument("--name", default="isacpp_claim", help="name of the file of results")
     arguments = parser.parse_args()
     figures: dict[str, Any] = {"model": arguments.model}
     for name, (device, table) in load_tables(arguments.data, arguments.source).items():
+        if arguments.table not in name:
+            continue
         belief: Any
         if arguments.model == "noisy":
             belief = NoisyPredictor(table, 0.3, 1)

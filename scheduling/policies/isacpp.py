@@ -88,9 +88,12 @@ def _assign(
         )
         cost = np.column_stack([alone[:, kinds], _every_pair(cache, state, ids, left, config).score])
         wait = np.full(len(jobs), _NEVER / 4)
-        if config.wait and config.objective == "jct":
+        # A departure serves one job: with others in the queue, waiting for it is not worth what it seems.
+        if config.wait and config.objective == "jct" and len(snapshot.waiting) == 1:
             busy = np.flatnonzero((snapshot.tenant_count > 0) & tenancy.shareable)
-            wait = _by_waiting(cache, tenancy.candidates(snapshot, busy), ids, left, cost, config)
+            seen = tenancy.candidates(snapshot, busy)
+            found = best_wait(cache, seen, ids, left, config, cost.min(axis=1, initial=_NEVER))
+            wait = np.where(found.candidate >= 0, found.score, wait)
     everything = np.full((len(jobs), cost.shape[1] + len(jobs)), _NEVER)
     everything[:, : cost.shape[1]] = np.where(np.isfinite(cost), cost, _NEVER)
     everything[np.arange(len(jobs)), cost.shape[1] + np.arange(len(jobs))] = wait
@@ -179,19 +182,6 @@ def _by_work(
     empty = (fastest[:, None] / steps)[:, kinds]
     both = np.column_stack([empty, gain])
     return np.where(both > 0.02, -both - weight[:, None], np.inf), np.zeros(len(ids))
-
-
-def _by_waiting(
-    cache: SetCache, state: Candidates, ids: Ints, left: Floats, cost: Floats, config: PlacementConfig
-) -> Floats:
-    """[J] cost of waiting for the best departure, with those ahead in the queue: one departure serves one job."""
-    found = best_wait(cache, state, ids, left, config, cost.min(axis=1, initial=_NEVER))
-    score = np.where(found.candidate >= 0, found.score, _NEVER / 4)
-    waits = found.wait_s[found.candidate >= 0]
-    if waits.size > 1:
-        ahead = np.argsort(np.argsort(score, kind="stable"), kind="stable")
-        score = score + ahead * (waits.mean() / max(len(state.devices), 1))
-    return score
 
 
 def isacpp(config: PlacementConfig, name: str = "isacpp", batch: int = 32) -> Policy:
