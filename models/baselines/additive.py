@@ -5,7 +5,10 @@ The rule of thumb of schedulers that pack by utilisation, such as Horus (Yeung e
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from datasets.bundle import Bundle
@@ -18,7 +21,13 @@ class AdditivePredictor:
     * throughput ratio: min(1, 1 / sum of solo utilisations), the same for all members;
     * memory of a set: sum of solo memories;
     * utilisation of a set: min(1, sum of solo utilisations).
+
+    Args:
+        estimate: (SPEC, device, solo step time) to a utilisation where none was measured; NaN without it.
     """
+
+    def __init__(self, estimate: Callable[[str, str, float], float] | None = None) -> None:
+        self.estimate = estimate
 
     def fit(self, train: Bundle, seed: int = 0) -> AdditivePredictor:
         """Nothing to learn; checks only that the target is one of its three.
@@ -34,7 +43,15 @@ class AdditivePredictor:
         """[n] for `test.rows`."""
         column = "memory_bytes" if test.target == "set_memory_bytes" else "utilization_ratio"
         key = ["device", "workload", "campaign"]
-        alone = test.solo[test.solo["gpus"] == 1].drop_duplicates(key)[[*key, column]]
+        alone = test.solo[test.solo["gpus"] == 1].drop_duplicates(key)[[*key, column, "step_time_s"]]
+        if self.estimate is not None and column == "utilization_ratio":
+            guess = [
+                self.estimate(str(w), str(d), float(s))
+                for w, d, s in zip(alone["workload"], alone["device"], alone["step_time_s"], strict=True)
+            ]
+            alone = alone.assign(
+                utilization_ratio=alone[column].astype(float).fillna(pd.Series(guess, index=alone.index))
+            )
         members = test.colocation[["set_id", *key]].merge(alone, on=key, how="left")
         sums = members.groupby("set_id")[column].agg(lambda demand: demand.sum(skipna=False))
         demand = np.asarray(test.rows["set_id"].map(sums), dtype=np.float64)

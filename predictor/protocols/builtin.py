@@ -26,7 +26,20 @@ def _constant() -> FoldPredictor:
 def _additive() -> FoldPredictor:
     from models.baselines import AdditivePredictor
 
-    return AdditivePredictor()
+    return AdditivePredictor(roofline_utilization)
+
+
+def roofline_utilization(spec: str, device: str, step_time_s: float) -> float:
+    """Share of a step in which the device is busy at roofline speed: what is known of a job nobody sampled."""
+    from predictor.protocols.networks import shared_featurizer
+    from profiling.workload import Workload
+
+    demand = shared_featurizer().job(Workload.parse(spec), device).demand
+    return (
+        min(1.0, demand.busy_s / step_time_s)
+        if step_time_s > 0
+        else min(1.0, demand.busy_s / demand.roofline_s)
+    )
 
 
 def _trees_identity() -> FoldPredictor:
