@@ -107,7 +107,9 @@ def measure(
     ):  # connections meet workers by chance: all of them get to know the jobs
         httpx.post(f"{base}/v1/predict/batch", json={"sets": [{"device": d, "jobs": [j]} for d in DEVICES for j in jobs]},
                    timeout=600).raise_for_status()  # fmt: skip
-    _wrk(folder, f"{base}/v1/predict", seen, 3, options.connections)
+    asked = 0
+    while asked < 4 * options.workers * len(seen):  # until every worker has answered every set
+        asked += _wrk(folder, f"{base}/v1/predict", seen, 3, options.connections)["requests"]
     _wrk(folder, f"{base}/v1/place", place, 3, options.connections)
     figures: dict[str, Any] = {
         "workers": options.workers,

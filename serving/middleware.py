@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from profiling.errors import CotenantError, InputError, LimitError, UnavailableError
+from serving import tracing
 from serving.auth import COOKIE, LOCAL, Caller, allow, required_scope
 from serving.http import DeadlineError, problem
 from serving.limits import RateError
@@ -50,13 +51,18 @@ class Door:
 
     def __init__(self, app: Any, service: Service) -> None:
         self.app, self.service = app, service
+        self.tracer = service.tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         exchange = _Exchange(self.service, scope, receive, send)
-        await exchange.run(self.app)
+        with tracing.span(self.tracer, scope, exchange.request_id) as attributes:
+            await exchange.run(self.app)
+            attributes["http.response.status_code"] = exchange.status
+            if (route := getattr(scope.get("route"), "path", None)) is not None:
+                attributes["http.route"] = route
 
 
 class _Exchange:

@@ -149,11 +149,24 @@ class BatchAnswer(Struct):
     predictions: list[PredictionAnswer]
 
 
+class RankedAnswer(Struct):
+    """One GPU that can take the job now; the smallest `score` is the best."""
+
+    node: str
+    gpu: str
+    score: float
+    finish_s: float
+    delays_s: dict[str, float]
+    reasons: list[str]
+
+
 class DecisionAnswer(Struct):
-    """Ranked GPUs, or wait. Further fields may follow."""
+    """Ranked GPUs, best first, or wait; `wait_s` says for how long, where a departure is worth waiting for."""
 
     decision: Literal["place", "wait"]
-    ranked: list[dict[str, Any]]
+    ranked: list[RankedAnswer]
+    reasons: list[str]
+    wait_s: float | UnsetType = UNSET
 
 
 class QueueAnswer(Struct):

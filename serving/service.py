@@ -25,6 +25,7 @@ from serving.model_life import ModelLife
 from serving.model_source import ModelSource, model_source
 from serving.store import Store
 from serving.store.tables import ModelEventRow
+from serving.tracing import tracer
 
 T = TypeVar("T")
 BUSY_S = 5.0  # how long a writer waits for another one
@@ -37,6 +38,7 @@ class Service:
     def __init__(self, config: ServiceConfig, source: ModelSource | None = None) -> None:
         self.config = config
         self.metrics = Metrics()
+        self.tracer = tracer()
         self.store = Store(config.database_url, BUSY_S)
         self.life = ModelLife(
             source or model_source(config.model, config.tracking_uri),

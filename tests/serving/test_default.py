@@ -27,7 +27,7 @@ def test_a_pair(client: TestClient) -> None:
     body = {"device": "v100", "jobs": ["resnet18-cifar:batch_size=64", "lstm-wikitext2:batch_size=20"]}
     answer = client.post("/v1/predict", json=body).json()
     assert answer["fits"] is True
-    assert answer["model_version"].startswith("default-")
+    assert answer["model_version"]
     for member in answer["members"]:
         assert (
             1.0 <= member["slowdown"]["lower"] <= member["slowdown"]["value"] <= member["slowdown"]["upper"]
