@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from models.e_ggat import FORMS, EGGATLayer
+from profiling.errors import InputError
+
+# Two nodes that see each other and themselves.
+PAIR = torch.tensor([[0, 1, 0, 1], [1, 0, 0, 1]])
+
+
+def layer(form: str = "gatv2", **options: bool) -> EGGATLayer:
+    torch.manual_seed(0)
+    return EGGATLayer(8, 3, heads=2, form=form, **options)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_shape_and_gradient(form: str) -> None:
+    one = layer(form)
+    nodes, edges = torch.randn(2, 8, requires_grad=True), torch.randn(4, 3)
+    result = one(nodes, PAIR, edges)
+    assert result.shape == (2, 8)
+    result.sum().backward()
+    assert nodes.grad is not None
+    assert torch.isfinite(nodes.grad).all()
+
+
+def test_one_neighbour_s_edge_matters() -> None:
+    """Where the softmax runs over one neighbour alone, the paper's form loses the edge; ours does not."""
+    nodes, alone, moved = torch.randn(2, 8), torch.tensor([[0], [1]]), {}
+    for form in FORMS:
+        with torch.no_grad():
+            there, back = (layer(form)(nodes, alone, sign * torch.ones(1, 3)) for sign in (1, -1))
+        moved[form] = float((there - back)[1].abs().max())
+    assert moved["gatv2"] > 1e-3
+    assert moved["paper"] == 0.0
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_edge_switch(form: str) -> None:
+    nodes, edges = torch.randn(2, 8), torch.randn(4, 3)
+    for use_edge, expected in ((True, True), (False, False)):
+        one = layer(form, use_edge=use_edge)
+        changed = not torch.equal(one(nodes, PAIR, edges), one(nodes, PAIR, edges * 5 + 1))
+        assert changed is expected
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_numbering_of_nodes_and_order_of_edges_do_not_matter(form: str) -> None:
+    one = layer(form)
+    nodes, edge_index, edges = torch.randn(5, 8), torch.randint(0, 5, (2, 12)), torch.randn(12, 3)
+    expected = one(nodes, edge_index, edges)
+    order, shuffle = torch.randperm(5), torch.randperm(12)
+    new_name = torch.argsort(order)
+    got = one(nodes[order], new_name[edge_index][:, shuffle], edges[shuffle])
+    torch.testing.assert_close(got, expected[order])
+
+
+def test_refuses_what_it_cannot_be() -> None:
+    with pytest.raises(InputError, match="multiple of 3"):
+        EGGATLayer(8, 3, heads=3)
+    with pytest.raises(InputError, match="gatv2, paper"):
+        EGGATLayer(8, 3, heads=2, form="gat")

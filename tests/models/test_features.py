@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.features import (
+    DEVICE_FEATURES,
+    EDGE_FEATURES,
+    RESOURCES,
+    SOLO_FEATURES,
+    WANTS_WIDTH,
+    WORKLOAD_FEATURES,
+    Demand,
+    backward_mask,
+    capacity_ratio,
+    demand_of,
+    demand_ratios,
+    device_features,
+    edge_features,
+    operator_columns,
+    operator_times,
+    solo_features,
+    workload_features,
+)
+from profiling.devices import get_device
+from profiling.workload import SoloProfile, Workload
+from tests.predictor.synthetic import MODELS, graph_source
+
+
+def demand(spec: str, device: str = "v100") -> Demand:
+    workload = Workload.parse(spec)
+    graph = graph_source(replace(workload, frozen_prefix=0))
+    columns = operator_columns(graph)
+    times = operator_times(columns, get_device(device), workload.precision)
+    return demand_of(graph, columns, times, get_device(device), workload)
+
+
+@given(
+    model=st.sampled_from(sorted(MODELS)),
+    batch=st.integers(1, 512),
+    step=st.floats(1e-6, 10),
+    device=st.sampled_from(["v100", "h100", "cpu"]),
+)
+def test_demands_are_shares(model: str, batch: int, step: float, device: str) -> None:
+    workload = Workload(model, batch)
+    ratios = demand_ratios(demand(str(workload), device), step, workload, get_device(device))
+    assert ratios.shape == (len(RESOURCES),)
+    assert ((ratios >= 0) & (ratios <= 1)).all()
+
+
+def test_measured_use_replaces_the_estimate() -> None:
+    solo = SoloProfile(step_time_s=0.1, utilization_ratio=0.37, memory_bandwidth_ratio=0.21)
+    ratios = demand_ratios(demand("alpha"), 0.1, Workload("alpha", solo=solo), get_device("v100"))
+    assert ratios[:2].tolist() == [0.37, 0.21]
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_a_longer_frozen_prefix_wants_less(model: str) -> None:
+    layers = len(graph_source(Workload(model)).layers)
+    demands = [demand(f"{model}:frozen_prefix={k}") for k in range(layers + 1)]
+    for column in ("busy_s", "compute_s", "memory_s", "launch_s", "state_bytes", "activation_bytes"):
+        values = [getattr(d, column) for d in demands]
+        assert values == sorted(values, reverse=True)
+    assert demands[-1].busy_s < demands[0].busy_s
+
+
+def test_freezing_masks_backward_passes_only() -> None:
+    columns = operator_columns(graph_source(Workload("gamma")))
+    mask = backward_mask(columns, 2)
+    assert mask[0].all()
+    assert (mask[1] == (columns[7] >= 2)).all()
+    assert backward_mask(columns, 0).all()
+
+
+def test_absent_measurements_are_zero_beside_a_flag() -> None:
+    wanted, device = demand("beta"), get_device("v100")
+    assert not solo_features(Workload("beta"), device, wanted).any()
+    partly = solo_features(Workload("beta", solo=SoloProfile(memory_bytes=8e9)), device, wanted)
+    given_names = {n for n, v in zip(SOLO_FEATURES, partly, strict=True) if v}
+    assert given_names == {"has_memory", "memory_capacity_ratio"}
+
+
+def test_vectors_are_as_long_as_their_names() -> None:
+    workload, device = Workload("delta", 32), get_device("t4")
+    graph, wanted = graph_source(workload), demand("delta", "t4")
+    features = workload_features(graph, device, workload, wanted)
+    assert features.shape == (len(WORKLOAD_FEATURES),)
+    assert np.isfinite(features).all()
+    assert device_features(device).shape == (len(DEVICE_FEATURES),)
+    assert 0 < capacity_ratio(wanted, workload, device) < 1
+
+
+def test_edge_features() -> None:
+    target, source = np.linspace(0.1, 1.0, WANTS_WIDTH), np.linspace(1.0, 0.1, WANTS_WIDTH)
+    there, back = edge_features(target, source), edge_features(source, target)
+    named = dict(zip(EDGE_FEATURES, there, strict=True))
+    assert named["gpu_product"] == pytest.approx(0.1)
+    assert named["gpu_excess"] == pytest.approx(0.1)
+    assert named["memory_capacity_sum"] == pytest.approx(target[5] + source[5])
+    # Demands are the same both ways; pace says who is slower, so it changes sign.
+    np.testing.assert_allclose(there[:8], back[:8])
+    np.testing.assert_allclose(there[8:], -back[8:])
+    many = edge_features(np.stack([target] * 3), np.stack([source] * 3))
+    np.testing.assert_allclose(many, np.stack([there] * 3))
