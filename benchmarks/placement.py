@@ -19,8 +19,9 @@ import numpy as np
 from benchmarks.record import record
 from profiling.workload import Workload
 from scheduling.interference import stages
-from scheduling.placement import Candidates, PlacementConfig, best_wait, place, rank
+from scheduling.placement import place
 from scheduling.policies.isacpp import decide
+from scheduling.ranking import Candidates, PlacementConfig, best_wait, rank
 from scheduling.sets import SetCache
 from scheduling.simulator.job import Job, JobState
 from scheduling.simulator.state import SchedulingSnapshot

@@ -14,10 +14,10 @@ from scipy.optimize import linear_sum_assignment
 
 from predictor.types import Floats, SetPredictor
 from scheduling.interference import Stages, stages
-from scheduling.placement import Candidates, PlacementConfig, best_wait, rank
 from scheduling.policies.api import Policy
 from scheduling.policies.gangs import Pool, exclusive_gpus, solo_step_s
 from scheduling.policies.packing import Tenancy, may_share, shared_gpus
+from scheduling.ranking import Candidates, PlacementConfig, best_wait, rank
 from scheduling.sets import Ints, SetCache
 from scheduling.simulator.job import Allocation, JobState
 from scheduling.simulator.state import SchedulingSnapshot

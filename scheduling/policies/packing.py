@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.types import Floats, SetPredictor
-from scheduling.placement import Candidates
+from scheduling.ranking import Candidates
 from scheduling.sets import Ints, SetCache, cache_of
 from scheduling.simulator.job import JobState
 from scheduling.simulator.state import SchedulingSnapshot

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from profiling.workload import ColocationSet, Workload
 from scheduling.interference import quantify, stages
-from scheduling.placement import Candidates, PlacementConfig, rank
+from scheduling.ranking import Candidates, PlacementConfig, rank
 from scheduling.sets import SetCache
 from scheduling.snapshot import Gpu, Tenant
 from scheduling.table import Solo, TablePredictor

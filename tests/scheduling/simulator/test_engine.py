@@ -67,7 +67,16 @@ def check(result: SimulationResult, jobs: list[Job], exclusive: bool) -> None:
 
 
 EXCLUSIVE = ("fifo", "sjf", "srtf", "exclusive", "tiresias", "themis", "gavel")
-SHARED = ("blind", "horus", "lucid", "isacpp", "isacpp-interference", "isacpp-makespan", "gavel-packed", "sia-packed")
+SHARED = (
+    "blind",
+    "horus",
+    "lucid",
+    "isacpp",
+    "isacpp-interference",
+    "isacpp-makespan",
+    "gavel-packed",
+    "sia-packed",
+)
 
 
 @pytest.mark.parametrize("name", EXCLUSIVE + SHARED)
