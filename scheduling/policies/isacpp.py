@@ -88,8 +88,8 @@ def _assign(
         )
         cost = np.column_stack([alone[:, kinds], _every_pair(cache, state, ids, left, config).score])
         wait = np.full(len(jobs), _NEVER / 4)
-        # A departure serves one job: with others in the queue, waiting for it is not worth what it seems.
-        if config.wait and config.objective == "jct" and len(snapshot.waiting) == 1:
+        # A departure serves one job: in a long queue waiting for it is not worth what it seems.
+        if config.wait and config.objective == "jct" and len(snapshot.waiting) <= max(1, len(snapshot) // 2):
             busy = np.flatnonzero((snapshot.tenant_count > 0) & tenancy.shareable)
             seen = tenancy.candidates(snapshot, busy)
             found = best_wait(cache, seen, ids, left, config, cost.min(axis=1, initial=_NEVER))
