@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from serving.handlers import throughput as handler
+from serving.handlers.throughput import ThroughputAnswer, ThroughputBody
 from serving.http import answer, read_body
 from serving.openapi import operation
-from serving.schemas import ThroughputAnswer, ThroughputBody
 from serving.service import Service
 
 _EXAMPLE = {

@@ -3,13 +3,56 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from profiling.workload import ColocationSet, Workload
 from serving.handlers.jobs import admit
 from serving.model_life import Serving
-from serving.schemas import ThroughputBody, job_of
+from serving.schemas import JobLike, Name, job_of
 from serving.service import Service
+
+
+class ThroughputBody(Struct, forbid_unknown_fields=True):
+    """A job on a device, with its first layers frozen in each of `frozen_prefixes` (its own where there is none)."""
+
+    device: Name
+    job: JobLike
+    frozen_prefixes: (
+        Annotated[list[Annotated[int, Meta(ge=0, le=10**6)]], Meta(min_length=1, max_length=1000)] | None
+    ) = None
+    gpus: Annotated[int, Meta(ge=1, le=65536)] = 1
+    nodes: Annotated[int, Meta(ge=1, le=65536)] = 1
+    cache: bool = False
+    rewrapped: bool = True
+
+
+class ThroughputPoint(Struct):
+    """One step with a frozen prefix. `samples_per_s` is over all GPUs, `memory_bytes` on each."""
+
+    workload: str
+    device: str
+    frozen_prefix: int
+    total_layers: int
+    gpus: int
+    nodes: int
+    cached: bool
+    step_time_s: float
+    samples_per_s: float
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    exchange_s: float
+    overhead_s: float
+    unfrozen_parameter_ratio: float
+    speedup: float
+    memory_bytes: float
+    anchored: bool
+
+
+class ThroughputAnswer(Struct):
+    points: list[ThroughputPoint]
 
 
 async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
