@@ -132,7 +132,15 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
             Domain(tensors["domain.points"].numpy(), config["domain_radius"]),
             Manifest(**manifest),
         )
-    except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
+    except (
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        OSError,
+        SafetensorError,
+    ) as error:
         raise InputError(
             f"predictor in {source} is damaged",
             expected="whole weights and configuration",

@@ -41,6 +41,7 @@ def evaluate(
     """
     if split not in SPLITS:
         raise InputError("split is not known", expected="one of " + ", ".join(SPLITS), got=split)
+    predictor._table()  # raises where nothing was fitted
     if split == "none":
         return _as_it_is(predictor, colocation, solo)
     return _refitted(predictor, colocation, solo, split, seed, report)

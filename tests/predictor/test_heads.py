@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictor.featurizer import Featurizer
+from predictor.fitting import fit_heads
+from predictor.heads import HeadCalibration, member_memory_bytes, set_memory_bytes, set_utilization_ratio
+from profiling.errors import InputError, UnknownNameError
+from profiling.workload import SoloProfile, Workload
+from tests.predictor.synthetic import MODELS, graph_source
+
+FEATURIZER = Featurizer(graph_source)
+
+
+@given(
+    model=st.sampled_from(sorted(MODELS)),
+    batch=st.integers(1, 256),
+    frozen=st.integers(0, 2),
+    device=st.sampled_from(["v100", "cpu"]),
+)
+def test_memory_is_at_least_the_state(model: str, batch: int, frozen: int, device: str) -> None:
+    job = FEATURIZER.job(Workload(model, batch, frozen_prefix=frozen), device)
+    graph = job.graph
+    memory = member_memory_bytes(job, SoloProfile(), HeadCalibration())
+    assert memory >= job.demand.state_bytes >= graph.parameter_bytes
+    if not frozen:
+        assert memory >= graph.state_bytes
+    whole = FEATURIZER.job(Workload(model, batch), device)
+    assert memory <= member_memory_bytes(whole, SoloProfile(), HeadCalibration())
+
+
+def test_measured_memory_is_taken_as_it_is() -> None:
+    job = FEATURIZER.job(Workload("alpha"), "v100")
+    assert member_memory_bytes(job, SoloProfile(memory_bytes=7e9), HeadCalibration()) == 7e9
+
+
+def test_a_context_is_paid_for_on_a_gpu_only() -> None:
+    calibration = HeadCalibration()
+    gpu, cpu = (
+        member_memory_bytes(FEATURIZER.job(Workload("beta"), device), SoloProfile(), calibration)
+        for device in ("v100", "cpu")
+    )
+    assert gpu - cpu == pytest.approx(calibration.context_bytes)
+
+
+def test_memory_of_a_set_adds_up() -> None:
+    calibration = HeadCalibration(sharing_bytes=10.0)
+    sets = np.array([[100.0, 0, 0], [100, 200, 0], [100, 200, 300]])
+    assert set_memory_bytes(sets, calibration).tolist() == [100, 310, 620]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=5), st.floats(0.5, 2))
+def test_utilization_of_a_set_is_a_ratio_and_grows_with_members(busy: list[float], exponent: float) -> None:
+    calibration = HeadCalibration(busy_exponent=exponent)
+    values = [
+        float(set_utilization_ratio(np.array([busy[:k]]), calibration)[0]) for k in range(1, len(busy) + 1)
+    ]
+    assert all(0 <= v <= 1 for v in values)
+    assert values == sorted(values)
+
+
+def test_calibration_finds_what_made_the_rows(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    heads = fit_heads(*measured, Featurizer(graph_source))
+    assert heads.sharing_bytes == pytest.approx(3.02e9 - 2 * 1.5e9)
+    assert heads.busy_exponent == pytest.approx(1.0, abs=0.03)
+    assert heads.utilization_error < 0.01
+
+
+def test_defaults_where_nothing_was_measured(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    colocation, solo = measured
+    empty = colocation.assign(set_memory_bytes=np.nan, set_utilization_ratio=np.nan)
+    bare = solo.assign(memory_bytes=np.nan, utilization_ratio=np.nan)
+    assert fit_heads(empty, bare, Featurizer(graph_source)) == HeadCalibration()
+
+
+def test_unknown_names_and_too_long_prefixes() -> None:
+    with pytest.raises(UnknownNameError, match="alpha"):
+        FEATURIZER.job(Workload("omega"), "v100")
+    with pytest.raises(UnknownNameError):
+        FEATURIZER.job(Workload("alpha"), "abacus")
+    with pytest.raises(InputError, match="from 0 to 2"):
+        FEATURIZER.job(Workload("alpha", frozen_prefix=3), "v100")
