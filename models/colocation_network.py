@@ -34,14 +34,14 @@ class NetworkConfig:
         encoder: the workload encoder.
     """
 
-    width: int = 16
-    heads: int = 2
+    width: int = 32
+    heads: int = 4
     layers: int = 1
     form: str = "gatv2"
     use_edge: bool = True
     use_device: bool = True
     use_prior: bool = True
-    dropout: float = 0.1
+    dropout: float = 0.05
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ class EncoderConfig:
     width: int = 32
     heads: int = 4
     layers: int = 2
-    embedding: int = 16
+    embedding: int = 4
     kind_width: int = 8
     form: str = "gatv2"
     use_edge: bool = True

@@ -218,26 +218,25 @@ def pairs_within(set_index: Integers) -> Integers:
     return np.concatenate([joined, loops], 1)
 
 
-def set_tensors(
-    variants: MemberVariants, where: Integers, member: Floats, setting: Floats, set_index: Integers
-) -> SetTensors:
-    """Assemble the network's input.
+def edges_of(member: Floats, wants: Floats, setting: Floats, set_index: Integers) -> SetTensors:
+    """Assemble the network's input from T members.
 
     Args:
-        member: [V, member_width] standardised features of the variants.
+        member: [T, member_width] scaled features.
+        wants: [T, WANTS_WIDTH].
         setting: [T, settings] one-hot sharing mode and campaign.
+        set_index: [T] set of each member.
     """
     edge_index = pairs_within(set_index)
     source, target = edge_index
-    wants = variants.wants[where]
     between = source != target
     edges = np.zeros((edge_index.shape[1], len(EDGE_FEATURES)))
     s, t = source[between], target[between]
     edges[between] = edge_features(wants[t], wants[s])
-    others = np.zeros((len(where), OTHERS_WIDTH))
+    others = np.zeros((len(wants), OTHERS_WIDTH))
     np.add.at(others, t, wants[s, :OTHERS_WIDTH])
     return SetTensors(
-        torch.tensor(member[where], dtype=torch.float32),
+        torch.tensor(member, dtype=torch.float32),
         torch.tensor(others, dtype=torch.float32),
         torch.tensor(setting, dtype=torch.float32),
         torch.from_numpy(edge_index),

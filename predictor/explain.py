@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -61,6 +62,7 @@ def shares_of(excess: float, parts: np.ndarray, job: JobOnDevice) -> list[Resour
     ]
 
 
+@lru_cache(maxsize=4096)
 def operators_wanting(job: JobOnDevice, resource: str, most: int = 3) -> tuple[tuple[str, float], ...]:
     """Operator kinds by their share of the job's demand on a resource."""
     times = {

@@ -24,7 +24,8 @@ from profiling.workload import SoloProfile, Workload
 GraphSource = Callable[[Workload], ComputationGraph]
 
 
-@dataclass(frozen=True, slots=True)
+# Compared by identity, so that what is derived from one can be kept in caches; the featurizer makes each once.
+@dataclass(frozen=True, slots=True, eq=False)
 class JobOnDevice:
     """One workload on one device, without regard to solo measurements.
 

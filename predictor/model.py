@@ -18,7 +18,7 @@ from predictor.examples import (
     Integers,
     JobEncoding,
     MemberVariants,
-    set_tensors,
+    edges_of,
     settings_of,
     variants_of,
 )
@@ -95,7 +95,9 @@ class CotenantModel:
         """The network's input for measured or hypothetical sets."""
         variants, where = self.variants(examples.workloads, examples.devices)
         setting = settings_of(examples.mode, examples.campaign, self.campaigns)
-        return set_tensors(variants, where, self.scaler(variants.features), setting, examples.set_index)
+        return edges_of(
+            self.scaler(variants.features)[where], variants.wants[where], setting, examples.set_index
+        )
 
 
 def encoder_input(

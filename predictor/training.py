@@ -35,20 +35,24 @@ class TrainingConfig:
         beta: log-ratio error below which the loss is quadratic.
         campaign_dropout: share of sets whose campaign is hidden, so that an unknown one is met in training.
         baseline_decay: weight decay of the head that explains how solo baselines were measured.
+        mixed_sets: invented pairs per way of seeing (with and without solo) that the forest teaches; 0 for none.
+        teaching: weight of the forest's answers beside the measured ones.
     """
 
     seed: int = 0
-    ensemble: int = 5
+    ensemble: int = 2
     encoder_steps: int = 120
     encoder_batch: int = 16
     encoder_learning_rate: float = 0.01
-    epochs: int = 200
+    epochs: int = 300
     learning_rate: float = 0.01
-    weight_decay: float = 0.1
+    weight_decay: float = 0.02
     prior_learning_rate: float = 0.03
     beta: float = 0.05
     campaign_dropout: float = 0.15
     baseline_decay: float = 0.1
+    mixed_sets: int = 1500
+    teaching: float = 4.0
 
     def __post_init__(self) -> None:
         for name in ("ensemble", "epochs"):
@@ -131,18 +135,52 @@ def fit(
     model.scaler = Scaler.fit(rows)
     inputs = [model.inputs(e) for e in both]
     target = torch.tensor(np.log(examples.ratio), dtype=torch.float32)
-    censored = torch.from_numpy(examples.censored)
+    lessons = [
+        Lesson(sets, target, ~torch.isnan(target), torch.from_numpy(examples.censored)) for sets in inputs
+    ]
+    if config.mixed_sets:
+        lessons.append(_taught(model, both, np.log(examples.ratio), config))
     for member in range(config.ensemble):
-        model.networks.append(
-            _fit_one(inputs, target, censored, model, config, config.seed * 1000 + member, report, member)
-        )
+        model.networks.append(_fit_one(lessons, model, config, config.seed * 1000 + member, report, member))
     return model
 
 
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Sets with what the network should answer: [T] log ratio, where it is known, where it is a lower bound only."""
+
+    sets: SetTensors
+    target: Tensor
+    known: Tensor
+    censored: Tensor
+    weight: float = 1.0
+
+
+def _taught(
+    model: CotenantModel, ways: Sequence[Examples], log_ratio: np.ndarray, config: TrainingConfig
+) -> Lesson:
+    """Invented pairs with the forest's answers."""
+    from predictor.examples import edges_of, settings_of
+    from predictor.teacher import ForestTeacher
+
+    parts = []
+    for examples in ways:
+        variants, where = model.variants(examples.workloads, examples.devices)
+        parts.append(
+            (examples, variants, where, settings_of(examples.mode, examples.campaign, model.campaigns))
+        )
+    teacher = ForestTeacher(model.config.encoder.embedding, seed=config.seed).fit(parts, log_ratio)
+    mixed = teacher.mix(parts, config.mixed_sets)
+    index = np.arange(len(mixed.features)) // 2
+    sets = edges_of(model.scaler(mixed.features), mixed.wants, mixed.setting, index)
+    everything = torch.ones(len(index), dtype=torch.bool)
+    return Lesson(
+        sets, torch.tensor(mixed.log_ratio, dtype=torch.float32), everything, ~everything, config.teaching
+    )
+
+
 def _fit_one(
-    inputs: Sequence[SetTensors],
-    target: Tensor,
-    censored: Tensor,
+    lessons: Sequence[Lesson],
     model: CotenantModel,
     config: TrainingConfig,
     seed: int,
@@ -162,14 +200,14 @@ def _fit_one(
     )
     rates = [g["lr"] for g in optimizer.param_groups]
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=config.epochs + 1)
-    measured = ~torch.isnan(target)
     for epoch in range(config.epochs):
         network.train()
         optimizer.zero_grad()
         loss = torch.zeros(())
-        for sets in inputs:
-            output = network(_hide_campaigns(sets, config.campaign_dropout))
-            loss = loss + colocation_loss(output, target, measured, censored, config.beta) / len(inputs)
+        for lesson in lessons:
+            output = network(_hide_campaigns(lesson.sets, config.campaign_dropout))
+            part = colocation_loss(output, lesson.target, lesson.known, lesson.censored, config.beta)
+            loss = loss + lesson.weight * part / len(lessons)
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()

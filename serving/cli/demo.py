@@ -91,8 +91,8 @@ def _print(graphs: list[Any], prediction: Any, placed: list[Any], compared: dict
     for name in ("job", "model", "goes to", "done in", "why"):
         table.add_column(name, justify="right" if name == "done in" else "left")
     for one in placed:
-        best = one.decision.ranked[0] if one.decision.ranked else None
         if one.decision.decision == "place":
+            best = one.decision.ranked[0]
             table.add_row(
                 one.job.id,
                 str(one.job.workload),

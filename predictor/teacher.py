@@ -1,0 +1,131 @@
+"""A forest over physical features that teaches the network what to answer between the measured workloads.
+
+With a handful of measured architectures a network extrapolates wildly where a forest stays within what it has seen. The
+forest is too slow to serve; so it labels pairs of invented workloads (mixtures of measured ones on the same device), and
+the network learns from these beside the measurements (distillation, Hinton et al. 2015; mixtures after Zhang et al.,
+mixup, ICLR 2018). The forest sees what the network sees, embeddings apart: nothing measured under co-location.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.features import WANTS_WIDTH, Floats, edge_features
+from predictor.examples import Examples, Integers, MemberVariants, pairs_within
+
+
+@dataclass(frozen=True, slots=True)
+class MixedSets:
+    """Invented pairs and what the forest says of them.
+
+    Attributes:
+        features: [V, member_width] and wants [V, WANTS_WIDTH] of the invented members, two in a row to a set.
+        setting: [V, settings].
+        log_ratio: [V] the forest's answer.
+    """
+
+    features: Floats
+    wants: Floats
+    setting: Floats
+    log_ratio: Floats
+
+
+class ForestTeacher:
+    """Extremely randomised trees (Geurts et al. 2006) on both members' features, their demands, and the pair's edge.
+
+    Args:
+        embedding: leading columns of the member features that the forest does not see.
+        trees: number of trees.
+        seed: of the forest and of the mixtures.
+    """
+
+    def __init__(self, embedding: int, trees: int = 120, seed: int = 0) -> None:
+        self.embedding = embedding
+        self.trees = trees
+        self.seed = seed
+
+    def fit(
+        self, parts: list[tuple[Examples, MemberVariants, Integers, Floats]], log_ratio: Floats
+    ) -> ForestTeacher:
+        """Learn from the same sets seen in several ways (with and without solo measurements).
+
+        Args:
+            parts: per way: the examples, their distinct members, [T] which one each member is, [T, K] settings.
+            log_ratio: [T] target; NaN is left out.
+        """
+        from sklearn.ensemble import ExtraTreesRegressor
+
+        rows, targets = [], []
+        for examples, variants, where, setting in parts:
+            own, other = _neighbour(examples.set_index)
+            usable = ~np.isnan(log_ratio[own]) & ~examples.censored[own]
+            own, other = own[usable], other[usable]
+            rows.append(
+                self._columns(
+                    variants.features[where[own]],
+                    variants.wants[where[own]],
+                    variants.features[where[other]],
+                    variants.wants[where[other]],
+                    setting[own],
+                )
+            )
+            targets.append(log_ratio[own])
+        self.forest_ = ExtraTreesRegressor(
+            self.trees, min_samples_leaf=3, max_features=0.5, random_state=self.seed
+        ).fit(np.concatenate(rows), np.concatenate(targets))
+        return self
+
+    def _columns(
+        self, own: Floats, own_wants: Floats, other: Floats, other_wants: Floats, setting: Floats
+    ) -> Floats:
+        cut = self.embedding
+        return np.concatenate(
+            [
+                own[:, cut:],
+                other[:, cut:],
+                own_wants,
+                other_wants,
+                edge_features(own_wants, other_wants),
+                setting,
+            ],
+            1,
+        )
+
+    def mix(self, parts: list[tuple[Examples, MemberVariants, Integers, Floats]], count: int) -> MixedSets:
+        """`count` invented pairs per way; both members of a pair stem from one device and setting."""
+        rng = np.random.default_rng(self.seed)
+        features, wants, settings = [], [], []
+        for examples, variants, where, setting in parts:
+            groups: dict[tuple[str, ...], list[int]] = {}
+            for row in range(len(where)):
+                key = (examples.devices[row], examples.mode[row], examples.campaign[row])
+                groups.setdefault(key, []).append(row)
+            names = list(groups)
+            weight = np.array([len(groups[n]) for n in names], dtype=float)
+            for number in rng.choice(len(names), count, p=weight / weight.sum()):
+                pool = groups[names[number]]
+                first = None
+                for _ in range(2):
+                    a, b = (where[r] for r in rng.choice(pool, 2))
+                    share = rng.beta(0.7, 0.7)
+                    features.append(share * variants.features[a] + (1 - share) * variants.features[b])
+                    wants.append(share * variants.wants[a] + (1 - share) * variants.wants[b])
+                    first = pool[0] if first is None else first
+                    settings.append(setting[first])
+        mixed = np.array(features), np.array(wants).reshape(-1, WANTS_WIDTH), np.array(settings)
+        partner = np.arange(len(mixed[0])) ^ 1
+        answer = self.forest_.predict(
+            self._columns(mixed[0], mixed[1], mixed[0][partner], mixed[1][partner], mixed[2])
+        )
+        return MixedSets(*mixed, answer)
+
+
+def _neighbour(set_index: Integers) -> tuple[Integers, Integers]:
+    """Members of pairs, and the other member of each; larger sets are left to the network."""
+    source, target = pairs_within(set_index)
+    between = source != target
+    sizes = np.bincount(set_index)
+    of_pair = sizes[set_index[target]] == 2
+    return target[between & of_pair], source[between & of_pair]
