@@ -68,7 +68,7 @@ def save(predictor: Predictor, folder: Path | str) -> Path:
             "heads": asdict(fitted.heads),
             "intervals": asdict(fitted.intervals),
             "domain_radius": fitted.domain.radius,
-            "features": _features(),
+            "features": feature_names(),
         },
     )
     return target
@@ -97,7 +97,7 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
             expected=f"{FORMAT} {VERSION}",
             got=str(config)[:80],
         )
-    if config["features"] != _features():
+    if config["features"] != feature_names():
         raise InputError(
             f"{source} was made for other features",
             expected="the features of this version",
@@ -168,7 +168,8 @@ def load_predictor(name: str = "default", graph_source: GraphSource | None = Non
     raise UnknownNameError("no such predictor", expected="default, a folder, or models:/NAME@ALIAS", got=name)
 
 
-def _features() -> dict[str, list[str]]:
+def feature_names() -> dict[str, list[str]]:
+    """What every column of every input is; a checkpoint is good for these only."""
     from models.graph_tensors import NODE_FEATURES
     from profiling.operators import KINDS
 

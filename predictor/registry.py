@@ -13,8 +13,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REGISTERED_NAME = "cotenant"
+DEFAULT_TRACKING = "sqlite:///mlflow.db"
 CHAMPION = "champion"
 _FLAVOUR = Path(__file__).parent / "mlflow_flavour.py"
+
+
+def use_store(tracking_uri: str | None) -> None:
+    """Set the MLflow store: the one named, else that of the environment, else an SQLite file in the working folder."""
+    import os
+
+    import mlflow
+
+    if tracking_uri or not os.environ.get("MLFLOW_TRACKING_URI"):
+        mlflow.set_tracking_uri(tracking_uri or DEFAULT_TRACKING)
 
 
 def log_predictor(folder: Path, colocation: pd.DataFrame) -> str:

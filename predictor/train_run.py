@@ -20,8 +20,6 @@ from profiling.files import write_json, write_whole
 if TYPE_CHECKING:
     import pandas as pd
 
-DEFAULT_TRACKING = "sqlite:///mlflow.db"
-
 
 def load_config(path: Path | None, seed: int = 0) -> tuple[NetworkConfig, TrainingConfig]:
     """Read `network:` and `training:` from a YAML file; the defaults without one.
@@ -215,12 +213,11 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 @contextmanager
 def _tracked(tracking_uri: str | None, experiment: str) -> Iterator[Any]:
     """An MLflow run; an SQLite file in the working folder where no store is set."""
-    import os
-
     import mlflow
 
-    if tracking_uri or not os.environ.get("MLFLOW_TRACKING_URI"):
-        mlflow.set_tracking_uri(tracking_uri or DEFAULT_TRACKING)
+    from predictor.registry import use_store
+
+    use_store(tracking_uri)
     mlflow.set_experiment(experiment)
     with mlflow.start_run():
         yield mlflow
