@@ -179,7 +179,11 @@ def fused_functions(autocast: torch.dtype | None = None) -> Iterator[DeviceFunct
     try:
         for module, name in places:
             setattr(module, name, lambda *_: False)
-        with DeviceFunctions(autocast) as mode:
+        # Modules that ask whether autocast is on are told so; the CPU's casts nothing that is on `meta`.
+        with (
+            torch.autocast("cpu", torch.bfloat16, enabled=autocast is not None),
+            DeviceFunctions(autocast) as mode,
+        ):
             yield mode
     finally:
         for module, name, function in saved:

@@ -106,7 +106,11 @@ def options_of(workload: Workload) -> dict[str, object]:
 def capture_zoo(workload: Workload) -> ComputationGraph:
     """Capture a zoo workload now, without any cache."""
     from profiling.capture.step import capture_job
-    from profiling.zoo import build, resolve
+    from profiling.zoo import build, get_entry, resolve
 
     full = resolve(workload)
-    return capture_job(build(full, "meta"), full.model, options_of(full))
+    options = options_of(full)
+    processes = get_entry(full.model).processes
+    if processes != 1:
+        options["processes"] = processes
+    return capture_job(build(full, "meta"), full.model, options)

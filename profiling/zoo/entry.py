@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from profiling.errors import InputError
 from profiling.training import Phase
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class ZooEntry:
         phases: what one training step does.
         batch_size, optimizer: defaults.
         sequence_length: default tokens (or frames) per sample; None where there is no such thing.
+        processes: processes that share the GPU for one job; a graph is the step of one of them.
         parameters: expected number of parameters.
         source: where that number is from.
         description: one line.
@@ -41,6 +43,11 @@ class ZooEntry:
     source: str
     description: str
     sequence_length: int | None = None
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.processes < 1:
+            raise InputError(f"{self.name}: processes", expected="at least 1", got=self.processes)
 
     @property
     def layers(self) -> tuple[str, ...]:

@@ -151,10 +151,11 @@ ENTRIES = (
         phases=(Phase(_a3c_loss),),
         batch_size=1,
         sequence_length=20,
+        processes=4,
         optimizer="adam",
         parameters=3_249_639,
         source="github.com/dgriff777/rl_a3c_pytorch, A3Clstm with 6 actions",
-        description="A3C with an LSTM on 80x80 frames, rollouts of 20",
+        description="A3C with an LSTM on 80x80 frames, rollouts of 20, 4 workers",
     ),
     ZooEntry(
         name="ppo-lunarlander",

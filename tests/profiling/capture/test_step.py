@@ -167,6 +167,19 @@ def test_precision_changes_bytes_and_tensor_cores() -> None:
     assert kinds["loss"] == "float32"
 
 
+def test_amp_casts_into_recurrent_layers() -> None:
+    spec = "deepspeech2-librispeech:batch_size=1,sequence_length=100"
+    full, amp = captured(spec), captured(spec + ",precision=amp")
+    assert amp.forward_flops == full.forward_flops
+    assert {op.dtype for op in amp.operators if op.kind == "recurrent"} == {"float16"}
+    assert amp.parameter_bytes == full.parameter_bytes
+
+
+def test_graph_says_how_many_processes_a_job_has() -> None:
+    assert captured("a3c-pong:sequence_length=2").options["processes"] == 4
+    assert "processes" not in captured("resnet18-cifar").options
+
+
 def test_gradient_accumulation_repeats_the_passes_only() -> None:
     once, four = captured("resnet18-cifar"), captured("resnet18-cifar:gradient_accumulation=4")
     assert four.forward_flops == 4 * once.forward_flops

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -109,3 +110,11 @@ def test_frozen_prefix_is_the_first_atomic_layers() -> None:
 def test_options_that_a_model_cannot_have() -> None:
     with pytest.raises(InputError, match="no sequence length"):
         build(Workload.parse("resnet18-cifar:sequence_length=3"), "meta")
+
+
+def test_processes_of_a_job_are_at_least_one() -> None:
+    entry = get_entry("a3c-pong")
+    assert entry.processes == 4
+    assert get_entry("resnet18-cifar").processes == 1
+    with pytest.raises(InputError, match="processes"):
+        replace(entry, processes=0)
