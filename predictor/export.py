@@ -32,6 +32,9 @@ class DenseSet(nn.Module):
     Outputs: slowdown [S, M] (latent, at least 1), ratio [S, M] (observed co-located / solo throughput).
     """
 
+    mean: Tensor
+    scale: Tensor
+
     def __init__(self, networks: Sequence[ColocationNetwork], scaler: Scaler, members: int) -> None:
         super().__init__()
         self.networks = nn.ModuleList(networks)

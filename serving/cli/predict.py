@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,6 +23,9 @@ def command(
         int | None, typer.Option(help="Freeze so many first layers of every job that does not say.")
     ] = None,
     model: ModelOption = "default",
+    feedback: Annotated[
+        Path | None, typer.Option(exists=True, help="Correct by what `cotenant feedback` keeps in this file.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Predict how a set of jobs shares a device: step time, slowdown, memory and utilisation, with 90 % intervals.
@@ -38,7 +42,13 @@ def command(
     members = tuple(Workload.parse(spec) for spec in job)
     if frozen_prefix is not None:
         members = tuple(replace(m, frozen_prefix=m.frozen_prefix or frozen_prefix) for m in members)
-    prediction = load_predictor(model).predict(ColocationSet(device, members, sharing))
+    predictor = load_predictor(model)
+    prediction = predictor.predict(ColocationSet(device, members, sharing))
+    if feedback is not None:
+        from predictor.feedback import corrected, learn
+        from predictor.observations import stored
+
+        prediction = corrected(prediction, learn(predictor, stored(feedback))[0])
     if as_json:
         print_json(prediction.to_json())
     else:

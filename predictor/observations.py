@@ -1,0 +1,217 @@
+"""Observed step times: read from a file, kept in a store, turned into rows of the next training."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from profiling.errors import ConflictError, InputError
+from profiling.files import read_json, write_json
+from profiling.workload import ColocationSet, Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT, VERSION = "cotenant-feedback", 1
+CAMPAIGN = "feedback"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A job's step time as it was seen.
+
+    Attributes:
+        colocation_set: the device and everyone on it.
+        member: position of the observed job in the set.
+        step_time_s: seconds per step.
+    """
+
+    colocation_set: ColocationSet
+    member: int
+    step_time_s: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.member < len(self.colocation_set.workloads):
+            raise InputError(
+                "member names no job of the set",
+                expected=f"0 to {len(self.colocation_set.workloads) - 1}",
+                got=self.member,
+            )
+        if not 0 < self.step_time_s < math.inf:
+            raise InputError("step_time_s is out of range", expected="a number above 0", got=self.step_time_s)
+
+    @property
+    def workload(self) -> Workload:
+        return self.colocation_set.workloads[self.member]
+
+    @classmethod
+    def from_mapping(cls, values: Any) -> Observation:
+        """From `{"device", "sharing", "jobs": [SPEC, ...], "job": SPEC or "member": n, "step_time_s"}`; the body of
+        `POST /v1/observations` (`"of": {"device", ...}`) and the entries of its listing are read, too.
+        """
+        if not isinstance(values, dict):
+            raise InputError("not an observation", expected="an object", got=type(values).__name__)
+        flat = {**values, **values["of"]} if isinstance(values.get("of"), dict) else values
+        try:
+            jobs = [
+                Workload.parse(j) if isinstance(j, str) else Workload.from_mapping(j) for j in flat["jobs"]
+            ]
+            device, step = str(flat["device"]), float(flat["step_time_s"])
+            if flat.get("member") not in (None, ""):
+                member = int(flat["member"])
+            else:
+                member = jobs.index(Workload.parse(flat["job"])) if flat.get("job") or len(jobs) > 1 else 0
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                "not an observation",
+                expected="device, jobs, one of them as job (or its number as member), step_time_s",
+                got=f"{type(error).__name__}: {error}",
+            ) from None
+        return cls(ColocationSet(device, tuple(jobs), flat.get("sharing") or "time-slice"), member, step)
+
+    def to_mapping(self) -> dict[str, Any]:
+        one = self.colocation_set
+        return {
+            "device": one.device,
+            "sharing": one.sharing,
+            "jobs": [str(w) for w in one.workloads],
+            "member": self.member,
+            "step_time_s": self.step_time_s,
+        }
+
+
+def read_observations(path: Path | str) -> list[Observation]:
+    """Read a CSV (columns device, sharing, jobs, job or member, step_time_s; jobs are parted by `;`) or a JSON file (a list,
+    or an object with `observations` or `items`).
+
+    Raises:
+        InputError: with the row that is wrong.
+    """
+    source = Path(path)
+    if source.suffix.lower() == ".json":
+        body = read_json(source)
+        if isinstance(body, dict):
+            body = body.get("observations", body.get("items"))
+    else:
+        try:
+            text = source.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{source} cannot be read", expected="CSV or .json", got=str(error)) from None
+        body = list(csv.DictReader(io.StringIO(text), restval=""))
+        for row in body:
+            row["jobs"] = [j.strip() for j in (row.get("jobs") or "").split(";") if j.strip()]
+    if not isinstance(body, list) or not body:
+        raise InputError(f"no observations in {source}", expected="a list of them, or rows with a header")
+    result = []
+    for number, values in enumerate(body, 1):
+        try:
+            result.append(Observation.from_mapping(values))
+        except InputError as error:
+            raise InputError(f"{source}, row {number}: {error.message}") from None
+    return result
+
+
+def default_store() -> Path:
+    """`$XDG_DATA_HOME/cotenant/feedback.json`, or the same under `~/.local/share`."""
+    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(home) / "cotenant" / "feedback.json"
+
+
+def stored(store: Path | str) -> list[Observation]:
+    """Observations kept in `store`; none where there is no such file."""
+    return [Observation.from_mapping(o) for o in _body(Path(store))["observations"]]
+
+
+def keep(store: Path | str, observations: Sequence[Observation]) -> list[Observation]:
+    """Add observations to `store` (whole or not at all); returns all of them.
+
+    Raises:
+        ConflictError: exactly these were added before; nothing is changed.
+    """
+    target = Path(store)
+    body = _body(target)
+    new = [o.to_mapping() for o in observations]
+    digest = hashlib.sha256(json.dumps(new, sort_keys=True).encode()).hexdigest()
+    if digest in body["batches"]:
+        raise ConflictError(
+            "these observations were fed back before", hint="each file counts once; leave out what was sent"
+        )
+    body["observations"] += new
+    body["batches"].append(digest)
+    write_json(target, body)
+    return [Observation.from_mapping(o) for o in body["observations"]]
+
+
+def _body(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {"format": FORMAT, "version": VERSION, "batches": [], "observations": []}
+    body = read_json(path)
+    whole = isinstance(body, dict) and (body.get("format"), body.get("version")) == (FORMAT, VERSION)
+    if not whole or not all(isinstance(body.get(k), list) for k in ("batches", "observations")):
+        raise InputError(f"{path} is not a feedback store of this version", expected=f"{FORMAT} {VERSION}")
+    return dict(body)
+
+
+def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Tidy `colocation` and `solo` rows for the next training; repeats become their median.
+
+    A ratio needs the job's solo step time, from its SPEC or from an observation of it alone on that device; members
+    without one, and those that nobody observed, are partners (`is_target` false). Sets without any target are left out.
+    """
+    from datasets.tables import make_table
+
+    seen: dict[ColocationSet, dict[int, list[float]]] = {}
+    for o in observations:
+        seen.setdefault(o.colocation_set, {}).setdefault(o.member, []).append(o.step_time_s)
+    origin = {"source": CAMPAIGN, "campaign": CAMPAIGN, "licence": "private", "origin": "measured"}
+    solo: dict[tuple[str, Workload], dict[str, Any]] = {}
+    for one in sorted(seen, key=lambda s: len(s.workloads)):
+        for index, workload in enumerate(one.workloads):
+            known = {k: v for k, v in _solo_of(workload).items() if v is not None}
+            if len(one.workloads) == 1:
+                known["step_time_s"] = float(np.median(seen[one][index]))
+            key = one.device, workload.without_solo()
+            solo[key] = {**solo.get(key, {}), **known}
+    rows = []
+    for one, times in seen.items():
+        alone = [solo[one.device, w.without_solo()].get("step_time_s") for w in one.workloads]
+        if len(one.workloads) == 1 or not any(alone[i] for i in times):
+            continue
+        name = "+".join(str(w) for w in one.workloads)
+        for index, workload in enumerate(one.workloads):
+            base = alone[index]
+            step = float(np.median(times[index])) if index in times else None
+            target = base is not None and step is not None
+            rows.append(
+                {
+                    **origin, **_columns(one.device, workload), "set_id": f"{CAMPAIGN}/{one.device}/{one.sharing}/{name}",
+                    "member": index, "sharing": one.sharing, "step_time_s": step, "solo_step_time_s": base,
+                    # The table wants a number; for what is no target it is never read.
+                    "throughput_ratio": base / step if base is not None and step is not None else 1.0,
+                    "censored": False, "is_target": target,
+                }
+            )  # fmt: skip
+    alone_rows = [{**origin, **_columns(d, w), **v, "gpus": 1} for (d, w), v in solo.items() if v]
+    return make_table("colocation", rows), make_table("solo", alone_rows)
+
+
+def _columns(device: str, workload: Workload) -> dict[str, Any]:
+    return {
+        "device": device, "workload": str(workload.without_solo()), "architecture": workload.model,
+        "batch_size": workload.batch_size, "precision": workload.precision,
+    }  # fmt: skip
+
+
+def _solo_of(workload: Workload) -> dict[str, float | None]:
+    names = ("step_time_s", "memory_bytes", "utilization_ratio", "memory_bandwidth_ratio")
+    return {name: getattr(workload.solo, name) for name in names}

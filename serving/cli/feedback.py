@@ -1,0 +1,86 @@
+"""`cotenant feedback`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.predict import ModelOption
+
+
+def command(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="CSV with device, sharing, jobs (SPECs parted by `;`), job, step_time_s; or JSON as of `/v1/observations`."
+        ),
+    ],
+    model: ModelOption = "default",
+    store: Annotated[
+        Path | None,
+        typer.Option(help="Where observations are kept; the user's data folder where none is named."),
+    ] = None,
+    rows: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the observations as tidy tables, for `cotenant train --data`."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Feed observed step times back: corrections per job, how far predictions were off, and rows for the next training.
+
+    Corrections take effect in `cotenant predict --feedback STORE`.
+
+    Example: `cotenant feedback observed.csv --rows feedback-tables`
+    """
+    from dataclasses import asdict
+
+    from datasets.tables import write_table
+    from predictor import load_predictor
+    from predictor.feedback import learn
+    from predictor.observations import default_store, keep, read_observations, stored, training_tables
+
+    target = store or default_store()
+    predictor, new = load_predictor(model), read_observations(file)
+    # Everything that can be wrong with them shows here, before anything is kept.
+    corrections, drift = learn(predictor, [*stored(target), *new])
+    everything = keep(target, new)
+    written = {}
+    if rows is not None:
+        for name, frame in zip(("colocation", "solo"), training_tables(everything), strict=True):
+            write_table(rows, name, frame)
+            written[name] = len(frame)
+    result = {
+        "model_version": predictor.version,
+        "store": str(target),
+        "added": len(new),
+        "drift": asdict(drift),
+        "corrections": corrections.to_json(),
+        "rows": written,
+    }
+    if as_json:
+        print_json(result)
+        return
+    from rich.table import Table
+
+    table = Table(title=f"corrections ({predictor.version})")
+    for heading in ("device", "job", "measured alone", "observations", "step time x"):
+        table.add_column(heading, justify="left" if heading in ("device", "job") else "right")
+    for c in corrections.to_json():
+        table.add_row(
+            c["device"],
+            c["job"],
+            "yes" if c["solo_measured"] else "no",
+            str(c["count"]),
+            f"{c['factor']:.3f}",
+        )
+    out = console()
+    out.print(table)
+    out.print(
+        f"{len(new)} added, {drift.count} in {target}; typically off by {drift.before:.1%} as it is, "
+        f"{drift.after:.1%} with what was known before each"
+    )
+    for name, count in written.items():
+        out.print(f"{count} rows of {name} in {rows}")

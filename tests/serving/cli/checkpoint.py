@@ -1,0 +1,39 @@
+"""A predictor that is fitted in a second, as a folder, for tests of commands. Its graphs are the hand-made ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from datasets.tables import write_table
+from predictor.checkpoint import save
+from predictor.predictor import Predictor
+from serving.cli.main import main
+from tests.predictor.synthetic import NETWORK, TRAINING, graph_source, tables
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """`model/` (trained on the V100 rows only) and `tables/`; commands see the hand-made graphs as theirs."""
+    root = tmp_path_factory.mktemp("commands")
+    colocation, solo = tables()
+    for name, table in (("colocation", colocation), ("solo", solo)):
+        write_table(root / "tables", name, table)
+    training = replace(TRAINING, epochs=3, encoder_steps=2)
+    few = [t[t.device == "v100"] for t in (colocation, solo)]
+    save(Predictor(NETWORK, training, graph_source).fit(*few), root / "model")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("profiling.capture.graph_for", graph_source)
+        yield root
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as done:
+        main([str(a) for a in arguments])
+    out = capsys.readouterr()
+    return int(done.value.code or 0), out.out, out.err

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from datasets.tables import read_table
+from tests.serving.cli.checkpoint import folder, run
+
+__all__ = ["folder"]
+JOBS = ("alpha:batch_size=32,step_time_s=0.01", "beta:batch_size=32")
+
+
+def test_what_was_seen_corrects_the_next_answer(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ("--model", folder / "model")
+    ask = ("predict", *model, "--device", "v100", "--job", JOBS[0], "--job", JOBS[1], "--json")
+    before = json.loads(run(capsys, *ask)[1])["members"]
+    seen = before[1]["step_time_s"]["value"] * 2
+    rows = [f'v100,time-slice,"{";".join(JOBS)}",{JOBS[1]},{seen}'] * 5
+    rows.append(f'v100,time-slice,"{";".join(JOBS)}","{JOBS[0]}",0.02')
+    (tmp_path / "seen.csv").write_text("\n".join(["device,sharing,jobs,job,step_time_s", *rows]) + "\n")
+    store = tmp_path / "feedback.json"
+    give = ("feedback", tmp_path / "seen.csv", *model, "--store", store, "--rows", tmp_path / "rows")
+    code, out, _ = run(capsys, *give, "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert (result["added"], result["drift"]["count"]) == (6, 6)
+    assert result["drift"]["after"] < result["drift"]["before"]
+    assert result["rows"] == {"colocation": 2, "solo": 1}
+    assert read_table(tmp_path / "rows", "colocation").is_target.tolist() == [True, False]
+    after = json.loads(run(capsys, *ask, "--feedback", store)[1])["members"]
+    assert after[1]["step_time_s"]["value"] == pytest.approx(seen / 2**0.5, rel=1e-4)
+    # The same file again changes nothing.
+    code, _, err = run(capsys, *give)
+    assert code == 2
+    assert "before" in err
+    assert len(json.loads(store.read_text())["observations"]) == 6
+
+
+def test_table(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = [{"device": "v100", "jobs": ["gamma"], "step_time_s": 0.1}]
+    (tmp_path / "seen.json").write_text(json.dumps(body))
+    code, out, _ = run(
+        capsys,
+        "feedback",
+        tmp_path / "seen.json",
+        "--model",
+        folder / "model",
+        "--store",
+        tmp_path / "s.json",
+    )
+    assert code == 0
+    assert "1 added, 1 in" in out
+
+
+def test_bad_input_keeps_nothing(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for body in ('[{"device": "abacus", "jobs": ["gamma"], "step_time_s": 1}]', "[", "[{}]"):
+        (tmp_path / "seen.json").write_text(body)
+        code, _, err = run(
+            capsys,
+            "feedback",
+            tmp_path / "seen.json",
+            "--model",
+            folder / "model",
+            "--store",
+            tmp_path / "s.json",
+        )
+        assert code == 2
+        assert err.startswith("cotenant: ")
+        assert not (tmp_path / "s.json").exists()

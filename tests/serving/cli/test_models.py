@@ -1,0 +1,32 @@
+"""`models export` with a file that is no predictor; `list` and `promote` are tested where a registry has versions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from tests.serving.cli.checkpoint import run
+
+
+def test_an_empty_registry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, store = mlflow.get_tracking_uri(), ("--tracking-uri", f"sqlite:///{tmp_path}/empty.db")
+    try:
+        code, out, _ = run(capsys, "models", "list", *store)
+        assert (code, "no predictor is registered yet" in out) == (0, True)
+        code, out, _ = run(capsys, "models", "list", *store, "--json")
+        assert json.loads(out) == {"versions": []}
+        code, _, err = run(capsys, "models", "promote", "1", *store)
+        assert code == 2
+        assert "none yet" in err
+    finally:
+        mlflow.set_tracking_uri(before)
+
+
+def test_export_of_what_is_no_predictor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "models", "export", "--model", tmp_path, "-o", tmp_path / "onnx")
+    assert code == 2
+    assert "config.json" in err
+    assert not (tmp_path / "onnx").exists()

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.serving.cli.checkpoint import folder, run
+
+__all__ = ["folder"]
+JOBS = ("--job", "alpha:batch_size=32,memory_bytes=2000000000", "--job", "beta:memory_bytes=2000000000")
+
+
+def test_json_and_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ("predict", "--model", folder / "model", "--device", "v100", *JOBS)
+    code, out, _ = run(capsys, *ask, "--json")
+    assert code == 0
+    body = json.loads(out)
+    assert body["fits"] is True
+    assert [m["job"].split(":")[0] for m in body["members"]] == ["alpha", "beta"]
+    assert body["model_version"].startswith("model-")
+    code, out, _ = run(capsys, *ask)
+    assert code == 0
+    assert "slowdown" in out
+    assert "fits: at most" in out
+
+
+def test_what_does_not_fit_exits_with_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = ("--job", "alpha:memory_bytes=12000000000")
+    code, out, _ = run(
+        capsys, "predict", "--model", folder / "model", "--device", "v100", *job, *job, "--json"
+    )
+    assert code == 1
+    assert json.loads(out)["fits"] is False
+
+
+def test_frozen_prefix_of_those_that_do_not_say(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = ("--job", "gamma:frozen_prefix=1", "--job", "delta")
+    ask = (
+        "predict",
+        "--model",
+        folder / "model",
+        "--device",
+        "v100",
+        *jobs,
+        "--frozen-prefix",
+        "2",
+        "--json",
+    )
+    members = json.loads(run(capsys, *ask)[1])["members"]
+    assert [m["job"] for m in members] == ["gamma:frozen_prefix=1", "delta:frozen_prefix=2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--device", "abacus", "--job", "alpha"), "abacus"),
+        (("--device", "v100", "--job", "omega"), "omega"),
+        (("--device", "v100", "--job", "alpha:batch_size=0"), "batch_size"),
+        (("--device", "v100", "--job", "alpha:colour=red"), "colour"),
+        (("--device", "v100", "--job", "alpha", "--sharing", "turns"), "sharing"),
+        (("--device", "v100", "--job", "alpha", "--model", "nowhere"), "nowhere"),
+    ],
+)
+def test_bad_input_is_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], word: str
+) -> None:
+    model = () if "--model" in arguments else ("--model", folder / "model")
+    code, out, err = run(capsys, "predict", *arguments, *model)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert word in err
+
+
+def test_evaluate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ("evaluate", "--data", folder / "tables", "--model", folder / "model")
+    code, out, _ = run(capsys, *ask, "--json")
+    assert code == 0
+    body = json.loads(out)
+    assert body["left_out"] == 10
+    assert set(body["by_device"]) == {"p100"}
+    assert {"n", "mape_percent", "r2", "coverage_90"} <= set(body["metrics"])
+    assert set(body["targets"]) == {"memory", "utilization"}
+    assert "10 sets were trained on" in run(capsys, *ask)[1]
+    assert run(capsys, *ask, "--split", "by-moon")[0] == 2
+    assert run(capsys, "evaluate", "--data", folder / "nowhere", "--model", folder / "model")[0] == 2

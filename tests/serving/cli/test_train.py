@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from predictor.protocols import networks
+from tests.serving.cli.checkpoint import folder, run
+
+__all__ = ["folder"]
+CONFIG = """
+network: {width: 4, heads: 2, encoder: {width: 8, heads: 2, layers: 1, embedding: 4}}
+training: {ensemble: 1, epochs: 2, encoder_steps: 2, encoder_batch: 4}
+"""
+
+
+def test_train_writes_a_predictor(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    networks.shared_featurizer.cache_clear()
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    before = mlflow.get_tracking_uri()
+    arguments = ("--data", folder / "tables", "--out", tmp_path / "new", "--config", tmp_path / "config.yaml")
+    store = f"sqlite:///{tmp_path}/store.db"
+    try:
+        code, out, _ = run(
+            capsys, "train", *arguments, "--no-bundled", "--no-baselines", "--tracking-uri", store, "--json"
+        )
+    finally:
+        mlflow.set_tracking_uri(before)
+        networks.shared_featurizer.cache_clear()
+    assert code == 0
+    result = json.loads(out)
+    assert result["tracking_uri"] == store
+    assert "mape_percent" in result["comparison"]["e-ggat"]
+    code, out, _ = run(
+        capsys,
+        "predict",
+        "--model",
+        tmp_path / "new",
+        "--device",
+        "p100",
+        "--job",
+        "alpha",
+        "--job",
+        "delta",
+        "--json",
+    )
+    assert json.loads(out)["model_version"] == result["model_version"]
+
+
+@pytest.mark.parametrize("body", ["network: {wide: 4}", "training: {epochs: 0}", "network: ["])
+def test_bad_configuration(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str
+) -> None:
+    (tmp_path / "config.yaml").write_text(body)
+    out = tmp_path / "new"
+    code, _, err = run(
+        capsys, "train", "--data", folder / "tables", "--out", out, "--config", tmp_path / "config.yaml"
+    )
+    assert code == 2
+    assert err.startswith("cotenant: ")
+    assert not out.exists()
+
+
+def test_no_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "train", "--data", tmp_path, "--out", tmp_path / "new")
+    assert code == 2
+    assert "colocation" in err
