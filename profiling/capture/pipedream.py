@@ -1,8 +1,4 @@
-"""PipeDream's `graph.txt` profiles (Narayanan et al. 2019) into computation graphs.
-
-A line is `node12 -- Conv2d(64, 128, ...) -- forward_compute_time=..., backward_compute_time=..., activation_size=...,
-parameter_size=...` with times in milliseconds and sizes in bytes for the profiled batch, or `\\tnode12 -- node13`.
-"""
+"""PipeDream's `graph.txt` profiles (Narayanan et al. 2019) into computation graphs."""
 
 from __future__ import annotations
 
@@ -10,17 +6,13 @@ import math
 import re
 from pathlib import Path
 
+from profiling.capture.pipedream_profile import PipeDreamProfile, read_profile
 from profiling.capture.static import StaticOperator, assemble
-from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.operators import CONTRACTIONS, MODULES
 from profiling.workload import Workload
 
-_NODE = re.compile(r"^(node\d+) -- (.+?) -- (forward_compute_time=.*)$")
-_EDGE = re.compile(r"^\s+(node\d+) -- (node\d+)\s*$")
-_SIZES = {"forward_compute_time", "backward_compute_time", "activation_size", "parameter_size"}
 _VIEWS = ("Input", "View", "Size", "__getitem__")
-_MAX_BYTES = 64 * 2**20
 
 
 def capture_pipedream(
@@ -30,89 +22,36 @@ def capture_pipedream(
 
     FLOPs follow from each layer's description and its activation's size; the measured times are summed in the
     graph's options (`forward_time_s`, `backward_time_s`). The batch size is not in the file: it is the workload's,
-    or 1, and all sizes are for whatever batch was profiled.
+    or 1, and all sizes are for whatever batch was profiled. Several outputs count as their sum in
+    bytes; FLOPs follow from the first.
 
     Raises:
-        InputError: no such file, a line that is neither node nor edge, an edge to nowhere, or a cycle.
+        InputError: as `read_profile`.
     """
-    source = Path(path)
-    try:
-        if source.stat().st_size > _MAX_BYTES:
-            raise InputError(f"{source} is too large for a profile", expected=f"at most {_MAX_BYTES} bytes")
-        text = source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{source} cannot be read", expected="PipeDream's graph.txt", got=str(error)
-        ) from None
-    nodes, edges = _parse(text, source)
-    options = workload or Workload(model=source.stem)
-    operators, input_bytes = _operators(nodes, edges, source)
+    profile = read_profile(path)
+    options = workload or Workload(model=profile.name)
+    operators, input_bytes = _operators(profile)
     graph = assemble(
-        name or source.name.removesuffix(".graph.txt").removesuffix(".txt"),
+        name or profile.name,
         operators,
         batch_size=options.batch_size or 1,
         input_bytes=input_bytes,
         workload=options,
         source="pipedream",
     )
-    for way in ("forward", "backward"):
-        graph.options[f"{way}_time_s"] = (
-            sum(sizes[f"{way}_compute_time"] for _, sizes in nodes.values()) / 1e3
-        )
+    graph.options["forward_time_s"] = sum(node.forward_s for node in profile.nodes)
+    graph.options["backward_time_s"] = sum(node.backward_s for node in profile.nodes)
     return graph
 
 
-def _parse(text: str, source: Path) -> tuple[dict[str, tuple[str, dict[str, float]]], list[tuple[str, str]]]:
-    nodes: dict[str, tuple[str, dict[str, float]]] = {}
-    edges: list[tuple[str, str]] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        if match := _EDGE.match(line):
-            edges.append((match[1], match[2]))
-        elif match := _NODE.match(line):
-            nodes[match[1]] = (match[2], _sizes(match[3], source, number))
-        else:
-            raise InputError(
-                f"{source}, line {number} is neither a node nor an edge",
-                expected="'nodeN -- description -- forward_compute_time=...' or '<tab>nodeN -- nodeM'",
-                got=repr(line[:80]),
-            )
-    for pair in edges:
-        for end in pair:
-            if end not in nodes:
-                raise InputError(f"{source} has an edge to {end}, which is not there")
-    if not nodes:
-        raise InputError(f"{source} has no nodes", expected="PipeDream's graph.txt")
-    return nodes, edges
-
-
-def _sizes(text: str, source: Path, number: int) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for part in text.split(", "):
-        key, _, value = part.partition("=")
-        if key == "activation_size" and value.startswith("["):
-            value = value.strip("[]").split(";")[0]
-        try:
-            found[key.strip()] = float(value)
-        except ValueError:
-            # Several outputs: "activation_size=[a; b]".
-            found[key.strip()] = sum(float(x) for x in re.findall(r"[\d.]+", value))
-    missing = _SIZES - found.keys()
-    if missing or not all(0 <= found[key] < math.inf for key in _SIZES):
-        raise InputError(
-            f"{source}, line {number} lacks numbers", expected=", ".join(sorted(_SIZES)), got=text[:80]
-        )
-    return found
-
-
-def _order(names: list[str], edges: list[tuple[str, str]], source: Path) -> list[str]:
-    waits = dict.fromkeys(names, 0)
+def _order(profile: PipeDreamProfile) -> list[str]:
+    """Every node after those it depends on; among equals, by number."""
+    waits = {node.id: 0 for node in profile.nodes}
     users: dict[str, list[str]] = {}
-    for start, end in edges:
+    for start, end in profile.edges:
         waits[end] += 1
         users.setdefault(start, []).append(end)
-    ready = sorted((n for n in names if not waits[n]), key=_number, reverse=True)
+    ready = sorted((n for n, count in waits.items() if not count), key=_number, reverse=True)
     order = []
     while ready:
         name = ready.pop()
@@ -121,23 +60,21 @@ def _order(names: list[str], edges: list[tuple[str, str]], source: Path) -> list
             waits[user] -= 1
             if not waits[user]:
                 ready.append(user)
-    if len(order) < len(names):
-        raise InputError(f"{source} has a cycle", expected="a directed acyclic graph")
     return order
 
 
-def _number(name: str) -> int:
-    return int(name.removeprefix("node"))
+def _number(name: str) -> tuple[int, str]:
+    digits = re.search(r"\d+$", name)
+    return int(digits[0]) if digits else 0, name
 
 
-def _operators(
-    nodes: dict[str, tuple[str, dict[str, float]]], edges: list[tuple[str, str]], source: Path
-) -> tuple[list[StaticOperator], float]:
-    sorted_nodes = _order(list(nodes), edges, source)
-    order = [n for n in sorted_nodes if not nodes[n][0].startswith(_VIEWS)]
+def _operators(profile: PipeDreamProfile) -> tuple[list[StaticOperator], float]:
+    nodes = {node.id: node for node in profile.nodes}
+    sorted_nodes = _order(profile)
+    order = [n for n in sorted_nodes if not nodes[n].description.startswith(_VIEWS)]
     index = {name: i for i, name in enumerate(order)}
     direct: dict[str, list[str]] = {}
-    for start, end in edges:
+    for start, end in profile.edges:
         direct.setdefault(end, []).append(start)
     sources: dict[str, list[str]] = {}
     for name in sorted_nodes:
@@ -147,14 +84,16 @@ def _operators(
     operators = []
     input_bytes = 0.0
     for name in order:
-        description, sizes = nodes[name]
-        written, weights = sizes["activation_size"], sizes["parameter_size"]
-        inputs = [(index[s], nodes[s][1]["activation_size"]) for s in sources.get(name, ()) if s in index]
-        outside = [nodes[s][1]["activation_size"] for s in sources.get(name, ()) if s not in index]
+        description = nodes[name].description
+        written, weights = nodes[name].activation_bytes, nodes[name].parameter_bytes
+        inputs = [(index[s], nodes[s].activation_bytes) for s in sources[name] if s in index]
+        outside = [nodes[s].activation_bytes for s in sources[name] if s not in index]
         input_bytes += sum(outside)
         module = re.split(r"[(\s]", description, maxsplit=1)[0]
         kind = MODULES.get(module, module)
-        flops = _flops(kind, description, written / 4, weights)
+        first = nodes[name].first_output_bytes
+        elements = (written if first is None else first) / 4
+        flops = _flops(kind, description, elements, weights)
         if kind == "convolution" and _integer(description, "groups", 1) > 1:
             counts = re.findall(r"\((\d+), (\d+)", description)
             if counts and int(counts[0][0]) == _integer(description, "groups", 1):
@@ -168,7 +107,7 @@ def _operators(
                 written=written,
                 inputs=inputs,
                 parameters=[(f"{name}.weight", int(weights / 4), weights)] if weights else [],
-                shape=(int(written / 4),),
+                shape=(int(elements),),
                 path=name,
                 aligned=_aligned(kind, description),
             )

@@ -16,6 +16,7 @@ from pathlib import Path
 from profiling.errors import InputError
 
 _COLUMNS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+_MAX_BYTES = 64 * 2**20
 _NODE = (
     "ID -- DESCRIPTION -- "
     + ", ".join(f"{c}=NUMBER" for c in _COLUMNS)
@@ -34,6 +35,7 @@ class ProfileNode:
         activation_bytes: bytes of its output (the sum, where it has several).
         parameter_bytes: bytes of its parameters.
         stage_id: pipeline stage that it was assigned to, where the file says so.
+        first_output_bytes: bytes of its first output, where it has several.
     """
 
     id: str
@@ -43,6 +45,7 @@ class ProfileNode:
     activation_bytes: float
     parameter_bytes: float
     stage_id: int | None = None
+    first_output_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,13 @@ def read_profile(path: Path | str) -> PipeDreamProfile:
     """Read a `graph.txt`.
 
     Raises:
-        InputError: the file is missing or not text, or a line of it is not of the format, repeats a node, names a node
+        InputError: the file is missing, too large or not text, or a line of it is not of the format, repeats a node, names a node
             that is not there, or closes a cycle; the message has the line number.
     """
     source = Path(path)
     try:
+        if source.stat().st_size > _MAX_BYTES:
+            raise InputError(f"{source} is too large for a profile", expected=f"at most {_MAX_BYTES} bytes")
         text = source.read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError):
         raise InputError(f"no profile at {source}", hint="check the path") from None
@@ -107,12 +112,12 @@ def _node(line: str, where: str) -> ProfileNode:
     parts = line.split(" -- ")
     if len(parts) not in (3, 4):
         raise InputError(where, expected=_NODE, got=repr(line[:120]))
-    values: dict[str, float] = {}
+    values: dict[str, list[float]] = {}
     for column, text in zip(_COLUMNS, parts[2].split(", "), strict=False):
         key, _, value = text.partition("=")
         if key.strip() != column:
             raise InputError(where, expected=f"{column}=NUMBER", got=repr(text))
-        values[column] = _number(value.strip(), column, where)
+        values[column] = _numbers(value.strip(), column, where)
     if len(values) != len(_COLUMNS) or parts[2].count(", ") >= len(_COLUMNS):
         raise InputError(where, expected="the four columns " + ", ".join(_COLUMNS), got=repr(parts[2]))
     stage = None
@@ -121,26 +126,29 @@ def _node(line: str, where: str) -> ProfileNode:
         if not match:
             raise InputError(where, expected="stage_id=NUMBER", got=repr(parts[3]))
         stage = int(match[1])
+    forward_ms, backward_ms, activation_bytes, parameter_bytes = (sum(values[c]) for c in _COLUMNS)
+    outputs = values["activation_size"]
     return ProfileNode(
         parts[0].strip(),
         parts[1].strip(),
-        values["forward_compute_time"] / 1000,
-        values["backward_compute_time"] / 1000,
-        values["activation_size"],
-        values["parameter_size"],
+        forward_ms / 1000,
+        backward_ms / 1000,
+        activation_bytes,
+        parameter_bytes,
         stage,
+        outputs[0] if len(outputs) > 1 else None,
     )
 
 
-def _number(text: str, column: str, where: str) -> float:
+def _numbers(text: str, column: str, where: str) -> list[float]:
     items = text[1:-1].split(";") if text.startswith("[") and text.endswith("]") else [text]
     try:
-        total = sum(float(item) for item in items)
+        numbers = [float(item) for item in items]
     except ValueError:
         raise InputError(f"{where}: {column}", expected="a number or a list [a; b]", got=repr(text)) from None
-    if not (math.isfinite(total) and total >= 0):
+    if not all(0 <= number < math.inf for number in numbers):
         raise InputError(f"{where}: {column} is out of range", expected="a number from 0", got=text)
-    return total
+    return numbers
 
 
 def _refuse_cycles(nodes: dict[str, ProfileNode], edges: list[tuple[int, str, str]], where: str) -> None:

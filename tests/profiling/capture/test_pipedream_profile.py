@@ -23,6 +23,8 @@ def test_reads_nodes_and_edges() -> None:
     assert (second.activation_bytes, second.parameter_bytes) == (10, 4)
     listed = parse_profile(GOOD.replace("activation_size=10.0", "activation_size=[1.0; 2.0; 4.5]"), "small")
     assert listed.nodes[0].activation_bytes == 7.5
+    assert listed.nodes[0].first_output_bytes == 1
+    assert second.first_output_bytes is None
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,10 @@ def test_files(tmp_path: Path) -> None:
     assert read_profile(path).name == "vgg16"
     with pytest.raises(InputError, match="no profile"):
         read_profile(tmp_path / "missing.txt")
+    with path.open("wb") as file:
+        file.truncate(2**27)
+    with pytest.raises(InputError, match="too large"):
+        read_profile(path)
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="not text"):
         read_profile(path)

@@ -135,6 +135,10 @@ def test_pipedream_profile(tmp_path: Path) -> None:
     assert graph.options["forward_time_s"] == pytest.approx(0.002)
     assert [(e.source, e.target) for e in graph.edges] == [(0, 1), (1, 2)]
     assert graph.host_input_bytes == 602112
+    path.write_text(PROFILE.replace("activation_size=40.0", "activation_size=[40.0; 8.0]"))
+    several = capture_pipedream(path)
+    assert several.operators[2].bytes_written == 48
+    assert several.operators[2].forward_flops == graph.operators[2].forward_flops
     frozen = capture_pipedream(path, workload=Workload("small", frozen_prefix=1))
     assert frozen.gradient_bytes == 128450600
 
@@ -143,10 +147,10 @@ def test_pipedream_profile(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "no nodes"),
-        ("hello", "neither a node nor an edge"),
-        (PROFILE + "\tnode5 -- node9\n", "not there"),
+        ("hello", "line 1: expected ID"),
+        (PROFILE + "\tnode5 -- node9\n", "no such end.*node9"),
         (PROFILE + "\tnode5 -- node2\n", "cycle"),
-        (PROFILE.replace("parameter_size=7168.0", "weights=1"), "lacks numbers"),
+        (PROFILE.replace("parameter_size=7168.0", "weights=1"), "expected parameter_size"),
     ],
 )
 def test_bad_profiles_say_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
