@@ -92,6 +92,7 @@ class Recorder(TorchDispatchMode):
         self._repeated: dict[tuple[str, str], int] = {}
         self._pending = _Pending()
         self._paths: list[str] = []
+        self._autograd_nodes: dict[int, Any] = {}
         self._live: dict[int, float] = {}
         self._live_bytes = 0.0
         self.peak_bytes = 0.0
@@ -116,6 +117,7 @@ class Recorder(TorchDispatchMode):
         finally:
             for handle in handles:
                 handle.remove()
+            self._free_autograd_nodes()
 
     def mark_forward_end(self) -> None:
         """Whatever is alive now is kept for the backward pass, on the account of the operator that made it."""
@@ -126,9 +128,11 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        if self.active:
-            self._record(func, args, kwargs, out)
+        # Function modes have had their say; asked again about every shape below, they would take half the time.
+        with torch._C.DisableTorchFunction():
+            out = func(*args, **kwargs)
+            if self.active:
+                self._record(func, args, kwargs, out)
         return out
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -146,6 +150,7 @@ class Recorder(TorchDispatchMode):
             return
         cost = cost_of(func, args, kwargs, out, self._tf32)
         if autograd_node is not None:
+            self._autograd_nodes[id(autograd_node)] = autograd_node
             self._backward(cost, autograd_node)
         elif not self.in_backward:  # else it is the gradient of the loss itself, a one
             self._forward(cost, inputs)
@@ -281,6 +286,15 @@ class Recorder(TorchDispatchMode):
     def _gradient(self, parameter: Tensor) -> None:
         if parameter.grad is not None:
             self._live_bytes -= self._live.pop(_key(parameter.grad), 0.0)
+
+    def _free_autograd_nodes(self) -> None:
+        """Let go of the autograd nodes in the order in which they ran.
+
+        A node that Python has seen frees those before it by recursion in native code, which overflows the stack after
+        some 30,000 of them. Held until the loss is gone and freed from its side, no node is the last to hold another.
+        """
+        for key in list(self._autograd_nodes):
+            del self._autograd_nodes[key]
 
     def _enter(self, name: str) -> Callable[..., None]:
         def enter(module: nn.Module, args: Any) -> None:
