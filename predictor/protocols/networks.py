@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets.bundle import Bundle
-from predictor.protocols.registry import Contender, register
+from predictor.protocols.registry import Contender, FoldPredictor, register
 
 if TYPE_CHECKING:
     from models.colocation_network import NetworkConfig
@@ -123,3 +123,23 @@ register(
         seconds_per_fold=60,
     )
 )
+
+
+def _convolutions(kind: str) -> FoldPredictor:
+    from models.colocation_network import NetworkConfig
+    from predictor.protocols.convolutions import ConvolutionContender
+    from predictor.training import TrainingConfig
+
+    return ConvolutionContender(kind, NetworkConfig(), TrainingConfig())
+
+
+for _kind in ("gcn", "gat"):
+    register(
+        Contender(
+            _kind,
+            partial(_convolutions, _kind),
+            targets=("throughput_ratio",),
+            protocols=frozenset({"lucid-by-model", "gavel2020-by-model"}),
+            seconds_per_fold=30,
+        )
+    )
