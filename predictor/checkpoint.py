@@ -124,7 +124,9 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
         )
         heads = dict(config["heads"])
         heads["memory_log_error"] = tuple(heads["memory_log_error"])
-        manifest = {k: tuple(v) for k, v in read_json(source / "manifest.json").items()}
+        manifest: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in read_json(source / "manifest.json").items()
+        }
         fitted = Fitted(
             model,
             HeadCalibration(**heads),

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from predictor.examples import Examples, examples_of
-from predictor.fitting import cross_fitted_intervals, fit_heads, solo_examples
+from predictor.fitting import fit_heads, solo_examples
 from predictor.heads import HeadCalibration, member_memory_bytes, set_memory_bytes, set_utilization_ratio
+from predictor.intervals import Intervals
 from predictor.metrics import score
 from predictor.training import Report, fit, predict_log_ratio
 from profiling.errors import InputError
@@ -97,13 +98,10 @@ def _refitted(
         unseen = set(test.architecture) - set(train.architecture)
         known = solo[~solo.architecture.isin(unseen)]
         model = fit(examples_of(train, known), solo_examples(known), featurizer, network, training, report)
-        intervals = cross_fitted_intervals(train, known, network, training, featurizer, report)
         heads = fit_heads(train, known, featurizer)
         examples = examples_of(test, solo)
         ratio, slow = predict_log_ratio(model, examples)
-        parts.append(
-            (examples, ratio, intervals.half_width(slow, "solo"), _sides(examples, heads, predictor))
-        )
+        parts.append((examples, ratio, slow, _sides(examples, heads, predictor)))
     if not parts:
         raise InputError("no fold has both sides", expected="at least two groups to split by", got=split)
     merged = _merge([p[0] for p in parts])
@@ -111,8 +109,22 @@ def _refitted(
         name: (np.concatenate([p[3][name][0] for p in parts]), np.concatenate([p[3][name][1] for p in parts]))
         for name in ("memory", "utilization")
     }
-    ratio, half = np.concatenate([p[1] for p in parts]), np.concatenate([p[2] for p in parts])
+    ratio = np.concatenate([p[1] for p in parts])
+    half = np.concatenate([_half_width(parts, k) for k in range(len(parts))])
     return _result(merged, ratio, half, sides, {"split": split, "seed": seed, "folds": len(parts)})
+
+
+def _half_width(parts: list[Any], index: int) -> np.ndarray:
+    """Width for one fold from the residuals of all others (cross-conformal, Vovk 2015): it never sees its own errors."""
+    errors, slows = [], []
+    for number, (examples, ratio, slow, _) in enumerate(parts):
+        if number != index or len(parts) == 1:
+            there = ~np.isnan(examples.ratio) & ~examples.censored
+            errors.append(np.log(examples.ratio[there]) - ratio[there])
+            slows.append(slow[there])
+    residual = (np.concatenate(errors), np.concatenate(slows))
+    intervals = Intervals.fit({"solo": residual, "graph": residual}, np.zeros(0))
+    return intervals.half_width(parts[index][2], "solo")
 
 
 def _sides(

@@ -12,12 +12,12 @@ from models.colocation_network import NetworkConfig
 from models.features import CONTEXT_BYTES, is_cpu
 from predictor.domain import Domain
 from predictor.examples import Examples, examples_of
-from predictor.featurizer import Featurizer
-from predictor.heads import HeadCalibration
+from predictor.featurizer import Featurizer, JobOnDevice
+from predictor.heads import HeadCalibration, member_memory_bytes
 from predictor.intervals import Intervals, conformal_quantile
 from predictor.model import CotenantModel
 from predictor.training import Report, SoloExamples, TrainingConfig, fit, predict_log_ratio
-from profiling.workload import Workload
+from profiling.workload import SoloProfile, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,6 +62,7 @@ def fit_tables(
         tuple(sorted(set(colocation.source))),
         tuple(sorted(set(colocation.licence))),
         tuple(sorted(set(examples.architectures))),
+        int(np.bincount(examples.set_index).max()),
     )
     return Fitted(
         model, fit_heads(colocation, solo, featurizer), intervals, Domain.fit(points, names), manifest
@@ -76,25 +77,27 @@ def cross_fitted_intervals(
     featurizer: Featurizer,
     report: Report | None = None,
 ) -> Intervals:
-    """Intervals from residuals of architectures left out in turn."""
+    """Intervals from residuals of architectures left out in turn, some at a time where there are many."""
     examples = examples_of(colocation, solo)
     single = replace(config, ensemble=1)
     gathered: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"solo": [], "graph": []}
     solo_errors = []
     members = np.array(examples.architectures)
-    for name in sorted(set(examples.architectures)):
-        touched = {examples.set_ids[s] for s in np.unique(examples.set_index[members == name])}
+    names = sorted(set(examples.architectures))
+    for start in range(min(CROSS_FITS, len(names))):
+        group = names[start::CROSS_FITS]
+        touched = {examples.set_ids[s] for s in np.unique(examples.set_index[np.isin(members, group)])}
         kept = [s for s in examples.set_ids if s not in touched]
         if not kept:
             continue
-        known = solo[solo.architecture != name]
+        known = solo[~solo.architecture.isin(group)]
         model = fit(examples.subset(kept), solo_examples(known), featurizer, network, single, report)
         left_out = examples.subset(sorted(touched))
-        for group, seen in (("solo", left_out), ("graph", left_out.without_solo())):
+        for kind, seen in (("solo", left_out), ("graph", left_out.without_solo())):
             ratio, slow = predict_log_ratio(model, seen)
             there = ~np.isnan(left_out.ratio) & ~left_out.censored
-            gathered[group].append((np.log(left_out.ratio[there]) - ratio[there], slow[there]))
-        solo_errors.append(_solo_errors(model, solo[solo.architecture == name]))
+            gathered[kind].append((np.log(left_out.ratio[there]) - ratio[there], slow[there]))
+        solo_errors.append(_solo_errors(model, solo[solo.architecture.isin(group)]))
     residuals = {
         group: (np.concatenate([e for e, _ in parts]), np.concatenate([s for _, s in parts]))
         if parts
@@ -105,6 +108,8 @@ def cross_fitted_intervals(
     return Intervals.fit(residuals, errors)
 
 
+# At most so many models are fitted to learn how far off they are; each leaves out its share of the architectures.
+CROSS_FITS = 6
 _NOTHING = (np.zeros(0), np.zeros(0))
 
 
@@ -120,32 +125,52 @@ def _solo_errors(model: CotenantModel, solo: pd.DataFrame) -> np.ndarray:
 def fit_heads(colocation: pd.DataFrame, solo: pd.DataFrame, featurizer: Featurizer) -> HeadCalibration:
     """Constants of the memory and utilisation heads by least absolute error; defaults where nothing was measured."""
     start = HeadCalibration()
-    factor, graph_error = _activation_factor(solo, featurizer, start)
+    rows = _memory_rows(solo, featurizer)
+    host, factor = _host_context(rows, start), _activation_factor(rows, start)
+    calibration = replace(start, host_context_bytes=host, activation_factor=factor)
     examples = examples_of(colocation, solo)
     offset, solo_error = _sharing_bytes(examples, start)
     exponent, utilization_error = _busy_exponent(examples, start)
-    return HeadCalibration(
-        start.context_bytes, factor, offset, exponent, (graph_error, max(solo_error, 0.02)), utilization_error
+    error = [abs(np.log(b / member_memory_bytes(job, SoloProfile(), calibration))) for job, b in rows]
+    graph_error = conformal_quantile(np.array(error)) if len(error) >= ENOUGH else start.memory_log_error[0]
+    return replace(
+        calibration,
+        sharing_bytes=offset,
+        busy_exponent=exponent,
+        memory_log_error=(max(graph_error, start.memory_log_error[0]), max(solo_error, 0.02)),
+        utilization_error=utilization_error,
     )
 
 
-def _activation_factor(
-    solo: pd.DataFrame, featurizer: Featurizer, start: HeadCalibration
-) -> tuple[float, float]:
-    ratios, errors = [], []
-    for row in solo[(solo.gpus == 1) & solo.memory_bytes.notna()].to_dict("records"):
-        job = featurizer.job(Workload.parse(str(row["workload"])), str(row["device"]))
-        measured = float(row["memory_bytes"])
-        fixed = job.demand.state_bytes + (0.0 if is_cpu(job.device) else CONTEXT_BYTES)
-        if measured > fixed and job.demand.activation_bytes > 0:
-            ratios.append((measured - fixed) / job.demand.activation_bytes)
-            errors.append((measured, fixed, job.demand.activation_bytes))
-    if len(ratios) < 8:
-        return start.activation_factor, start.memory_log_error[0]
-    factor = float(np.clip(np.median(ratios), 0.8, 4.0))
-    table = np.array(errors)
-    residual = np.abs(np.log(table[:, 0] / (table[:, 1] + factor * table[:, 2])))
-    return factor, conformal_quantile(residual)
+# Fewer rows than this calibrate nothing.
+ENOUGH = 8
+
+
+def _memory_rows(solo: pd.DataFrame, featurizer: Featurizer) -> list[tuple[JobOnDevice, float]]:
+    """Jobs alone with the memory that was measured of them."""
+    rows = solo[(solo.gpus == 1) & solo.memory_bytes.notna()].to_dict("records")
+    return [
+        (featurizer.job(Workload.parse(str(r["workload"])), str(r["device"])), float(r["memory_bytes"]))
+        for r in rows
+    ]
+
+
+def _host_context(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration) -> float:
+    """Main memory of a process without its tensors; the least of what was seen where it cannot be told apart."""
+    rest = [b - job.demand.state_bytes - job.demand.activation_bytes for job, b in rows if is_cpu(job.device)]
+    return max(float(np.median(rest)), 0.0) if len(rest) >= ENOUGH else start.host_context_bytes
+
+
+def _activation_factor(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration) -> float:
+    """From GPU rows alone: what a processor's processes take besides says nothing of a GPU's allocator."""
+    found = [
+        (b - CONTEXT_BYTES - job.demand.state_bytes) / job.demand.activation_bytes
+        for job, b in rows
+        if not is_cpu(job.device)
+        and job.demand.activation_bytes > 0
+        and b > CONTEXT_BYTES + job.demand.state_bytes
+    ]
+    return float(np.clip(np.median(found), 0.8, 4.0)) if len(found) >= ENOUGH else start.activation_factor
 
 
 def _grid(candidates: np.ndarray, loss: Callable[[float], float]) -> float:
@@ -164,7 +189,7 @@ def _sharing_bytes(examples: Examples, start: HeadCalibration) -> tuple[float, f
     totals = np.array([sum(m) for m in _members(examples, "memory_bytes")])
     extra = np.bincount(examples.set_index, minlength=len(totals)) - 1
     usable = ~np.isnan(totals) & ~np.isnan(examples.set_memory_bytes) & (extra > 0)
-    if usable.sum() < 8:
+    if usable.sum() < ENOUGH:
         return start.sharing_bytes, start.memory_log_error[1]
     gap = (examples.set_memory_bytes - totals)[usable] / extra[usable]
     offset = float(np.median(gap))
@@ -176,7 +201,7 @@ def _busy_exponent(examples: Examples, start: HeadCalibration) -> tuple[float, f
     members = _members(examples, "utilization_ratio")
     idle = np.array([np.prod([1 - u for u in m]) for m in members])
     usable = ~np.isnan(idle) & ~np.isnan(examples.set_utilization_ratio)
-    if usable.sum() < 8:
+    if usable.sum() < ENOUGH:
         return start.busy_exponent, start.utilization_error
     measured = examples.set_utilization_ratio[usable]
     exponent = _grid(

@@ -17,6 +17,7 @@ class HeadCalibration:
 
     Attributes:
         context_bytes: what a process takes on a GPU before its first tensor.
+        host_context_bytes: what a process takes of main memory before its first tensor, where the device is a processor.
         activation_factor: allocated activations over the graph's peak live activations (caching, workspaces).
         sharing_bytes: what each further process adds beyond its own solo memory.
         busy_exponent: e in 1 - prod (1 - u_i)^e, the share of time in which any member's kernel runs.
@@ -24,6 +25,7 @@ class HeadCalibration:
     """
 
     context_bytes: float = float(CONTEXT_BYTES)
+    host_context_bytes: float = 350.0 * 2**20
     activation_factor: float = 1.15
     sharing_bytes: float = 22.0 * 2**20
     busy_exponent: float = 1.0
@@ -35,7 +37,7 @@ def member_memory_bytes(job: JobOnDevice, solo: SoloProfile, calibration: HeadCa
     """Device memory of one process. Never less than parameters, gradients of unfrozen layers and optimiser state."""
     if solo.memory_bytes is not None:
         return solo.memory_bytes
-    context = 0.0 if is_cpu(job.device) else calibration.context_bytes
+    context = calibration.host_context_bytes if is_cpu(job.device) else calibration.context_bytes
     return context + job.demand.state_bytes + calibration.activation_factor * job.demand.activation_bytes
 
 

@@ -41,10 +41,10 @@ measured is known to a factor of {_factor(intervals.solo_log_error)}.
 ## Limits
 
 * Memory and utilisation are analytic: state and {heads.activation_factor:.2f} x activations from the graph, and the share of time
-  in which any member's kernel runs. Where no GPU memory was among the training rows, these constants are defaults.
+  in which any member's kernel runs. Where no GPU memory was among the training rows, the factor is a default.
 * Nothing was measured under MIG. Answers for it are those of time slicing, and say so.
 * A workload outside the training domain is flagged; its interval may be too narrow.
-* Sets of three and more were {"among" if any(_size(s) > 2 for s in manifest.set_ids) else "not among"} the training rows.
+* The largest sets among the training rows have {manifest.largest_set} members.
 """
 
 
@@ -56,7 +56,3 @@ def _factor(log_error: float) -> str:
     import math
 
     return f"{math.exp(log_error):.1f}"
-
-
-def _size(set_id: str) -> int:
-    return set_id.count("+") + 1

@@ -39,6 +39,7 @@ class Manifest:
     sources: tuple[str, ...] = ()
     licences: tuple[str, ...] = ()
     architectures: tuple[str, ...] = ()
+    largest_set: int = 2
 
 
 @dataclass
