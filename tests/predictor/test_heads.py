@@ -38,13 +38,11 @@ def test_measured_memory_is_taken_as_it_is() -> None:
     assert member_memory_bytes(job, SoloProfile(memory_bytes=7e9), HeadCalibration()) == 7e9
 
 
-def test_a_context_is_paid_for_on_a_gpu_only() -> None:
-    calibration = HeadCalibration()
-    gpu, cpu = (
-        member_memory_bytes(FEATURIZER.job(Workload("beta"), device), SoloProfile(), calibration)
-        for device in ("v100", "cpu")
-    )
-    assert gpu - cpu == pytest.approx(calibration.context_bytes)
+def test_memory_is_context_state_and_activations() -> None:
+    calibration, job = HeadCalibration(), FEATURIZER.job(Workload("beta"), "v100")
+    rest = job.demand.state_bytes + calibration.activation_factor * job.demand.activation_bytes
+    whole = member_memory_bytes(job, SoloProfile(), calibration)
+    assert whole - rest == pytest.approx(calibration.context_bytes)
 
 
 def test_memory_of_a_set_adds_up() -> None:
