@@ -1,0 +1,50 @@
+"""`python -m benchmarks`: run every long measurement that needs no outside data; `--list` only names them all."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+# Those that need a clone of somebody's measurements are run by themselves, with the path of the clone.
+SELF_CONTAINED = (
+    "predict",
+    "capture",
+    "graph_dataset",
+    "kill_campaign",
+    "serve_kill",
+    "placement",
+    "rings",
+    "icefrog_training",
+)
+WITH_DATA = {
+    "protocols": "TABLES: the evaluation protocols on imported tables",
+    "isacpp_claim": "--data TABLES: the placement policy against an oracle on measured pairs",
+    "sia": "--data CLONE: Sia's workloads",
+    "philly": "a trace of 82,000 jobs",
+    "layer_throughput": "--data CLONE: layer freezing",
+    "icefrog_simulation": "--trace CSV: layer-elastic scheduling",
+    "pipeline": "--profiles CLONE: pipeline plans",
+    "ring_link": "as root: rings over links that are really shared",
+}
+
+
+def main() -> int:
+    """Run them one after another; the first failure is the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--list", action="store_true", help="name the benchmarks and stop")
+    if parser.parse_args().list:
+        for name in SELF_CONTAINED:
+            print(f"{name:20} python -m benchmarks.{name}")
+        for name, needs in WITH_DATA.items():
+            print(f"{name:20} python -m benchmarks.{name} {needs}")
+        return 0
+    failed = 0
+    for name in SELF_CONTAINED:
+        print(f"\n=== {name}", flush=True)
+        failed = failed or subprocess.run([sys.executable, "-m", f"benchmarks.{name}"]).returncode
+    return failed
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

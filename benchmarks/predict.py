@@ -1,0 +1,69 @@
+"""How quick an answer is: batched pairs, one set, encoding a graph, the whole answer with reasons."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.record import record
+
+
+def _seconds(call: Callable[[], object], repeats: int) -> float:
+    """Median wall time of one call, after a warm-up."""
+    call()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+def main() -> None:
+    """Print and write the figures of the default predictor."""
+    import torch
+
+    from predictor import load_predictor
+    from predictor.model import encoder_input
+    from profiling.workload import ColocationSet, Workload
+
+    torch.set_num_threads(1)
+    predictor = load_predictor("default")
+    specs = [
+        "resnet18-cifar",
+        "lstm-wikitext2",
+        "transformer-multi30k",
+        "vgg11-cifar",
+        "neumf-ml1m",
+        "dcgan-64",
+    ]
+    jobs = [Workload.parse(f"{name}:batch_size={2**k}") for name in specs for k in (4, 5, 6)]
+    pairs = [ColocationSet("v100", (a, b)) for a in jobs for b in jobs]
+    rows = predictor.rows(pairs)
+    rng = np.random.default_rng(0)
+    figures: dict[str, float] = {}
+    for size in (1, 1_000, 100_000):
+        chosen = rows[rng.integers(0, len(rows), size)]
+        figures[f"pairs_{size}_s"] = _seconds(
+            lambda chosen=chosen: predictor.predict_rows(chosen, "time-slice"), 20 if size > 1000 else 200
+        )
+    figures["pairs_per_s_at_100000"] = 100_000 / figures["pairs_100000_s"]
+    figures["sets_of_4_per_s"] = 20_000 / _seconds(
+        lambda: predictor.predict_rows(np.repeat(rows[:20], 1000, 0)[:, [0, 1, 0, 1]], "time-slice"), 5
+    )
+    figures["answer_with_reasons_s"] = _seconds(lambda: predictor.predict(pairs[1]), 100)
+    model = predictor.fitted_.model
+    job = model.featurizer.job(Workload.parse("resnet50-imagenet:batch_size=32"), "v100")
+    inputs = encoder_input([job], model.featurizer)
+    with torch.no_grad():
+        figures["encode_resnet50_s"] = _seconds(lambda: model.encoder(*inputs), 20)
+    figures["resnet50_operators"] = float(len(job.graph.operators))
+    for name, value in figures.items():
+        print(f"{name:28} {value:,.6g}")
+    record("predict", figures)
+
+
+if __name__ == "__main__":
+    main()
