@@ -36,6 +36,7 @@ def command(
     Example: `cotenant feedback observed.csv --rows feedback-tables`
     """
     from dataclasses import asdict
+    from math import exp
 
     from datasets.tables import write_table
     from predictor import load_predictor
@@ -79,8 +80,8 @@ def command(
     out = console()
     out.print(table)
     out.print(
-        f"{len(new)} added, {drift.count} in {target}; typically off by {drift.before:.1%} as it is, "
-        f"{drift.after:.1%} with what was known before each"
+        f"{len(new)} added, {drift.count} in {target}; typically off by a factor of {exp(drift.before):.2f} as it is, "
+        f"{exp(drift.after):.2f} with what was known before each"
     )
     for name, count in written.items():
         out.print(f"{count} rows of {name} in {rows}")
