@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("compare", "Run several policies over one trace."),
     "plan": ("plan", "Planners: pipeline stages, ring all-reduce."),
     "serve": ("serve", "Run the REST service."),
+    "door": ("door", "Let Slurm ask the service where a job goes."),
     "models": ("models", "Registered predictors: list, promote, export."),
     "feedback": ("feedback", "Feed observed step times back."),
     "report": ("report", "One HTML page of a folder of measurements."),

@@ -1,0 +1,50 @@
+"""`cotenant door`: let another scheduler ask the service."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    rich_markup_mode="markdown",
+    no_args_is_help=True,
+    help="Let another scheduler ask the service.\n\nExample: `cotenant door slurm --service http://127.0.0.1:8080`",
+)
+
+
+@app.callback()
+def group() -> None:
+    pass
+
+
+@app.command("slurm")
+def slurm(
+    service: Annotated[str, typer.Option(help="Address of the service.")] = "http://127.0.0.1:8080",
+    token: Annotated[
+        str | None, typer.Option(envvar="COTENANT_TOKEN", help="Token of scope `place`.")
+    ] = None,
+    device: Annotated[
+        list[str] | None, typer.Option(help="GPU type in Slurm = catalogue name; may be repeated.")
+    ] = None,
+    period: Annotated[float, typer.Option(help="Seconds between looks at the queue.")] = 1.0,
+) -> None:
+    """Give jobs that `job_submit.lua` holds back the node that the service ranks first. Runs until it is stopped.
+
+    Example: `cotenant door slurm --device tesla=v100`
+    """
+    import logging
+
+    from profiling.errors import InputError
+    from serving.doors.ask import Service
+    from serving.doors.slurm import SlurmConfig, run
+
+    pairs = [text.partition("=") for text in device or []]
+    if any(not (kind and name) for kind, _, name in pairs):
+        raise InputError("--device is not a pair", expected="TYPE=CATALOGUE_NAME", got=device)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        run(Service(service, token), SlurmConfig(period_s=period, devices={k: n for k, _, n in pairs}))
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None

@@ -1,0 +1,49 @@
+"""Ask `POST /v1/place`, and know when there is no answer."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+log = logging.getLogger("cotenant.doors")
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Where the service is.
+
+    Attributes:
+        url: such as `http://127.0.0.1:8080`.
+        token: bearer token of scope `place`; None where the service asks for none.
+        timeout_s: after so long there is no answer.
+    """
+
+    url: str = "http://127.0.0.1:8080"
+    token: str | None = None
+    timeout_s: float = 5.0
+
+    def place(self, job: str, iterations: float | None, cluster: dict[str, Any]) -> dict[str, Any] | None:
+        """The decision as `POST /v1/place` answers it, or None: down, busy, an error, or not of its form."""
+        body: dict[str, Any] = {"job": job, "cluster": cluster}
+        if iterations is not None:
+            body["iterations"] = iterations
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        try:
+            response = httpx.post(
+                f"{self.url}/v1/place", json=body, headers=headers, timeout=self.timeout_s, trust_env=False
+            )
+            answer = response.json() if response.status_code == 200 else None
+        except (httpx.HTTPError, ValueError) as error:
+            log.warning("the service does not answer: %s", error)
+            return None
+        if answer is None:
+            log.warning("the service answers %d: %s", response.status_code, response.text[:300])
+        if not isinstance(answer, dict) or answer.get("decision") not in ("place", "wait"):
+            return None
+        ranked = answer.get("ranked")
+        if not isinstance(ranked, list) or (answer["decision"] == "place" and not ranked):
+            return None
+        return answer

@@ -1,0 +1,213 @@
+"""What Slurm says (`squeue --json`, `sinfo --json`), as a cluster for `POST /v1/place`.
+
+JSON and not the one-line text: a job's comment is its user's and could hold anything that looks like a field.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from profiling.errors import InputError
+from profiling.workload import Workload
+
+MARK = "cotenant:"
+HELD = "cotenant:held"
+_UNAVAILABLE = ("down", "drain", "fail", "maint", "reserved", "unknown", "not_responding", "invalid")
+_UNKNOWN_ITERATIONS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What `--comment=cotenant:SPEC,iterations=N` asks for."""
+
+    job: str
+    iterations: float | None
+
+
+def read_comment(comment: str) -> Request | None:
+    """The request in a job's comment; None where it has no mark.
+
+    Raises:
+        InputError: the mark is there, but what follows is no SPEC, or `iterations` is not above 0.
+    """
+    if not comment.startswith(MARK):
+        return None
+    head, *parts = comment[len(MARK) :].strip().split(",")
+    model, colon, first = head.rpartition(":") if "=" in head else (head, "", "")
+    options = [part for part in ((first, *parts) if colon else parts) if part]
+    given = [o.partition("=")[2] for o in options if o.partition("=")[0].strip() == "iterations"]
+    rest = [o for o in options if o.partition("=")[0].strip() != "iterations"]
+    spec = f"{model}:{','.join(rest)}" if rest else model
+    Workload.parse(spec)
+    try:
+        iterations = float(given[0]) if given else None
+    except ValueError:
+        raise InputError("iterations is not a number", expected="a number above 0", got=given[0]) from None
+    if len(given) > 1 or (iterations is not None and not 0 < iterations < float("inf")):
+        raise InputError("iterations is out of range", expected="one number above 0", got=given)
+    return Request(spec, iterations)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job of `squeue --json`, as far as the door needs it."""
+
+    id: int
+    state: str
+    comment: str
+    admin_comment: str
+    submitted_s: float
+    started_s: float
+    partition: str
+    cpus: int
+    shards: int
+    constrained: bool
+    pinned: bool
+    holds: dict[str, dict[int, tuple[str, int]]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Job:
+        state = raw.get("job_state", "")
+        states = state if isinstance(state, list) else [state]
+        nodes = (raw.get("job_resources") or {}).get("allocated_nodes")
+        names = (
+            [n.get("nodename", "") for n in nodes]
+            if isinstance(nodes, list)
+            else [n for n in str(raw.get("nodes") or "").split(",") if n]
+        )
+        asked = re.search(r"shard(?::[^:,=]+)??[:=](\d+)", str(raw.get("tres_per_node") or ""))
+        return cls(
+            id=int(raw["job_id"]),
+            state=str(states[0]) if states else "",
+            comment=str(raw.get("comment") or ""),
+            admin_comment=str(raw.get("admin_comment") or ""),
+            submitted_s=number(raw.get("submit_time")),
+            started_s=number(raw.get("start_time")),
+            partition=str(raw.get("partition") or ""),
+            cpus=int(number(raw.get("cpus"))),
+            shards=int(asked.group(1)) if asked else 1,
+            constrained=bool(raw.get("required_nodes") or raw.get("excluded_nodes") or raw.get("features"))
+            or number(raw.get("node_count")) > 1,
+            pinned=bool(raw.get("required_nodes")),
+            holds={n: used_gpus(d) for n, d in zip(names, raw.get("gres_detail") or [], strict=False)},
+        )
+
+
+def number(value: Any) -> float:
+    """A number as any Slurm writes it: plain, null, or (from 23.02) `{"set": true, "number": n}`; 0 where unset."""
+    if isinstance(value, dict):
+        value = value.get("number") if value.get("set") else 0
+    return float(value or 0)
+
+
+def used_gpus(detail: str) -> dict[int, tuple[str, int]]:
+    """`gres_detail` of one node: GPU index to (`gpu` or `shard`, how many).
+
+    >>> used_gpus("shard:2(IDX:1)")
+    {1: ('shard', 2)}
+    >>> used_gpus("shard:v100:1(0/4,1/4)")
+    {1: ('shard', 1)}
+    """
+    used: dict[int, tuple[str, int]] = {}
+    for kind, count, inner in re.findall(r"\b(gpu|shard)(?::[^:,()]+)*?:(\d+)\(([^)]*)\)", detail):
+        if inner.startswith("IDX:"):
+            indices = _indices(inner[4:])
+            each = int(count) if len(indices) == 1 else 1
+            used |= dict.fromkeys(indices, (kind, each))
+        else:
+            shares = [int(part.partition("/")[0]) for part in inner.split(",") if "/" in part]
+            used |= {i: (kind, share) for i, share in enumerate(shares) if share}
+    return used
+
+
+def _indices(text: str) -> list[int]:
+    indices: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.partition("-")
+        if low.isdigit():
+            indices += range(int(low), int(high if dash else low) + 1)
+    return indices
+
+
+def gpus_of(gres: str) -> tuple[list[str], int]:
+    """A node's GPU types in index order, and shards per GPU.
+
+    >>> gpus_of("gpu:k80:2(S:0),shard:k80:8")
+    (['k80', 'k80'], 4)
+    """
+    types: list[str] = []
+    shards = 0
+    for part in re.sub(r"\([^)]*\)", "", gres).split(","):
+        names = part.split(":")
+        if names[0] == "gpu":
+            types += [names[1] if len(names) > 2 else ""] * int(names[-1])
+        elif names[0] == "shard":
+            shards += int(names[-1])
+    return types, shards // len(types) if types else 0
+
+
+def cluster_for(
+    job: Job, jobs: list[Job], nodes: list[Mapping[str, Any]], devices: Mapping[str, str], now_s: float | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """The GPUs that `job` can get now, with their tenants: the `cluster` of `POST /v1/place`.
+
+    Left out: nodes that are not up, of other partitions or without enough free CPUs; GPUs of an unknown type, that are
+    given whole, whose shards are gone, or on which a job runs that says nothing about itself.
+
+    Args:
+        devices: GPU type in Slurm (its part before `_`, so that `v100_0` is `v100`) to catalogue name.
+    """
+    now_s = time.time() if now_s is None else now_s
+    found = []
+    for node in nodes:
+        state = node.get("state", "")
+        words = [*(state if isinstance(state, list) else [state]), *(node.get("state_flags") or [])]
+        up = not any(bad in str(word).lower() for word in words for bad in _UNAVAILABLE)
+        idle = number(node.get("cpus")) - number(node.get("alloc_cpus"))
+        if not up or job.partition not in (node.get("partitions") or []) or idle < job.cpus:
+            continue
+        types, shards = gpus_of(str(node.get("gres") or ""))
+        gpus = []
+        for index, kind in enumerate(types):
+            device = devices.get(kind) or devices.get(kind.partition("_")[0])
+            tenants, free = _tenants(str(node["name"]), index, jobs, now_s)
+            if device and tenants is not None and free + shards >= job.shards:
+                gpus.append({"id": str(index), "device": device, "tenants": tenants})
+        if gpus:
+            found.append({"name": str(node["name"]), "gpus": gpus})
+    return {"nodes": found}
+
+
+def _tenants(node: str, index: int, jobs: list[Job], now_s: float) -> tuple[list[dict[str, Any]] | None, int]:
+    """Who runs on a GPU (None: nobody can say), and minus the shards they hold."""
+    tenants, held = [], 0
+    for job in jobs:
+        kind, count = job.holds.get(node, {}).get(index, ("", 0))
+        if job.state != "RUNNING" or not count:
+            continue
+        try:
+            request = read_comment(job.comment)
+        except InputError:
+            request = None
+        if request is None or kind == "gpu":
+            return None, held
+        held -= count
+        tenants.append({
+            "job": request.job,
+            "iterations_left": iterations_left(job, request, now_s),
+            "job_id": str(job.id),
+        })  # fmt: skip
+    return tenants, held
+
+
+def iterations_left(job: Job, request: Request, now_s: float) -> float:
+    """By the time that was predicted when it was placed; at least 1 % while it runs."""
+    total = request.iterations or _UNKNOWN_ITERATIONS
+    told = re.search(r"finish_s=([0-9.]+)", job.admin_comment)
+    if told is None or float(told.group(1)) <= 0:
+        return total
+    return total * max(0.01, 1 - max(0.0, now_s - job.started_s) / float(told.group(1)))
