@@ -53,6 +53,8 @@ def fit_tables(
     examples = examples_of(colocation, solo)
     model = fit(examples, solo_examples(solo), featurizer, network, config, report)
     intervals = cross_fitted_intervals(colocation, solo, network, config, featurizer, report)
+    known = conformal_quantile(np.abs(_solo_errors(model, solo)))
+    intervals = replace(intervals, known_log_error=known)
     points = np.array(
         [e.embedding for e in model.encode(zip(examples.workloads, examples.devices, strict=True)).values()]
     )

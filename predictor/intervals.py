@@ -26,11 +26,13 @@ class Intervals:
         floor: part of the scale that does not grow with the slowdown.
         quantile: group to quantile.
         solo_log_error: 90 % bound of |log predicted / measured| solo step time of left-out models.
+        known_log_error: the same of models that were trained on.
     """
 
     floor: float = 0.05
     quantile: dict[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.5))
     solo_log_error: float = 0.5
+    known_log_error: float = 0.5
 
     def half_width(self, log_slowdown: Floats, group: str) -> Floats:
         """Half width of the interval of the log ratio, same shape as `log_slowdown`."""

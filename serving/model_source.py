@@ -43,6 +43,10 @@ class DirectorySource:
         return load_predictor(self.name, graphs)
 
 
+# MLflow 3 registers a logged model by its own identifier.
+LOGGED_PREFIX = "models:/"
+
+
 class RegistrySource:
     """The version that the registered model's alias `champion` points to."""
 
@@ -76,14 +80,14 @@ class RegistrySource:
 
         from predictor import load_predictor
 
+        # Asked of our own client: MLflow resolves a models:/ address at the store of the process, whatever is passed.
+        entry = self.client.get_model_version(*tag.rsplit("/", 1))
+        where = entry.source
+        if where.startswith(LOGGED_PREFIX):
+            where = self.client.get_logged_model(where.removeprefix(LOGGED_PREFIX)).artifact_location
         with tempfile.TemporaryDirectory(prefix="cotenant-model-") as folder:
             got = Path(
-                download_artifacts(
-                    artifact_uri=f"models:/{tag}",
-                    dst_path=folder,
-                    tracking_uri=self.tracking_uri,
-                    registry_uri=self.tracking_uri,
-                )
+                download_artifacts(artifact_uri=where, dst_path=folder, tracking_uri=self.tracking_uri)
             )
             return load_predictor(str(model_directory(got)), graphs)
 
