@@ -125,11 +125,11 @@ def step(slurm: Slurm, service: Service, config: SlurmConfig) -> dict[int, dict[
     if held:
         job = min(held, key=lambda j: j.id)
         # Who was sent to a node but has not started holds nothing yet: the next one waits for a second.
-        if any(
+        sent = any(
             j.state == "PENDING" and j.pinned and j.admin_comment.startswith("cotenant:placed") for j in jobs
-        ):
-            if now_s - job.submitted_s < config.period_s * 5:
-                return done
+        )
+        if sent and now_s - job.submitted_s < 5 * config.period_s:
+            return done
         done[job.id] = decide(job, jobs, slurm.nodes(), service, config, now_s)
         slurm.update(job.id, done[job.id])
         log.info("job %d: %s", job.id, done[job.id])
