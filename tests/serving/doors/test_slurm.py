@@ -125,3 +125,17 @@ def test_only_our_holds_are_touched(service: Service) -> None:
 def test_bad_settings() -> None:
     with pytest.raises(InputError):
         SlurmConfig(period_s=0)
+
+
+def test_wait_is_bounded() -> None:
+    """A service that answers `wait`: the hold moves on, and ends after the longest time."""
+
+    class Waits(Service):
+        def place(self, job: str, iterations: float | None, cluster: dict[str, Any]) -> dict[str, Any]:
+            best = {"node": "node-a", "gpu": "0", "score": 1.0, "finish_s": 1.0}
+            return {"decision": "wait", "ranked": [best], "wait_s": 500.0}
+
+    nodes = recorded()[1]
+    changes = decide(held(), [], nodes, Waits(), CONFIG, 1001.0)
+    assert changes == {"StartTime": "now+60", "AdminComment": f"{HELD} ask_s=1060"}
+    assert decide(held(), [], nodes, Waits(), CONFIG, 1601.0)["ReqNodeList"] == "node-a"
