@@ -238,7 +238,10 @@ def workload_features(
 
 
 def solo_features(workload: Workload, device: DeviceSpec, demand: Demand) -> Floats:
-    """[len(SOLO_FEATURES)]; absent measurements are 0 with flag 0."""
+    """[len(SOLO_FEATURES)]; absent measurements are 0 with flag 0.
+
+    On a processor a job's utilisation and resident memory say nothing of sharing it; they count as absent there.
+    """
     solo, values = workload.solo, np.zeros(len(SOLO_FEATURES))
     if solo.step_time_s is not None:
         batch = workload.batch_size or 1
@@ -249,6 +252,8 @@ def solo_features(workload: Workload, device: DeviceSpec, demand: Demand) -> Flo
             _log(solo.step_time_s, demand.launch_s),
             _log(solo.step_time_s / batch, 5e-4),
         )
+    if is_cpu(device):
+        return values
     if solo.utilization_ratio is not None:
         busy = solo.utilization_ratio * (solo.step_time_s or demand.roofline_s)
         values[5:8] = 1.0, solo.utilization_ratio, _log(busy, demand.busy_s)

@@ -166,7 +166,8 @@ def _set_network(model: CotenantModel, members: int) -> tuple[bytes, float]:
     rng = np.random.default_rng(0)
 
     def sample(sets: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        member = model.scaler.mean + model.scaler.scale * rng.normal(size=(sets, members, width))
+        spread = np.where(np.isfinite(model.scaler.scale), model.scaler.scale, 1.0)
+        member = model.scaler.mean + spread * rng.normal(size=(sets, members, width))
         wants = rng.random((sets, members, WANTS_WIDTH))
         wants[..., OTHERS_WIDTH:] = rng.normal(size=(sets, members, WANTS_WIDTH - OTHERS_WIDTH))
         setting = np.zeros((sets, settings))

@@ -17,6 +17,7 @@ from predictor.heads import HeadCalibration, member_memory_bytes
 from predictor.intervals import Intervals, conformal_quantile
 from predictor.model import CotenantModel
 from predictor.training import Report, SoloExamples, TrainingConfig, fit, predict_log_ratio
+from profiling.devices import get_device
 from profiling.workload import SoloProfile, Workload
 
 if TYPE_CHECKING:
@@ -130,7 +131,9 @@ def fit_heads(colocation: pd.DataFrame, solo: pd.DataFrame, featurizer: Featuriz
     rows = _memory_rows(solo, featurizer)
     host, factor = _host_context(rows, start), _activation_factor(rows, start)
     calibration = replace(start, host_context_bytes=host, activation_factor=factor)
-    examples = examples_of(colocation, solo)
+    # A processor is always busy and its memory is shared pages; only GPUs say how these add up.
+    on_gpu = [not is_cpu(get_device(name)) for name in colocation.device.astype(str)]
+    examples = examples_of(colocation[on_gpu], solo)
     offset, solo_error = _sharing_bytes(examples, start)
     exponent, utilization_error = _busy_exponent(examples, start)
     error = [abs(np.log(b / member_memory_bytes(job, SoloProfile(), calibration))) for job, b in rows]

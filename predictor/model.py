@@ -41,9 +41,9 @@ class Scaler:
 
     @classmethod
     def fit(cls, values: Floats) -> Scaler:
-        """A constant column keeps its value instead of being blown up."""
+        """From the distinct members of the training sets; what never varied says nothing: its scale is infinite."""
         scale = values.std(0)
-        return cls(values.mean(0), np.where(scale > 1e-6, scale, 1.0))
+        return cls(values.mean(0), np.where(scale > 1e-6, scale, np.inf))
 
 
 @dataclass

@@ -61,7 +61,9 @@ def _shipped() -> FoldPredictor:
 
 
 register(Contender("constant", _constant, seconds_per_fold=0.1))
-register(Contender("additive", _additive, targets=_TOGETHER, uses_solo=True, seconds_per_fold=0.1))
+register(
+    Contender("additive", _additive, version="2", targets=_TOGETHER, uses_solo=True, seconds_per_fold=0.1)
+)
 register(Contender("trees-identity", _trees_identity, seconds_per_fold=2))
 register(Contender("trees-solo", _trees_solo, targets=_TOGETHER, uses_solo=True, seconds_per_fold=3))
 register(
