@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from profiling.operators import KINDS
 from torch import Tensor
 
 from models.features import OperatorTimes, backward_mask, operator_columns, operator_times
 from profiling.devices import DeviceSpec
 from profiling.graph import ComputationGraph
+from profiling.operators import KINDS
 from profiling.workload import Workload
 
 _KIND_INDEX = {kind: index for index, kind in enumerate(KINDS)}
