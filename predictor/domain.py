@@ -9,6 +9,9 @@ import numpy as np
 
 from models.features import Floats
 
+# Share of the radius within which a workload counts as one that was trained on.
+NEAR = 0.25
+
 
 @dataclass(frozen=True)
 class Domain:
@@ -34,6 +37,11 @@ class Domain:
 
     def contains(self, embedding: Floats) -> bool:
         """Whether the nearest training workload is within the radius."""
-        if not len(self.points):
-            return True
-        return bool(np.linalg.norm(self.points - embedding, axis=1).min() <= self.radius)
+        return not len(self.points) or self._nearest(embedding) <= self.radius
+
+    def is_near(self, embedding: Floats) -> bool:
+        """Whether a training workload is as near as another batch size of the same model: a part of the radius."""
+        return bool(len(self.points)) and self._nearest(embedding) <= NEAR * self.radius
+
+    def _nearest(self, embedding: Floats) -> float:
+        return float(np.linalg.norm(self.points - embedding, axis=1).min())

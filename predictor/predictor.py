@@ -213,7 +213,7 @@ class Predictor:
         members, reasons = [], []
         for i, workload in enumerate(one.workloads):
             job = fitted.model.featurizer.job(workload, one.device)
-            solo_error = self._solo_error(workload)
+            solo_error = self._solo_error(workload, int(rows[i]))
             solo = _around(float(arrays.solo_step_time_s[k, i]), solo_error)
             slow = Quantity(
                 float(slowdown[i]),
@@ -272,12 +272,12 @@ class Predictor:
             reasons=tuple(reasons),
         )
 
-    def _solo_error(self, workload: Workload) -> float:
-        """90 % bound of the log error of a solo step time: measured, of a model that was trained on, or of a new one."""
+    def _solo_error(self, workload: Workload, row: int) -> float:
+        """90 % bound of the log error of a solo step time: measured, of a job like one trained on, or of a new one."""
         if workload.solo.step_time_s is not None:
             return 0.03
-        seen = workload.model in self.fitted_.manifest.architectures
-        return self.fitted_.intervals.known_log_error if seen else self.fitted_.intervals.solo_log_error
+        known = self.fitted_.domain.is_near(self._table().embedding[row])
+        return self.fitted_.intervals.known_log_error if known else self.fitted_.intervals.solo_log_error
 
     def _shares(self, one: ColocationSet, rows: Integers, slowdown: np.ndarray) -> list:
         """Per member, its excess divided among resources."""
