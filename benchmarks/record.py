@@ -37,7 +37,9 @@ def machine() -> dict[str, Any]:
 
 def record(name: str, figures: dict[str, Any]) -> Path:
     """Write `figures` to `benchmarks/results/NAME.json` with date, machine and command, and print where."""
-    command = " ".join(["python", "-m", f"benchmarks.{name}", *sys.argv[1:]])
+    # A path of this machine means nothing to a reader; its last part says which data it was.
+    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
+    command = " ".join(["python", "-m", f"benchmarks.{name}", *words])
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     path = write_json(
         RESULTS / f"{name}.json",
