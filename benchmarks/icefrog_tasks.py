@@ -1,0 +1,176 @@
+"""The real trainings themselves: digits by a small CNN, a text by an LSTM from scratch or fine-tuned, and a run of one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from scheduling.elastic.tracker import GradientNormTracker, TrackerConfig
+
+UNMEASURED = TrackerConfig(measure_every=10**9, probe_every=10**9)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A small training: `layers` are the atomic layers of `model` in order."""
+
+    name: str
+    build: Callable[[], tuple[nn.Module, list[nn.Module]]]
+    data: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+    batch_size: int
+    iterations: int
+    learning_rate: float
+
+
+class CharLSTM(nn.Module):
+    """Characters to a class: embedding, three LSTM layers, linear."""
+
+    def __init__(self, characters: int, classes: int, hidden: int = 64) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(characters, 32)
+        self.recurrent = nn.ModuleList(
+            nn.LSTM(32 if i == 0 else hidden, hidden, batch_first=True) for i in range(3)
+        )
+        self.head = nn.Linear(hidden, classes)
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(text)
+        for layer in self.recurrent:
+            x, _ = layer(x)
+        return self.head(x.mean(1))
+
+
+def digits() -> Task:
+    """The 1,797 digits of scikit-learn, a quarter of them held out."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    x, y = load_digits(return_X_y=True)
+    parts = train_test_split(x.reshape(-1, 1, 8, 8) / 16.0, y, test_size=0.25, random_state=0, stratify=y)
+    x_train, x_test, y_train, y_test = parts
+
+    def build() -> tuple[nn.Module, list[nn.Module]]:
+        sizes = [1, 32, 32, 64, 64, 96, 96]
+        blocks: list[nn.Module] = [
+            nn.Sequential(
+                nn.Conv2d(a, b, 3, padding=1, stride=2 if i in (2, 4) else 1, bias=False),
+                nn.BatchNorm2d(b),
+                nn.ReLU(),
+            )
+            for i, (a, b) in enumerate(itertools.pairwise(sizes))
+        ]
+        head = nn.Linear(96, 10)
+        return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head), [*blocks, head]
+
+    data = (
+        torch.tensor(x_train, dtype=torch.float32),
+        torch.tensor(y_train),
+        torch.tensor(x_test, dtype=torch.float32),
+        torch.tensor(y_test),
+    )
+    return Task("cnn-digits", build, data, batch_size=64, iterations=420, learning_rate=2e-3)
+
+
+CHARACTERS, LANGUAGES, LINE = 20, 8, 32
+
+
+def lines(seed: int, counts: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    """Lines of 32 characters in eight languages, and which one each is in; a language is a random chain.
+
+    All languages of all seeds share a part of their chains, as natural ones share letters and sounds.
+    """
+    base = np.random.default_rng(7).dirichlet(np.full(CHARACTERS, 1.0), size=CHARACTERS)
+    generator = np.random.default_rng(seed)
+    own = generator.dirichlet(np.full(CHARACTERS, 0.3), size=(LANGUAGES, CHARACTERS))
+    table = np.cumsum(0.25 * base + 0.75 * own, axis=2)
+    parts: list[torch.Tensor] = []
+    for count in counts:
+        labels = generator.integers(LANGUAGES, size=count)
+        current = generator.integers(CHARACTERS, size=count)
+        written = [current]
+        for draw in generator.random((LINE - 1, count)):
+            current = np.minimum((table[labels, current] < draw[:, None]).sum(1), CHARACTERS - 1)
+            written.append(current)
+        parts += [torch.tensor(np.stack(written, axis=1)), torch.tensor(labels)]
+    return tuple(parts)
+
+
+def text(fine_tuned: bool) -> Task:
+    """Which of eight languages a line is in: from scratch, or from a model that has learnt eight other languages."""
+    weights: dict[str, torch.Tensor] = {}
+
+    def build() -> tuple[nn.Module, list[nn.Module]]:
+        model = CharLSTM(CHARACTERS, LANGUAGES)
+        if weights:
+            model.load_state_dict({**weights, **{k: v for k, v in model.state_dict().items() if "head" in k}})
+        return model, [model.embedding, *model.recurrent, model.head]
+
+    data: Any = lines(11, (8000, 4000))
+    name = "lstm-fine-tuned" if fine_tuned else "lstm-scratch"
+    task = Task(name, build, data, batch_size=64, iterations=400, learning_rate=3e-3)
+    if fine_tuned:
+        other: Any = lines(12, (8000, 100))
+        before = Run.start(Task("other languages", build, other, 64, 500, 4e-3), 99, measure=False)
+        for iteration in range(500):
+            before.step(iteration / 500)
+        weights.update(before.model.state_dict())
+    return task
+
+
+@dataclass
+class Run:
+    """One training under way."""
+
+    task: Task
+    model: nn.Module
+    layers: list[nn.Module]
+    optimizer: torch.optim.Optimizer
+    tracker: GradientNormTracker
+    order: torch.Generator
+
+    @classmethod
+    def start(cls, task: Task, seed: int, measure: bool = True) -> Run:
+        torch.manual_seed(seed)
+        model, layers = task.build()
+        optimizer = torch.optim.Adam(model.parameters(), lr=task.learning_rate)
+        tracker = GradientNormTracker(
+            layers, TrackerConfig(0.9, measure_every=5, probe_every=25) if measure else UNMEASURED
+        )
+        return cls(task, model, layers, optimizer, tracker, torch.Generator().manual_seed(seed))
+
+    def step(self, progress: float) -> float:
+        """One training step; the learning rate falls with effective progress (cosine). Returns the rate."""
+        x, y = self.task.data[:2]
+        batch = torch.randint(len(x), (self.task.batch_size,), generator=self.order)
+        rate = self.task.learning_rate * 0.5 * (1.0 + float(np.cos(np.pi * min(progress, 1.0))))
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        with self.tracker.step():
+            self.optimizer.zero_grad(set_to_none=True)
+            nn.functional.cross_entropy(self.model(x[batch]), y[batch]).backward()
+        self.optimizer.step()
+        return rate
+
+    def loss(self) -> float:
+        """Cross entropy of up to 2,000 training samples, in evaluation mode."""
+        modes = [(m, m.training) for m in self.model.modules()]
+        self.model.eval()
+        with torch.no_grad():
+            x, y = (v[:2000] for v in self.task.data[:2])
+            value = float(nn.functional.cross_entropy(self.model(x), y))
+        for module, mode in modes:
+            module.training = mode
+        return value
+
+    def accuracy(self) -> float:
+        """Percent of held-out samples."""
+        self.model.eval()
+        with torch.no_grad():
+            x, y = self.task.data[2:]
+            return 100.0 * float((self.model(x).argmax(1) == y).float().mean())
