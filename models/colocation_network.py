@@ -142,11 +142,13 @@ class ColocationNetwork(nn.Module):
         for block in self.blocks:
             state = block(state, sets.edge_index, sets.edges)
         between = source != target
-        neighbours = torch.zeros(count).index_add(0, target[between], torch.ones(int(between.sum())))
+        neighbours = member.new_zeros(count).index_add(
+            0, target[between], member.new_ones(int(between.sum()))
+        )
         if self.config.use_prior:
             prior = self.prior(sets.edges[between], sets.setting[target[between]], target[between], count)
         else:
-            prior = torch.full((count,), 0.1) * neighbours
+            prior = 0.1 * neighbours
         start = prior.clamp_min(1e-3)
         # softplus^-1, so that a zero residual gives back the prior.
         raw = start + torch.log(-torch.expm1(-start))

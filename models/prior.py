@@ -44,4 +44,4 @@ class ContentionPrior(nn.Module):
     def forward(self, edges: Tensor, setting: Tensor, target: Tensor, count: int) -> Tensor:
         """[count] excess of every member, 0 without neighbours; `target` [E] says whom an edge slows down."""
         excess = self.parts(edges, setting).sum(1)
-        return torch.zeros(count, dtype=edges.dtype).index_add(0, target, excess)
+        return excess.new_zeros(count).index_add(0, target, excess)

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from models.colocation_network import ColocationNetwork, NetworkConfig, SetOutput, SetTensors
 from models.graph_tensors import GraphTensors, side_by_side
 from models.workload_encoder import WorkloadEncoder
+from predictor.accelerator import moved, training_device
 from predictor.examples import Examples
 from predictor.featurizer import Featurizer
 from predictor.model import CotenantModel, Scaler, encoder_input
+from predictor.progress import NOTHING_KEPT, Progress
 from profiling.errors import InputError
 from profiling.workload import SHARING_MODES, Workload
 
@@ -77,6 +79,7 @@ def fit_encoder(
     network: NetworkConfig,
     config: TrainingConfig,
     report: Report | None = None,
+    progress: Progress = NOTHING_KEPT,
 ) -> WorkloadEncoder:
     """Level 1: minimise the error of log solo step time. With no rows the encoder stays at the roofline."""
     torch.manual_seed(config.seed)
@@ -85,6 +88,8 @@ def fit_encoder(
         return encoder
     jobs = [featurizer.job(w, d) for w, d in zip(solo.workloads, solo.devices, strict=True)]
     target = np.log(solo.step_time_s)
+    device = training_device()
+    encoder.to(device)
     optimizer = torch.optim.AdamW(encoder.parameters(), lr=config.encoder_learning_rate, weight_decay=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, config.encoder_learning_rate, total_steps=max(config.encoder_steps, 1) + 1
@@ -92,7 +97,7 @@ def fit_encoder(
     rng = np.random.default_rng(config.seed)
     inputs: dict[int, tuple[GraphTensors, Tensor, Tensor, Tensor]] = {}
     encoder.train()
-    for step in range(config.encoder_steps):
+    for step in progress.steps("encoder", config.encoder_steps, encoder, optimizer, schedule, rng):
         chosen = rng.choice(len(jobs), min(config.encoder_batch, len(jobs)), replace=False)
         for i in chosen:
             if i not in inputs:
@@ -100,21 +105,22 @@ def fit_encoder(
         parts = [inputs[i] for i in chosen]
         graphs = side_by_side([part[0] for part in parts])
         totals, devices, launch = (
-            torch.cat(column)
+            torch.cat(column).to(device)
             for column in ([p[1] for p in parts], [p[2] for p in parts], [p[3] for p in parts])
         )
         optimizer.zero_grad()
-        predicted = encoder(graphs, totals, devices, launch).log_step_s
+        predicted = encoder(moved(graphs, device), totals, devices, launch).log_step_s
         loss = nn.functional.smooth_l1_loss(
-            predicted, torch.tensor(target[chosen], dtype=torch.float32), beta=0.1
+            predicted, torch.tensor(target[chosen], dtype=torch.float32, device=device), beta=0.1
         )
         loss.backward()
         nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
         optimizer.step()
         schedule.step()
+        progress.note("encoder", step + 1, loss.item())
         if report:
             report("encoder", step + 1, config.encoder_steps, loss.item())
-    return encoder.eval()
+    return encoder.cpu().eval()
 
 
 def fit(
@@ -125,9 +131,10 @@ def fit(
     config: TrainingConfig,
     report: Report | None = None,
     encoder: WorkloadEncoder | None = None,
+    progress: Progress = NOTHING_KEPT,
 ) -> CotenantModel:
     """Fit the whole model on `examples`; every set is seen with and without its members' solo measurements."""
-    encoder = encoder or fit_encoder(solo, featurizer, network, config, report)
+    encoder = encoder or fit_encoder(solo, featurizer, network, config, report, progress)
     campaigns = tuple(sorted(set(examples.campaign)))
     model = CotenantModel(network, campaigns, encoder, [], Scaler(np.zeros(1), np.ones(1)), featurizer)
     both = (examples, examples.without_solo())
@@ -141,7 +148,9 @@ def fit(
     if config.mixed_sets:
         lessons.append(_taught(model, both, np.log(examples.ratio), config))
     for member in range(config.ensemble):
-        model.networks.append(_fit_one(lessons, model, config, config.seed * 1000 + member, report, member))
+        model.networks.append(
+            _fit_one(lessons, model, config, config.seed * 1000 + member, report, member, progress)
+        )
     return model
 
 
@@ -186,9 +195,13 @@ def _fit_one(
     seed: int,
     report: Report | None,
     number: int,
+    progress: Progress,
 ) -> ColocationNetwork:
     torch.manual_seed(seed)
-    network = ColocationNetwork(model.config, model.campaigns)
+    device = training_device()
+    network = ColocationNetwork(model.config, model.campaigns).to(device)
+    lessons = [moved(lesson, device) for lesson in lessons]
+    phase = f"network {number + 1}"
     slow = [p for n, p in network.named_parameters() if not n.startswith(("prior", "baseline"))]
     optimizer = torch.optim.AdamW(
         [
@@ -200,10 +213,10 @@ def _fit_one(
     )
     rates = [g["lr"] for g in optimizer.param_groups]
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=config.epochs + 1)
-    for epoch in range(config.epochs):
+    for epoch in progress.steps(phase, config.epochs, network, optimizer, schedule):
         network.train()
         optimizer.zero_grad()
-        loss = torch.zeros(())
+        loss = torch.zeros((), device=device)
         for lesson in lessons:
             output = network(_hide_campaigns(lesson.sets, config.campaign_dropout))
             part = colocation_loss(output, lesson.target, lesson.known, lesson.censored, config.beta)
@@ -212,9 +225,10 @@ def _fit_one(
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         schedule.step()
+        progress.note(phase, epoch + 1, loss.item())
         if report:
-            report(f"network {number + 1}", epoch + 1, config.epochs, loss.item())
-    return network.eval()
+            report(phase, epoch + 1, config.epochs, loss.item())
+    return network.cpu().eval()
 
 
 def colocation_loss(
@@ -230,7 +244,8 @@ def colocation_loss(
 def _hide_campaigns(sets: SetTensors, ratio: float) -> SetTensors:
     """Move some sets to the column of unknown campaigns."""
     first = len(SHARING_MODES)
-    hidden = (torch.rand(int(sets.set_index.max()) + 1) < ratio)[sets.set_index]
+    count = int(sets.set_index.max()) + 1
+    hidden = (torch.rand(count, device=sets.set_index.device) < ratio)[sets.set_index]
     setting = sets.setting.clone()
     setting[hidden, first:] = 0.0
     setting[hidden, -1] = 1.0

@@ -1,0 +1,28 @@
+"""Where training runs: CUDA if it is there. What is fitted comes back to the CPU, where predictions are made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+def training_device() -> torch.device:
+    """CUDA if it is there, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def moved(value: T, device: torch.device) -> T:
+    """A dataclass of tensors on `device`, and the dataclasses in it."""
+    changes: dict[str, Any] = {}
+    for name in value.__dataclass_fields__:  # type: ignore[attr-defined]
+        part = getattr(value, name)
+        if isinstance(part, Tensor):
+            changes[name] = part.to(device)
+        elif hasattr(part, "__dataclass_fields__"):
+            changes[name] = moved(part, device)
+    return replace(value, **changes)  # type: ignore[type-var]
