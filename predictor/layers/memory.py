@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from predictor.layers.memory_shape import border_bytes
 from predictor.layers.profile import owning_layers
 from profiling.devices import DeviceSpec
 from profiling.graph import ComputationGraph
@@ -33,7 +34,8 @@ def tensor_bytes(graph: ComputationGraph) -> np.ndarray:
         parameters[layer] += op.parameter_bytes * op.repeat
         transient[layer] = max(transient[layer], op.bytes_read - op.parameter_bytes + op.bytes_written)
     trained = np.append(np.cumsum(parameters[::-1])[::-1], 0.0) / max(parameters.sum(), 1e-300)
-    kept = np.append(np.cumsum(saved[::-1])[::-1], 0.0)
+    each = np.array([min(op.saved_activation_bytes, op.bytes_written) for op in graph.operators])
+    kept = np.append(np.cumsum(saved[::-1])[::-1], 0.0) + border_bytes(graph, each)
     scale = graph.activation_bytes / kept[0] if kept[0] > 0 and graph.activation_bytes > 0 else 1.0
     # Frozen layers run before anything is kept, so their transients and the kept tensors do not add up.
     largest = np.append(0.0, np.maximum.accumulate(transient))

@@ -1,7 +1,8 @@
 """Peak memory against the frozen prefix, calibrated on other models: what an allocator and a framework add to tensors.
 
-A step has its peak in one of three phases: backward (kept activations and the largest gradient among them), forward
-through the frozen part (what is alive there, with a convolution's workspace), or the optimiser step.
+What the tensors take comes from the graph alone (`MemoryShape`). Learnt are copies of the parameters (weights, momentum,
+buckets, statistics) while activations are alive and in the optimiser's step, and from how many channels on convolutions
+have a Winograd workspace.
 """
 
 from __future__ import annotations
@@ -10,80 +11,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from predictor.layers.profile import owning_layers
+from predictor.layers.memory_shape import MemoryShape
 from predictor.types import Floats
 from profiling.errors import InputError
-from profiling.graph import ComputationGraph
 
-# Context, bytes per parameter byte, per unfrozen parameter byte, of kept activations, of the largest unfrozen tensor,
-# of what lives in a frozen forward pass; optimiser phase: per unfrozen parameter byte, per parameter byte.
-CENTRE = np.array([0.5e8, 4.0, 1.0, 1.1, 1.0, 1.0, 2.5, 0.3])
-WIDTH = np.array([0.5e8, 1.0, 1.0, 0.2, 1.0, 0.5, 2.0, 1.0])
-PRIOR_WEIGHT = 0.3
-
-
-@dataclass(frozen=True, eq=False)
-class MemoryShape:
-    """Sizes of one model, L layers; activations per sample.
-
-    Attributes:
-        parameters: bytes; unfrozen_parameters: [L + 1] of layers k and later.
-        kept: [L + 1] activations that layers k and later keep for the backward pass.
-        largest: [L + 1] largest tensor that layers k and later write.
-        live: most bytes alive at once in a forward pass, with a workspace as large as a convolution's tensors.
-    """
-
-    parameters: float
-    unfrozen_parameters: Floats
-    kept: Floats
-    largest: Floats
-    live: float
-
-    @classmethod
-    def from_graph(cls, graph: ComputationGraph, inplace_activations: bool = True) -> MemoryShape:
-        """Args: inplace_activations: False where activation functions keep their input as well as their output."""
-        count = len(graph.layers)
-        kept, largest, parameters = (np.zeros(count) for _ in range(3))
-        for op, layer in zip(graph.operators, owning_layers(graph), strict=True):
-            kept[layer] += op.saved_activation_bytes * op.repeat
-            if op.kind == "activation" and not inplace_activations:
-                kept[layer] += op.bytes_written * op.repeat
-            largest[layer] = max(largest[layer], op.bytes_written)
-            parameters[layer] += op.parameter_bytes * op.repeat
-        per_sample = 1.0 / max(graph.batch_size, 1)
-        tail = lambda v: np.append(np.cumsum(v[::-1])[::-1], 0.0)  # noqa: E731
-        return cls(
-            float(parameters.sum()),
-            tail(parameters),
-            tail(kept) * per_sample,
-            np.append(np.maximum.accumulate(largest[::-1])[::-1], 0.0) * per_sample,
-            _live_bytes(graph) * per_sample,
-        )
+# Bytes per parameter byte and per unfrozen parameter byte while activations are alive; the same in the optimiser's step.
+CENTRE = np.array([4.0, 1.0, 4.0, 2.5])
+WINOGRAD_CHANNELS = (float("inf"), 256.0, 128.0, 64.0)
 
 
 @dataclass(frozen=True, eq=False)
 class MemoryModel:
-    """Eight coefficients, 0 or more, in the order of `CENTRE`."""
+    """Four coefficients, 0 or more, in the order of `CENTRE`, and the channels from which Winograd is used."""
 
     coefficients: Floats
+    winograd_channels: float = float("inf")
 
     def bytes(self, shape: MemoryShape, frozen_prefix: ArrayLike, batch_size: ArrayLike) -> Floats:
-        """[N] peak bytes; non-increasing in the frozen prefix."""
-        k: NDArray[np.int64] = np.asarray(frozen_prefix, dtype=np.int64)
-        b = np.asarray(batch_size, dtype=np.float64)
-        c = self.coefficients
-        trained = shape.unfrozen_parameters[k]
-        backward = c[2] * trained + np.maximum(
-            b * (c[3] * shape.kept[k] + c[4] * shape.largest[k]), b * c[5] * shape.live
+        """[N] peak bytes."""
+        k, b = np.broadcast_arrays(
+            np.atleast_1d(np.asarray(frozen_prefix, dtype=np.int64)),
+            np.asarray(batch_size, dtype=np.float64),
         )
-        update = c[6] * trained + c[7] * shape.parameters
-        return c[0] + c[1] * shape.parameters + np.maximum(backward, update)
+        c, trained = self.coefficients, shape.unfrozen_parameters[k]
+        step = shape.activation_bytes(k, b, self.winograd_channels) + c[0] * shape.parameters + c[1] * trained
+        return np.maximum(step, c[2] * shape.parameters + c[3] * trained)
 
     @classmethod
     def fit(cls, measured: Sequence[tuple[MemoryShape, ArrayLike, ArrayLike, ArrayLike]]) -> MemoryModel:
-        """From (shape, frozen prefixes, batch sizes, peak bytes) of some models; robust, with a Gaussian prior.
+        """From (shape, frozen prefixes, batch sizes, peak bytes) of some models; robust, on relative errors.
+
+        A coefficient that no row shows (the optimiser's, where activations are always more) stays at `CENTRE`.
 
         Raises:
             InputError: nothing was measured.
@@ -92,29 +52,15 @@ class MemoryModel:
 
         if not measured:
             raise InputError("nothing to fit memory with", expected="at least one model", got="none")
+        found = []
+        for channels in WINOGRAD_CHANNELS:
 
-        def residual(theta: Floats) -> Floats:
-            model = cls(theta * WIDTH)
-            errors = [
-                model.bytes(shape, k, b) / np.asarray(peak, dtype=np.float64) - 1.0
-                for shape, k, b, peak in measured
-            ]
-            return np.concatenate([*errors, PRIOR_WEIGHT * (theta - CENTRE / WIDTH)])
+            def residual(theta: Floats, channels: float = channels) -> Floats:
+                model = cls(theta, channels)
+                return np.concatenate(
+                    [model.bytes(s, k, b) / np.asarray(peak, float) - 1.0 for s, k, b, peak in measured]
+                )
 
-        found = least_squares(residual, CENTRE / WIDTH, bounds=(0.0, np.inf), loss="soft_l1", f_scale=0.05)
-        return cls(found.x * WIDTH)
-
-
-def _live_bytes(graph: ComputationGraph) -> float:
-    last = list(range(len(graph.operators)))
-    for edge in graph.edges:
-        last[edge.source] = max(last[edge.source], edge.target)
-    alive: dict[int, float] = {}
-    peak = 0.0
-    for index, op in enumerate(graph.operators):
-        alive[index] = op.bytes_written
-        workspace = op.bytes_read - op.parameter_bytes + op.bytes_written if op.kind == "convolution" else 0.0
-        peak = max(peak, sum(alive.values()) + workspace)
-        for source in [s for s in alive if last[s] <= index]:
-            del alive[source]
-    return peak
+            fitted = least_squares(residual, CENTRE, bounds=(0.0, np.inf), loss="soft_l1", f_scale=0.05)
+            found.append((float(fitted.cost), cls(fitted.x, channels)))
+        return min(found, key=lambda item: item[0])[1]

@@ -7,7 +7,6 @@ import pytest
 
 from predictor.layers import Exchange, RooflineSettings, Rows
 from predictor.layers.calibrate import START, MeasuredGraph, calibrate, predicted_s
-from predictor.layers.memory_fit import CENTRE, MemoryModel, MemoryShape
 from profiling.devices import get_device
 from profiling.errors import InputError
 from tests.predictor.layers.profiles import graph
@@ -29,18 +28,6 @@ def test_learns_what_a_framework_costs() -> None:
         assert np.abs(error).mean() < 0.03
     with pytest.raises(InputError, match="nothing to calibrate"):
         calibrate([], V100)
-
-
-def test_memory_model_recovers_itself_and_falls_with_the_prefix() -> None:
-    shapes = [MemoryShape.from_graph(graph(8, seed=s), inplace_activations=s > 0) for s in (0, 1, 2)]
-    real = MemoryModel(CENTRE * np.array([2, 1.2, 0.8, 1.1, 1.5, 1.2, 1.1, 1.0]))
-    k, b = (v.ravel() for v in np.meshgrid(np.arange(0, 8), [32, 256, 1024]))
-    measured = [(s, k, b, real.bytes(s, k, b)) for s in shapes[:2]]
-    found = MemoryModel.fit(measured).bytes(shapes[2], k, b)
-    assert np.abs(found / real.bytes(shapes[2], k, b) - 1).mean() < 0.05
-    assert np.all(np.diff(real.bytes(shapes[0], np.arange(9), 256)) <= 0)
-    with pytest.raises(InputError, match="nothing to fit"):
-        MemoryModel.fit([])
 
 
 def test_settings_are_checked() -> None:
