@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-
-import numpy as np
 
 from models.features import RESOURCES
 from models.prior import CONTENTION_FEATURES
@@ -46,11 +45,11 @@ class ResourceShare:
     operators: tuple[tuple[str, float], ...]
 
 
-def shares_of(excess: float, parts: np.ndarray, job: JobOnDevice) -> list[ResourceShare]:
+def shares_of(excess: float, parts: Sequence[float], job: JobOnDevice) -> list[ResourceShare]:
     """Divide `excess` among resources in the proportion of the prior's `parts` [len(CONTENTION_FEATURES)]."""
     by_resource = dict.fromkeys(RESOURCES, 0.0)
     for name, part in zip(CONTENTION_FEATURES, parts, strict=True):
-        by_resource[_RESOURCE_OF[name]] += float(part)
+        by_resource[_RESOURCE_OF[name]] += part
     total = sum(by_resource.values())
     if total <= 0 or excess <= 0:
         return []

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from models.colocation_network import OTHERS_WIDTH, ColocationNetwork
 from models.features import EDGE_FEATURES, WANTS_WIDTH, edge_features
+from predictor.few_sets import FEW, excess_of_few
 from profiling.errors import InputError
 
 Array = NDArray[np.float32]
@@ -78,14 +79,16 @@ class SetNetwork:
         self.slow = _array(network.slow.weight)[0], float(_array(network.slow.bias)[0])
         self.prior = _array(np.logaddexp(0.0, network.prior.raw.detach().numpy().astype(np.float64)))
         self.pace = _array(network.prior.pace)
-        self._head_sum = np.kron(np.eye(self.heads), np.ones((self.width // self.heads, 1))).astype(
-            np.float32
-        )
+        self.head_sum = np.kron(np.eye(self.heads), np.ones((self.width // self.heads, 1))).astype(np.float32)
 
     def entry(self, member: Array, setting: Array) -> Array:
         """[V, width] projection of scaled member features [V, F] and one-hot settings [V, K]."""
         weight, bias = self.enter
         return (np.concatenate([member, setting], 1) @ weight + bias).astype(np.float32)
+
+    def prior_weights(self, setting: Array) -> tuple[Array, Array]:
+        """Weights of the prior's terms and of its pace in a setting ([..., K] one-hot)."""
+        return (setting @ self.prior).astype(np.float32), (setting @ self.pace).astype(np.float32)
 
     def excess(self, jobs: PreparedJobs, rows: NDArray[np.int64], setting: Array) -> Array:
         """Predicted latent slowdown - 1.
@@ -97,13 +100,14 @@ class SetNetwork:
         Returns:
             [S, M]; 0 where there is no member or no neighbour.
         """
-        prior = (setting @ self.prior).astype(np.float32), (setting @ self.pace).astype(np.float32)
-        parts = [self._chunk(jobs, rows[at : at + CHUNK], prior) for at in range(0, len(rows), CHUNK)]
+        prior = self.prior_weights(setting)
+        if 0 < len(rows) <= FEW:
+            return excess_of_few(self, jobs, rows, prior)
+        parts = [self.many(jobs, rows[at : at + CHUNK], prior) for at in range(0, len(rows), CHUNK)]
         return np.concatenate(parts) if parts else np.zeros(rows.shape, dtype=np.float32)
 
-    def _chunk(
-        self, jobs: PreparedJobs, rows: NDArray[np.int64], prior_weights: tuple[Array, Array]
-    ) -> Array:
+    def many(self, jobs: PreparedJobs, rows: NDArray[np.int64], prior_weights: tuple[Array, Array]) -> Array:
+        """As `excess`, quick for many sets: member by member and pair by pair, all sets at once."""
         members = rows.shape[1]
         there = rows >= 0
         safe = np.where(there, rows, 0)
@@ -128,11 +132,15 @@ class SetNetwork:
         for layer in self.layers:
             states = self._attend(layer, states, edges, present)
         weight, bias = self.slow
+        residual = np.stack([s @ weight for s in states], 1) + np.float32(bias)
+        return self.excess_from(prior, residual, present)
+
+    def excess_from(self, prior: Array, residual: Array, present: Array) -> Array:
+        """[S, M] from the prior's excess and the network's residual; 0 without neighbours."""
         start = np.maximum(prior, 1e-3)
-        raw = start + np.log(-np.expm1(-start)) + np.stack([s @ weight for s in states], 1) + bias
-        lonely = (present.sum(1, keepdims=True) - present) == 0
-        excess = np.logaddexp(np.float32(0.0), raw)
-        excess[lonely | ~there] = 0.0
+        excess = np.logaddexp(np.float32(0.0), start + np.log(-np.expm1(-start)) + residual)
+        alone = present.sum(1, keepdims=True) < 2
+        excess[alone | (present == 0)] = 0.0
         return excess
 
     def _attend(
@@ -153,14 +161,24 @@ class SetNetwork:
                     raw += edges[i, j] @ layer.edge_score
                     value = value + edges[i, j] @ layer.edge_message
                 # Scores are small after training on standardised inputs; clipping guards the exponential.
-                score = (np.maximum(raw, 0.2 * raw) * layer.attention) @ self._head_sum
+                score = (np.maximum(raw, 0.2 * raw) * layer.attention) @ self.head_sum
                 strength = np.exp(np.clip(score, -30.0, 30.0)) * present[:, j, None]
                 total += strength
-                message += value * (strength @ self._head_sum.T)
-            message /= np.maximum(total, 1e-20) @ self._head_sum.T
+                message += value * (strength @ self.head_sum.T)
+            message /= np.maximum(total, 1e-20) @ self.head_sum.T
             message = message @ layer.output[0] + layer.output[1]
-            result.append(_gru(layer, message, states[i]))
+            result.append(self.gate(layer, message, states[i]))
         return result
+
+    def gate(self, layer: _Layer, message: Array, state: Array) -> Array:
+        """The gated update of states [N, width] by messages."""
+        width = state.shape[1]
+        a = message @ layer.gate_in[0] + layer.gate_in[1]
+        b = state @ layer.gate_state[0] + layer.gate_state[1]
+        gates = 1.0 / (1.0 + np.exp(-(a[:, : 2 * width] + b[:, : 2 * width])))
+        reset, update = gates[:, :width], gates[:, width:]
+        candidate = np.tanh(a[:, 2 * width :] + reset * b[:, 2 * width :])
+        return candidate + update * (state - candidate)
 
 
 def from_torch(network: ColocationNetwork) -> SetNetwork:
@@ -185,10 +203,10 @@ def from_torch(network: ColocationNetwork) -> SetNetwork:
         [rng.random((jobs, OTHERS_WIDTH)) / 2, rng.normal(size=(jobs, WANTS_WIDTH - OTHERS_WIDTH))], 1
     ).astype(np.float32)
     prepared = PreparedJobs(twin.entry(member, np.repeat(setting[None], jobs, 0)), wants)
-    rows = rng.integers(0, jobs, (64, 4))
-    for k in range(64):
+    rows = rng.integers(0, jobs, (FEW, 4))
+    for k in range(FEW):
         rows[k, 1 + k % 4 :] = -1
-    got = twin.excess(prepared, rows, setting)
+    forms = twin.excess(prepared, rows, setting), twin.many(prepared, rows, twin.prior_weights(setting))
     flat, set_index = rows[rows >= 0], np.nonzero(rows >= 0)[0]
     edge_index = pairs_within(set_index)
     s, t = edge_index
@@ -213,20 +231,10 @@ def from_torch(network: ColocationNetwork) -> SetNetwork:
             .log_slowdown.expm1()
             .numpy()
         )
-    worst = float(np.abs(got[rows >= 0] - expected).max())
+    worst = max(float(np.abs(got[rows >= 0] - expected).max()) for got in forms)
     if worst > 1e-5:
         raise InputError("numpy and torch disagree", expected="equal answers to 1e-5", got=f"{worst:.1e}")
     return twin
-
-
-def _gru(layer: _Layer, message: Array, state: Array) -> Array:
-    width = state.shape[1]
-    a = message @ layer.gate_in[0] + layer.gate_in[1]
-    b = state @ layer.gate_state[0] + layer.gate_state[1]
-    gates = 1.0 / (1.0 + np.exp(-(a[:, : 2 * width] + b[:, : 2 * width])))
-    reset, update = gates[:, :width], gates[:, width:]
-    candidate = np.tanh(a[:, 2 * width :] + reset * b[:, 2 * width :])
-    return candidate + update * (state - candidate)
 
 
 def _array(values: Any) -> Array:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,16 +32,18 @@ def test_parts_sum_to_the_excess(excess: float, parts: list[float]) -> None:
 
 
 def test_predicted_slowdown_is_explained(predictor: Predictor) -> None:
-    one = ColocationSet("v100", (Workload("alpha", 32), Workload("beta", 32), Workload("gamma", 32)))
-    answer = predictor.predict(one)
-    slowdown = np.array([m.slowdown.value for m in answer.members])
-    for value, shares in zip(
-        slowdown, predictor._shares(one, predictor.rows([one])[0], slowdown), strict=True
-    ):
-        assert sum(s.excess for s in shares) == pytest.approx(value - 1)
-        for share in shares:
-            assert all(0 < part <= 1 for _, part in share.operators)
-    assert any(r.startswith(("alpha takes", "alpha runs")) for r in answer.reasons)
+    """The parts that the sentence names add up to the predicted slowdown, as far as they are printed."""
+    jobs = tuple(Workload(name, 32) for name in ("alpha", "beta", "gamma"))
+    answer = predictor.predict(ColocationSet("v100", jobs))
+    explained = 0
+    for member, reason in zip(answer.members, answer.reasons[1:4], strict=True):
+        if "takes" in reason:
+            explained += 1
+            parts = re.findall(r" (\d+\.\d\d)(?=[ ;])", reason.split(": ", 1)[1])
+            assert sum(map(float, parts)) == pytest.approx(
+                member.slowdown.value - 1, abs=0.01 * len(RESOURCES)
+            )
+    assert explained
 
 
 @pytest.mark.parametrize("resource", RESOURCES)
