@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,35 @@ def discover_gpus() -> list[DeviceSpec]:
     Raises:
         UnavailableError: no NVML library, no driver, or no GPU.
     """
+    with _nvml() as nvml:
+        found = [_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())]
+    if not found:
+        raise UnavailableError("the NVIDIA driver sees no GPU", hint="check nvidia-smi")
+    return found
+
+
+def visible_gpu() -> DeviceSpec:
+    """The type of the GPU that CUDA sees first, by CUDA_VISIBLE_DEVICES where it is set.
+
+    Raises:
+        UnavailableError: no NVML library, no driver, or no such GPU.
+    """
+    from profiling.devices.visible import visible_handle
+
+    with _nvml() as nvml:
+        try:
+            return _gpu(nvml, visible_handle(nvml))
+        except nvml.NVMLError as error:
+            raise UnavailableError(
+                "the GPU that CUDA sees first does not answer",
+                got=str(error),
+                hint="check CUDA_VISIBLE_DEVICES and nvidia-smi",
+            ) from None
+
+
+@contextmanager
+def _nvml() -> Iterator[Any]:
+    """NVML's bindings, initialised; `UnavailableError` where they or the driver are missing."""
     try:
         import pynvml
     except ImportError:
@@ -65,16 +96,9 @@ def discover_gpus() -> list[DeviceSpec]:
             hint="run where nvidia-smi works, or name a device of the catalogue",
         ) from None
     try:
-        found = [
-            _gpu(pynvml, pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())
-        ]
+        yield pynvml
     finally:
         pynvml.nvmlShutdown()
-    if not found:
-        raise UnavailableError(
-            "the NVIDIA driver sees no GPU", hint="check CUDA_VISIBLE_DEVICES and nvidia-smi"
-        )
-    return found
 
 
 def discover_cpu() -> DeviceSpec:

@@ -8,6 +8,7 @@ import socket
 import time
 from typing import Any
 
+from profiling.devices.visible import visible_entry
 from profiling.measure.request import RunRequest
 from profiling.measure.session import Session
 from profiling.measure.settings import MeasureSettings
@@ -30,7 +31,11 @@ def measure_ddp(request: RunRequest, settings: MeasureSettings, device_name: str
         "WORLD_SIZE": str(count),
     }
     environments = [
-        {**common, "RANK": str(i), **({"CUDA_VISIBLE_DEVICES": str(i)} if request.device == "cuda" else {})}
+        {
+            **common,
+            "RANK": str(i),
+            **({"CUDA_VISIBLE_DEVICES": visible_entry(i)} if request.device == "cuda" else {}),
+        }
         for i in range(count)
     ]
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

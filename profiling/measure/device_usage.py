@@ -119,7 +119,9 @@ class UsageMeter:
         found["throttle_reasons"] = sorted({r for w in windows for r in w.throttle_reasons})
         counters = [asdict(w)["counters"] for w in windows if w.counters]
         if counters:
-            found["counters"] = {k: median(c[k] for c in counters if k in c) for k in counters[0]}
+            names = sorted({name for c in counters for name in c})
+            found["counters"] = {k: median(c[k] for c in counters if k in c) for k in names}
+            found["counters_source"] = " ".join(sorted({w.counters_source for w in windows if w.counters}))
         return found
 
     def _process_memory(self, index: int) -> tuple[float | None, str]:

@@ -40,9 +40,9 @@ def device_name(device: str) -> str:
     """
     if device == "cpu":
         return "cpu"
-    from profiling.devices import discover_gpus
+    from profiling.devices.discovery import visible_gpu
 
-    return discover_gpus()[0].name
+    return visible_gpu().name
 
 
 def _processor() -> str:
@@ -85,7 +85,9 @@ def _gpu() -> dict[str, Any]:
     except Exception as error:  # no library, no driver: each has its own class
         return {"nvml": f"not available: {type(error).__name__}"}
     try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(0)
+        from profiling.devices.visible import visible_handle
+
+        handle = visible_handle(nvml)
         facts: dict[str, Any] = {}
         for name, read in {
             "driver": nvml.nvmlSystemGetDriverVersion,
@@ -100,7 +102,7 @@ def _gpu() -> dict[str, Any]:
             try:
                 value = read()
                 facts[name] = value.decode() if isinstance(value, bytes) else value
-            except nvml.NVMLError:
+            except Exception:  # NVML's own, or a name that these bindings do not have
                 continue
         return facts
     finally:

@@ -148,6 +148,8 @@ def is_out_of_memory(error: BaseException) -> bool:
         or "out of memory" in text
         or "can't allocate memory" in text
         or "not enough memory" in text
+        # cuBLAS and cuDNN say it in their own way
+        or "status_alloc_failed" in text
     )
 
 

@@ -5,9 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
+
+# The least that is a client of MPS: a primary context by the driver's own library, without the seconds torch takes.
+CLIENT = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+device, context = ctypes.c_int(), ctypes.c_void_p()
+for name, arguments in (
+    ("cuInit", (0,)),
+    ("cuDeviceGet", (ctypes.byref(device), 0)),
+    ("cuDevicePrimaryCtxRetain", (ctypes.byref(context), device)),
+):
+    status = getattr(cuda, name)(*arguments)
+    if status:
+        sys.exit(f"{name} answered {status}")
+"""
 
 
 class MpsDaemon:
@@ -37,22 +53,55 @@ class MpsDaemon:
         }
         for path in self._variables.values():
             Path(path).mkdir()
-        try:
-            answer = subprocess.run(
-                [binary, "-d"],
-                env={**os.environ, **self._variables},
-                capture_output=True,
-                text=True,
-                timeout=20,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            self._failed(str(error))
+        # To a file and not to a pipe: a daemon that keeps the descriptor open would hold a reader up for ever.
+        with tempfile.TemporaryFile("w+") as output:
+            try:
+                status = subprocess.run(
+                    [binary, "-d"],
+                    env={**os.environ, **self._variables},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    timeout=20,
+                    check=False,
+                ).returncode
+            except (OSError, subprocess.SubprocessError) as error:
+                self._failed(str(error))
+                return self
+            output.seek(0)
+            said = output.read().strip()
+        if status != 0 or not self._answers():
+            self._failed(said or f"exit status {status}")
             return self
-        if answer.returncode != 0 or not self._answers():
-            self._failed((answer.stderr or answer.stdout).strip() or f"exit status {answer.returncode}")
+        refused = self._client_error()
+        if refused:
+            self._control("quit")
+            self._failed(refused)
             return self
         self.environment = dict(self._variables)
         return self
+
+    def _client_error(self) -> str:
+        """Why a process cannot use the GPU through this daemon; empty where it can.
+
+        The daemon starts its server at the first client only, and that may fail for want of a privilege. Asked by a
+        process that makes a CUDA context and ends, so that members do not die of it.
+        """
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", CLIENT],
+                env={**os.environ, **self._variables, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            return str(error)
+        if done.returncode == 0:
+            return ""
+        return "no CUDA context through it: " + (done.stderr.strip().splitlines() or ["no message"])[-1]
 
     def __exit__(self, *_: object) -> None:
         if self.environment:

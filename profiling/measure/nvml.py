@@ -1,11 +1,16 @@
-"""What the GPU does while members run: samples by NVML, and by DCGM profiling counters when there are any."""
+"""What the GPU does while members run: samples by NVML, and profiling counters by DCGM or NVML's own when there are any."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+
+from profiling.devices.visible import visible_handle
+from profiling.measure.dcgm import DcgmCounters
 
 # NVML bit: short name. Idle and "application clocks" are states and not throttling.
 THROTTLE_REASONS = {
@@ -32,7 +37,8 @@ class DeviceUsage:
         utilization_ratio: share of time in which a kernel ran; memory_bandwidth_ratio: in which memory was busy.
         memory_bytes: of the whole device. process_memory_bytes: per process id.
         throttle_reasons: names of all reasons seen.
-        counters: GPM profiling counters where the GPU and the privileges allow them.
+        counters: profiling counters where the GPU and the privileges allow them; `counters_source` is `dcgm` or
+            `nvml-gpm` (Hopper and later).
     """
 
     samples: int = 0
@@ -47,40 +53,69 @@ class DeviceUsage:
     temperature_c: float | None = None
     throttle_reasons: tuple[str, ...] = ()
     counters: dict[str, float] = field(default_factory=dict)
+    counters_source: str = ""
 
 
 class NvmlSampler:
-    """Samples one GPU in a thread between `begin` and `end`. Without NVML every window is empty and `notes` says why."""
+    """Samples the GPU that CUDA sees first, in a thread between `begin` and `end`.
 
-    def __init__(self, index: int = 0, interval_s: float = 0.05) -> None:
+    Without NVML every window is empty and `notes` says why.
+    """
+
+    def __init__(self, interval_s: float = 0.05) -> None:
         self.interval_s = interval_s
-        self.notes: list[str] = []
+        self._notes: list[str] = []
         self._nvml: Any = None
+        self._dcgm: DcgmCounters | None = None
+        self._no_gpm = False
         try:
             import pynvml
 
             pynvml.nvmlInit()
             self._nvml = pynvml
-            self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            self._handle = visible_handle(pynvml)
         except Exception as error:  # missing library, driver or GPU: NVML's own classes, or ImportError
             self._nvml = None
-            self.notes.append(f"no device samples: NVML {type(error).__name__}")
+            self._notes.append(f"no device samples: NVML {type(error).__name__}")
             return
-        n = self._nvml
-        self._readers: dict[str, Any] = {
-            "rates": lambda: n.nvmlDeviceGetUtilizationRates(self._handle),
-            "memory": lambda: n.nvmlDeviceGetMemoryInfo(self._handle).used,
-            "processes": lambda: n.nvmlDeviceGetComputeRunningProcesses(self._handle),
-            "power_w": lambda: n.nvmlDeviceGetPowerUsage(self._handle) / 1e3,
-            "sm_clock_hz": lambda: n.nvmlDeviceGetClockInfo(self._handle, n.NVML_CLOCK_SM) * 1e6,
-            "temperature_c": lambda: n.nvmlDeviceGetTemperature(self._handle, n.NVML_TEMPERATURE_GPU),
-            "throttle": lambda: n.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle),
+        n, handle = self._nvml, self._handle
+        # Ways to read one thing, the current one first: drivers and bindings drop old names and lack new ones.
+        self._readers: dict[str, list[Callable[[], Any]]] = {
+            "rates": [lambda: n.nvmlDeviceGetUtilizationRates(handle)],
+            "memory": [lambda: n.nvmlDeviceGetMemoryInfo(handle).used],
+            "processes": [
+                lambda: n.nvmlDeviceGetComputeRunningProcesses_v3(handle),
+                lambda: n.nvmlDeviceGetComputeRunningProcesses_v2(handle),
+            ],
+            "MPS processes": [lambda: n.nvmlDeviceGetMPSComputeRunningProcesses_v3(handle)],
+            "power_w": [lambda: n.nvmlDeviceGetPowerUsage(handle) / 1e3],
+            "sm_clock_hz": [lambda: n.nvmlDeviceGetClockInfo(handle, n.NVML_CLOCK_SM) * 1e6],
+            "temperature_c": [
+                lambda: n.nvmlDeviceGetTemperatureV(handle, n.NVML_TEMPERATURE_GPU),
+                lambda: n.nvmlDeviceGetTemperature(handle, n.NVML_TEMPERATURE_GPU),
+            ],
+            "throttle": [
+                lambda: n.nvmlDeviceGetCurrentClocksEventReasons(handle),
+                lambda: n.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+            ],
         }
         # A PCIe reading blocks for 20 ms per direction: two of them per window, not per sample.
         self._pcie = {
             "pcie_receive_bytes_per_s": n.NVML_PCIE_UTIL_RX_BYTES,
             "pcie_send_bytes_per_s": n.NVML_PCIE_UTIL_TX_BYTES,
         }
+        try:
+            self._dcgm = DcgmCounters(n.nvmlDeviceGetIndex(handle))
+        except Exception as error:
+            self._note("DCGM counters", error)
+
+    @property
+    def notes(self) -> list[str]:
+        """Readings that there are none of, and why. That DCGM has no counters matters only where NVML has none."""
+        told = list(self._notes)
+        if self._dcgm is not None and self._dcgm.note and self._no_gpm:
+            told.append(self._dcgm.note)
+        return told
 
     def used_bytes(self) -> float | None:
         """Device memory in use now, by everyone."""
@@ -96,6 +131,8 @@ class NvmlSampler:
         self._stop = threading.Event()
         if self._nvml is None:
             return
+        if self._dcgm is not None:
+            self._dcgm.begin()
         self._gpm_before = self._gpm_sample()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -106,6 +143,7 @@ class NvmlSampler:
         self._stop.set()
         self._thread.join()
         mean = {k: sum(v) / len(v) for k, v in self._series.items() if v}
+        counters, source = self._counters()
         return DeviceUsage(
             samples=len(self._series.get("memory", [])),
             utilization_ratio=mean.get("utilization_ratio"),
@@ -118,10 +156,13 @@ class NvmlSampler:
             pcie_receive_bytes_per_s=mean.get("pcie_receive_bytes_per_s"),
             pcie_send_bytes_per_s=mean.get("pcie_send_bytes_per_s"),
             throttle_reasons=tuple(sorted(self._reasons)),
-            counters=self._gpm_counters(),
+            counters=counters,
+            counters_source=source,
         )
 
     def close(self) -> None:
+        if self._dcgm is not None:
+            self._dcgm.close()
         if self._nvml is not None:
             self._nvml.nvmlShutdown()
             self._nvml = None
@@ -147,7 +188,7 @@ class NvmlSampler:
             value = self._read(name)
             if value is not None:
                 self._add(name, float(value))
-        for process in self._read("processes") or ():
+        for process in [*(self._read("processes") or ()), *(self._read("MPS processes") or ())]:
             used = process.usedGpuMemory or 0
             # "not available" is all ones where the driver hides it (containers, WSL)
             if 0 < used < 1 << 60:
@@ -160,52 +201,61 @@ class NvmlSampler:
             try:
                 # NVML answers KB/s
                 self._add(name, self._nvml.nvmlDeviceGetPcieThroughput(self._handle, counter) * 1e3)
-            except self._nvml.NVMLError as error:
+            except Exception as error:
                 self._note("PCIe traffic", error)
 
     def _add(self, name: str, value: float) -> None:
         self._series.setdefault(name, []).append(value)
 
     def _read(self, name: str) -> Any:
-        if name not in self._readers:
-            return None
-        try:
-            return self._readers[name]()
-        except self._nvml.NVMLError as error:
-            # Asked once, told once: a reading without privilege is not tried again.
-            del self._readers[name]
-            self._note(name, error)
-            return None
+        """One reading, by the first way that works; None where none does, which is noted once and not tried again.
+
+        Any exception means that there is no reading: NVML's own, one of its bindings for a driver that is older than
+        they are (which is no NVMLError), or a name that the bindings do not have.
+        """
+        ways = self._readers.get(name)
+        while ways:
+            try:
+                return ways[0]()
+            except Exception as error:
+                ways.pop(0)
+                if not ways:
+                    self._note(name, error)
+        return None
 
     def _note(self, what: str, error: Exception) -> None:
         note = f"no {what}: {error}"
-        if note not in self.notes:
-            self.notes.append(note)
+        if note not in self._notes:
+            self._notes.append(note)
 
     # -- profiling counters ----------------------------------------------------------------------------------------
 
+    def _counters(self) -> tuple[dict[str, float], str]:
+        gpm = self._gpm_counters()
+        dcgm = self._dcgm.end() if self._dcgm is not None else {}
+        return (dcgm, "dcgm") if dcgm else (gpm, "nvml-gpm" if gpm else "")
+
     def _gpm_sample(self) -> Any:
         n = self._nvml
-        if getattr(self, "_no_gpm", False) or not hasattr(n, "nvmlGpmSampleAlloc"):
+        if self._no_gpm:
             return None
+        sample = None
         try:
             if not n.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
-                self._no_gpm = True
-                return None
+                raise RuntimeError("this GPU has none (GPM)")
             sample = n.nvmlGpmSampleAlloc()
             n.nvmlGpmSampleGet(self._handle, sample)
             return sample
         except Exception as error:  # NVMLError, or a binding older than the driver
-            self._no_gpm = True
-            self._note("profiling counters", error)
+            self._without_gpm(error, sample)
             return None
 
     def _gpm_counters(self) -> dict[str, float]:
         before, after = self._gpm_before, self._gpm_sample()
-        if before is None or after is None:
-            return {}
         n, found = self._nvml, {}
         try:
+            if before is None or after is None:
+                return {}
             request = n.c_nvmlGpmMetricsGet_t()
             wanted = [(k, getattr(n, v)) for k, v in GPM_METRICS.items() if hasattr(n, v)]
             request.version, request.numMetrics = n.NVML_GPM_METRICS_GET_VERSION, len(wanted)
@@ -217,9 +267,18 @@ class NvmlSampler:
                 if request.metrics[i].nvmlReturn == 0:
                     found[name] = request.metrics[i].value / 100
         except Exception as error:  # a privilege that the container does not have
-            self._no_gpm = True
-            self._note("profiling counters", error)
+            self._without_gpm(error)
         finally:
-            for sample in (before, after):
-                n.nvmlGpmSampleFree(sample)
+            self._free(before, after)
         return found
+
+    def _without_gpm(self, error: Exception, *samples: Any) -> None:
+        self._no_gpm = True
+        self._note("profiling counters", error)
+        self._free(*samples)
+
+    def _free(self, *samples: Any) -> None:
+        for sample in samples:
+            if sample is not None:
+                with suppress(Exception):
+                    self._nvml.nvmlGpmSampleFree(sample)

@@ -15,6 +15,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from profiling.errors import UnavailableError
 from profiling.operators import ATEN
 
 _MODULE = "cotenant-module|"
@@ -41,7 +42,16 @@ def profile_operators(job: Any, device: str, steps: int) -> dict[str, Any]:
     on_device = device == "cuda"
 
     def self_time_s(event: Any) -> float:
-        return float(event.self_device_time_total if on_device else event.self_cpu_time_total) * 1e-6
+        if not on_device:
+            return float(event.self_cpu_time_total) * 1e-6
+        # A range (the optimiser's, a module's) appears on the device too, as one "kernel" of the range's own name.
+        return sum(float(k.duration) for k in event.kernels if k.name != event.name) * 1e-6
+
+    if on_device and not any(self_time_s(event) > 0 for event in events):
+        raise UnavailableError(
+            "torch.profiler saw no kernel on the GPU",
+            hint="CUPTI may lack its privilege: NVreg_RestrictProfilingToAdminUsers=0, or CAP_SYS_ADMIN in a container",
+        )
 
     places: dict[int, tuple[str, str]] = {}
     ordered = sorted(events, key=lambda e: e.time_range.start)

@@ -158,7 +158,8 @@ class Session:
             **os.environ,
             # the members import what this process imports, wherever it was started
             "PYTHONPATH": os.pathsep.join(dict.fromkeys([*filter(None, sys.path), os.getcwd()])),
-            **(_SINGLE_THREAD if device == "cpu" else {}),
+            # indices in NVML's order, so that the GPU that is sampled is the one that is used
+            **(_SINGLE_THREAD if device == "cpu" else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
             **environment,
         }
         process = subprocess.Popen(

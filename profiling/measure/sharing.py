@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from profiling.devices.visible import visible_handle
+from profiling.errors import UnavailableError
 from profiling.measure.mps import MpsDaemon
 
 
@@ -56,8 +58,8 @@ def sharing_in_force(mode: str, device: str, members: int) -> Iterator[Sharing]:
         yield Sharing("time-slice", plain)
 
 
-def mig_slices(index: int = 0) -> list[str]:
-    """UUIDs of the MIG slices that the GPU is cut into now; MIG is never switched on or off here."""
+def mig_slices() -> list[str]:
+    """UUIDs of the MIG slices that the first visible GPU is cut into now; MIG is never switched on or off here."""
     try:
         import pynvml as nvml
 
@@ -66,14 +68,14 @@ def mig_slices(index: int = 0) -> list[str]:
         return []
     found = []
     try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        handle = visible_handle(nvml)
         for i in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             try:
                 uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, i))
             except nvml.NVMLError:
                 continue
             found.append(uuid.decode() if isinstance(uuid, bytes) else uuid)
-    except nvml.NVMLError:
+    except (nvml.NVMLError, UnavailableError):
         pass
     finally:
         nvml.nvmlShutdown()

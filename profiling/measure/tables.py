@@ -277,6 +277,8 @@ def _measurements(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "disturbed_windows": record.get("disturbed_windows", 0),
             **{name: member.get(name) for name in _MEMBER_FIGURES},
             **{f"set_{name}": record.get("set", {}).get(name) for name in _SET_FIGURES},
+            # only where a profiler had counters: columns of their own, and none in campaigns without
+            **{f"counter_{k}": v for k, v in (record.get("set", {}).get("counters") or {}).items()},
             "throttle_reasons": " ".join(record.get("set", {}).get("throttle_reasons", [])),
             "notes": "; ".join(record["notes"]),
         }

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
+
+import profiling
 
 _PROGRAM = """
 import sys
@@ -13,10 +17,12 @@ import profiling.__main__, profiling.campaign.export, profiling.measure.run, pro
 import profiling.measure.operators, profiling.measure.operator_times, profiling.measure.ddp
 import profiling.measure.host_input, profiling.measure.cached_prefix
 from profiling.capture import graph_for
+from profiling.devices import list_devices
 from profiling.workload import Workload
 from profiling.zoo import build
 build(Workload("ppo-lunarlander"), "cpu").step()
 graph_for(Workload("ppo-lunarlander"))
+list_devices()
 """
 _ABSENT = (
     "datasets models predictor scheduling serving scipy sklearn safetensors mlflow onnx onnxruntime onnxscript pandera "
@@ -29,3 +35,33 @@ def test_profiling_imports_nothing_else() -> None:
         [sys.executable, "-c", _PROGRAM, _ABSENT], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+_PRESENT = {"torch", "numpy", "pandas", "pyarrow", "psutil", "pynvml", "typer", "rich", "profiling"}
+# reading ONNX files and device files of one's own and drawing graphs is for where everything is installed
+_ELSEWHERE = {
+    "capture/onnx.py": {"onnx"},
+    "capture/onnx_reader.py": {"onnx", "google"},
+    "capture/onnx_worker.py": {"onnx"},
+    "capture/onnx_limits.py": {"onnx"},
+    "capture/plot.py": {"matplotlib"},
+    "devices/catalogue.py": {"yaml"},
+}
+
+
+def test_no_source_of_profiling_names_another_package() -> None:
+    """Every import of every file, those within functions too: a list of absent packages could have a gap."""
+    root = Path(profiling.__file__).parent
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        names: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names.add(node.module.partition(".")[0])
+        strange = names - _PRESENT - set(sys.stdlib_module_names) - _ELSEWHERE.get(name, set())
+        if strange:
+            found[name] = strange
+    assert found == {}

@@ -13,8 +13,9 @@ from profiling.measure.nvml import NvmlSampler
 from profiling.measure.settings import MeasureSettings
 from profiling.measure.sharing import sharing_in_force
 
+# The daemon keeps its output open, as a real one may.
 _CONTROL = """#!/bin/sh
-if [ "$1" = "-d" ]; then touch "$CUDA_MPS_PIPE_DIRECTORY/on"; exit %d; fi
+if [ "$1" = "-d" ]; then sleep 21 & touch "$CUDA_MPS_PIPE_DIRECTORY/on"; exit %d; fi
 read command
 echo "$command" >> "%s"
 [ "$command" = get_server_list ] && echo 4711
@@ -31,6 +32,7 @@ def control_program(folder: Path, exit_status: int = 0) -> Path:
 
 def test_mps_starts_serves_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = control_program(tmp_path)
+    monkeypatch.setattr("profiling.measure.mps.CLIENT", "")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with sharing_in_force("mps", "cuda", 2) as sharing:
         assert sharing.mode == "mps"
@@ -51,6 +53,19 @@ def test_mps_that_does_not_start_degrades_with_a_note(
     with sharing_in_force("mps", "cuda", 2) as sharing:
         assert sharing.mode == "time-slice"
         assert "did not start" in sharing.notes[0]
+
+
+def test_mps_whose_clients_get_no_context_degrades_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = control_program(tmp_path)
+    monkeypatch.setattr("profiling.measure.mps.CLIENT", "import sys; sys.exit('cuInit answered 805')")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with sharing_in_force("mps", "cuda", 2) as sharing:
+        assert sharing.mode == "time-slice"
+        assert sharing.environments == [{}, {}]
+        assert "cuInit answered 805" in sharing.notes[0]
+    assert log.read_text().splitlines()[-1] == "quit"
 
 
 def test_mps_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

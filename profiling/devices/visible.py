@@ -1,0 +1,60 @@
+"""Which of the machine's GPUs CUDA sees first: the one that a process on device `cuda` runs on."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from profiling.errors import UnavailableError
+
+
+def visible_entries() -> list[str] | None:
+    """Entries of CUDA_VISIBLE_DEVICES up to the first one that hides the rest (-1); None where it is not set."""
+    value = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        return None
+    entries: list[str] = []
+    for entry in (part.strip() for part in value.split(",")):
+        if not entry or entry == "-1":
+            break
+        entries.append(entry)
+    return entries
+
+
+def visible_entry(position: int) -> str:
+    """What CUDA_VISIBLE_DEVICES has to be for the GPU that CUDA sees as number `position`.
+
+    Raises:
+        UnavailableError: CUDA sees fewer GPUs.
+    """
+    entries = visible_entries()
+    if entries is None:
+        return str(position)
+    if position >= len(entries):
+        raise UnavailableError(
+            f"CUDA sees no GPU number {position}",
+            got=f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r}",
+            hint="name the GPU there, or unset it",
+        )
+    return entries[position]
+
+
+def visible_handle(nvml: Any, position: int = 0) -> Any:
+    """NVML handle of the GPU that CUDA sees as number `position`; for a MIG slice, of the GPU that it is cut from.
+
+    An index counts in the order of the PCI bus, as NVML does; `profiling.measure` sets CUDA_DEVICE_ORDER so that CUDA
+    does too.
+
+    Raises:
+        UnavailableError: CUDA sees no such GPU. An error of NVML.
+    """
+    entry = visible_entry(position)
+    if entry.isdigit():
+        return nvml.nvmlDeviceGetHandleByIndex(int(entry))
+    if entry.startswith("MIG-"):
+        return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml.nvmlDeviceGetHandleByUUID(entry))
+    for index in range(nvml.nvmlDeviceGetCount()):  # CUDA takes the beginning of a UUID too
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        if nvml.nvmlDeviceGetUUID(handle).startswith(entry):
+            return handle
+    raise UnavailableError(f"no GPU has the UUID {entry} of CUDA_VISIBLE_DEVICES")

@@ -1,0 +1,201 @@
+"""Samples of a GPU: NVML's real bindings over a library in Python, and what a missing function or privilege does."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from profiling.devices.discovery import visible_gpu
+from profiling.errors import UnavailableError
+from profiling.measure.device_usage import UsageMeter
+from profiling.measure.environment import describe_environment, device_name
+from profiling.measure.nvml import DeviceUsage, NvmlSampler
+from profiling.measure.settings import MeasureSettings
+from profiling.measure.sharing import mig_slices
+from tests.profiling.measure.fake_nvml import NO_PERMISSION, NOT_SUPPORTED, FakeNvml, install
+
+
+@pytest.fixture(autouse=True)
+def no_dcgm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+
+def sampled(sampler: NvmlSampler, windows: int = 1) -> DeviceUsage:
+    for _ in range(windows):
+        sampler.begin()
+        time.sleep(0.05)
+        usage = sampler.end()
+    sampler.close()
+    return usage
+
+
+def test_every_reading_in_its_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = install(monkeypatch, FakeNvml())
+    sampler = NvmlSampler(interval_s=0.01)
+    usage = sampled(sampler, windows=2)
+    assert sampler.notes == []
+    assert usage.samples > 1
+    assert usage.utilization_ratio == pytest.approx(0.8)
+    assert usage.memory_bandwidth_ratio == pytest.approx(0.25)
+    assert usage.memory_bytes == 5 << 30
+    assert usage.process_memory_bytes == {4711: 3 << 30}
+    assert usage.power_w == pytest.approx(345.0)
+    assert usage.sm_clock_hz == pytest.approx(1.98e9)
+    assert usage.temperature_c == pytest.approx(51.0)
+    assert usage.pcie_send_bytes_per_s == pytest.approx(1e6)
+    assert usage.pcie_receive_bytes_per_s == pytest.approx(2e6)
+    assert usage.throttle_reasons == ("sw-power-cap",)
+    assert usage.counters == pytest.approx(
+        {
+            "sm_active_ratio": 0.2,
+            "sm_occupancy_ratio": 0.3,
+            "tensor_active_ratio": 0.5,
+            "memory_bandwidth_active_ratio": 1.0,
+        }
+    )
+    assert usage.counters_source == "nvml-gpm"
+    assert library.samples == 0
+
+
+def test_a_driver_older_than_the_bindings_is_read_by_the_names_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missing = (
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+        "nvmlDeviceGetTemperatureV",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlGpmQueryDeviceSupport",
+    )
+    install(monkeypatch, FakeNvml(without=missing))
+    sampler = NvmlSampler(interval_s=0.01)
+    usage = sampled(sampler)
+    assert usage.process_memory_bytes == {4711: 3 << 30}
+    assert usage.temperature_c == pytest.approx(49.0)
+    assert usage.throttle_reasons == ("hw-slowdown",)
+    assert usage.power_w == pytest.approx(345.0)
+    assert usage.counters == {}
+    assert any(note.startswith("no MPS processes") for note in sampler.notes)
+    assert any(note.startswith("no profiling counters") for note in sampler.notes)
+    assert any("dcgmi is not installed" in note for note in sampler.notes)
+
+
+def test_a_missing_privilege_costs_its_own_reading_and_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse = {
+        "nvmlDeviceGetComputeRunningProcesses_v3": NO_PERMISSION,
+        "nvmlDeviceGetComputeRunningProcesses_v2": NO_PERMISSION,
+        "nvmlDeviceGetPcieThroughput": NOT_SUPPORTED,
+        "nvmlGpmSampleGet": NO_PERMISSION,
+    }
+    library = install(monkeypatch, FakeNvml(refuse=refuse))
+    sampler = NvmlSampler(interval_s=0.01)
+    usage = sampled(sampler, windows=3)
+    assert usage.process_memory_bytes == {}
+    assert usage.pcie_send_bytes_per_s is None
+    assert usage.utilization_ratio == pytest.approx(0.8)
+    assert len([n for n in sampler.notes if n.startswith("no processes")]) == 1
+    assert len([n for n in sampler.notes if n.startswith("no PCIe traffic")]) == 1
+    assert library.samples == 0
+
+
+@pytest.mark.parametrize(("visible", "number"), [("1", 1), ("1,0", 1), ("GPU-bbbb", 1), ("0", 0)])
+def test_the_gpu_that_cuda_sees_is_the_one_that_is_sampled(
+    visible: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = install(monkeypatch, FakeNvml())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    sampled(NvmlSampler(interval_s=0.01))
+    assert library.asked == {number}
+
+
+def test_the_machine_as_records_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, FakeNvml())
+    assert device_name("cuda") == "h200"
+    assert visible_gpu().memory_bytes == 150e9
+    facts = describe_environment("cuda")
+    assert facts["gpu"] == "NVIDIA H200"
+    assert facts["driver"] == "580.65"
+    assert facts["power_limit_w"] == pytest.approx(700.0)
+    assert facts["mig_mode"] == 0
+    assert mig_slices() == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    with pytest.raises(UnavailableError, match="CUDA_VISIBLE_DEVICES"):
+        device_name("cuda")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    with pytest.raises(UnavailableError, match="CUDA sees no GPU number 0"):
+        device_name("cuda")
+
+
+_DCGMI = """#!/bin/sh
+echo "$@" >> "{log}"
+case "$5" in
+  *1012*) echo "Error setting watches. Result: -33: This request is serviced by a module of DCGM that is not currently loaded"; exit 1;;
+esac
+echo "#Entity   SMACT        SMOCC        TENSO        DRAMA        PCITX                 PCIRX"
+echo "ID"
+echo "GPU 0     N/A          N/A          N/A          N/A          N/A                   N/A"
+while true; do
+  echo "GPU 0     0.750        0.300        N/A          0.500        1000000               2000000"
+  sleep 0.05
+done
+"""
+
+
+def fake_dcgmi(folder: Path, text: str) -> Path:
+    log = folder / "dcgmi.log"
+    path = folder / "dcgmi"
+    path.write_text(text.format(log=log))
+    path.chmod(0o755)
+    return log
+
+
+def test_dcgm_counters_where_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All fields are refused (no NVLink), so the fewer ones are read; a mean over the window, without N/A."""
+    install(monkeypatch, FakeNvml())
+    log = fake_dcgmi(tmp_path, _DCGMI)
+    with UsageMeter("cuda", MeasureSettings()) as meter:
+        answer = {"boundaries": [0.0, 1.0], "cpu_s": 0.2, "rss_bytes": 1e8}
+        for _ in range(2):
+            meter.begin()
+            time.sleep(0.4)
+            meter.keep("together", {0: answer, 1: answer}, meter.end(), [10, 11])
+        whole = meter.whole()
+        sampler = meter._sampler
+        assert sampler is not None
+        assert sampler._dcgm is not None
+        process = sampler._dcgm._process
+    assert whole["counters"] == pytest.approx(
+        {
+            "sm_active_ratio": 0.75,
+            "sm_occupancy_ratio": 0.3,
+            "memory_bandwidth_active_ratio": 0.5,
+            "pcie_send_bytes_per_s": 1e6,
+            "pcie_receive_bytes_per_s": 2e6,
+        }
+    )
+    assert whole["counters_source"] == "dcgm"
+    assert meter.notes == []
+    assert [line.split()[:3] for line in log.read_text().splitlines()] == [["dmon", "-i", "0"]] * 2
+    assert process is not None
+    assert process.poll() is not None
+
+
+def test_dcgm_that_answers_nothing_leaves_nvml_and_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, FakeNvml(refuse={"nvmlGpmSampleGet": NO_PERMISSION}))
+    log = fake_dcgmi(
+        tmp_path,
+        '#!/bin/sh\necho x >> "{log}"\necho "Error: unable to establish a connection to the specified host"; exit 1\n',
+    )
+    sampler = NvmlSampler(interval_s=0.01)
+    sampler.begin()
+    time.sleep(0.3)
+    usage = sampler.end()
+    assert usage.counters == {}
+    assert usage.utilization_ratio == pytest.approx(0.8)
+    sampler.close()
+    assert len(log.read_text().splitlines()) == 3
+    assert any("unable to establish a connection" in note for note in sampler.notes)
