@@ -50,7 +50,7 @@ def save(predictor: Predictor, folder: Path | str) -> Path:
         "domain.points": torch.from_numpy(np.ascontiguousarray(fitted.domain.points)),
     }
     body = tensors_to_bytes({k: v.contiguous() for k, v in tensors.items()})
-    predictor.version = f"{target.name}-{hashlib.sha256(body).hexdigest()[:10]}"
+    predictor.version = f"{target.name}-{_digest(body)}"
     target.mkdir(parents=True, exist_ok=True)
     write_whole(target / "weights.safetensors", body)
     write_json(target / "manifest.json", asdict(fitted.manifest))
@@ -104,7 +104,10 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
             hint="train it again",
         )
     try:
-        tensors = bytes_to_tensors((source / "weights.safetensors").read_bytes())
+        body = (source / "weights.safetensors").read_bytes()
+        if not config["model_version"].endswith(_digest(body)):
+            raise ValueError("the weights are of another version than the configuration")
+        tensors = bytes_to_tensors(body)
         network = _network_config(config["network"])
         training = TrainingConfig(**config["training"])
         encoder = WorkloadEncoder(network.encoder)
@@ -183,6 +186,10 @@ def feature_names() -> dict[str, list[str]]:
         "operator": list(NODE_FEATURES),
         "kinds": list(KINDS),
     }
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:10]
 
 
 def _network_config(values: dict[str, Any]) -> NetworkConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,9 @@ from predictor.domain import Domain
 from predictor.examples import Examples, examples_of
 from predictor.featurizer import Featurizer, JobOnDevice
 from predictor.heads import HeadCalibration, member_memory_bytes
-from predictor.intervals import Intervals, conformal_quantile
+from predictor.intervals import GROUPS, Intervals, conformal_quantile
 from predictor.model import CotenantModel
+from predictor.progress import NOTHING_KEPT, Progress
 from predictor.training import Report, SoloExamples, TrainingConfig, fit, predict_log_ratio
 from profiling.devices import get_device
 from profiling.workload import SoloProfile, Workload
@@ -43,6 +44,7 @@ def fit_tables(
     config: TrainingConfig,
     featurizer: Featurizer,
     report: Report | None = None,
+    progress: Progress = NOTHING_KEPT,
 ) -> Fitted:
     """Fit everything that a checkpoint keeps.
 
@@ -52,9 +54,9 @@ def fit_tables(
     from predictor.predictor import Fitted, Manifest
 
     examples = examples_of(colocation, solo)
-    model = fit(examples, solo_examples(solo), featurizer, network, config, report)
-    intervals = cross_fitted_intervals(colocation, solo, network, config, featurizer, report)
-    known = conformal_quantile(np.abs(_solo_errors(model, solo)))
+    model = fit(examples, solo_examples(solo), featurizer, network, config, report, progress=progress)
+    intervals = cross_fitted_intervals(colocation, solo, network, config, featurizer, report, progress)
+    known = conformal_quantile(np.abs(solo_errors(model, solo)))
     intervals = replace(intervals, known_log_error=known)
     points = np.array(
         [e.embedding for e in model.encode(zip(examples.workloads, examples.devices, strict=True)).values()]
@@ -79,12 +81,12 @@ def cross_fitted_intervals(
     config: TrainingConfig,
     featurizer: Featurizer,
     report: Report | None = None,
+    progress: Progress = NOTHING_KEPT,
 ) -> Intervals:
     """Intervals from residuals of architectures left out in turn, some at a time where there are many."""
     examples = examples_of(colocation, solo)
     single = replace(config, ensemble=1)
-    gathered: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"solo": [], "graph": []}
-    solo_errors = []
+    parts = []
     members = np.array(examples.architectures)
     names = sorted(set(examples.architectures))
     for start in range(min(CROSS_FITS, len(names))):
@@ -93,30 +95,68 @@ def cross_fitted_intervals(
         kept = [s for s in examples.set_ids if s not in touched]
         if not kept:
             continue
-        known = solo[~solo.architecture.isin(group)]
-        model = fit(examples.subset(kept), solo_examples(known), featurizer, network, single, report)
-        left_out = examples.subset(sorted(touched))
-        for kind, seen in (("solo", left_out), ("graph", left_out.without_solo())):
-            ratio, slow = predict_log_ratio(model, seen)
-            there = ~np.isnan(left_out.ratio) & ~left_out.censored
-            gathered[kind].append((np.log(left_out.ratio[there]) - ratio[there], slow[there]))
-        solo_errors.append(_solo_errors(model, solo[solo.architecture.isin(group)]))
-    residuals = {
-        group: (np.concatenate([e for e, _ in parts]), np.concatenate([s for _, s in parts]))
-        if parts
-        else _NOTHING
-        for group, parts in gathered.items()
-    }
-    errors = np.concatenate(solo_errors) if solo_errors else np.zeros(0)
-    return Intervals.fit(residuals, errors)
+        stage = f"left out {start + 1}"
+
+        def errors(
+            group: list[str] = group, kept: list[str] = kept, touched: set[str] = touched, stage: str = stage
+        ) -> dict[str, np.ndarray]:
+            known, unknown = (solo[solo.architecture.isin(group) == side] for side in (False, True))
+            follow = within(report, stage)
+            inner = progress.within(stage)
+            model = fit(
+                examples.subset(kept),
+                solo_examples(known),
+                featurizer,
+                network,
+                single,
+                follow,
+                progress=inner,
+            )
+            return left_out_errors(model, examples.subset(sorted(touched)), unknown)
+
+        parts.append(progress.arrays(stage, errors))
+    return Intervals.fit(*residuals_of(parts))
+
+
+def left_out_errors(model: CotenantModel, left_out: Examples, solo: pd.DataFrame) -> dict[str, np.ndarray]:
+    """How far off `model` is on sets, and on jobs alone, that it has not seen.
+
+    Returns:
+        per group of intervals, `GROUP` the log error of the ratio and `GROUP slowdown` the predicted log slowdown, of
+        what was measured and is not censored; `alone`, the log error of the solo step times.
+    """
+    found = {}
+    there = ~np.isnan(left_out.ratio) & ~left_out.censored
+    for kind, seen in (("solo", left_out), ("graph", left_out.without_solo())):
+        ratio, slow = predict_log_ratio(model, seen)
+        found[kind] = np.log(left_out.ratio[there]) - ratio[there]
+        found[f"{kind} slowdown"] = slow[there]
+    return {**found, "alone": solo_errors(model, solo)}
+
+
+def residuals_of(
+    parts: Sequence[dict[str, np.ndarray]],
+) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], np.ndarray]:
+    """Arguments of `Intervals.fit` from what `left_out_errors` gave, one after the other."""
+
+    def joined(name: str) -> np.ndarray:
+        return np.concatenate([part[name] for part in parts]) if parts else np.zeros(0)
+
+    return {kind: (joined(kind), joined(f"{kind} slowdown")) for kind in GROUPS}, joined("alone")
+
+
+def within(report: Report | None, part: str) -> Report | None:
+    """`report` with the part of the run before the name of the phase."""
+    if report is None:
+        return None
+    return lambda phase, step, steps, loss: report(f"{part}: {phase}", step, steps, loss)
 
 
 # At most so many models are fitted to learn how far off they are; each leaves out its share of the architectures.
 CROSS_FITS = 6
-_NOTHING = (np.zeros(0), np.zeros(0))
 
 
-def _solo_errors(model: CotenantModel, solo: pd.DataFrame) -> np.ndarray:
+def solo_errors(model: CotenantModel, solo: pd.DataFrame) -> np.ndarray:
     rows = solo_examples(solo)
     known = model.encode(zip(rows.workloads, rows.devices, strict=True))
     predicted = np.array(

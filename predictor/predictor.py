@@ -17,6 +17,7 @@ from predictor.heads import HeadCalibration, set_memory_bytes
 from predictor.intervals import Intervals
 from predictor.job_table import JobTable
 from predictor.model import CotenantModel
+from predictor.progress import NOTHING_KEPT, Progress
 from predictor.set_network import padded
 from predictor.training import Report, TrainingConfig
 from predictor.types import Prediction, PredictionArrays
@@ -84,8 +85,21 @@ class Predictor:
         self.table_ = JobTable(fitted.model, fitted.heads)
         self.describer_ = Describer(fitted, self.table_)
 
-    def fit(self, colocation: pd.DataFrame, solo: pd.DataFrame, report: Report | None = None) -> Predictor:
-        """Fit on the tidy tables `colocation` and `solo`; intervals come from architectures left out in turn."""
+    def fit(
+        self,
+        colocation: pd.DataFrame,
+        solo: pd.DataFrame,
+        report: Report | None = None,
+        progress: Progress = NOTHING_KEPT,
+    ) -> Predictor:
+        """Fit on the tidy tables `colocation` and `solo`; intervals come from architectures left out in turn.
+
+        Args:
+            colocation: measured sets.
+            solo: the same jobs alone.
+            report: follows the losses.
+            progress: keeps what was done, so that a fit that was killed goes on; nothing is kept by default.
+        """
         from predictor.fitting import fit_tables
 
         self._take(
@@ -96,6 +110,7 @@ class Predictor:
                 self.training or TrainingConfig(),
                 Featurizer(self.graph_source),
                 report,
+                progress,
             )
         )
         return self

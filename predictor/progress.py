@@ -11,6 +11,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,13 +43,18 @@ class Progress:
         self.prefix = ""
         # Stage to losses by step. Kept with the loop, so that the curves of a run that was killed are whole.
         self.losses: dict[str, list[float]] = {}
-        self.resumed = False
+        self._taken_up: list[str] = []
 
     def within(self, part: str) -> Progress:
         """The same files, for a part of the run whose stages have the names of another part's."""
-        inner = Progress(self.folder, self.fingerprint, self.every_s)
-        inner.prefix = f"{self.prefix}{part}: "
+        inner = copy(self)
+        inner.prefix, inner.losses = f"{self.prefix}{part}: ", {}
         return inner
+
+    @property
+    def resumed(self) -> bool:
+        """Whether anything was taken over from a run that was killed."""
+        return bool(self._taken_up)
 
     def steps(
         self,
@@ -134,7 +140,7 @@ class Progress:
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
         except (SafetensorError, ValueError, OSError):
             return None
-        self.resumed = True
+        self._taken_up.append(path.name)
         return tensors, about
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,15 @@ from models.workload_encoder import EncoderConfig
 from predictor.checkpoint import save
 from predictor.model_card import model_card
 from predictor.predictor import Predictor
+from predictor.progress import NOTHING_KEPT, Progress, fingerprint
 from predictor.training import Report, TrainingConfig
 from profiling.errors import InputError
 from profiling.files import write_json, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from datasets.bundle import Bundle
 
 
 def load_config(path: Path | None, seed: int = 0) -> tuple[NetworkConfig, TrainingConfig]:
@@ -88,31 +92,41 @@ def train_run(
     tracking_uri: str | None = None,
     experiment: str = "cotenant",
     report: Report | None = None,
+    keep_every_s: float = 20.0,
 ) -> dict[str, Any]:
     """Train, compare on pairs left out, write the checkpoint and log it all.
 
+    What was done is kept in `OUT.progress` beside `out` until the run ends; the same call after a kill goes on from
+    there, and ends with the same bits (on the same machine, with the same number of threads).
+
+    Args:
+        data, bundled: see `training_tables`.
+        out: folder of the checkpoint.
+        network, training: configuration.
+        baselines: whether to fit the baselines, too.
+        tracking_uri, experiment: of MLflow.
+        report: follows the losses.
+        keep_every_s: seconds between two states of a loop; the end of a stage is always kept.
+
     Returns:
-        `model_version`, `comparison` (predictor name to metrics), `run_id`, `tracking_uri`.
+        `model_version`, `comparison` (predictor name to metrics), `run_id`, `tracking_uri`, `resumed`.
     """
     colocation, solo = training_tables(data, bundled)
-    curve: dict[str, list[float]] = {}
-
-    def follow(phase: str, step: int, steps: int, loss: float) -> None:
-        curve.setdefault(phase, []).append(loss)
-        if report:
-            report(phase, step, steps, loss)
-
-    compared = compare(colocation, solo, network, training, baselines, report)
-    predictor = Predictor(network, training).fit(colocation, solo, follow)
+    target = out.resolve()
+    progress = Progress(
+        target.with_name(f"{target.name}.progress"),
+        fingerprint((colocation, solo), network, training, baselines),
+        keep_every_s,
+    )
+    compared = compare(colocation, solo, network, training, baselines, report, progress.within("compare"))
+    predictor = Predictor(network, training).fit(colocation, solo, report, progress)
     save(predictor, out)
-    # The curves of the final fit come first; what cross-fitting adds to the same phase is left out.
-    curve = {phase: losses[: _steps(phase, training)] for phase, losses in curve.items()}
     comparison = {name: part["metrics"] for name, part in compared.items()}
     write_json(out / "metrics.json", {"split": "by-pair", "comparison": comparison})
     write_whole(out / "MODEL_CARD.md", model_card(predictor, comparison))
     with _tracked(tracking_uri, experiment) as mlflow:
         mlflow.log_params(_flat({"network": asdict(network), "training": asdict(training)}))
-        for phase, losses in curve.items():
+        for phase, losses in progress.losses.items():
             for step, loss in enumerate(losses):
                 mlflow.log_metric(f"loss {phase}", loss, step=step)
         for name, scores in comparison.items():
@@ -123,11 +137,13 @@ def train_run(
         log_predictor(out, colocation)
         run_id = mlflow.active_run().info.run_id
         uri = mlflow.get_tracking_uri()
+    progress.finish()
     return {
         "model_version": predictor.version,
         "comparison": comparison,
         "run_id": run_id,
         "tracking_uri": uri,
+        "resumed": progress.resumed,
     }
 
 
@@ -138,6 +154,7 @@ def compare(
     training: TrainingConfig,
     baselines: bool,
     report: Report | None,
+    progress: Progress = NOTHING_KEPT,
 ) -> dict[str, dict[str, Any]]:
     """E-GGAT and the baselines on one fold of pairs left out: name to metrics, measured and predicted values."""
     from dataclasses import replace
@@ -157,7 +174,7 @@ def compare(
     train = Bundle("throughput_ratio", select_sets(colocation, fold.train_set_ids), solo)
     test = Bundle("throughput_ratio", select_sets(colocation, fold.test_set_ids), solo)
     entrants: dict[str, Any] = {
-        "e-ggat": NetworkContender(network, replace(training, ensemble=min(training.ensemble, 2)))
+        "e-ggat": NetworkContender(network, replace(training, ensemble=min(training.ensemble, 2)), progress)
     }
     if baselines:
         entrants |= {
@@ -168,7 +185,8 @@ def compare(
     for number, (name, entrant) in enumerate(entrants.items()):
         if report:
             report(f"compare: {name}", number, len(entrants), 0.0)
-        guess = entrant.fit(train, training.seed).predict(test.without_targets())
+        answer = partial(_answer, entrant, train, test, training.seed)
+        guess = progress.arrays(name, answer)["guess"]
         usable = points & ~_nan(guess)
         if not usable.any():
             continue
@@ -178,6 +196,10 @@ def compare(
             "predicted": guess[usable],
         }
     return result
+
+
+def _answer(entrant: Any, train: Bundle, test: Bundle, seed: int) -> dict[str, Any]:
+    return {"guess": entrant.fit(train, seed).predict(test.without_targets())}
 
 
 def scatter(compared: dict[str, dict[str, Any]]) -> Any:
@@ -197,10 +219,6 @@ def _nan(values: Any) -> Any:
     import numpy as np
 
     return np.isnan(values)
-
-
-def _steps(phase: str, training: TrainingConfig) -> int:
-    return training.encoder_steps if phase == "encoder" else training.epochs
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

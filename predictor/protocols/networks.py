@@ -15,6 +15,7 @@ from predictor.protocols.registry import Contender, FoldPredictor, register
 if TYPE_CHECKING:
     from models.colocation_network import NetworkConfig
     from predictor.featurizer import Featurizer
+    from predictor.progress import Progress
     from predictor.training import TrainingConfig
 
 
@@ -29,14 +30,18 @@ def shared_featurizer() -> Featurizer:
 class NetworkContender:
     """The two-level E-GGAT under a configuration; heads for memory and utilisation where these are the target."""
 
-    def __init__(self, network: NetworkConfig, training: TrainingConfig) -> None:
+    def __init__(
+        self, network: NetworkConfig, training: TrainingConfig, progress: Progress | None = None
+    ) -> None:
         self.network = network
         self.training = training
+        self.progress = progress
 
     def fit(self, train: Bundle, seed: int = 0) -> NetworkContender:
         """Fit encoder and networks on the train side only; no row of a left-out model is in it."""
         from predictor.examples import examples_of
         from predictor.fitting import fit_heads, solo_examples
+        from predictor.progress import NOTHING_KEPT
         from predictor.training import fit, fit_encoder
 
         featurizer, config = shared_featurizer(), replace(self.training, seed=seed)
@@ -45,7 +50,12 @@ class NetworkContender:
             self.encoder_ = fit_encoder(solo, featurizer, self.network, config)
         elif train.target == "throughput_ratio":
             self.model_ = fit(
-                examples_of(train.colocation, train.solo), solo, featurizer, self.network, config
+                examples_of(train.colocation, train.solo),
+                solo,
+                featurizer,
+                self.network,
+                config,
+                progress=self.progress or NOTHING_KEPT,
             )
         else:
             self.heads_ = fit_heads(train.colocation, train.solo, featurizer)

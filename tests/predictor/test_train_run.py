@@ -15,6 +15,7 @@ from predictor import load_predictor
 from predictor.protocols import networks
 from predictor.registry import promote, use_store, versions
 from predictor.train_run import load_config, train_run, training_tables
+from predictor.training import Report
 from profiling.errors import InputError, UnavailableError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
@@ -61,6 +62,50 @@ def test_run_is_written_and_logged(trained: tuple[dict[str, Any], Path]) -> None
     client = mlflow.MlflowClient()
     assert len(client.get_metric_history(run.info.run_id, "loss network 1")) == 2
     assert "predicted_against_measured.png" in {a.path for a in client.list_artifacts(run.info.run_id)}
+
+
+def test_a_run_that_was_cut_off_goes_on(
+    trained: tuple[dict[str, Any], Path], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, folder = trained
+    out = folder / "again" / "model"
+    store = f"sqlite:///{folder}/again.db"
+    monkeypatch.setattr("profiling.capture.graph_for", graph_source)
+
+    def run(report: Report | None = None) -> dict[str, Any]:
+        return train_run(
+            data,
+            out,
+            NETWORK,
+            QUICK,
+            bundled=False,
+            baselines=False,
+            tracking_uri=store,
+            report=report,
+            keep_every_s=0.0,
+        )
+
+    def stop(phase: str, step: int, steps: int, loss: float) -> None:
+        if (phase, step) == ("left out 2: network 1", 2):
+            raise KeyboardInterrupt
+
+    before = mlflow.get_tracking_uri()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(stop)
+        assert not out.exists()
+        # The comparison with the baselines is not made again.
+        monkeypatch.delattr(networks.NetworkContender, "fit")
+        phases: list[tuple[str, int]] = []
+        again = run(lambda phase, step, steps, loss: phases.append((phase, step)))
+    finally:
+        mlflow.set_tracking_uri(before)
+    assert phases[0][0] == "compare: e-ggat"
+    assert phases[1] == ("left out 2: network 1", 2)
+    assert (again["resumed"], result["resumed"]) == (True, False)
+    assert again["model_version"] == result["model_version"]
+    assert again["comparison"] == result["comparison"]
+    assert {p.name for p in out.parent.iterdir()} == {"model"}
 
 
 def test_registry(trained: tuple[dict[str, Any], Path]) -> None:
