@@ -165,9 +165,14 @@ def solo_errors(model: CotenantModel, solo: pd.DataFrame) -> np.ndarray:
     return np.log(predicted / rows.step_time_s) if len(predicted) else np.zeros(0)
 
 
-def fit_heads(colocation: pd.DataFrame, solo: pd.DataFrame, featurizer: Featurizer) -> HeadCalibration:
-    """Constants of the memory and utilisation heads by least absolute error; defaults where nothing was measured."""
-    start = HeadCalibration()
+def fit_heads(
+    colocation: pd.DataFrame,
+    solo: pd.DataFrame,
+    featurizer: Featurizer,
+    start: HeadCalibration | None = None,
+) -> HeadCalibration:
+    """Constants of the memory and utilisation heads by least absolute error; those of `start` where too little was measured."""
+    start = start or HeadCalibration()
     rows = _memory_rows(solo, featurizer)
     host, factor = _host_context(rows, start), _activation_factor(rows, start)
     calibration = replace(start, host_context_bytes=host, activation_factor=factor)

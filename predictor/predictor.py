@@ -32,13 +32,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a model was made of: the sets it saw, and where they came from."""
+    """What a model was made of: the sets it saw, and where they came from.
+
+    Attributes:
+        set_ids: all sets that it or an ancestor learned from.
+        sources, licences, architectures: of these.
+        largest_set: members of the largest.
+        ancestors: versions that it was fine-tuned from, the oldest first.
+        added_set_ids: what the last fine-tuning added.
+    """
 
     set_ids: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     licences: tuple[str, ...] = ()
     architectures: tuple[str, ...] = ()
     largest_set: int = 2
+    ancestors: tuple[str, ...] = ()
+    added_set_ids: tuple[str, ...] = ()
 
 
 @dataclass

@@ -218,7 +218,7 @@ def _fit_one(
         optimizer.zero_grad()
         loss = torch.zeros((), device=device)
         for lesson in lessons:
-            output = network(_hide_campaigns(lesson.sets, config.campaign_dropout))
+            output = network(hide_campaigns(lesson.sets, config.campaign_dropout))
             part = colocation_loss(output, lesson.target, lesson.known, lesson.censored, config.beta)
             loss = loss + lesson.weight * part / len(lessons)
         loss.backward()
@@ -241,7 +241,7 @@ def colocation_loss(
     return nn.functional.smooth_l1_loss(error[measured], torch.zeros_like(error[measured]), beta=beta)
 
 
-def _hide_campaigns(sets: SetTensors, ratio: float) -> SetTensors:
+def hide_campaigns(sets: SetTensors, ratio: float) -> SetTensors:
     """Move some sets to the column of unknown campaigns."""
     first = len(SHARING_MODES)
     count = int(sets.set_index.max()) + 1

@@ -50,7 +50,7 @@ def test_networks_make_no_tensor_on_a_device_of_their_own(measured: Tables) -> N
     # What names no device is made on the default one; mixed with tensors of another, it is refused.
     with torch.device("meta"):
         assert torch.zeros(1).device.type == "meta"
-        output = model.networks[0].train()(training._hide_campaigns(sets, 0.5))
+        output = model.networks[0].train()(training.hide_campaigns(sets, 0.5))
         training.colocation_loss(output, target, known, ~known, 0.05).backward()
         model.encoder.train()(*encoded).log_step_s.sum().backward()
     assert all(p.grad is None or p.grad.device.type == "cpu" for p in model.networks[0].parameters())
