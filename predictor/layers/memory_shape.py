@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.layers.profile import owning_layers
+from predictor.layers.winograd import Winograd
 from predictor.types import Floats
 from profiling.graph import ComputationGraph
 
@@ -34,16 +35,14 @@ class MemoryShape:
     Attributes:
         parameters: bytes; unfrozen_parameters: [L + 1] of layers k and later.
         alive: [L + 1, N] bytes per sample at operator n in the forward or the backward pass, whichever is more.
-        workspace, workspace_fixed: [N] bytes per sample, and for any batch, that a Winograd convolution adds.
-        channels: [N] the smaller number of channels of such a convolution, 0 for other operators.
+        workspace: [N] bytes per sample that a convolution takes for transformed tiles where it goes by `winograd`.
     """
 
     parameters: float
     unfrozen_parameters: Floats
     alive: Floats
     workspace: Floats
-    workspace_fixed: Floats
-    channels: NDArray[np.int64]
+    winograd: Winograd
 
     @classmethod
     def from_graph(cls, graph: ComputationGraph, inplace_activations: bool = True) -> MemoryShape:
@@ -66,14 +65,13 @@ class MemoryShape:
             unfrozen = owners >= k
             kept = np.cumsum(np.where(unfrozen, saved, 0.0)) + border[k] + gradients
             alive[k] = np.where(unfrozen, np.maximum(kept, forward), forward)
-        channels, workspace, fixed = _winograd(graph, sources)
+        winograd = Winograd.of(graph)
         return cls(
             float(parameters.sum()),
             np.append(np.cumsum(parameters[::-1])[::-1], 0.0),
             alive + graph.host_input_bytes / samples,
-            workspace,
-            fixed,
-            channels,
+            winograd.tile_bytes / samples,
+            winograd,
         )
 
     def activation_bytes(
@@ -84,9 +82,9 @@ class MemoryShape:
         Args:
             winograd_channels: convolutions of fewer channels have no workspace.
         """
-        used = (self.channels > 0) & (self.channels >= winograd_channels)
+        used = self.winograd.used(winograd_channels)
         slope = self.alive[frozen_prefix] + np.where(used, self.workspace, 0.0)
-        return (batch_size[:, None] * slope + np.where(used, self.workspace_fixed, 0.0)).max(axis=1)
+        return (batch_size[:, None] * slope + np.where(used, self.winograd.weight_bytes, 0.0)).max(axis=1)
 
 
 def _sources(graph: ComputationGraph) -> list[list[int]]:
@@ -137,26 +135,3 @@ def border_bytes(graph: ComputationGraph, saved: Floats) -> Floats:
         }
         found[first] = saved[sorted(needed)].sum()
     return found
-
-
-def _winograd(
-    graph: ComputationGraph, sources: Sequence[Sequence[int]]
-) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """Channels, bytes per sample and fixed bytes of the transformed tiles and weights of cuDNN's non-fused F(4x4, 3x3).
-
-    A 4x4 output tile becomes 6x6 in each channel of input and output. Lavin and Gray, "Fast Algorithms for Convolutional
-    Neural Networks", CVPR 2016.
-    """
-    count = len(graph.operators)
-    channels, tiles, weights = np.zeros(count, dtype=np.int64), np.zeros(count), np.zeros(count)
-    for index, op in enumerate(graph.operators):
-        if op.kind != "convolution" or len(op.output_shape) != 4 or not sources[index]:
-            continue
-        before = graph.operators[sources[index][0]].output_shape
-        _, outputs, height, width = op.output_shape
-        kernel = op.parameter_bytes / (4.0 * outputs * before[1]) if len(before) == 4 else 0.0
-        if tuple(before[2:]) == (height, width) and 9.0 <= kernel < 10.0:
-            channels[index] = min(outputs, before[1])
-            tiles[index] = 36.0 * -(-height // 4) * -(-width // 4) * (outputs + before[1]) * 4.0
-            weights[index] = 36.0 * outputs * before[1] * 4.0
-    return channels, tiles, weights

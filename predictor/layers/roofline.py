@@ -2,7 +2,8 @@
 
 Every operator takes the larger of two times: its FLOPs at the device's rate plus its bytes at the device's bandwidth, and
 its kernels at the rate at which a framework launches them. (The larger of FLOPs and bytes, as in Williams et al.,
-"Roofline", CACM 2009, is a bound that training does not reach.)
+"Roofline", CACM 2009, is a bound that training does not reach.) In fp32, wide 3x3 convolutions have the FLOPs and the bytes
+of Winograd's algorithm, and a batch comes over PCIe.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from predictor.layers.profile import owning_layers
+from predictor.layers.winograd import Winograd
 from predictor.types import Floats
 from profiling.devices import DeviceSpec
 from profiling.errors import InputError
@@ -106,16 +108,27 @@ def layer_times(
     rate_plain = device.fp32_flops * settings.compute_efficiency
     bandwidth = device.memory_bandwidth_bytes_per_s * settings.bandwidth_efficiency
     headed: set[int] = set()
-    for op, layer in zip(graph.operators, owning_layers(graph), strict=True):
+    winograd = Winograd.of(graph)
+    # Tensor cores go without it.
+    transformed = winograd.used() & (precision == "fp32")
+    for index, (op, layer) in enumerate(zip(graph.operators, owning_layers(graph), strict=True)):
         rate = rate_tensor if op.tensor_core else rate_plain
+        fewer, tiles = 1.0, 0.0
+        if transformed[index] and op.forward_flops > 0:
+            fewer, tiles = (
+                min(winograd.flops[index] / op.forward_flops, 1.0),
+                float(winograd.tile_bytes[index]),
+            )
         work = op.forward_flops + op.backward_flops
         kernels = op.kernel_count * settings.launch_s
         ahead = op.forward_flops / work if work > 0 else 0.4
-        moved = op.bytes_read + op.bytes_written
-        forward[layer] += op.repeat * max(op.forward_flops / rate + moved / bandwidth, kernels * ahead)
-        back = op.repeat * max(
-            op.backward_flops / rate + op.backward_bytes / bandwidth, kernels * (1 - ahead)
+        # Transformed tiles are written once and read once, in each of the three products.
+        moved = op.bytes_read + op.bytes_written + 2.0 * tiles
+        returned = op.backward_bytes + 4.0 * tiles
+        forward[layer] += op.repeat * max(
+            fewer * op.forward_flops / rate + moved / bandwidth, kernels * ahead
         )
+        back = op.repeat * max(fewer * op.backward_flops / rate + returned / bandwidth, kernels * (1 - ahead))
         backward[layer] += back
         if layer not in headed and op.parameter_bytes > 0:
             # Weight and input gradients of a matrix product or a convolution cost the same.
@@ -132,4 +145,6 @@ def layer_times(
     optimizer = np.maximum(graph.optimizer_bytes * share / bandwidth, updates * settings.optimizer_launch_s)
     optimizer += parameters / settings.gradient_bytes_per_s
     overhead = settings.step_overhead_s + settings.sample_overhead_s * graph.batch_size
+    if device.name != "cpu":
+        overhead += graph.host_input_bytes / device.pcie_bytes_per_s
     return LayerTimes(forward, backward, gradient, optimizer, overhead, parameters, boundary)
