@@ -98,11 +98,22 @@ def learn_ratios(ratios: Iterable[tuple[str, Workload, float]]) -> tuple[Correct
     return corrections, Drift(len(before), float(np.median(before)), float(np.median(after)))
 
 
-def corrected(prediction: Prediction, corrections: Corrections) -> Prediction:
-    """The prediction with its members' step times corrected; one that nobody observed stays as it is."""
+def corrected(
+    prediction: Prediction, corrections: Corrections, workloads: Sequence[Workload] | None = None
+) -> Prediction:
+    """The prediction with its members' step times corrected; one that nobody observed stays as it is.
+
+    Args:
+        prediction: as the predictor gave it.
+        corrections: factors by job and device.
+        workloads: the members, where the caller has them; else they are read from their SPECs.
+    """
+    if not corrections.sums:
+        return prediction
     members, reasons = [], list(prediction.reasons)
-    for member in prediction.members:
-        workload = Workload.parse(member.job)
+    for member, workload in zip(
+        prediction.members, workloads or [Workload.parse(m.job) for m in prediction.members], strict=True
+    ):
         factor = math.exp(corrections.log_factor(prediction.device, workload))
         if factor == 1.0:
             members.append(member)
@@ -133,10 +144,16 @@ def corrected_arrays(
     arrays: PredictionArrays, sets: Sequence[ColocationSet], corrections: Corrections
 ) -> PredictionArrays:
     """As `corrected`, for policies."""
+    if not corrections.sums:
+        return arrays
     logs, measured = np.zeros(arrays.mask.shape), np.zeros(arrays.mask.shape, dtype=bool)
+    known: dict[tuple[str, Workload], float] = {}
     for k, one in enumerate(sets):
         for i, workload in enumerate(one.workloads):
-            logs[k, i] = corrections.log_factor(one.device, workload)
+            key = one.device, workload
+            if key not in known:
+                known[key] = corrections.log_factor(one.device, workload)
+            logs[k, i] = known[key]
             measured[k, i] = workload.solo.step_time_s is not None
     factor = np.exp(logs)
     slowdown = np.where(measured, np.maximum(arrays.slowdown * factor, 1.0), arrays.slowdown)
@@ -146,6 +163,17 @@ def corrected_arrays(
     return replace(
         arrays, solo_step_time_s=solo, slowdown=slowdown, step_time_s=solo * slowdown, utilization_ratio=busy
     )
+
+
+class CorrectedPredictor:
+    """Another predictor with corrections applied: what policies ask."""
+
+    def __init__(self, predictor: SetPredictor, corrections: Corrections) -> None:
+        self.predictor, self.corrections = predictor, corrections
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+        """As `SetPredictor`."""
+        return corrected_arrays(self.predictor.predict_arrays(sets), sets, self.corrections)
 
 
 def _times(quantity: Quantity, factor: float) -> Quantity:

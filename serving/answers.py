@@ -1,28 +1,28 @@
-"""Answers that were given before: a prediction depends on its set and the model alone."""
+"""Answers that were given before: a prediction depends on the question, the model and the corrections alone."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
-from profiling.workload import ColocationSet
-from serving.model_life import Serving
+from serving.feedback import Belief
 
 A = TypeVar("A")
+_LONGEST_BYTES = 4096
 
 
 class AnswerCache(Generic[A]):
-    """The last `limit` answers of one model; empty again as soon as another one serves."""
+    """The last `limit` answers of one belief, by the bytes of the question; empty again as soon as another one holds."""
 
     def __init__(self, limit: int = 16_384) -> None:
         self.limit = limit
-        self._serving: Serving | None = None
-        self._answers: OrderedDict[ColocationSet, A] = OrderedDict()
+        self._belief: Belief | None = None
+        self._answers: OrderedDict[bytes, A] = OrderedDict()
 
-    def get(self, serving: Serving, asked: ColocationSet) -> A | None:
-        """What `serving` answered to this set, if it is still known."""
-        if serving is not self._serving:
-            self._serving = serving
+    def get(self, belief: Belief, asked: bytes) -> A | None:
+        """What was answered to this question, if it is still known."""
+        if belief is not self._belief:
+            self._belief = belief
             self._answers.clear()
             return None
         answer = self._answers.get(asked)
@@ -30,9 +30,13 @@ class AnswerCache(Generic[A]):
             self._answers.move_to_end(asked)
         return answer
 
-    def put(self, serving: Serving, asked: ColocationSet, answer: A) -> None:
-        """Keep an answer of `serving`, unless another model serves by now."""
-        if serving is self._serving:
+    def put(self, belief: Belief, asked: bytes, answer: A) -> None:
+        """Keep an answer of `belief`, unless another one holds by now."""
+        if belief is self._belief and len(asked) <= _LONGEST_BYTES:
             self._answers[asked] = answer
             if len(self._answers) > self.limit:
                 self._answers.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget everything: something else that answers depend on has changed. May be called from any thread."""
+        self._belief = None

@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from predictor.feedback import corrected
 from predictor.types import Prediction
 from profiling.errors import UnavailableError
 from profiling.workload import ColocationSet, Workload
 from scheduling.snapshot import ClusterSnapshot
+from serving.feedback import Belief, Feedback
 from serving.metrics import Metrics
 from serving.model_life import ModelLife, Serving
 
@@ -26,8 +28,10 @@ class Batcher:
     goes to a thread with a bounded queue.
     """
 
-    def __init__(self, life: ModelLife, metrics: Metrics, slow_calls: int, jobs: int) -> None:
-        self.life, self.metrics, self.slow_calls = life, metrics, slow_calls
+    def __init__(
+        self, life: ModelLife, feedback: Feedback, metrics: Metrics, slow_calls: int, jobs: int
+    ) -> None:
+        self.life, self.feedback, self.metrics, self.slow_calls = life, feedback, metrics, slow_calls
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="cotenant-slow")
         self._waiting: list[tuple[ColocationSet, asyncio.Future[Prediction]]] = []
         self.jobs = jobs
@@ -38,6 +42,10 @@ class Batcher:
         # Decisions run one after the other, away from the event loop: policies share one cache of predictions.
         self._placing = ThreadPoolExecutor(1, thread_name_prefix="cotenant-place")
         self._met: tuple[ClusterSnapshot, Serving, tuple[str, ...]] | None = None
+
+    def belief(self) -> Belief:
+        """The model that serves, with corrections. Raises `UnavailableError` while there is none."""
+        return self.feedback.current(self.life.current())
 
     def known(self, serving: Serving, device: str, workloads: Sequence[Workload]) -> bool:
         """Whether the serving model has met all `workloads` on `device`."""
@@ -73,12 +81,13 @@ class Batcher:
             self.metrics.slow_queue.dec()
 
     async def predict(self, asked: ColocationSet) -> Prediction:
-        """Predict one set, with its neighbours in time."""
-        serving = self.life.current()
+        """Predict one set, with its neighbours in time; corrected by feedback."""
+        belief = self.belief()
+        serving = belief.serving
         if not self.known(serving, asked.device, asked.workloads):
             prediction = await self.slow(serving.predictor.predict, asked)
             self.remember(serving, asked.device, asked.workloads)
-            return prediction
+            return corrected(prediction, belief.corrections, asked.workloads)
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._flush)
@@ -87,8 +96,15 @@ class Batcher:
         return await future
 
     async def predict_many(self, asked: list[ColocationSet]) -> list[Prediction]:
-        """Predict many sets with one model."""
-        serving = self.life.current()
+        """Predict many sets with one model; corrected by feedback."""
+        belief = self.belief()
+        predictions = await self.plain(belief.serving, asked)
+        return [
+            corrected(p, belief.corrections, s.workloads) for p, s in zip(predictions, asked, strict=True)
+        ]
+
+    async def plain(self, serving: Serving, asked: list[ColocationSet]) -> list[Prediction]:
+        """What the model itself says, without feedback."""
         if len(asked) <= _INLINE_SETS and all(self.known(serving, s.device, s.workloads) for s in asked):
             return list(serving.predictor.predict_many(asked))
         predictions = list(await self.slow(serving.predictor.predict_many, asked))
@@ -119,7 +135,7 @@ class Batcher:
         new = [(d, w) for d, w in pairs if not self.known(serving, d, (w,))]
         if new:
             await admit({w for _, w in new}, {d for d, _ in new})
-            await self.predict_many([ColocationSet(d, (w,)) for d, w in new])
+            await self.plain(serving, [ColocationSet(d, (w,)) for d, w in new])
         self._met = (snapshot, serving, devices)
 
     async def place(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -129,14 +145,14 @@ class Batcher:
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
         try:
-            predictor = self.life.current().predictor
-            answers: Sequence[Prediction] = predictor.predict_many([asked for asked, _ in waiting])
+            belief = self.belief()
+            answers: Sequence[Prediction] = belief.serving.predictor.predict_many([a for a, _ in waiting])
         except Exception:
             self._one_by_one(waiting)
             return
-        for (_, future), prediction in zip(waiting, answers, strict=True):
+        for (asked, future), prediction in zip(waiting, answers, strict=True):
             if not future.done():
-                future.set_result(prediction)
+                future.set_result(corrected(prediction, belief.corrections, asked.workloads))
 
     def _one_by_one(self, waiting: list[tuple[ColocationSet, asyncio.Future[Prediction]]]) -> None:
         """One bad set must not fail its neighbours."""
@@ -144,7 +160,9 @@ class Batcher:
             if future.done():
                 continue
             try:
-                future.set_result(self.life.current().predictor.predict(asked))
+                belief = self.belief()
+                prediction = belief.serving.predictor.predict(asked)
+                future.set_result(corrected(prediction, belief.corrections, asked.workloads))
             except Exception as error:
                 future.set_exception(error)
 

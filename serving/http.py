@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
+from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -51,6 +53,13 @@ class MediaTypeError(CotenantError):
     title = "Media type is not supported"
 
 
+class Direct(APIRoute):
+    """A route whose endpoint takes the request alone: nothing is looked for or checked before it, which is half the time."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        return self.endpoint
+
+
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """`value` as JSON; NaN and infinity, which JSON lacks, become null."""
     return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
@@ -74,10 +83,19 @@ async def read_body(request: Request, kind: type[T]) -> T:
     Raises:
         MalformedError: not JSON. MediaTypeError: declared as something else. InputError: JSON of another shape.
     """
-    media = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if media != "application/json" and not media.endswith("+json"):
-        raise MediaTypeError("body has the wrong type", expected="application/json", got=media or "nothing")
-    return decode(await request.body(), kind)
+    return decode(await read_json(request), kind)
+
+
+async def read_json(request: Request) -> bytes:
+    """The bytes of a body that is declared as JSON. Raises `MediaTypeError`."""
+    declared = request.headers.get("content-type", "application/json")
+    if declared != "application/json":
+        media = declared.partition(";")[0].strip().lower()
+        if media != "application/json" and not media.endswith("+json"):
+            raise MediaTypeError(
+                "body has the wrong type", expected="application/json", got=media or "nothing"
+            )
+    return await request.body()
 
 
 def decode(raw: bytes, kind: type[T]) -> T:

@@ -19,6 +19,7 @@ from serving.answers import AnswerCache
 from serving.auth import Authenticator
 from serving.batching import Batcher
 from serving.config import ServiceConfig
+from serving.feedback import POLL_S, Belief, Feedback
 from serving.limits import RateLimit
 from serving.metrics import Metrics
 from serving.model_life import ModelLife
@@ -40,13 +41,15 @@ class Service:
         self.metrics = Metrics()
         self.tracer = tracer()
         self.store = Store(config.database_url, BUSY_S)
+        self.feedback = Feedback(self.store)
         self.life = ModelLife(
             source or model_source(config.model, config.tracking_uri),
             config.poll_s,
             self._model_event,
             self.graph_of,
+            before_swap=self.feedback.prepare,
         )
-        self.batcher = Batcher(self.life, self.metrics, config.slow_calls, config.model_jobs)
+        self.batcher = Batcher(self.life, self.feedback, self.metrics, config.slow_calls, config.model_jobs)
         self.authenticator = Authenticator(self.store)
         self.rate = RateLimit(config.rate_per_s, config.rate_burst)
         self.answers: AnswerCache[tuple[bytes, bool]] = AnswerCache()
@@ -61,11 +64,13 @@ class Service:
     async def start(self) -> None:
         self.life.start()
         self._maintenance = asyncio.create_task(self._maintain())
+        self._learning = asyncio.create_task(self._learn())
         log.info("service starts", model=self.config.model, auth="on" if self.tokens_required else "off")
 
     async def stop(self) -> None:
         self.draining = True
         self._maintenance.cancel()
+        self._learning.cancel()
         await self.life.stop()
         self.batcher.close()
         self._store_pool.shutdown(wait=True)
@@ -89,6 +94,19 @@ class Service:
             except CotenantError as error:
                 log.warning("upkeep failed", error=error.message)
             await asyncio.sleep(min(self.config.reservation_s / 4, 15.0))
+
+    async def _learn(self) -> None:
+        """Take in what other processes were told."""
+        while True:
+            await asyncio.sleep(POLL_S)
+            try:
+                await self.stored(self.feedback.refresh)
+            except CotenantError as error:
+                log.warning("observations not read", error=error.message)
+
+    def belief(self) -> Belief:
+        """The model that serves, with corrections. Raises `UnavailableError` while there is none."""
+        return self.batcher.belief()
 
     async def check_ready(self) -> None:
         """Raises `UnavailableError` where the service should get no requests."""

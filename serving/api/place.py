@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from serving.handlers import place as handler
-from serving.http import answer, read_body
+from serving.http import Direct, answer, read_body
 from serving.openapi import any_of, operation
 from serving.schemas import DecisionAnswer, PlaceBody, QueueAnswer
 from serving.service import Service
@@ -24,7 +24,7 @@ _CLUSTER = {
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v1/place", tags=["place"])
+    router = APIRouter(prefix="/v1/place", tags=["place"], route_class=Direct)
 
     @router.post(
         "",

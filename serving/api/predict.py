@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from serving.handlers import predict as handler
-from serving.http import answer, read_body
+from serving.http import Direct, answer, read_body, read_json
 from serving.openapi import header, operation
 from serving.schemas import BatchAnswer, BatchBody, PredictionAnswer, SetBody
 from serving.service import Service
@@ -26,7 +26,7 @@ _DEADLINE = [
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v1/predict", tags=["predict"])
+    router = APIRouter(prefix="/v1/predict", tags=["predict"], route_class=Direct)
 
     @router.post(
         "",
@@ -40,7 +40,7 @@ def routes(service: Service) -> APIRouter:
         ),
     )
     async def one(request: Request) -> Response:
-        body = await handler.predict(service, await read_body(request, SetBody))
+        body = await handler.predict(service, await read_json(request))
         return Response(body, media_type="application/json")
 
     @router.post(

@@ -18,7 +18,9 @@ from serving.store.tables import ObservationRow, PlacementRow
 
 
 async def record(service: Service, body: ObservationsBody, once: Once | None) -> tuple[int, dict[str, Any]]:
-    """Predict each observed set, store both numbers, and count the error. Returns status and answer.
+    """Predict each observed set without feedback, store both numbers, count the error, and learn from it.
+
+    Returns status and answer.
 
     Raises:
         InputError: `member` names no job of its set. UnknownNameError: a device, model or placement is not known.
@@ -38,12 +40,13 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
                 got=one.member,
             )
     await admit_sets(service, sets)
-    predictions = await service.batcher.predict_many(sets)
+    predictions = await service.batcher.plain(service.life.current(), sets)
     try:
         status, answer, new = await service.stored(_keep, service, body, predictions, once)
     except ConflictError:
         raise UnknownNameError("a placement is not known", expected="an id of /v1/placements") from None
     if new:
+        await service.stored(service.feedback.refresh)
         for entry in answer["observations"]:
             service.metrics.error_ratio.observe(entry["error_ratio"])
             service.metrics.observations.labels(str(entry["covered"]).lower()).inc()

@@ -64,13 +64,14 @@ async def choose(
     snapshot: ClusterSnapshot,
     config: PlacementConfig,
 ) -> PlacementDecision:
-    """One decision with the serving model; new workloads are encoded first, away from the others' decisions."""
-    serving = service.life.current()
-    batcher = service.batcher
-    await batcher.meet(serving, snapshot, job, lambda workloads, devices: admit(service, workloads, devices))
+    """One decision with the serving model and its corrections; new workloads are encoded first, away from the others' decisions."""
+    belief, batcher = service.belief(), service.batcher
+    await batcher.meet(
+        belief.serving, snapshot, job, lambda workloads, devices: admit(service, workloads, devices)
+    )
     started = time.perf_counter()
     try:
-        decision = await batcher.place(place, job, iterations, snapshot, serving.predictor, config)
+        decision = await batcher.place(place, job, iterations, snapshot, belief.predictor, config)
     except InfeasibleError:
         service.metrics.placements.labels("infeasible").inc()
         raise

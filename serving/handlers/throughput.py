@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from profiling.workload import ColocationSet, Workload
+from serving.feedback import Belief
 from serving.handlers.jobs import admit
-from serving.model_life import Serving
 from serving.schemas import JobLike, Name, job_of
 from serving.service import Service
 
@@ -62,19 +62,19 @@ async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
         InputError: more layers are frozen than there are, or more nodes than GPUs.
         UnknownNameError: the device or the model is not known.
     """
-    serving = service.life.current()
+    belief = service.belief()
     job = job_of(body.job)
     await admit(service, (job,), (body.device,))
-    points = await service.batcher.slow(_points, service, serving, job, body)
+    points = await service.batcher.slow(_points, service, belief, job, body)
     return {"points": points}
 
 
-def _points(service: Service, serving: Serving, job: Workload, body: ThroughputBody) -> list[dict[str, Any]]:
+def _points(service: Service, belief: Belief, job: Workload, body: ThroughputBody) -> list[dict[str, Any]]:
     from predictor.layers import layer_throughput
 
     anchor = job.solo.step_time_s
     if anchor is None:
-        arrays = serving.predictor.predict_arrays([ColocationSet(body.device, (job,))])
+        arrays = belief.predictor.predict_arrays([ColocationSet(body.device, (job,))])
         anchor = float(arrays.solo_step_time_s[0, 0])
     graph = service.graph_of(replace(job.without_solo(), frozen_prefix=0))
     return [

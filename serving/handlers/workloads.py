@@ -157,6 +157,7 @@ def delete_workload(service: Service, key: str) -> None:
     with service.store.write() as session:
         session.delete(_row(session, key))
     service.graphs.pop(GRAPH_PREFIX + key.removeprefix(GRAPH_PREFIX), None)
+    service.answers.clear()
 
 
 def _row(session: Any, key: str) -> WorkloadRow:

@@ -1,0 +1,124 @@
+"""Observed step times move the next answers, at once and everywhere; what was answered before is forgotten."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from predictor.feedback import SHRINKAGE
+from serving.feedback import Feedback
+from serving.model_life import Serving
+from serving.store import Store
+from serving.store.tables import ObservationRow
+from tests.serving.conftest import Start
+from tests.serving.table import TablePredictor
+
+SLOW, OTHER = "resnet18-cifar:batch_size=32", "lstm-wikitext2"
+SET = {"device": "v100", "jobs": [SLOW, OTHER]}
+EXPECTED = 1.3 ** (10 / (10 + SHRINKAGE))
+
+
+def step_times(client: TestClient, asked: dict[str, Any] = SET) -> list[float]:
+    answer = client.post("/v1/predict", json=asked).json()
+    return [m["step_time_s"]["value"] for m in answer["members"]]
+
+
+def observe(client: TestClient, factor: float = 1.3, times: int = 10) -> list[dict[str, Any]]:
+    seen = {"of": SET, "member": 0, "step_time_s": 0.1 * factor}
+    answer = client.post("/v1/observations", json={"observations": [seen] * times})
+    assert answer.status_code == 201
+    return answer.json()["observations"]
+
+
+def test_the_next_prediction_moves(client: TestClient) -> None:
+    alone = {"device": "v100", "jobs": [OTHER]}
+    before, unrelated = step_times(client), step_times(client, alone)
+    assert step_times(client) == before, "from memory"
+    observe(client)
+    after = step_times(client)
+    assert after[0] == pytest.approx(before[0] * EXPECTED)
+    assert after[1] == before[1]
+    assert step_times(client, alone) == unrelated
+    assert step_times(client, {**SET, "device": "p100"}) == before, "observed on another device"
+    batch = client.post("/v1/predict/batch", json={"sets": [SET]}).json()["predictions"][0]
+    assert batch == client.post("/v1/predict", json=SET).json()
+    assert any("from observations" in reason for reason in batch["reasons"])
+
+
+def test_observations_are_kept_beside_what_the_model_says_itself(client: TestClient) -> None:
+    first, second = observe(client)[0], observe(client)[0]
+    assert first["predicted_step_time_s"] == second["predicted_step_time_s"]
+
+
+def test_placements_move(client: TestClient) -> None:
+    cluster = {"nodes": [{"name": "a", "gpus": [{"device": "v100", "id": "0"}]}]}
+    body = {"job": SLOW, "iterations": 1000, "cluster": cluster}
+    before = client.post("/v1/place", json=body).json()["ranked"][0]["finish_s"]
+    observe(client)
+    after = client.post("/v1/place", json=body).json()["ranked"][0]["finish_s"]
+    assert after == pytest.approx(before * EXPECTED)
+
+
+def test_a_restart_remembers(start: Start) -> None:
+    first = start()
+    before = step_times(first)
+    observe(first)
+    assert step_times(start())[0] == pytest.approx(before[0] * EXPECTED)
+
+
+def test_other_processes_learn_it(start: Start) -> None:
+    one, other = start(), start()
+    before = step_times(other)
+    observe(one)
+    deadline = time.monotonic() + 10
+    while step_times(other) == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert step_times(other)[0] == pytest.approx(before[0] * EXPECTED)
+
+
+def row(number: int, version: str = "table-1") -> ObservationRow:
+    return ObservationRow(
+        id=number, device="v100", sharing="time-slice", jobs=[SLOW], member=0, step_time_s=0.2, predicted_step_time_s=0.1,
+        predicted_lower_s=0.09, predicted_upper_s=0.11, error_ratio=0.5, model_version=version, observed_at=1.0,
+    )  # fmt: skip
+
+
+def test_every_row_counts_once(tmp_path: Any) -> None:
+    """Also those of a writer that committed after one with a later number; those of other models do not count."""
+    store = Store(f"sqlite:///{tmp_path}/store.db")
+    feedback, serving = Feedback(store), Serving(TablePredictor(), "table-1", "1", 0.0)
+    belief = feedback.current(serving)
+    assert belief.predictor is serving.predictor
+    for numbers, total in (
+        ([5, 6], 2),
+        ([3], 3),
+        ([], 3),
+        (range(10, 610), 603),
+        ([608 + 100], 604),
+        ([700], 605),
+    ):
+        with store.write() as session:
+            session.add_all(map(row, numbers))
+            session.merge(row(9999 + total, "table-2"))
+        feedback.refresh()
+        now = feedback.current(serving)
+        assert (now is belief) == (not numbers)
+        belief = now
+        ((count, _),) = belief.corrections.sums.values()
+        assert count == total
+    again = Feedback(store)
+    again.prepare(serving)
+    assert again.current(serving).corrections.sums == belief.corrections.sums
+    assert not again.current(Serving(TablePredictor("table-3"), "table-3", "3", 0.0)).corrections.sums
+
+
+def test_a_deleted_workload_is_not_answered_from_memory(client: TestClient) -> None:
+    entry = client.post("/v1/workloads", json={"workload": "lstm-wikitext2", "batch_size": 20}).json()
+    asked = {"device": "v100", "jobs": [entry["workload"]]}
+    assert client.post("/v1/predict", json=asked).status_code == 200
+    assert client.delete(f"/v1/workloads/{entry['hash']}").status_code == 204
+    assert client.post("/v1/predict", json=asked).status_code == 404
