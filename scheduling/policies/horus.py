@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from predictor.types import SetPredictor
+from predictor.types import Floats, SetPredictor
 from profiling.workload import ColocationSet, Workload
 from scheduling.policies.api import Policy
-from scheduling.policies.blind import fits_beside
 from scheduling.policies.gangs import Pool, exclusive_gpus
-from scheduling.policies.packing import Tenancy, may_share, shared_gpus
+from scheduling.policies.packing import Company, Tenancy, may_share, shared_gpus
 from scheduling.sets import SetCache, cache_of
 from scheduling.simulator.job import Allocation
 from scheduling.simulator.state import SchedulingSnapshot
@@ -26,33 +25,30 @@ def decide(
     """Start waiting jobs: on an empty GPU, else where the sum of utilisations is least and within `budget`."""
     tenancy = Tenancy.of(snapshot, belief, max_members)
     pool, started = Pool(snapshot), []
-    shared = shared_gpus(snapshot, tenancy, max_members)
+    company = Company(tenancy, shared_gpus(snapshot, tenancy, max_members))
+    kinds = [(snapshot.devices[g], snapshot.sharing[g]) for g in company.gpus.tolist()]
     load = np.array(
         [
-            sum(_use(snapshot, belief, int(g), current_workload(t)) for t in snapshot.tenants[g])
-            for g in shared
+            sum(solo_utilization(snapshot, belief, *kind, current_workload(t)) for t in snapshot.tenants[g])
+            for g, kind in zip(company.gpus.tolist(), kinds, strict=True)
         ]
     )
+    own_use: dict[Workload, Floats] = {}
     for job in snapshot.waiting.values():
-        if not any(pool.free_of_type) and not shared.size:
+        if not any(pool.free_of_type) and not company.open.any():
             break
         gpus = exclusive_gpus(pool, belief, job)
-        if not gpus and may_share(job) and shared.size:
-            own = np.array([_use(snapshot, belief, int(g), job.job.workload) for g in shared])
-            allowed = (load + own <= budget) & fits_beside(snapshot, tenancy, shared, job)
+        if not gpus and may_share(job) and company.open.any():
+            own = own_use.get(job.job.workload)
+            if own is None:
+                use = {k: solo_utilization(snapshot, belief, *k, job.job.workload) for k in set(kinds)}
+                own = own_use[job.job.workload] = np.array([use[k] for k in kinds])
+            allowed = (load + own <= budget) & company.fits(job)
             if allowed.any():
-                best = int(np.argmin(np.where(allowed, load + own, np.inf)))
-                gpus = (int(shared[best]),)
-                shared, load = np.delete(shared, best), np.delete(load, best)
+                gpus = company.take(int(np.argmin(np.where(allowed, load + own, np.inf))))
         if gpus:
             started.append(Allocation(job, gpus))
     return started
-
-
-def _use(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, gpu: int, workload: Workload
-) -> float:
-    return solo_utilization(snapshot, belief, snapshot.devices[gpu], snapshot.sharing[gpu], workload)
 
 
 def solo_utilization(

@@ -12,12 +12,12 @@ from bisect import bisect_right
 import numpy as np
 
 from predictor.types import SetPredictor
+from profiling.workload import Workload
 from scheduling.policies.api import Policy
-from scheduling.policies.blind import fits_beside
 from scheduling.policies.gangs import Pool, exclusive_gpus, remaining_s
 from scheduling.policies.horus import solo_utilization
-from scheduling.policies.packing import Tenancy, may_share, shared_gpus
-from scheduling.sets import SetCache
+from scheduling.policies.packing import Company, Tenancy, may_share, shared_gpus
+from scheduling.sets import Ints, SetCache
 from scheduling.simulator.job import Allocation
 from scheduling.simulator.state import SchedulingSnapshot
 from scheduling.simulator.truth import current_workload
@@ -32,26 +32,29 @@ def decide(
     """Start waiting jobs, the shortest first: on an empty GPU, else where the labels add up to the budget at most."""
     tenancy = Tenancy.of(snapshot, belief, max_members)
     pool, started = Pool(snapshot), []
-    shared = shared_gpus(snapshot, tenancy, max_members)
+    company = Company(tenancy, shared_gpus(snapshot, tenancy, max_members))
 
-    def label(gpu: int, workload: object) -> int:
-        use = solo_utilization(snapshot, belief, snapshot.devices[gpu], snapshot.sharing[gpu], workload)  # type: ignore[arg-type]
+    def label(gpu: int, workload: Workload) -> int:
+        use = solo_utilization(snapshot, belief, snapshot.devices[gpu], snapshot.sharing[gpu], workload)
         return bisect_right(THRESHOLDS, use)
 
+    gpu_numbers = company.gpus.tolist()
     taken = np.array(
-        [sum(label(g, current_workload(t)) for t in snapshot.tenants[g]) for g in shared.tolist()], int
+        [sum(label(g, current_workload(t)) for t in snapshot.tenants[g]) for g in gpu_numbers], int
     )
+    labels: dict[Workload, Ints] = {}
     for job in sorted(snapshot.waiting.values(), key=lambda j: (remaining_s(snapshot, belief, j), j.number)):
-        if not any(pool.free_of_type) and not shared.size:
+        if not any(pool.free_of_type) and not company.open.any():
             break
         gpus = exclusive_gpus(pool, belief, job)
-        if not gpus and may_share(job) and shared.size:
-            sums = taken + np.array([label(g, job.job.workload) for g in shared.tolist()], int)
-            allowed = (sums <= BUDGET) & fits_beside(snapshot, tenancy, shared, job)
+        if not gpus and may_share(job) and company.open.any():
+            workload = job.job.workload
+            if workload not in labels:
+                labels[workload] = np.array([label(g, workload) for g in gpu_numbers], int)
+            sums = taken + labels[workload]
+            allowed = (sums <= BUDGET) & company.fits(job)
             if allowed.any():
-                best = int(np.argmin(np.where(allowed, sums, 1 << 30)))
-                gpus = (int(shared[best]),)
-                shared, taken = np.delete(shared, best), np.delete(taken, best)
+                gpus = company.take(int(np.argmin(np.where(allowed, sums, 1 << 30))))
         if gpus:
             started.append(Allocation(job, gpus))
     return started

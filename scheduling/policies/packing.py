@@ -87,6 +87,38 @@ def shared_gpus(snapshot: SchedulingSnapshot, tenancy: Tenancy, max_members: int
     return np.flatnonzero((count > 0) & (count < max_members) & tenancy.shareable)
 
 
+class Company:
+    """Shared GPUs while one decision is made: who fits beside their tenants is asked once for each workload.
+
+    Attributes:
+        gpus: [N] numbers of the GPUs; open: [N] those that nobody was put on yet.
+    """
+
+    def __init__(self, tenancy: Tenancy, gpus: Ints) -> None:
+        self.gpus, self.open = gpus, np.ones(len(gpus), bool)
+        self._tenancy = tenancy
+        self._known: dict[int, NDArray[np.bool_]] = {}
+
+    def fits(self, job: JobState) -> NDArray[np.bool_]:
+        """[N] whether the GPU is open and the predicted memory of its tenants and `job` together fits."""
+        cache, gpus = self._tenancy.cache, self.gpus
+        own = cache.workload_id(job.job.workload)
+        if own not in self._known:
+            members = np.column_stack([self._tenancy.members[gpus], np.full((len(gpus), 1), own)])
+            present = np.column_stack([self._tenancy.present[gpus], np.ones(len(gpus), bool)])
+            order = np.argsort(np.where(present, members, np.iinfo(np.int64).max), axis=1, kind="stable")
+            at = np.arange(len(gpus))[:, None]
+            with cache.lock:
+                rows = cache.rows(self._tenancy.devices[gpus], members[at, order], present[at, order])
+                self._known[own] = cache.fits[rows]
+        return self._known[own] & self.open
+
+    def take(self, index: int) -> tuple[int]:
+        """Close the GPU at `index`; its number."""
+        self.open[index] = False
+        return (int(self.gpus[index]),)
+
+
 def may_share(job: JobState) -> bool:
     """Gangs and jobs that ran out of memory beside others are placed on whole GPUs."""
     return job.job.gpus == 1 and not job.exclusive
