@@ -16,6 +16,7 @@ from predictor.domain import Domain
 from predictor.featurizer import Featurizer, GraphSource
 from predictor.heads import HeadCalibration
 from predictor.intervals import Intervals
+from predictor.memory import from_tensors, to_tensors
 from predictor.model import CotenantModel, Scaler
 from predictor.predictor import Fitted, Manifest, Predictor
 from predictor.training import TrainingConfig
@@ -49,6 +50,8 @@ def save(predictor: Predictor, folder: Path | str) -> Path:
         "scaler.scale": torch.from_numpy(model.scaler.scale),
         "domain.points": torch.from_numpy(np.ascontiguousarray(fitted.domain.points)),
     }
+    if fitted.memory is not None:
+        tensors |= to_tensors(fitted.memory)
     body = tensors_to_bytes({k: v.contiguous() for k, v in tensors.items()})
     predictor.version = f"{target.name}-{_digest(body)}"
     target.mkdir(parents=True, exist_ok=True)
@@ -136,6 +139,7 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
             Intervals(**config["intervals"]),
             Domain(tensors["domain.points"].numpy(), config["domain_radius"]),
             Manifest(**manifest),
+            from_tensors(tensors),
         )
     except (
         AttributeError,

@@ -15,6 +15,7 @@ from predictor.examples import Examples, examples_of
 from predictor.featurizer import Featurizer, JobOnDevice
 from predictor.heads import HeadCalibration, member_memory_bytes
 from predictor.intervals import GROUPS, Intervals, conformal_quantile
+from predictor.memory import remember
 from predictor.model import CotenantModel
 from predictor.progress import NOTHING_KEPT, Progress
 from predictor.training import Report, SoloExamples, TrainingConfig, fit, predict_log_ratio
@@ -70,7 +71,12 @@ def fit_tables(
         int(np.bincount(examples.set_index).max()),
     )
     return Fitted(
-        model, fit_heads(colocation, solo, featurizer), intervals, Domain.fit(points, names), manifest
+        model,
+        fit_heads(colocation, solo, featurizer),
+        intervals,
+        Domain.fit(points, names),
+        manifest,
+        remember(model, examples, config.seed),
     )
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from predictor.predictor import Predictor
+from predictor.predictor import Manifest, Predictor
+
+PAIRS_LEFT_OUT = "Pairs of models that were left out together (co-located / solo throughput)"
 
 
-def model_card(predictor: Predictor, comparison: dict[str, dict[str, Any]]) -> str:
-    """Markdown from the run itself."""
+def model_card(
+    predictor: Predictor, comparison: dict[str, dict[str, Any]], compared: str = PAIRS_LEFT_OUT
+) -> str:
+    """Markdown from the run itself; `compared` says what the comparison is of."""
     fitted = predictor.fitted_
     manifest, intervals, heads = fitted.manifest, fitted.intervals, fitted.heads
     rows = "\n".join(
@@ -23,11 +27,11 @@ Predicts step time, slowdown, memory and utilisation of training jobs that share
 
 * {len(manifest.set_ids)} measured co-location sets; sources: {", ".join(manifest.sources)}; licences: {", ".join(manifest.licences)}.
 * Architectures: {", ".join(manifest.architectures)}.
-* {len(fitted.model.networks)} co-location networks of width {fitted.model.config.width} over one workload encoder of width {fitted.model.config.encoder.width}.
+* {len(fitted.model.networks)} co-location networks of width {fitted.model.config.width} over one workload encoder of width {fitted.model.config.encoder.width}.{_ancestors(manifest)}
 
 ## How good it is
 
-Pairs of models that were left out together (co-located / solo throughput):
+{compared}:
 
 | predictor | rows | MAPE % | MAE | R2 | Spearman |
 |---|---|---|---|---|---|
@@ -46,6 +50,12 @@ measured is known to a factor of {_factor(intervals.solo_log_error)}, that of a 
 * A workload outside the training domain is flagged; its interval may be too narrow.
 * The largest sets among the training rows have {manifest.largest_set} members.
 """
+
+
+def _ancestors(manifest: Manifest) -> str:
+    if not manifest.ancestors:
+        return ""
+    return f"\n* Fine-tuned from {', then '.join(manifest.ancestors)}; the last time on {len(manifest.added_set_ids)} new sets."
 
 
 def _number(value: float | None, digits: int = 1) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.colocation_network import NetworkConfig
+from models.colocation_network import NetworkConfig, SetTensors
 from predictor.describe import Describer
 from predictor.domain import Domain
 from predictor.examples import Integers
@@ -60,6 +60,7 @@ class Fitted:
     intervals: Intervals = field(default_factory=Intervals)
     domain: Domain = field(default_factory=Domain)
     manifest: Manifest = field(default_factory=Manifest)
+    memory: SetTensors | None = None
 
 
 class Predictor:

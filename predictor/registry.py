@@ -116,11 +116,11 @@ def promote(version: str, force: bool = False) -> dict[str, Any]:
             "no such version", expected="one of " + (", ".join(rows) or "none yet"), got=version
         )
     new, old = rows[version], next((r for r in rows.values() if r["champion"]), None)
+    # A version that was not compared on pairs left out (a fine-tuned one) has not shown that it is not worse.
     worse = (
         old is not None
-        and new["mape_percent"] is not None
         and old["mape_percent"] is not None
-        and new["mape_percent"] > old["mape_percent"] * 1.001
+        and (new["mape_percent"] is None or new["mape_percent"] > old["mape_percent"] * 1.001)
     )
     promoted = force or not worse
     client = mlflow.MlflowClient()

@@ -124,8 +124,8 @@ def train_run(
     comparison = {name: part["metrics"] for name, part in compared.items()}
     write_json(out / "metrics.json", {"split": "by-pair", "comparison": comparison})
     write_whole(out / "MODEL_CARD.md", model_card(predictor, comparison))
-    with _tracked(tracking_uri, experiment) as mlflow:
-        mlflow.log_params(_flat({"network": asdict(network), "training": asdict(training)}))
+    with tracked(tracking_uri, experiment) as mlflow:
+        mlflow.log_params(flat({"network": asdict(network), "training": asdict(training)}))
         for phase, losses in progress.losses.items():
             for step, loss in enumerate(losses):
                 mlflow.log_metric(f"loss {phase}", loss, step=step)
@@ -221,15 +221,15 @@ def _nan(values: Any) -> Any:
     return np.isnan(values)
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    result: dict[str, Any] = {}
     for key, value in values.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
+        result |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return result
 
 
 @contextmanager
-def _tracked(tracking_uri: str | None, experiment: str) -> Iterator[Any]:
+def tracked(tracking_uri: str | None, experiment: str) -> Iterator[Any]:
     """An MLflow run; an SQLite file in the working folder where no store is set."""
     import mlflow
 

@@ -60,7 +60,7 @@ def promote(
         console().print(
             f"version {version} is the champion"
             if result["promoted"]
-            else f"version {version} is worse than the champion and was not promoted (--force does it all the same)"
+            else f"version {version} {_why_not(result['version'])} and was not promoted (--force does it all the same)"
         )
     if not result["promoted"]:
         raise typer.Exit(1)
@@ -91,6 +91,12 @@ def export(
         console().print(
             f"{out / result[part]['file']}: differs from torch by at most {result[part]['largest_difference']:.1e}"
         )
+
+
+def _why_not(version: dict[str, Any]) -> str:
+    if version["mape_percent"] is None:
+        return "was not compared on pairs left out"
+    return "is worse than the champion"
 
 
 def _show(rows: list[dict[str, Any]], title: str) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from profiling.errors import InputError
 from serving.cli.output import JsonFlag, console, print_json, progress
 
 
@@ -30,6 +31,14 @@ def command(
     config: Annotated[
         Path | None, typer.Option(help="YAML with `network:` and `training:` (see docs/training.md).")
     ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="CHECKPOINT",
+            help="Fine-tune this predictor (a folder or models:/NAME@ALIAS) on the few new sets of DATA.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0,
     bundled: Annotated[
         bool, typer.Option(help="Learn from the measurements that come with the project, too.")
@@ -45,8 +54,23 @@ def command(
 ) -> None:
     """Train the predictor on measurements, follow it in MLflow, and compare it with the baselines on pairs left out.
 
-    Example: `python train.py --data tables --out my-model`
+    A run that was killed goes on where it was when the same command is given again.
+
+    With `--from` a predictor learns from a few new sets, in seconds to a minute, and keeps what it knew.
+
+    Examples: `python train.py --data tables --out my-model`,
+    `python train.py --from my-model --data new-tables --out my-next-model`
     """
+    if base is not None:
+        if config is not None:
+            raise InputError(
+                "--config does not go with --from",
+                expected="one of them",
+                got="both",
+                hint="the network is that of the checkpoint",
+            )
+        _fine_tune(base, data, out, seed, tracking_uri, experiment, as_json)
+        return
     from predictor.train_run import load_config, train_run
 
     network, training = load_config(config, seed)
@@ -65,9 +89,35 @@ def command(
     if as_json:
         print_json(result)
         return
+    _show(result, "pairs left out, co-located / solo throughput", out)
+
+
+def _fine_tune(
+    base: str, data: Path, out: Path, seed: int, tracking_uri: str | None, experiment: str, as_json: bool
+) -> None:
+    from predictor.fine_tuning import FineTuning
+    from predictor.fine_tuning_run import fine_tune_run
+
+    with reporting("fine-tune") as report:
+        result = fine_tune_run(
+            base,
+            data,
+            out,
+            FineTuning(seed=seed),
+            tracking_uri=tracking_uri,
+            experiment=experiment,
+            report=report,
+        )
+    if as_json:
+        print_json(result)
+    else:
+        _show(result, "before and after, co-located / solo throughput; the new sets were learned from", out)
+
+
+def _show(result: dict[str, Any], title: str, out: Path) -> None:
     from rich.table import Table
 
-    table = Table(title="pairs left out, co-located / solo throughput")
+    table = Table(title=title)
     for name in ("predictor", "n", "MAPE %", "MAE", "RMSE", "R2", "Spearman"):
         table.add_column(name, justify="left" if name == "predictor" else "right")
     for name, scores in result["comparison"].items():
