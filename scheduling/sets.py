@@ -58,6 +58,11 @@ class SetCache:
         self._table_keys: Keys = np.zeros(1 << 12, np.uint64)
         self._table_rows: Ints = np.full(1 << 12, -1, np.int64)
 
+    def forget(self) -> None:
+        """Ask the predictor anew for every set: it has learned. Numbers of workloads and devices stay."""
+        with self.lock:
+            self._clear(self.step_time_s.shape[1])
+
     def workload_id(self, workload: Workload) -> int:
         """Number of `workload`, the same for equal ones."""
         number = self._workload_ids.get(workload)

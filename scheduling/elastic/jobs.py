@@ -28,6 +28,9 @@ class IceFrogConfig:
         starvation_s: a job that has waited this long is served before shorter ones.
         shortness: 0 weighs all jobs alike; 1 weighs each by the inverse of its remaining time, which favours the mean
             completion time over fairness [ours].
+        share_gpus: who gets no GPU may run beside a job of one GPU, both prefixes chosen together.
+        min_pair_gain: R'_i / R_i + R'_j / R_j from which two jobs share a GPU; they part below 1.
+        pairs_per_round: jobs that look for a partner in one round, shortest first (a bound on the decision's time).
     """
 
     guards: FreezingGuards = field(default_factory=FreezingGuards)
@@ -38,6 +41,9 @@ class IceFrogConfig:
     prefix_change_s: float = 5.0
     starvation_s: float = 4 * 3600.0
     shortness: float = 0.0
+    share_gpus: bool = False
+    min_pair_gain: float = 1.1
+    pairs_per_round: int = 8
 
     def __post_init__(self) -> None:
         for name in ("min_size_gain", "min_prefix_gain", "resize_s", "prefix_change_s", "starvation_s"):
@@ -45,6 +51,11 @@ class IceFrogConfig:
                 raise InputError(f"{name} is out of range", expected="from 0", got=getattr(self, name))
         if not self.round_s > 0:
             raise InputError("round_s is out of range", expected="seconds above 0", got=self.round_s)
+        if not self.min_pair_gain >= 1 or self.pairs_per_round < 1:
+            raise InputError(
+                "sharing is out of range", expected="a gain and a number of pairs from 1",
+                got=(self.min_pair_gain, self.pairs_per_round),
+            )
         if not 0 <= self.shortness <= 1:
             raise InputError("shortness is out of range", expected="0 to 1", got=self.shortness)
 

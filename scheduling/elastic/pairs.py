@@ -29,7 +29,7 @@ def choose_pair(
     workloads: tuple[Workload, Workload],
     candidates: tuple[Sequence[int], Sequence[int]],
     penalties: tuple[Floats, Floats],
-    best_alone: tuple[float, float],
+    rates: tuple[Floats, Floats],
     predictor: SetPredictor,
     device: str,
     sharing: str = "time-slice",
@@ -37,32 +37,30 @@ def choose_pair(
 ) -> PairChoice | None:
     """The pair (k_i, k_j) that maximises R'_i / R_i + R'_j / R_j, or None where none exceeds `min_gain` and fits.
 
+    R is the effective progress of a job alone on the GPU with its best candidate, R' that beside the other: the rate alone
+    over the slowdown that is predicted for both prefixes.
+
     Args:
         candidates: prefixes that the guards allow now, for each job.
-        penalties: their frozen penalties, same lengths.
-        best_alone: R of each job alone on the GPU with its best prefix, steps per second.
-        predictor: predicts co-located step times and memory of all pairs in one call.
+        penalties, rates: frozen penalties, and steps per second alone on the GPU; same lengths.
+        predictor: predicts slowdowns and memory of all pairs in one call.
     """
-    for prefixes, penalty in zip(candidates, penalties, strict=True):
-        if not len(prefixes) or len(prefixes) != len(penalty):
-            raise InputError("candidates and penalties differ", expected="as many of both", got=len(prefixes))
+    for prefixes, penalty, rate in zip(candidates, penalties, rates, strict=True):
+        if not len(prefixes) or not len(prefixes) == len(penalty) == len(rate):
+            raise InputError("candidates, penalties and rates differ", expected="as many of each", got=len(prefixes))
+    worth = [(1.0 - np.asarray(p)) * np.asarray(r) for p, r in zip(penalties, rates, strict=True)]
+    if min(w.max() for w in worth) <= 0:
+        return None
     pairs = [(i, j) for i in range(len(candidates[0])) for j in range(len(candidates[1]))]
+    frozen = [
+        [replace(w, frozen_prefix=int(k)) for k in ks] for w, ks in zip(workloads, candidates, strict=True)
+    ]
     predicted = predictor.predict_arrays(
-        [
-            ColocationSet(
-                device,
-                (
-                    replace(workloads[0], frozen_prefix=int(candidates[0][i])),
-                    replace(workloads[1], frozen_prefix=int(candidates[1][j])),
-                ),
-                sharing,
-            )
-            for i, j in pairs
-        ]
+        [ColocationSet(device, (frozen[0][i], frozen[1][j]), sharing) for i, j in pairs]
     )
     index = np.array(pairs)
-    worth = np.stack([1.0 - np.asarray(penalties[side])[index[:, side]] for side in (0, 1)], axis=1)
-    kept = worth / predicted.step_time_s[:, :2] / np.array(best_alone)[None, :]
+    share = np.stack([worth[side][index[:, side]] / worth[side].max() for side in (0, 1)], axis=1)
+    kept = share / predicted.slowdown[:, :2]
     total = np.where(predicted.fits, kept.sum(axis=1), -np.inf)
     best = int(total.argmax())
     if not total[best] > min_gain:

@@ -15,6 +15,7 @@ from scheduling.elastic.agent import elastic_job
 from scheduling.elastic.allocate import allocate
 from scheduling.elastic.jobs import SIZES, ElasticJob, Grant, IceFrogConfig
 from scheduling.elastic.penalty import FreezingGuards
+from scheduling.elastic.sharing import share_gpus
 from scheduling.policies.api import Policy
 from scheduling.policies.gangs import Pool
 from scheduling.sets import SetCache
@@ -58,25 +59,35 @@ def _policy(name: str, allocator: Allocator, config: IceFrogConfig) -> Policy:
         states = sorted(snapshot.active(), key=lambda s: s.number)
         jobs = [elastic_job(state, snapshot) for state in states]
         grants = allocator(jobs, len(snapshot), config)
-        moving = [
-            (state, grant)
-            for state, grant in zip(states, grants, strict=True)
-            if grant.gpus != len(state.gpus)
-        ]
-        decisions = [
-            Allocation(state, state.gpus, state.agent.prefixes[grant.prefix])
-            for state, grant in zip(states, grants, strict=True)
-            if grant.gpus == len(state.gpus) and state.gpus
-        ]
-        pool = Pool(snapshot, also=[gpu for state, _ in moving for gpu in state.gpus])
+        pairs = share_gpus(snapshot, states, grants, belief, config) if config.share_gpus else []
+        prefix = {state.number: grant.prefix for state, grant in zip(states, grants, strict=True)}
+        for pair in pairs:
+            prefix[pair.host.number], prefix[pair.guest.number] = pair.host_prefix, pair.guest_prefix
+        guests = {pair.guest.number for pair in pairs}
+        own = [(s, g) for s, g in zip(states, grants, strict=True) if s.number not in guests]
+        staying = {s.number for s, g in own if s.gpus and g.gpus == len(s.gpus)}
+        # Two who shared a GPU and both get one again: the first stays.
+        for state, _ in own:
+            mates = [t for t in snapshot.tenants[state.gpus[0]] if t is not state] if state.gpus else []
+            if state.number in staying and any(m.number in staying for m in mates):
+                staying.discard(state.number)
+        moving = [(s, g) for s, g in own if s.number not in staying and (s.gpus or g.gpus)]
+        held = {gpu for s, _ in own if s.number in staying for gpu in s.gpus}
+        places = {s.number: s.gpus for s, _ in own if s.number in staying}
+        pool = Pool(snapshot, also={g for s in states for g in s.gpus} - held)
         for state, grant in sorted(moving, key=lambda item: -item[1].gpus):
-            taken: tuple[int, ...] = ()
+            places[state.number] = ()
             for size in range(grant.size, -1, -1):  # no node has room for it: the next smaller size
                 taken = pool.take(SIZES[size], 0)
                 if taken:
+                    places[state.number] = taken
                     break
-            if taken or state.gpus:
-                decisions.append(Allocation(state, taken, state.agent.prefixes[grant.prefix]))
-        return decisions
+        for pair in pairs:
+            places[pair.guest.number] = places[pair.host.number]
+        return [
+            Allocation(state, places[state.number], state.agent.prefixes[prefix[state.number]])
+            for state in [*(s for s, _ in own), *(pair.guest for pair in pairs)]
+            if places.get(state.number) or state.gpus
+        ]
 
     return Policy(name, decide, round_s=config.round_s, preemptive=True)

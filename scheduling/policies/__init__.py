@@ -24,6 +24,8 @@ POLICIES = {
     "isacpp": "isacpp:POLICY",
     "isacpp-interference": "isacpp:INTERFERENCE",
     "isacpp-makespan": "isacpp:MAKESPAN",
+    "isacpp-online": "online:POLICY",
+    "isacpp-makespan-online": "online:MAKESPAN",
     "sia": "sia:POLICY",
     "sia-packed": "sia_packed:POLICY",
 }

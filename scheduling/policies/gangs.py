@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from predictor.types import SetPredictor
+from profiling.devices import list_devices
 from profiling.workload import Workload
 from scheduling.sets import Ints, SetCache, cache_of
 from scheduling.simulator.job import Allocation, JobState
@@ -75,19 +76,32 @@ class Pool:
 def solo_step_s(
     snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, workload: Workload
 ) -> list[float]:
-    """Predicted seconds per step alone on each type of the cluster; infinite where it does not fit."""
+    """Predicted seconds per step alone on each type of the cluster; infinite where it does not fit.
+
+    A job that is predicted to fit on no type may be tried on the one with the most memory: the bound may be too high, and
+    a job that nobody starts is never done.
+    """
     cache = cache_of(belief)
     memo = snapshot.derived.setdefault(("solo", id(cache)), {})
     assert isinstance(memo, dict)
     known = memo.get(workload)
     if known is None:
-        number, known = cache.workload_id(workload), []
+        number, alone, fits = cache.workload_id(workload), [], []
         for kind, device in enumerate(snapshot.types):
             sharing = snapshot.sharing[int(np.argmax(snapshot.type_of == kind))]
             row = cache.solo(cache.device_id(device, sharing), number)
-            known.append(float(cache.step_time_s[row, 0]) if cache.fits[row] else float("inf"))
-        memo[workload] = known
+            alone.append(float(cache.step_time_s[row, 0]))
+            fits.append(bool(cache.fits[row]))
+        if not any(fits):
+            fits[_most_memory(snapshot.types)] = True
+        known = memo[workload] = [s if f else float("inf") for s, f in zip(alone, fits, strict=True)]
     return known
+
+
+def _most_memory(types: Sequence[str]) -> int:
+    """Number of the type with the most memory by the catalogue; the first of those that it does not know."""
+    known = {device.name: device.memory_bytes for device in list_devices()}
+    return max(range(len(types)), key=lambda k: known.get(types[k], 0.0))
 
 
 def remaining_s(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, job: JobState) -> float:

@@ -22,7 +22,7 @@ class SchedulingSnapshot:
         now_s: time.
         devices, sharing: type and sharing mode of each GPU, by number.
         types: device types in the cluster's order; `type_of`: [G] index into it; `node_of`: [G]; `node_type`: [N].
-        node_gpus: GPU numbers of each node.
+        node_gpus: GPU numbers of each node; one with GPUs of two types counts as two nodes.
         tenants: jobs on each GPU.
         free: [N] empty GPUs of each node.
         tenant_count: [G].
@@ -43,13 +43,15 @@ class SchedulingSnapshot:
         self.types = list(dict.fromkeys(self.devices))
         index = {name: k for k, name in enumerate(self.types)}
         self.type_of: Ints = np.array([index[d] for d in self.devices], np.int64)
-        self.node_gpus: list[list[int]] = []
-        number = 0
-        for node in cluster.nodes:
-            self.node_gpus.append(list(range(number, number + len(node.gpus))))
-            number += len(node.gpus)
-        self.node_of: Ints = np.repeat(np.arange(len(self.node_gpus)), [len(g) for g in self.node_gpus])
-        self.node_type: Ints = np.array([self.type_of[g[0]] if g else -1 for g in self.node_gpus], np.int64)
+        # A node with GPUs of two types counts as two: a gang is of one type, so that nothing is lost by it.
+        groups: dict[tuple[str, str], list[int]] = {}
+        for number, ((node, _), device) in enumerate(zip(places, self.devices, strict=True)):
+            groups.setdefault((node.name, device), []).append(number)
+        self.node_gpus: list[list[int]] = list(groups.values())
+        self.node_of: Ints = np.zeros(len(places), np.int64)
+        for index_of_node, numbers in enumerate(self.node_gpus):
+            self.node_of[numbers] = index_of_node
+        self.node_type: Ints = np.array([self.type_of[g[0]] for g in self.node_gpus], np.int64)
         self.tenants: list[list[JobState]] = [[] for _ in places]
         self.free: Ints = np.array([len(g) for g in self.node_gpus], np.int64)
         self.tenant_count: Ints = np.zeros(len(places), np.int64)
@@ -112,7 +114,7 @@ class SchedulingSnapshot:
         """The same moment as `ClusterSnapshot`: what the service's placement reads."""
         gpus = iter(range(len(self)))
         nodes: list[Node] = []
-        for node, numbers in zip(self.cluster.nodes, self.node_gpus, strict=True):
+        for node in self.cluster.nodes:
             members: Sequence[Gpu] = [
                 Gpu(
                     self.names[g][1],
@@ -120,7 +122,7 @@ class SchedulingSnapshot:
                     self.sharing[g],
                     tuple(Tenant(j.job.workload, self.left(j), j.id) for j in self.tenants[g]),
                 )
-                for g in (next(gpus) for _ in numbers)
+                for g in (next(gpus) for _ in node.gpus)
             ]
             nodes.append(Node(node.name, tuple(members)))
         return ClusterSnapshot(tuple(nodes), self.cluster.links)

@@ -11,6 +11,8 @@ from profiling.workload import ColocationSet, Workload
 from scheduling.elastic.pairs import choose_pair
 
 JOBS = (Workload("a"), Workload("b"))
+PENALTIES = (np.array([0.0, 0.05, 0.4]), np.array([0.0, 0.05, 0.4]))
+RATES = (1.0 / (1.0 - 0.06 * np.array([0, 4, 8])),) * 2
 
 
 class Additive:
@@ -29,27 +31,30 @@ class Additive:
 
 
 def test_chooses_both_prefixes_together() -> None:
-    penalties = (np.array([0.0, 0.05, 0.4]), np.array([0.0, 0.05, 0.4]))
-    found = choose_pair(JOBS, ((0, 4, 8), (0, 4, 8)), penalties, (1.0, 1.0), Additive(100.0), "v100")
+    found = choose_pair(JOBS, ((0, 4, 8), (0, 4, 8)), PENALTIES, RATES, Additive(100.0), "v100")
     assert found is not None
+    # Alone each would take 4 (0.95 / 0.76, against 1 and 0.6 / 0.52); beside the other as well.
     assert found.prefixes == (1, 1)
-    assert found.gain == pytest.approx(2 * 0.95 / (0.76 * 1.8))
+    assert found.gain == pytest.approx(2 / 1.8)
+    # Beside a job that asks for the whole device, the one that freezes more takes less from it.
+    uneven = choose_pair(JOBS, ((0,), (4, 8)), (np.zeros(1), np.array([0.0, 0.02])), (RATES[0][:1], np.ones(2)),
+                         Additive(100.0), "v100", min_gain=1.0)
+    assert uneven is not None
+    assert uneven.prefixes == (0, 1)
 
 
 def test_memory_decides_too() -> None:
-    penalties = (np.array([0.0, 0.05, 0.4]), np.array([0.0, 0.05, 0.4]))
-    tight = choose_pair(JOBS, ((0, 4, 8), (0, 4, 8)), penalties, (1.0, 1.0), Additive(8.0), "v100")
+    tight = choose_pair(JOBS, ((0, 4, 8), (0, 4, 8)), PENALTIES, RATES, Additive(8.0), "v100", min_gain=1.0)
     assert tight is not None
     assert sum((0, 4, 8)[i] for i in tight.prefixes) >= 12
-    assert (
-        choose_pair(JOBS, ((0,), (0,)), (np.zeros(1), np.zeros(1)), (1.0, 1.0), Additive(8.0), "v100") is None
-    )
+    none = (np.zeros(1), np.zeros(1))
+    assert choose_pair(JOBS, ((0,), (0,)), none, (np.ones(1), np.ones(1)), Additive(8.0), "v100") is None
 
 
 def test_too_little_gain_is_refused() -> None:
-    none = (np.zeros(1), np.zeros(1))
-    found = choose_pair(JOBS, ((0,), (0,)), none, (1.0, 1.0), Additive(100.0), "v100", min_gain=1.1)
+    none, one = (np.zeros(1), np.zeros(1)), (np.ones(1), np.ones(1))
+    found = choose_pair(JOBS, ((0,), (0,)), none, one, Additive(100.0), "v100", min_gain=1.1)
     assert found is not None  # 2 / 1.8 = 1.11
-    assert choose_pair(JOBS, ((0,), (0,)), none, (1.0, 1.0), Additive(100.0), "v100", min_gain=1.2) is None
+    assert choose_pair(JOBS, ((0,), (0,)), none, one, Additive(100.0), "v100", min_gain=1.2) is None
     with pytest.raises(InputError, match="differ"):
-        choose_pair(JOBS, ((0, 1), (0,)), none, (1.0, 1.0), Additive(1.0), "v100")
+        choose_pair(JOBS, ((0, 1), (0,)), none, one, Additive(1.0), "v100")

@@ -74,6 +74,8 @@ SHARED = (
     "isacpp",
     "isacpp-interference",
     "isacpp-makespan",
+    "isacpp-online",
+    "isacpp-makespan-online",
     "gavel-packed",
     "sia-packed",
 )

@@ -1,0 +1,131 @@
+"""Learning from the pace of jobs that run together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictor.types import PredictionArrays
+from profiling.workload import ColocationSet, Workload
+from scheduling.learning import LearningBelief
+from scheduling.policies import get_policy
+from scheduling.simulator.engine import simulate
+from scheduling.simulator.job import Job, JobState
+from scheduling.simulator.state import SchedulingSnapshot
+from scheduling.simulator.truth import SetTruth
+from scheduling.snapshot import ClusterSnapshot
+from scheduling.table import Solo, TablePredictor
+from tests.scheduling.tables import JOBS, table
+
+CLUSTER = ClusterSnapshot.from_mapping(
+    {"nodes": [{"name": "node", "gpus": [{"device": "v100", "count": 2}]}]}
+)
+
+
+class Told:
+    """A predictor that says the same slowdown for every member of a set of two or more."""
+
+    def __init__(self, truth: TablePredictor, slowdown: float, fits: bool = True) -> None:
+        self.truth, self.slowdown, self.fits = truth, slowdown, fits
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+        answer = self.truth.predict_arrays(sets)
+        slow = np.where(answer.mask.sum(1, keepdims=True) > 1, self.slowdown, 1.0) * np.ones(
+            answer.mask.shape
+        )
+        fits = np.full(len(sets), self.fits)
+        return replace(answer, slowdown=slow, step_time_s=answer.solo_step_time_s * slow, fits=fits)
+
+
+def running(
+    truth: TablePredictor, pairs: Sequence[tuple[Workload, Workload]], now_s: float
+) -> SchedulingSnapshot:
+    """Every pair on a GPU of its own at its true pace since second 0."""
+    snapshot = SchedulingSnapshot(
+        ClusterSnapshot.from_mapping(
+            {"nodes": [{"name": "n", "gpus": [{"device": "v100", "count": len(pairs)}]}]}
+        )
+    )
+    snapshot.now_s = now_s
+    for gpu, members in enumerate(pairs):
+        order = sorted(members, key=str)
+        steps = truth.predict_arrays([ColocationSet("v100", tuple(order))]).step_time_s[0]
+        for k, (member, step) in enumerate(zip(order, steps, strict=True)):
+            state = JobState(Job(f"{gpu}-{k}", member, 1e6), 10 * gpu + k, 1e6, rate=1 / step, gpus=(gpu,))
+            snapshot.running[state.number] = state
+            snapshot.occupy(state)
+    return snapshot
+
+
+def test_a_set_that_was_seen_is_answered_as_it_was_and_others_nearer_to_the_truth() -> None:
+    solo = {("v100", j): Solo(0.1 * (k + 1)) for k, j in enumerate(JOBS)}
+    ratios = {("v100", (a, b)): (0.9, 0.9) for a in JOBS for b in JOBS}
+    truth = TablePredictor(solo, ratios)
+    belief = LearningBelief(Told(truth, 1.5))
+    seen, unseen = [(JOBS[0], JOBS[1]), (JOBS[1], JOBS[2])], ColocationSet("v100", (JOBS[3], JOBS[4]))
+    before = belief.cache.predictor.predict_arrays([unseen]).slowdown[0, 0]
+    assert before == pytest.approx(1.5)
+    snapshot = running(truth, seen, now_s=0.0)
+    assert belief.observe(snapshot) == []  # who was put together this moment has not gone a step
+    snapshot.now_s = 5.0
+    assert belief.observe(snapshot) == [0, 1]
+    assert belief.observe(snapshot) == []
+    answer = belief.predict_arrays([ColocationSet("v100", s) for s in seen] + [unseen])
+    assert answer.slowdown[:2] == pytest.approx(1 / 0.9)
+    assert 1 / 0.9 - 0.1 < answer.slowdown[2, 0] < 1.3
+    # another kind of device was not seen, and a job alone is as fast as ever
+    other = belief.predict_arrays(
+        [ColocationSet("v100", unseen.workloads, "mps"), ColocationSet("v100", JOBS[:1])]
+    )
+    assert other.slowdown[0] == pytest.approx(1.5)
+    assert other.slowdown[1, 0] == 1.0
+
+
+def test_a_cache_forgets_what_the_belief_has_learned_better() -> None:
+    truth = table()
+    belief = LearningBelief(Told(truth, 1.9))
+    pair = (JOBS[0], JOBS[1])
+    cache = belief.cache
+    ids = np.array([[cache.workload_id(j) for j in pair]])
+    where = (np.array([cache.device_id("v100")]), ids, np.ones((1, 2), bool))
+    row = cache.rows(*where)  # first: it grows the cache's arrays
+    assert cache.step_time_s[row, 0] == pytest.approx(0.1 * 1.9)
+    belief.observe(running(truth, [pair], now_s=5.0))
+    seen = truth.predict_arrays([ColocationSet("v100", pair)]).step_time_s[0, 0]
+    row = cache.rows(*where)
+    assert cache.step_time_s[row, 0] == pytest.approx(seen)
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.7])
+def test_jobs_that_do_less_together_than_one_after_the_other_are_parted(ratio: float) -> None:
+    """At 0.3 each, two jobs do 0.6 of one job's work together; the predictor believed them to do 1.8."""
+    solo = {("v100", j): Solo(1.0) for j in JOBS}
+    ratios = {("v100", (a, b)): (ratio, ratio) for a in JOBS for b in JOBS}
+    truth = TablePredictor(solo, ratios)
+    jobs = [Job(f"job-{k}", JOBS[k], 1000.0, float(k)) for k in range(5)]
+    blindly, learned = (
+        simulate(jobs, CLUSTER, get_policy(name), SetTruth(truth), Told(truth, 1.1))
+        for name in ("isacpp", "isacpp-online")
+    )
+    assert all(j.finished_s is not None for j in learned.jobs)
+    restarts = sum(j.restarts for j in learned.jobs)
+    if ratio < 0.5:
+        assert restarts > 0
+        assert learned.makespan_s < 0.8 * blindly.makespan_s
+    else:
+        assert restarts == 0
+
+
+@pytest.mark.parametrize("name", ["exclusive", "blind", "isacpp", "isacpp-makespan", "isacpp-online"])
+def test_a_job_that_seems_to_fit_nowhere_is_tried_where_memory_is_largest(name: str) -> None:
+    truth = table()
+    jobs = [Job(f"job-{k}", JOBS[k % 5], 100.0, float(k)) for k in range(8)]
+    mixed = ClusterSnapshot.from_mapping(
+        {"nodes": [{"name": "node", "gpus": [{"device": "k80", "count": 1}, {"device": "v100", "count": 2}]}]}
+    )
+    done = simulate(jobs, mixed, get_policy(name), SetTruth(truth), Told(truth, 1.2, fits=False))
+    assert all(j.finished_s is not None for j in done.jobs)
+    assert all(set(j.served_s) == {"v100"} for j in done.jobs)
