@@ -54,7 +54,9 @@ class _Kind:
         """The posterior mean: least squares with the priors as further rows."""
         a, b, u, v = _PRIOR
         deviation = np.array([a, b, *([u, v] * len(self.numbers))])
-        self.weights = np.linalg.solve(self.gram + np.diag((_NOISE / deviation) ** 2), self.moment)
+        self.weights = np.asarray(
+            np.linalg.solve(self.gram + np.diag((_NOISE / deviation) ** 2), self.moment), float
+        )
 
     def log_factor(self, log_predicted: float, own: Workload, others: Sequence[Workload]) -> float:
         """What to add to the log of a predicted slowdown; jobs that were never seen add nothing of their own."""
