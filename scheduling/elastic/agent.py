@@ -6,11 +6,13 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from predictor.types import Floats
+from predictor.types import Floats, SetPredictor
 from scheduling.elastic.jobs import SIZES, ElasticJob
+from scheduling.elastic.pairs import pair_slowdowns
+from scheduling.sets import SetCache
 from scheduling.simulator.job import JobState
 from scheduling.simulator.state import SchedulingSnapshot
-from scheduling.simulator.truth import Segment
+from scheduling.simulator.truth import Segment, current_workload
 
 
 @dataclass(eq=False, slots=True)
@@ -72,10 +74,20 @@ class ElasticTruth:
     """Ground truth for jobs with an `ElasticAgent`: iterations weigh 1 - penalty, prefix changes and restarts cost.
 
     The simulator must ask anew each round (`SimulationConfig(reevaluate_each_round=True)`): norms move with progress.
+
+    Args:
+        shared: slowdowns and memory of two jobs on one GPU with the prefixes that they have; None: nobody shares.
     """
 
-    def __init__(self, restart_s: float = 30.0, prefix_change_s: float = 5.0, round_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        restart_s: float = 30.0,
+        prefix_change_s: float = 5.0,
+        round_s: float = 60.0,
+        shared: SetPredictor | SetCache | None = None,
+    ) -> None:
         self._restart_s, self.prefix_change_s, self.round_s = restart_s, prefix_change_s, round_s
+        self.shared = shared
         self._held: dict[int, int] = {}
 
     def segment(self, job: JobState, snapshot: SchedulingSnapshot) -> Segment:
@@ -86,6 +98,9 @@ class ElasticTruth:
         k = agent.prefixes.index(job.frozen_prefix)
         agent.penalty = min(max(float(agent.shares_at(progress)[k]), 0.0), 1.0) ** agent.kappa
         rate = float(agent.rate[size_index(len(job.gpus)), k]) * (1.0 - agent.penalty)
+        mates = [t for t in snapshot.tenants[job.gpus[0]] if t is not job]
+        if mates:
+            rate /= self._slowdown([job, *mates], job.gpus[0], snapshot)[0]
         if k != agent.prefix:
             agent.prefix, agent.prefix_changes = k, agent.prefix_changes + 1
             rate *= 1.0 - self.prefix_change_s / self.round_s  # spread over the round until it is asked again
@@ -96,7 +111,18 @@ class ElasticTruth:
         return Segment(rate)
 
     def fits(self, members: Sequence[JobState], gpu: int, snapshot: SchedulingSnapshot) -> bool:
-        return len(members) == 1
+        if len(members) == 1:
+            return True
+        return self.shared is not None and len(members) == 2 and self._slowdown(members, gpu, snapshot)[1]
+
+    def _slowdown(
+        self, members: Sequence[JobState], gpu: int, snapshot: SchedulingSnapshot
+    ) -> tuple[float, bool]:
+        """Slowdown of the first of two members, and whether both fit."""
+        assert self.shared is not None
+        pair = (current_workload(members[0]), current_workload(members[1]))
+        slowdown, fits = pair_slowdowns(self.shared, snapshot.devices[gpu], snapshot.sharing[gpu], [pair])
+        return max(float(slowdown[0, 0]), 1.0), bool(fits[0])
 
     def restart_s(self, job: JobState, first: bool) -> float:
         return 0.0 if first else self._restart_s

@@ -53,7 +53,8 @@ class IceFrogConfig:
             raise InputError("round_s is out of range", expected="seconds above 0", got=self.round_s)
         if not self.min_pair_gain >= 1 or self.pairs_per_round < 1:
             raise InputError(
-                "sharing is out of range", expected="a gain and a number of pairs from 1",
+                "sharing is out of range",
+                expected="a gain and a number of pairs from 1",
                 got=(self.min_pair_gain, self.pairs_per_round),
             )
         if not 0 <= self.shortness <= 1:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from predictor.types import Floats, SetPredictor
+from predictor.types import Bools, Floats, SetPredictor
 from profiling.errors import InputError
-from profiling.workload import ColocationSet, Workload
+from profiling.workload import Workload
+from scheduling.sets import SetCache, cache_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ def choose_pair(
     candidates: tuple[Sequence[int], Sequence[int]],
     penalties: tuple[Floats, Floats],
     rates: tuple[Floats, Floats],
-    predictor: SetPredictor,
+    predictor: SetPredictor | SetCache,
     device: str,
     sharing: str = "time-slice",
     min_gain: float = 1.1,
@@ -47,7 +48,9 @@ def choose_pair(
     """
     for prefixes, penalty, rate in zip(candidates, penalties, rates, strict=True):
         if not len(prefixes) or not len(prefixes) == len(penalty) == len(rate):
-            raise InputError("candidates, penalties and rates differ", expected="as many of each", got=len(prefixes))
+            raise InputError(
+                "candidates, penalties and rates differ", expected="as many of each", got=len(prefixes)
+            )
     worth = [(1.0 - np.asarray(p)) * np.asarray(r) for p, r in zip(penalties, rates, strict=True)]
     if min(w.max() for w in worth) <= 0:
         return None
@@ -55,14 +58,32 @@ def choose_pair(
     frozen = [
         [replace(w, frozen_prefix=int(k)) for k in ks] for w, ks in zip(workloads, candidates, strict=True)
     ]
-    predicted = predictor.predict_arrays(
-        [ColocationSet(device, (frozen[0][i], frozen[1][j]), sharing) for i, j in pairs]
+    slowdown, fits = pair_slowdowns(
+        predictor, device, sharing, [(frozen[0][i], frozen[1][j]) for i, j in pairs]
     )
     index = np.array(pairs)
     share = np.stack([worth[side][index[:, side]] / worth[side].max() for side in (0, 1)], axis=1)
-    kept = share / predicted.slowdown[:, :2]
-    total = np.where(predicted.fits, kept.sum(axis=1), -np.inf)
+    kept = share / slowdown
+    total = np.where(fits, kept.sum(axis=1), -np.inf)
     best = int(total.argmax())
     if not total[best] > min_gain:
         return None
     return PairChoice((pairs[best][0], pairs[best][1]), (float(kept[best, 0]), float(kept[best, 1])))
+
+
+def pair_slowdowns(
+    predictor: SetPredictor | SetCache, device: str, sharing: str, pairs: Sequence[tuple[Workload, Workload]]
+) -> tuple[Floats, Bools]:
+    """([P, 2] slowdown of each job beside the other, [P] whether both fit), each pair asked for once."""
+    cache = cache_of(predictor)
+    with cache.lock:
+        members = np.array([[cache.workload_id(w) for w in pair] for pair in pairs])
+        order = np.argsort(members, axis=1, kind="stable")
+        rows = cache.rows(
+            np.full(len(pairs), cache.device_id(device, sharing)),
+            np.take_along_axis(members, order, axis=1),
+            np.ones(members.shape, bool),
+        )
+        # The cache has members by number; `order` is its own inverse.
+        slowdown = np.take_along_axis(cache.slowdown[rows][:, :2], order, axis=1)
+        return slowdown, cache.fits[rows].copy()

@@ -12,6 +12,7 @@ from scheduling.elastic.agent import elastic_job
 from scheduling.elastic.jobs import Grant, IceFrogConfig
 from scheduling.elastic.pairs import choose_pair
 from scheduling.elastic.penalty import allowed_prefixes, frozen_penalty
+from scheduling.sets import SetCache
 from scheduling.simulator.job import JobState
 from scheduling.simulator.state import SchedulingSnapshot
 
@@ -30,7 +31,7 @@ def share_gpus(
     snapshot: SchedulingSnapshot,
     states: Sequence[JobState],
     grants: Sequence[Grant],
-    predictor: SetPredictor,
+    predictor: SetPredictor | SetCache,
     config: IceFrogConfig,
 ) -> list[Shared]:
     """Pairs of this round, each job in one at most.
@@ -68,7 +69,7 @@ def _pair(
     snapshot: SchedulingSnapshot,
     host: JobState,
     guest: JobState,
-    predictor: SetPredictor,
+    predictor: SetPredictor | SetCache,
     config: IceFrogConfig,
     least: float,
 ) -> tuple[float, Shared] | None:

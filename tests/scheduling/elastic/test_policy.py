@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from profiling.workload import Workload
 from scheduling.elastic.agent import ElasticAgent, ElasticTruth, size_index
 from scheduling.elastic.jobs import SIZES, IceFrogConfig
-from scheduling.elastic.policy import icefrog, icefrog_unfrozen, optimus, pollux
+from scheduling.elastic.policy import NEVER, icefrog, icefrog_unfrozen, optimus, pollux
 from scheduling.policies.api import Policy
 from scheduling.sets import SetCache
 from scheduling.simulator.engine import SimulationConfig, simulate
@@ -28,14 +30,16 @@ def agent(job: Job) -> ElasticAgent:
     return ElasticAgent((0, 3, 6), rate, np.linspace(0, 1, 5), shares, 2.0)
 
 
-def run(policy: Policy, count: int = 20) -> SimulationResult:
+def run(policy: Policy, count: int = 20, shared: Additive | None = None) -> SimulationResult:
     draw = np.random.default_rng(0)
     jobs = [
         Job(f"j{n}", Workload("x"), float(draw.uniform(200, 8000)), float(draw.uniform(0, 3000)), 1)
         for n in range(count)
     ]
-    truth, config = ElasticTruth(), SimulationConfig(reevaluate_each_round=True, record=True)
-    return simulate(jobs, CLUSTER, policy, truth, SetCache(Additive(100.0)), config, agent=agent)
+    truth = ElasticTruth(shared=shared)
+    config = SimulationConfig(reevaluate_each_round=True, record=True)
+    belief = SetCache(shared or Additive(100.0))
+    return simulate(jobs, CLUSTER, policy, truth, belief, config, agent=agent)
 
 
 @pytest.mark.parametrize("make", [icefrog, icefrog_unfrozen, optimus, pollux])
@@ -56,6 +60,36 @@ def test_freezing_pays_and_its_debt_is_capped() -> None:
     debts = [job.agent.debt for job in frozen.jobs]
     assert 0.0 < max(debts) < 0.2
     assert all(job.agent.debt == 0.0 for job in plain.jobs)
+
+
+def tenants(result: SimulationResult) -> int:
+    """Most jobs on one GPU at once; nobody who shares holds two."""
+    most, moments = 0, sorted({one.start_s for one in result.intervals})
+    for at in moments:
+        held = [one for one in result.intervals if one.start_s <= at < one.stop_s]
+        gpus = Counter(one.gpu for one in held)
+        jobs = Counter(one.job for one in held)
+        most = max(most, *gpus.values())
+        assert all(jobs[one.job] == 1 for one in held if gpus[one.gpu] > 1)
+    return most
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_jobs_without_a_gpu_share_one(frozen: bool) -> None:
+    config = IceFrogConfig(guards=IceFrogConfig().guards if frozen else NEVER)
+    sharing = replace(config, share_gpus=True)
+    alone = run(icefrog(config), 60, Additive(100.0, 0.2))
+    shared = run(icefrog(sharing), 60, Additive(100.0, 0.2))
+    assert (tenants(alone), tenants(shared)) == (1, 2)
+    assert all(job.finished_s is not None for job in shared.jobs)
+    assert shared.completion_s.mean() < alone.completion_s.mean()
+    if frozen:
+        assert any(job.agent.prefix_changes for job in shared.jobs)
+
+
+def test_jobs_that_do_not_fit_together_do_not_share() -> None:
+    sharing = icefrog(IceFrogConfig(share_gpus=True))
+    assert tenants(run(sharing, 60, Additive(7.0))) == 1  # 20 layers in two jobs, of which 12 can be frozen
 
 
 def test_decides_the_same_twice() -> None:
