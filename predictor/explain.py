@@ -86,5 +86,5 @@ def sentence(name: str, slowdown: float, shares: list[ResourceShare]) -> str:
     wants = ", ".join(f"{kind} {share:.0%}" for kind, share in worst.operators)
     parts = " + ".join(f"{WORDS[s.resource]} {s.excess:.2f}" for s in shares if s.excess >= 0.005)
     return (
-        f"{name} takes {slowdown:.2f} times its step time: {parts}; its {WORDS[worst.resource]} go to {wants}"
+        f"{name} takes {slowdown:.2f} times its step time: {parts}; most {WORDS[worst.resource]} for {wants}"
     )

@@ -84,6 +84,8 @@ def create_app(config: ServiceConfig | None = None, source: ModelSource | None =
         description=_DESCRIPTION,
         version=version(),
         lifespan=lifespan,
+        docs_url=None,  # the dashboard serves it, without a script from elsewhere
+        redoc_url=None,
         generate_unique_id_function=openapi.operation_id,
     )
     app.state.service = service

@@ -42,8 +42,6 @@ _HEADERS = [
         ),
     ),
 ]
-#: The pages of the API reference bring their scripts from elsewhere.
-_LOOSE_PATHS = ("/docs", "/redoc")
 
 
 class Door:
@@ -167,7 +165,7 @@ class _Exchange:
             self.status = message["status"]
             headers = message.setdefault("headers", [])
             headers.append((b"x-request-id", self.request_id.encode()))
-            headers.extend(_HEADERS[:-1] if self.path.startswith(_LOOSE_PATHS) else _HEADERS)
+            headers.extend(_HEADERS)
         await self._send(message)
 
     async def _refuse(self, error: CotenantError) -> None:

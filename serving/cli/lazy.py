@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data": ("data", "Import, describe and check measurements."),
     "benchmark": ("benchmark", "Run the evaluation protocols."),
     "train": ("train", "Train the predictor."),
+    "sweep": ("sweep", "Look for a better configuration by models left out."),
     "evaluate": ("evaluate", "Score a predictor on measurements."),
     "predict": ("predict", "Predict how a set of jobs shares a device."),
     "place": ("place", "Choose a GPU for a job on a cluster."),

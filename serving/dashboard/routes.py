@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from functools import lru_cache
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Query, Request, Response
 from starlette.responses import RedirectResponse
 
-from profiling.errors import CotenantError
+from profiling.errors import CotenantError, UnknownNameError
 from serving.app_version import version
 from serving.auth import COOKIE
 from serving.dashboard import view
+from serving.http import etag, not_modified
 from serving.service import Service
 
 _HERE = Path(__file__).parent
+# Swagger UI (Apache-2.0) comes with the package fastapi-swagger (MIT), so that the API reference works offline.
+_SWAGGER = "fastapi_swagger.resources"
+_STATIC = {
+    "style.css": ("serving.dashboard", "text/css"),
+    "docs.js": ("serving.dashboard", "text/javascript"),
+    "swagger-ui.css": (_SWAGGER, "text/css"),
+    "swagger-ui-bundle.js": (_SWAGGER, "text/javascript"),
+}
 
 
 @lru_cache(maxsize=1)
@@ -31,6 +42,8 @@ def _templates() -> Any:
         lstrip_blocks=True,
     )
     environment.filters["gib"] = lambda value: f"{value / view.GIB:.1f} GiB"
+    # A tenant without a name of its own has its placement's identifier.
+    environment.filters["short"] = lambda name: name[:8] if re.fullmatch("[0-9a-f]{32}", name) else name
     environment.filters["time"] = lambda s: datetime.fromtimestamp(s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     environment.filters["day"] = lambda d: datetime.fromtimestamp(d * 86400, UTC).strftime("%Y-%m-%d")
     environment.globals["project_version"] = version()
@@ -75,8 +88,19 @@ def routes(service: Service) -> APIRouter:
         answer.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=secure, max_age=12 * 3600)
         return answer
 
-    @router.get("/static/style.css")
-    async def style(request: Request) -> Response:
-        return Response((_HERE / "style.css").read_bytes(), media_type="text/css")
+    @router.get("/docs")
+    async def reference(request: Request) -> Response:
+        return page("docs.html")
+
+    @router.get("/static/{name}")
+    async def static(request: Request, name: str) -> Response:
+        if name not in _STATIC:
+            raise UnknownNameError("file is not known", expected=", ".join(_STATIC), got=repr(name[:80]))
+        package, media = _STATIC[name]
+        body = resources.files(package).joinpath(name).read_bytes()
+        headers = {"ETag": etag(body), "Cache-Control": "no-cache"}
+        if not_modified(request, headers["ETag"]):
+            return Response(None, 304, headers)
+        return Response(body, headers=headers, media_type=media)
 
     return router

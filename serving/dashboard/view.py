@@ -42,9 +42,11 @@ class Tile:
 
     @property
     def level(self) -> str:
-        """How bad that is, in a word that is shown as well as coloured."""
+        """How bad that is, in words that are shown as well as coloured."""
         if not self.tenants:
             return "empty"
+        if self.prediction and not self.prediction.fits:
+            return "too large"
         return "unhurt" if self.worst < 1.1 else "slowed" if self.worst < 1.5 else "crowded"
 
 

@@ -82,3 +82,25 @@ def test_sign_in(start: Start, tmp_path: Path) -> None:
     assert "HttpOnly" in entered.headers["set-cookie"]
     assert client.get("/").status_code == 200
     assert client.put("/v1/cluster", json=CLUSTER).status_code == 401, "the cookie counts for reading only"
+
+
+def test_a_set_that_does_not_fit_is_not_unhurt(client: TestClient) -> None:
+    huge = {"job": "resnet18-cifar:batch_size=100000", "iterations_left": 1}
+    client.put(
+        "/v1/cluster", json={"nodes": [{"name": "a", "gpus": [{"device": "v100", "tenants": [huge]}]}]}
+    )
+    page = client.get("/").text
+    assert '<p class="level">too large</p>' in page
+    assert "unhurt" not in page
+
+
+def test_files_of_the_pages(client: TestClient) -> None:
+    style = client.get("/static/style.css")
+    again = client.get("/static/style.css", headers={"If-None-Match": style.headers["etag"]})
+    assert again.status_code == 304
+    assert client.get("/static/..%2froutes.py").status_code == 404
+    assert client.get("/static/routes.py").status_code == 404
+    reference = client.get("/docs").text
+    assert not re.search(r"https?://", reference)
+    for path in re.findall(r'(?:src|href)="(/[^"]+)"', reference):
+        assert client.get(path).status_code == 200, path

@@ -1,0 +1,71 @@
+"""`cotenant sweep`, the same as `python train.py sweep`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from serving.cli.output import JsonFlag, console, print_json, progress
+
+
+def command(
+    data: Annotated[
+        Path, typer.Option("--data", help="Folder of tidy tables to train on, and nothing else.")
+    ],
+    trials: Annotated[
+        int, typer.Option(help="Trials that the study shall have, earlier ones counted in.")
+    ] = 20,
+    out: Annotated[Path, typer.Option("--out", "-o", help="YAML for the best configuration.")] = Path(
+        "out/best.yaml"
+    ),
+    study: Annotated[Path, typer.Option(help="SQLite file of the study.")] = Path("out/sweep.db"),
+    folds: Annotated[int, typer.Option(help="Groups of models that are left out in turn.")] = 3,
+    config: Annotated[Path | None, typer.Option(help="YAML that the sweep starts from.")] = None,
+    seed: Annotated[int, typer.Option(help="Of every training and of the sweep.")] = 0,
+    bundled: Annotated[
+        bool, typer.Option(help="Learn from the measurements that come with the project, too.")
+    ] = True,
+    tracking_uri: Annotated[
+        str | None, typer.Option(help="MLflow store; sqlite:///mlflow.db where none is set.")
+    ] = None,
+    experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "cotenant-sweep",
+    as_json: JsonFlag = False,
+) -> None:
+    """Look for a better configuration: Optuna, judged by models left out of the training tables (extra `sweep`).
+
+    Sets that a protocol scores must not be among DATA. The same command goes on with the study, also after a kill.
+
+    Example: `cotenant sweep --data tables --trials 30 --out best.yaml`, then `cotenant train --data tables --config best.yaml`
+    """
+    from predictor.sweep import sweep
+    from predictor.train_run import load_config, training_tables
+
+    network, training = load_config(config, seed)
+    with progress() as bar:
+        task = bar.add_task("sweep", total=trials)
+
+        def follow(done: int, of: int, error: float, least: float) -> None:
+            text = f"sweep: trial {done} of {of}, {error:.2f} % (best {least:.2f} %)"
+            bar.update(task, description=text, completed=done, total=of)
+
+        result = sweep(
+            *training_tables(data, bundled),
+            network,
+            training,
+            trials,
+            study,
+            folds=folds,
+            out=out,
+            tracking_uri=tracking_uri,
+            experiment=experiment,
+            follow=follow,
+        )
+    if as_json:
+        print_json(result)
+        return
+    best = result["best"]
+    console().print(
+        f"best of {result['trials']} trials: number {best['trial']}, {best['mape_percent']:.2f} % on left-out models; written to {out}"
+    )

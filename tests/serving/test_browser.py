@@ -1,0 +1,170 @@
+"""The dashboard and the API reference in headless Chromium: by keyboard, light and dark, without a word on the console."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from serving.app import create_app
+from serving.config import ServiceConfig
+from tests.serving.live import serve
+from tests.serving.table import TableSource
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER),
+    reason="needs Chromium and its driver (Debian: apt-get install chromium chromium-driver)",
+)
+
+TENANTS = [{"job": "resnet18-cifar", "iterations_left": 1200, "job_id": "t-1"}] * 2
+CLUSTER = {
+    "nodes": [
+        {
+            "name": "node-a",
+            "gpus": [
+                {"device": "v100", "id": "0", "tenants": TENANTS},
+                {"device": "v100", "id": "1", "tenants": TENANTS[:1]},
+                {"device": "p100", "id": "2"},
+            ],
+        }
+    ]
+}
+# Contrast as WCAG 2 defines it, of all text that is seen against the nearest opaque background.
+_CONTRAST = """
+const parse = c => c.match(/[\\d.]+/g).map(Number);
+const light = c => { const [r, g, b] = parse(c).map(v => v / 255).map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+  return .2126 * r + .7152 * g + .0722 * b; };
+const behind = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
+  if ((parse(c)[3] ?? 1) === 1) return c; } return 'rgb(255, 255, 255)'; };
+return [...document.querySelectorAll('body *')].filter(e => e.checkVisibility() &&
+    [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())).map(e => {
+  const [a, b] = [light(getComputedStyle(e).color), light(behind(e))].sort((x, y) => y - x);
+  return [(a + .05) / (b + .05), e.tagName + ': ' + e.textContent.trim().slice(0, 40)]; }).sort((x, y) => x[0] - y[0])[0];
+"""
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A service with a cluster, a placement and an observation."""
+    store = tmp_path_factory.mktemp("browser") / "store.db"
+    with serve(create_app(ServiceConfig(database_url=f"sqlite:///{store}"), TableSource())) as port:
+        url = f"http://127.0.0.1:{port}"
+        httpx.put(f"{url}/v1/cluster", json=CLUSTER).raise_for_status()
+        job = {"job": "lstm-wikitext2", "job_id": "t-2", "iterations": 50}
+        httpx.post(f"{url}/v1/placements", json=job).raise_for_status()
+        seen = {"of": {"device": "v100", "jobs": ["resnet18-cifar"]}, "step_time_s": 0.11}
+        httpx.post(f"{url}/v1/observations", json={"observations": [seen]}).raise_for_status()
+        yield url
+
+
+@pytest.fixture
+def browser(base: str, tmp_path: Path) -> Iterator[Any]:
+    """Chromium that finds no host but this one; at the end it must have asked for no other and have had no complaint."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (
+        "headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1280,900", "no-first-run",
+        "disable-background-networking", "disable-component-update", f"user-data-dir={tmp_path}/profile",
+        "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    ):  # fmt: skip
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.set_page_load_timeout(60)
+    try:
+        yield driver
+        events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+        asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+        assert any(url.startswith(base) for url in asked), "the log of requests works"
+        assert [u for u in asked if not u.startswith((base, "data:", "blob:", "chrome:", "about:"))] == []
+        assert [e for e in driver.get_log("browser") if e["level"] in ("WARNING", "SEVERE")] == []
+    finally:
+        driver.quit()
+
+
+def scheme(browser: Any, name: str) -> None:
+    features = [{"name": "prefers-color-scheme", "value": name}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def press(browser: Any, *keys: str) -> Any:
+    """Type into whatever has the focus; gives what has it then."""
+    for key in keys:
+        browser.switch_to.active_element.send_keys(key)
+    return browser.switch_to.active_element
+
+
+def test_cluster_map(browser: Any, base: str) -> None:
+    browser.get(base)
+    tiles = browser.find_elements(By.CSS_SELECTOR, ".tile")
+    assert [t.find_element(By.CLASS_NAME, "level").text for t in tiles] == ["slowed", "unhurt", "empty"]
+    assert "slowed 1.40 times" in tiles[0].text
+    assert "GiB of" in tiles[0].text
+    assert "t-2" in browser.find_element(By.CSS_SELECTOR, "section[aria-labelledby=placements]").text
+
+
+def test_what_if_by_keyboard(browser: Any, base: str) -> None:
+    browser.get(base)
+    assert press(browser, Keys.TAB).text == "Skip to content"
+    assert press(browser, Keys.ENTER).tag_name == "main"
+    browser.get(base)
+    link = press(browser, Keys.TAB, Keys.TAB, Keys.TAB)
+    assert link.text == "What if"
+    outline = browser.execute_script("return getComputedStyle(arguments[0]).outlineWidth", link)
+    assert float(outline.removesuffix("px")) >= 2, "the focus is seen"
+    press(browser, Keys.ENTER)
+    WebDriverWait(browser, 10).until(lambda b: "/what-if" in b.current_url)
+    for _ in range(9):
+        if press(browser, Keys.TAB).get_attribute("name") == "device":
+            break
+    press(browser, "p100", Keys.TAB, Keys.TAB, "resnet18-cifar\nresnet18-cifar:batch_size=8")
+    assert press(browser, Keys.TAB).tag_name == "summary"
+    assert press(browser, Keys.TAB).text == "Predict"
+    press(browser, Keys.ENTER)
+    WebDriverWait(browser, 10).until(lambda b: b.find_elements(By.ID, "answer"))
+    assert browser.find_element(By.ID, "answer").text == "On p100, time-slice: they fit"
+    assert "1.40 times" in browser.find_element(By.TAG_NAME, "table").text
+    assert "1.26 to 1.54" in browser.find_element(By.TAG_NAME, "table").text
+
+
+@pytest.mark.parametrize("width", [1280, 380])
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_light_and_dark(browser: Any, base: str, colours: str, width: int) -> None:
+    browser.set_window_size(width, 900)
+    scheme(browser, colours)
+    for path in (
+        "/",
+        "/what-if?device=v100&jobs=resnet18-cifar%0Alstm-wikitext2",
+        "/what-if?jobs=nothing",
+        "/login",
+    ):
+        browser.get(base + path)
+        page = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", page)[:3])) > 384) == (colours == "light")
+        contrast, where = browser.execute_script(_CONTRAST)
+        assert contrast >= 4.5, where
+        wide = browser.execute_script("return document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, f"{path} is wider than the window"
+        unnamed = browser.execute_script(
+            "return [...document.querySelectorAll('input, select, textarea')].filter(e => !e.labels.length).length"
+        )
+        assert unnamed == 0
+
+
+def test_api_reference_is_offline(browser: Any, base: str) -> None:
+    browser.get(f"{base}/docs")
+    WebDriverWait(browser, 30).until(lambda b: b.find_elements(By.CSS_SELECTOR, ".opblock"))
+    assert "/v1/predict" in browser.find_element(By.ID, "reference").text
