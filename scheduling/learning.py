@@ -36,13 +36,16 @@ class _Kind:
 
     def __init__(self) -> None:
         self.numbers: dict[Workload, int] = {}
+        self._known: dict[Workload, int] = {}
         self.gram: Floats = np.zeros((2, 2))
         self.moment: Floats = np.zeros(2)
         self.weights: Floats = np.zeros(2)
 
     def add(self, log_predicted: float, own: Workload, others: Sequence[Workload], log_ratio: float) -> None:
         for workload in (own, *others):
-            self.numbers.setdefault(workload.without_solo(), len(self.numbers))
+            if self._number(workload) < 0:
+                self.numbers[workload.without_solo()] = len(self.numbers)
+                self._known.clear()
         missing = 2 + 2 * len(self.numbers) - len(self.moment)
         self.gram = np.asarray(np.pad(self.gram, ((0, missing), (0, missing))), float)
         self.moment = np.asarray(np.pad(self.moment, (0, missing)), float)
@@ -66,10 +69,17 @@ class _Kind:
         row = np.zeros(width)
         row[:2] = 1.0, log_predicted
         for workload, column in ((own, 2), *((other, 3) for other in others)):
-            number = self.numbers.get(workload.without_solo())
-            if number is not None and 2 * number + column < width:
+            number = self._number(workload)
+            if 0 <= 2 * number + column < width:
                 row[2 * number + column] += 1.0
         return row
+
+    def _number(self, workload: Workload) -> int:
+        """The job's place in the order, whatever was measured of it alone; negative for one that was not seen."""
+        number = self._known.get(workload)
+        if number is None:
+            number = self._known[workload] = self.numbers.get(workload.without_solo(), -10)
+        return number
 
 
 class LearningBelief:

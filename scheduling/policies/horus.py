@@ -34,17 +34,20 @@ def decide(
         ]
     )
     own_use: dict[Workload, Floats] = {}
+    refused: set[Workload] = set()
     for job in snapshot.waiting.values():
         if not any(pool.free_of_type) and not company.open.any():
             break
         gpus = exclusive_gpus(pool, belief, job)
-        if not gpus and may_share(job) and company.open.any():
+        if not gpus and may_share(job) and job.job.workload not in refused:
             own = own_use.get(job.job.workload)
             if own is None:
                 use = {k: solo_utilization(snapshot, belief, *k, job.job.workload) for k in set(kinds)}
                 own = own_use[job.job.workload] = np.array([use[k] for k in kinds])
             allowed = (load + own <= budget) & company.fits(job)
-            if allowed.any():
+            if not allowed.any():
+                refused.add(job.job.workload)  # GPUs only close while one decision is made
+            else:
                 gpus = company.take(int(np.argmin(np.where(allowed, load + own, np.inf))))
         if gpus:
             started.append(Allocation(job, gpus))

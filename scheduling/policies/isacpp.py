@@ -60,6 +60,8 @@ def _plenty(
     snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, pool: Pool, jobs: list[JobState]
 ) -> list[int] | None:
     """The fastest type of each job where every job finds an empty GPU of it: nothing can be better than that."""
+    if len(jobs) > sum(pool.free_of_type):
+        return None
     kinds = [int(np.argmin(solo_step_s(snapshot, belief, j.job.workload))) for j in jobs]
     return kinds if all(pool.free_of_type[k] >= kinds.count(k) for k in set(kinds)) else None
 
@@ -170,12 +172,10 @@ def _by_work(
     length = left * fastest
     weight = 0.25 * length / max(float(length.max()), 1e-9)
     pairs = _every_pair(cache, state, ids, left, config)
-    index = {
-        cache.device_id(cache.devices[d][0], cache.devices[d][1]): d for d in set(state.devices.tolist())
-    }
-    alone = np.array([[cache.solo(index[int(d)], int(w)) for d in state.devices] for w in ids], int).reshape(
-        len(ids), -1
-    )
+    types, type_of = np.unique(state.devices, return_inverse=True)
+    names, name_of = np.unique(ids, return_inverse=True)
+    once = np.array([[cache.solo(int(d), int(w)) for d in types] for w in names], int).reshape(len(names), -1)
+    alone = once[name_of][:, type_of]
     pace = fastest[:, None] / cache.step_time_s[alone, 0] if alone.size else np.zeros(alone.shape)
     gain = pace / pairs.own + (1.0 / pairs.tenants - 1.0 / pairs.before).sum(axis=2)
     gain = np.where(np.isfinite(pairs.score), gain, -np.inf)

@@ -43,17 +43,20 @@ def decide(
         [sum(label(g, current_workload(t)) for t in snapshot.tenants[g]) for g in gpu_numbers], int
     )
     labels: dict[Workload, Ints] = {}
+    refused: set[Workload] = set()
     for job in sorted(snapshot.waiting.values(), key=lambda j: (remaining_s(snapshot, belief, j), j.number)):
         if not any(pool.free_of_type) and not company.open.any():
             break
         gpus = exclusive_gpus(pool, belief, job)
-        if not gpus and may_share(job) and company.open.any():
+        if not gpus and may_share(job) and job.job.workload not in refused:
             workload = job.job.workload
             if workload not in labels:
                 labels[workload] = np.array([label(g, workload) for g in gpu_numbers], int)
             sums = taken + labels[workload]
             allowed = (sums <= BUDGET) & company.fits(job)
-            if allowed.any():
+            if not allowed.any():
+                refused.add(job.job.workload)  # GPUs only close while one decision is made
+            else:
                 gpus = company.take(int(np.argmin(np.where(allowed, sums, 1 << 30))))
         if gpus:
             started.append(Allocation(job, gpus))

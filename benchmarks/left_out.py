@@ -1,0 +1,88 @@
+"""Predictors that never saw what they are asked about: one per fold of a by-pair split, behind one door."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from predictor.types import PredictionArrays, SetPredictor
+from profiling.workload import ColocationSet
+
+
+class LeftOut:
+    """Asks each set of the predictor that was fitted without its pair of models.
+
+    Args:
+        predictors: one per fold.
+        fold_of: sorted architectures of a set -> fold that left it out. A set that no fold has was seen by none.
+    """
+
+    def __init__(self, predictors: Sequence[SetPredictor], fold_of: dict[tuple[str, ...], int]) -> None:
+        self.predictors, self.fold_of = predictors, fold_of
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+        """As `SetPredictor`."""
+        folds = np.array(
+            [self.fold_of.get(tuple(sorted(w.model for w in s.workloads)), 0) for s in sets], int
+        )
+        answers = [predictor.predict_arrays(sets) for predictor in self.predictors]
+        chosen: dict[str, Any] = {
+            f.name: np.stack([getattr(a, f.name) for a in answers])[folds, np.arange(len(sets))]
+            for f in fields(PredictionArrays)
+        }
+        return PredictionArrays(**chosen)
+
+
+def left_out_predictor(model: str, data: Path, folds: int, pool: Executor) -> LeftOut:
+    """Fit `model`'s configuration `folds` times on `data` and the bundled measurements, pairs left out in turn."""
+    from datasets.splits import make_split
+
+    colocation, _ = _tables(data)
+    split = make_split(colocation, "by-pair", 0, folds)
+    names = colocation.groupby("set_id")["architecture"].agg(lambda a: tuple(sorted(a)))
+    fold_of = {names[set_id]: number for number, fold in enumerate(split) for set_id in fold.test_set_ids}
+    futures = [pool.submit(_fit, model, data, fold.train_set_ids) for fold in split]
+    print(f"fitting {folds} predictors without the pairs that they are asked about", flush=True)
+    return LeftOut([future.result() for future in futures], fold_of)
+
+
+def _tables(data: Path) -> tuple[Any, Any]:
+    import pandas as pd
+
+    import datasets.bundled
+    from datasets.tables import read_table
+
+    folders = (data, Path(datasets.bundled.__file__).parent)
+    colocation, solo = (
+        pd.concat([read_table(folder, name) for folder in folders], ignore_index=True)
+        for name in ("colocation", "solo")
+    )
+    return colocation, solo
+
+
+def _fit(model: str, data: Path, set_ids: Sequence[str]) -> SetPredictor:
+    """The configuration of `model` on some sets. Its intervals and domain are kept: no policy reads them."""
+    from predictor import Predictor, load_predictor
+    from predictor.examples import examples_of
+    from predictor.fitting import fit_heads, solo_examples
+    from predictor.training import fit
+
+    base = load_predictor(model)
+    colocation, solo = _tables(data)
+    train = colocation[colocation.set_id.isin(set_ids)]
+    featurizer = base.fitted_.model.featurizer
+    assert base.network is not None
+    assert base.training is not None
+    fitted = fit(examples_of(train, solo), solo_examples(solo), featurizer, base.network, base.training)
+    heads = fit_heads(train, solo, featurizer)
+    return Predictor.of(
+        replace(base.fitted_, model=fitted, heads=heads),
+        f"{base.version}-left-out",
+        base.network,
+        base.training,
+    )
