@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from typing import Annotated
 
@@ -92,6 +93,8 @@ def run(config: object) -> None:
     assert isinstance(config, ServiceConfig)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     logs.configure(config.log_level)
+    # uvicorn drains, and then raises the signal again: to have been asked to stop is no failure.
+    signal.signal(signal.SIGTERM, _stop)
     Store(
         config.database_url
     ).close()  # a database that cannot be used is one clear line, not a worker's traceback
@@ -114,6 +117,10 @@ def run(config: object) -> None:
             timeout_graceful_shutdown=int(config.drain_s),
             backlog=2048,
         )
+
+
+def _stop(number: int, frame: object) -> None:
+    raise SystemExit(0)
 
 
 @token.command("add")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,65 @@ def test_bootstrap_token(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COTENANT_BOOTSTRAP_TOKEN", "first-of-all")
     client = start(auth="on")
     assert client.put("/v1/cluster", json=NODE, headers=bearer("first-of-all")).status_code == 200
+
+
+# Every route and the scope that it takes; None: anybody. A new route must be written here, or the test fails.
+SCOPES: dict[str | None, str] = {
+    None: """
+        GET /v1/health/live  GET /v1/health/ready  GET /v2/health/live  GET /v2/health/ready
+        GET /login  POST /login  GET /static/{name}
+    """,
+    "read": """
+        GET /  GET /what-if  GET /docs  GET /openapi.json  GET /metrics
+        POST /v1/predict  POST /v1/predict/batch  POST /v1/layer-throughput
+        GET /v1/cluster  GET /v1/cluster/nodes/{name}
+        GET /v1/workloads  GET /v1/workloads/{key}  GET /v1/workloads/{key}/graph
+        GET /v1/placements  GET /v1/placements/{key}  GET /v1/observations
+        GET /v1/devices  GET /v1/devices/{name}  GET /v1/models  GET /v1/models/events
+        GET /v2  GET /v2/models  GET /v2/models/{name}  GET /v2/models/{name}/versions/{number}
+        GET /v2/models/{name}/ready  GET /v2/models/{name}/versions/{number}/ready
+        POST /v2/models/{name}/infer  POST /v2/models/{name}/versions/{number}/infer
+    """,
+    "place": """
+        POST /v1/place  POST /v1/placements  POST /v1/observations
+        POST /v1/placements/{key}/confirm  POST /v1/placements/{key}/end  POST /v1/placements/{key}/progress
+        POST /extender/filter  POST /extender/prioritize
+    """,
+    "admin": """
+        PUT /v1/cluster  PUT /v1/cluster/nodes/{name}  DELETE /v1/cluster/nodes/{name}
+        POST /v1/workloads  DELETE /v1/workloads/{key}  POST /v1/models/reload
+    """,
+}
+
+
+def routes_of(app: Any) -> set[str]:
+    """Method and path of every route, those of included routers too."""
+    found = set()
+    for entry in app.routes:
+        inner = getattr(entry, "original_router", None)  # how FastAPI keeps a router that was included
+        for route in inner.routes if inner else [entry]:
+            found |= {f"{method} {route.path}" for method in route.methods if method != "HEAD"}
+    return found
+
+
+def test_every_route_has_its_scope(start: Start, store: Store) -> None:
+    expected = {call: scope for scope, text in SCOPES.items() for call in re.findall(r"[A-Z]+ \S+", text)}
+    client = start(auth="on")
+    assert routes_of(client.app) == set(expected)
+    read = create_token(store, "eyes", ["read"])
+    place = create_token(store, "scheduler", ["place"])
+    for call, scope in expected.items():
+        method, path = call.split()
+        path = re.sub(r"\{\w+\}", "x", path)
+        answers = [
+            client.request(method, path, headers=h).status_code for h in ({}, bearer(read), bearer(place))
+        ]
+        refused = [status in (401, 403) for status in answers]
+        if call == "POST /login":
+            continue  # 401 is its answer to a wrong token
+        assert refused == {
+            None: [False] * 3, "read": [True, False, False], "place": [True, True, False], "admin": [True] * 3
+        }[scope], (call, answers)  # fmt: skip
 
 
 def test_what_is_not_listed_takes_admin() -> None:

@@ -56,14 +56,15 @@ def test_bad_settings_are_one_line(
     assert message.count("\n") == 1
 
 
-def test_starts_answers_and_drains(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_starts_answers_and_drains(tmp_path: Path, workers: int) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     log = tmp_path / "log"
     with log.open("wb") as stream:
         service = subprocess.Popen(
-            [sys.executable, "-m", "serving.cli.main", "serve", "--port", str(port), "--workers", "2",
+            [sys.executable, "-m", "serving.cli.main", "serve", "--port", str(port), "--workers", str(workers),
              "--model", str(tmp_path / "none"), "--database", f"sqlite:///{tmp_path}/s.db"],
             stderr=stream, env=os.environ | {"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
@@ -90,4 +91,4 @@ def test_starts_answers_and_drains(tmp_path: Path) -> None:
     service.send_signal(signal.SIGTERM)
     assert service.wait(30) == 0
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert sum(line["event"] == "service stopped" for line in lines) == 2
+    assert sum(line["event"] == "service stopped" for line in lines) == workers
