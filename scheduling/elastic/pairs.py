@@ -35,6 +35,8 @@ def choose_pair(
     device: str,
     sharing: str = "time-slice",
     min_gain: float = 1.1,
+    present: tuple[int, int] | None = None,
+    min_prefix_gain: float = 0.02,
 ) -> PairChoice | None:
     """The pair (k_i, k_j) that maximises R'_i / R_i + R'_j / R_j, or None where none exceeds `min_gain` and fits.
 
@@ -45,6 +47,7 @@ def choose_pair(
         candidates: prefixes that the guards allow now, for each job.
         penalties, rates: frozen penalties, and steps per second alone on the GPU; same lengths.
         predictor: predicts slowdowns and memory of all pairs in one call.
+        present: indices that a pair has now; they stay unless others gain `min_prefix_gain`.
     """
     for prefixes, penalty, rate in zip(candidates, penalties, rates, strict=True):
         if not len(prefixes) or not len(prefixes) == len(penalty) == len(rate):
@@ -66,6 +69,9 @@ def choose_pair(
     kept = share / slowdown
     total = np.where(fits, kept.sum(axis=1), -np.inf)
     best = int(total.argmax())
+    if present is not None:
+        now = pairs.index(present)
+        best = now if total[now] * (1.0 + min_prefix_gain) >= total[best] else best
     if not total[best] > min_gain:
         return None
     return PairChoice((pairs[best][0], pairs[best][1]), (float(kept[best, 0]), float(kept[best, 1])))

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from predictor.types import SetPredictor
+from predictor.types import Floats, SetPredictor
 from scheduling.elastic.agent import elastic_job
 from scheduling.elastic.jobs import Grant, IceFrogConfig
 from scheduling.elastic.pairs import choose_pair
@@ -27,6 +28,22 @@ class Shared:
     guest_prefix: int
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Option:
+    """What a job could do on one GPU: allowed candidates, the penalty and rate of each, the present one among them."""
+
+    state: JobState
+    places: NDArray[np.int64]
+    penalties: Floats
+    rates: Floats
+    present: int | None
+    remaining_s: float
+
+    @property
+    def prefixes(self) -> list[int]:
+        return [self.state.agent.prefixes[place] for place in self.places]
+
+
 def share_gpus(
     snapshot: SchedulingSnapshot,
     states: Sequence[JobState],
@@ -40,23 +57,25 @@ def share_gpus(
     than one. Then the shortest jobs without a GPU look for the host that gains most.
     """
     granted = {state.number: grant.gpus for state, grant in zip(states, grants, strict=True)}
-    hosts = {s.number: s for s in states if granted[s.number] == 1 and not s.exclusive}
-    guests = [s for s in states if granted[s.number] == 0 and not s.exclusive]
+    options = {
+        s.number: _option(snapshot, s, config) for s in states if granted[s.number] <= 1 and not s.exclusive
+    }
+    hosts = {number: option for number, option in options.items() if granted[number] == 1}
+    guests = {number: option for number, option in options.items() if granted[number] == 0}
     pairs: list[Shared] = []
-    for guest in [g for g in guests if g.gpus]:
-        partner = next((t for t in snapshot.tenants[guest.gpus[0]] if t is not guest), None)
-        if partner is not None and partner.number in hosts:
-            found = _pair(snapshot, partner, guest, predictor, config, 1.0)
+    for guest in [g for g in guests.values() if g.state.gpus]:
+        mates = [t for t in snapshot.tenants[guest.state.gpus[0]] if t is not guest.state]
+        if mates and mates[0].number in hosts:
+            found = _pair(snapshot, hosts[mates[0].number], guest, predictor, config, together=True)
             if found is not None:
                 pairs.append(found[1])
-                del hosts[partner.number]
-                guests.remove(guest)
-    waiting = sorted(guests, key=lambda s: (_remaining_s(s, snapshot), s.number))
-    for guest in waiting[: config.pairs_per_round]:
+                del hosts[mates[0].number], guests[guest.state.number]
+    shortest = sorted(guests.values(), key=lambda g: (g.remaining_s, g.state.number))
+    for guest in shortest[: config.pairs_per_round]:
         offers = [
-            found
+            offer
             for host in hosts.values()
-            if (found := _pair(snapshot, host, guest, predictor, config, config.min_pair_gain)) is not None
+            if (offer := _pair(snapshot, host, guest, predictor, config)) is not None
         ]
         if offers:
             best = max(offers, key=lambda offer: offer[0])[1]
@@ -65,42 +84,47 @@ def share_gpus(
     return pairs
 
 
+def _option(snapshot: SchedulingSnapshot, state: JobState, config: IceFrogConfig) -> _Option:
+    job = elastic_job(state, snapshot)
+    allowed = allowed_prefixes(job.norm_share, job.progress, job.debt, config.guards) & (job.rate[0] > 0)
+    return _Option(
+        state,
+        np.flatnonzero(allowed),
+        frozen_penalty(job.norm_share[allowed], config.guards.kappa),
+        job.rate[0][allowed],
+        int(allowed[: job.prefix].sum()) if allowed[job.prefix] else None,
+        job.left / max(float(job.rate[0, 0]), 1e-300),
+    )
+
+
 def _pair(
     snapshot: SchedulingSnapshot,
-    host: JobState,
-    guest: JobState,
+    host: _Option,
+    guest: _Option,
     predictor: SetPredictor | SetCache,
     config: IceFrogConfig,
-    least: float,
+    together: bool = False,
 ) -> tuple[float, Shared] | None:
-    """(gain, pair) for two jobs on one GPU."""
-    places, penalties, rates = [], [], []
-    for state in (host, guest):
-        job = elastic_job(state, snapshot)
-        allowed = allowed_prefixes(job.norm_share, job.progress, job.debt, config.guards) & (job.rate[0] > 0)
-        places.append(np.flatnonzero(allowed))
-        penalties.append(frozen_penalty(job.norm_share[allowed], config.guards.kappa))
-        rates.append(job.rate[0][allowed])
-        if not allowed.any():
-            return None
-    gpu = host.gpus[0] if host.gpus else 0
-    prefixes = [[s.agent.prefixes[i] for i in p] for s, p in zip((host, guest), places, strict=True)]
+    """(gain, pair) for two jobs on one GPU, where they may be `together` already."""
+    if not len(host.places) or not len(guest.places):
+        return None
+    gpu = host.state.gpus[0] if host.state.gpus else 0
+    present = None
+    if together and host.present is not None and guest.present is not None:
+        present = (host.present, guest.present)
     choice = choose_pair(
-        (host.job.workload, guest.job.workload),
-        (prefixes[0], prefixes[1]),
-        (penalties[0], penalties[1]),
-        (rates[0], rates[1]),
+        (host.state.job.workload, guest.state.job.workload),
+        (host.prefixes, guest.prefixes),
+        (host.penalties, guest.penalties),
+        (host.rates, guest.rates),
         predictor,
         snapshot.devices[gpu],
         snapshot.sharing[gpu],
-        least,
+        1.0 if together else config.min_pair_gain,
+        present,
+        config.min_prefix_gain,
     )
     if choice is None:
         return None
     i, j = choice.prefixes
-    return choice.gain, Shared(host, guest, int(places[0][i]), int(places[1][j]))
-
-
-def _remaining_s(state: JobState, snapshot: SchedulingSnapshot) -> float:
-    job = elastic_job(state, snapshot)
-    return job.left / max(float(job.rate[0, 0]), 1e-300)
+    return choice.gain, Shared(host.state, guest.state, int(host.places[i]), int(guest.places[j]))

@@ -40,6 +40,16 @@ def test_chooses_both_prefixes_together() -> None:
     assert found.gain == pytest.approx(2 / 1.8)
 
 
+def test_prefixes_stay_unless_others_gain_enough() -> None:
+    arguments = (JOBS, ((0, 4), (0, 4)), tuple(p[:2] for p in PENALTIES), tuple(r[:2] for r in RATES))
+    for least, prefixes in ((0.02, (1, 1)), (0.3, (0, 1))):
+        stays = choose_pair(
+            *arguments, Additive(100.0), "v100", min_gain=0.5, present=(0, 1), min_prefix_gain=least
+        )
+        assert stays is not None
+        assert stays.prefixes == prefixes
+
+
 def test_memory_decides_too() -> None:
     tight = choose_pair(JOBS, ((0, 4, 8), (0, 4, 8)), PENALTIES, RATES, Additive(8.0), "v100", min_gain=1.0)
     assert tight is not None
