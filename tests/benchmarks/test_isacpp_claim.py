@@ -1,0 +1,65 @@
+"""What the benchmark of the placement claim tells policies, and whom it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.isacpp_claim import believed, gain_shares, measured_workloads, run
+from benchmarks.left_out import LeftOut
+from predictor.types import PredictionArrays
+from profiling.workload import ColocationSet, Workload
+from scheduling.table import Solo, TablePredictor
+
+JOBS = tuple(Workload(f"model-{k}") for k in range(4))
+SOLO = {("v100", j): Solo(0.1 * (k + 1), 1e9, 0.5) for k, j in enumerate(JOBS)}
+# model-3 was measured alone only, and one pair is missing
+TABLE = TablePredictor(
+    SOLO, {("v100", (JOBS[0], JOBS[1])): (0.8, 0.6), ("v100", (JOBS[1], JOBS[2])): (0.7, 0.9)}
+)
+
+
+class Says:
+    """A belief with one slowdown for all; sets with `refused` do not fit."""
+
+    def __init__(self, slowdown: float, refused: str = "") -> None:
+        self.slowdown, self.refused = slowdown, refused
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+        assert all(w.solo.step_time_s is not None for s in sets for w in s.workloads)
+        answer = TABLE.predict_arrays(sets)
+        slow = np.full(answer.mask.shape, self.slowdown)
+        fits = np.array([all(w.model != self.refused for w in s.workloads) for s in sets])
+        return replace(answer, slowdown=slow, step_time_s=answer.solo_step_time_s * slow, fits=fits)
+
+
+def test_a_belief_is_asked_about_measured_pairs_and_no_others() -> None:
+    assert [w.model for w in measured_workloads(TABLE, "v100")] == ["model-0", "model-1", "model-2"]
+    table = believed(Says(1.25, refused="model-2"), TABLE, "v100")
+    pairs = [(JOBS[0], JOBS[1]), (JOBS[1], JOBS[2]), (JOBS[0], JOBS[2])]
+    answer = table.predict_arrays([ColocationSet("v100", p) for p in pairs])
+    assert answer.fits.tolist() == [True, False, False]
+    assert answer.slowdown[0] == pytest.approx([1.25, 1.25])
+
+
+def test_the_belief_that_is_the_truth_gets_all_of_the_oracles_gain() -> None:
+    truth = believed(TABLE, TABLE, "v100")
+    results = [run(TABLE, "v100", truth, jobs=30, gpus=4, seed=seed) for seed in range(2)]
+    report = gain_shares(results)
+    assert all(r["oracle"]["mean_jct_s"] == r["isacpp"]["mean_jct_s"] for r in results)
+    for figure, gains in report["gains"]["exclusive"].items():
+        if gains["oracle_gain_percent"] > 0:
+            assert gains["isacpp_share_of_oracle_percent"] == pytest.approx(100.0), figure
+    assert report["mean"]["better"]["mean_jct_s"] == min(
+        report["mean"][name]["mean_jct_s"] for name in ("exclusive", "blind")
+    )
+
+
+def test_every_set_is_asked_of_the_predictor_that_never_saw_its_pair() -> None:
+    a, b = (replace(w) for w in list(measured_workloads(TABLE, "v100"))[:2])
+    door = LeftOut([Says(1.1), Says(1.9)], {("model-0", "model-1"): 1, ("model-1", "model-2"): 0})
+    answer = door.predict_arrays([ColocationSet("v100", (b, a)), ColocationSet("v100", (a, a))])
+    assert answer.slowdown[:, 0] == pytest.approx([1.9, 1.1])
