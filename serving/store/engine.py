@@ -12,11 +12,14 @@ from typing import Any
 
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
 from profiling.errors import ConflictError, InputError, UnavailableError
+
+# Numbers of our advisory locks in PostgreSQL.
+_UPGRADE, _WRITE = 0xC07E4A, 0xC07E4B
 
 
 class Store:
@@ -33,7 +36,9 @@ class Store:
             if self.sqlite and parsed.database and parsed.database != ":memory:":
                 Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
             options: dict[str, Any] = (
-                {"connect_args": {"timeout": busy_s}} if self.sqlite else {"pool_size": 10}
+                {"connect_args": {"timeout": busy_s}}
+                if self.sqlite
+                else {"pool_size": 10, "connect_args": {"connect_timeout": max(1, round(busy_s))}}
             )
             self.engine: Engine = create_engine(
                 url, pool_pre_ping=not self.sqlite, pool_timeout=busy_s, **options
@@ -50,6 +55,7 @@ class Store:
         if self.sqlite:
             event.listen(self.engine, "connect", _sqlite_settings)
             event.listen(self.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+        self._busy_ms = round(1000 * busy_s)
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
         self._upgrade(url)
 
@@ -64,27 +70,42 @@ class Store:
         with lock.open("a") as handle, _as_unavailable():
             fcntl.flock(handle, fcntl.LOCK_EX)
             with self.engine.connect() as connection:
-                config.attributes["connection"] = connection
-                command.upgrade(config, "head")
+                if not self.sqlite:  # workers on other machines, too
+                    connection.execute(text(f"SELECT pg_advisory_lock({_UPGRADE})"))
+                    connection.commit()
+                try:
+                    config.attributes["connection"] = connection
+                    command.upgrade(config, "head")
+                finally:
+                    if not self.sqlite:
+                        connection.rollback()
+                        connection.execute(text(f"SELECT pg_advisory_unlock({_UPGRADE})"))
+                        connection.commit()
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A session that sees one state of the database."""
         with _as_unavailable(), self._sessions() as session:
+            if not self.sqlite:
+                session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A session that is committed whole at the end, or not at all.
+        """A session that is committed whole at the end, or not at all; there is one at a time.
 
         Raises:
             UnavailableError: the database is locked, full or away. ConflictError: another writer was first.
+            InputError: the database cannot hold a value.
         """
         with _as_unavailable(), self._sessions() as session, session.begin():
             if self.sqlite:
                 # Take the write lock now: a read that turns into a write could fail half-way.
                 session.connection().exec_driver_sql("ROLLBACK")
                 session.connection().exec_driver_sql("BEGIN IMMEDIATE")
+            else:  # the same order of writers, so that what holds with SQLite holds here
+                session.execute(text(f"SET LOCAL lock_timeout = {self._busy_ms}"))
+                session.execute(text(f"SELECT pg_advisory_xact_lock({_WRITE})"))
             yield session
 
     def ping(self) -> None:
@@ -111,6 +132,11 @@ def _as_unavailable() -> Iterator[None]:
         yield
     except IntegrityError as error:
         raise ConflictError("another writer was first", hint="read the state and try again") from error
+    except DataError as error:  # PostgreSQL takes no NUL in a text, and no text beyond its column
+        got = " ".join(str(error.orig).split())[:200]
+        raise InputError(
+            "the store cannot hold a value", expected="text without NUL, of the documented length", got=got
+        ) from error
     except (DBAPIError, PoolTimeoutError) as error:
         cause = getattr(error, "orig", None) or error
         raise UnavailableError(

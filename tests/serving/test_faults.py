@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,9 +69,10 @@ def _limit_pages(store: Store):  # type: ignore[no-untyped-def]
     return lift
 
 
-def test_store_that_cannot_be_used(tmp_path: Path) -> None:
+def test_store_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="sqlite"):
         Store("nonsense")
+    monkeypatch.setitem(sys.modules, "psycopg", None)  # as where the extra is not installed
     with pytest.raises(InputError, match="postgres"):
         Store("postgresql+psycopg://localhost/x")
     (tmp_path / "file").write_text("x")

@@ -1,0 +1,59 @@
+"""A PostgreSQL server of our own, where Debian's (or another's) programs are installed."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def programs() -> Path | None:
+    """The folder with `initdb` and `pg_ctl`; None where there is none."""
+    found = shutil.which("initdb")
+    if found:
+        return Path(found).parent
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return folders[-1].parent if folders else None
+
+
+class Server:
+    """One server on a Unix socket; `url` is its database."""
+
+    def __init__(self, folder: Path, user: str, prefix: list[str]) -> None:
+        self.folder, self.prefix = folder, prefix
+        self.url = f"postgresql+psycopg://{user}@/postgres?host={folder}"
+
+    def run(self, program: str, *arguments: str) -> None:
+        folder = programs()
+        assert folder is not None
+        command = [*self.prefix, str(folder / program), "-D", f"{self.folder}/data", *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/")
+
+    def start(self) -> None:
+        options = f"-c listen_addresses='' -c unix_socket_directories={self.folder} -c fsync=off"
+        self.run("pg_ctl", "-w", "-l", f"{self.folder}/log", "-o", options, "start")
+
+    def stop(self) -> None:
+        self.run("pg_ctl", "-w", "-m", "immediate", "stop")
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    """A fresh server; gone at the end. As root it runs under the account `postgres`, because it refuses to be root."""
+    with tempfile.TemporaryDirectory(prefix="cotenant-pg-") as name:
+        folder, user, prefix = Path(name), pwd.getpwuid(os.getuid()).pw_name, []
+        if user == "root":
+            user, prefix = "postgres", ["runuser", "-u", "postgres", "--"]
+            shutil.chown(folder, user)
+        one = Server(folder, user, prefix)
+        one.run("initdb", "-A", "trust", "-E", "UTF8")
+        one.start()
+        try:
+            yield one
+        finally:
+            one.stop()
