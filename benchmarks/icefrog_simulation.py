@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.record import RESULTS, record
+from predictor.checkpoint import load_predictor
 from predictor.layers import layer_throughput
 from predictor.layers.throughput import LayerThroughput, unfrozen_graph
 from predictor.types import PredictionArrays
@@ -29,6 +30,7 @@ from scheduling.elastic.penalty import FreezingGuards
 from scheduling.elastic.policy import icefrog, icefrog_unfrozen, optimus, pollux
 from scheduling.policies import srtf, tiresias
 from scheduling.policies.api import Policy
+from scheduling.sets import SetCache
 from scheduling.simulator.engine import SimulationConfig, simulate
 from scheduling.simulator.job import Job
 from scheduling.snapshot import ClusterSnapshot, Gpu, Node
@@ -42,9 +44,10 @@ TYPES = (
     ("mobilenetv2-cifar", 128, "cnn-digits"),
     ("vgg11-cifar", 128, "cnn-digits"),
     ("bert-base-wikitext2", 24, "lstm-scratch"),
-    ("roberta-base-qnli", 32, "lstm-fine-tuned"),
+    ("roberta-base-qnli", 32, "lstm-pretrained"),
 )
 CANDIDATES = 10
+SHARING = ("icefrog-shared", "icefrog-shared-unfrozen")
 LONGEST_S = 24 * 3600.0
 JOBS_AT_LOAD = {0.5: 160, 1.0: 240, 1.5: 320, 2.0: 480}
 
@@ -175,11 +178,21 @@ def window(trace: Path, load: float, seed: int) -> list[tuple[float, float, int,
     return list(zip(at.tolist(), duration.tolist(), gpus.tolist(), kinds.tolist(), strict=True))
 
 
+@functools.cache
+def slowdowns() -> SetCache:
+    """Pairs on one GPU as the shipped predictor has them: for the policy and, the same, for what really happens."""
+    return SetCache(load_predictor())
+
+
 def build_policy(case: Case) -> Policy:
-    config = IceFrogConfig(guards=FreezingGuards(kappa=case.kappa), shortness=case.shortness)
+    config = IceFrogConfig(
+        guards=FreezingGuards(kappa=case.kappa), shortness=case.shortness, share_gpus=case.policy in SHARING
+    )
     made = {
         "icefrog": lambda: icefrog(config),
         "icefrog-unfrozen": lambda: icefrog_unfrozen(config),
+        "icefrog-shared": lambda: icefrog(config),
+        "icefrog-shared-unfrozen": lambda: icefrog_unfrozen(config),
         "optimus": lambda: optimus(config),
         "pollux": lambda: pollux(config),
         "tiresias": lambda: tiresias.POLICY,
@@ -191,12 +204,16 @@ def build_policy(case: Case) -> Policy:
 def run(case: Case, trace: Path) -> dict[str, Any]:
     """Simulate one case."""
     jobs = []
+    sharing = case.policy in SHARING
     for number, (at, duration, gpus, kind) in enumerate(window(trace, case.load, case.seed)):
         step = 1.0 / float(rate_table(kind, gpus, False)[size_index(gpus), 0])
         jobs.append(
             Job(
                 id=f"{number}-{kind}",
-                workload=Workload(TYPES[kind][0], solo=SoloProfile(step_time_s=step)),
+                # Only gang policies need the step time; pairs are remembered by workload.
+                workload=Workload(TYPES[kind][0], batch_size=TYPES[kind][1])
+                if sharing
+                else Workload(TYPES[kind][0], solo=SoloProfile(step_time_s=step)),
                 iterations=duration / step,
                 submit_s=at,
                 gpus=gpus,
@@ -220,8 +237,8 @@ def run(case: Case, trace: Path) -> dict[str, Any]:
         jobs,
         cluster,
         build_policy(case),
-        ElasticTruth(),
-        StepTimes(),
+        ElasticTruth(shared=slowdowns() if sharing else None),
+        slowdowns() if sharing else StepTimes(),
         SimulationConfig(reevaluate_each_round=True),
         agent=agent,
     )
@@ -238,13 +255,14 @@ def run(case: Case, trace: Path) -> dict[str, Any]:
 
 
 def cases(seeds: Iterable[int], loads: Sequence[float]) -> list[Case]:
-    """Peers, control and IceFrog (kappa 2) at every load; at load 1 also over kappa and uniform norms."""
+    """Peers, controls and IceFrog (kappa 2, also with shared GPUs) at every load; at load 1 also over kappa and norms."""
     found: dict[Case, None] = {}
     for seed in seeds:
         for load in loads:
             for policy in ("tiresias", "srtf", "optimus", "pollux"):
                 found[Case(policy, load, seed)] = None
-            found[Case("icefrog-unfrozen", load, seed, shortness=1.0)] = None
+            for policy in ("icefrog-unfrozen", *SHARING):
+                found[Case(policy, load, seed, shortness=1.0)] = None
             for cached in (False, True):
                 for kappa in (1.0, 1.5, 2.0, 3.0) if load == 1.0 else (2.0,):
                     found[Case("icefrog", load, seed, kappa, cached, "measured", 1.0)] = None
@@ -285,12 +303,14 @@ def main(arguments: list[str] | None = None) -> None:
         entry = {k: getattr(case, k) for k in ("policy", "load", "kappa", "cache", "curve", "shortness")}
         entry |= {"seeds": len(found), "jobs": found[0]["jobs"]}
         entry |= {name: float(np.mean([row[name] for row in found])) for name in NUMBERS}
-        control = "icefrog-unfrozen" if case.policy == "icefrog" else None
+        control = {"icefrog": "icefrog-unfrozen", "icefrog-shared": "icefrog-shared-unfrozen"}.get(
+            case.policy
+        )
         for peer in ("tiresias", "srtf", "optimus", "pollux", control):
             other = peer and groups.get(
                 Case(peer, case.load, -1, shortness=case.shortness if peer == control else 0.0)
             )
-            if case.policy == "icefrog" and other:
+            if control and other:
                 change = [a["mean_jct_s"] / b["mean_jct_s"] - 1 for a, b in zip(found, other, strict=True)]
                 entry[f"jct_change_vs_{peer}_percent"] = 100.0 * float(np.mean(change))
         table.append(entry)

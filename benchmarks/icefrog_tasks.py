@@ -1,4 +1,4 @@
-"""The real trainings themselves: digits by a small CNN, a text by an LSTM from scratch or fine-tuned, and a run of one."""
+"""The real trainings themselves: digits by a small CNN, a text by an LSTM from scratch or pre-trained, and a run of one."""
 
 from __future__ import annotations
 
@@ -39,11 +39,31 @@ class CharLSTM(nn.Module):
         )
         self.head = nn.Linear(hidden, classes)
 
-    def forward(self, text: torch.Tensor) -> torch.Tensor:
+    def states(self, text: torch.Tensor) -> torch.Tensor:
+        """[B, T, hidden] of the last recurrent layer."""
         x = self.embedding(text)
         for layer in self.recurrent:
             x, _ = layer(x)
-        return self.head(x.mean(1))
+        return x
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        return self.head(self.states(text).mean(1))
+
+
+class PooledLSTM(CharLSTM):
+    """The same as a language model is fine-tuned: embeddings start within 0.1, last, highest and mean state are classified.
+
+    Howard and Ruder, "Universal Language Model Fine-tuning for Text Classification", ACL 2018.
+    """
+
+    def __init__(self, characters: int, classes: int, hidden: int = 64) -> None:
+        super().__init__(characters, classes, hidden)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        self.head = nn.Linear(3 * hidden, classes)
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        x = self.states(text)
+        return self.head(torch.cat([x[:, -1], x.max(1).values, x.mean(1)], dim=1))
 
 
 def digits() -> Task:
@@ -78,6 +98,7 @@ def digits() -> Task:
 
 
 CHARACTERS, LANGUAGES, LINE = 20, 8, 32
+PRETRAINING = 800
 
 
 def lines(seed: int, counts: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
@@ -120,6 +141,34 @@ def text(fine_tuned: bool) -> Task:
         for iteration in range(500):
             before.step(iteration / 500)
         weights.update(before.model.state_dict())
+    return task
+
+
+def pretrained_text() -> Task:
+    """The same lines, by a model that has learnt to predict their next character before (training lines, no labels)."""
+    weights: dict[str, torch.Tensor] = {}
+
+    def build() -> tuple[nn.Module, list[nn.Module]]:
+        model = PooledLSTM(CHARACTERS, LANGUAGES)
+        if weights:
+            model.load_state_dict({**model.state_dict(), **weights})
+        return model, [model.embedding, *model.recurrent, model.head]
+
+    data: Any = lines(11, (8000, 4000))
+    task = Task("lstm-pretrained", build, data, batch_size=64, iterations=800, learning_rate=2e-3)
+    torch.manual_seed(99)
+    model = PooledLSTM(CHARACTERS, LANGUAGES)
+    decoder, order = nn.Linear(64, CHARACTERS), torch.Generator().manual_seed(99)
+    optimizer = torch.optim.Adam([*model.parameters(), *decoder.parameters()], lr=3e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, PRETRAINING)
+    for _ in range(PRETRAINING):
+        batch = data[0][torch.randint(len(data[0]), (task.batch_size,), generator=order)]
+        optimizer.zero_grad(set_to_none=True)
+        predicted = decoder(model.states(batch[:, :-1]))
+        nn.functional.cross_entropy(predicted.flatten(0, 1), batch[:, 1:].flatten()).backward()
+        optimizer.step()
+        schedule.step()
+    weights.update({k: v.clone() for k, v in model.state_dict().items() if "head" not in k})
     return task
 
 

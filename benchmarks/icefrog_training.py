@@ -1,4 +1,4 @@
-"""Three real trainings on a CPU whose prefix is frozen by their own gradient norms, against the same without freezing.
+"""Four real trainings on a CPU whose prefix is frozen by their own gradient norms, against the same without freezing.
 
 `python -m benchmarks.icefrog_training [--seeds 5]` writes accuracy, time (of the processor, one thread: what the wall
 shows on an idle machine) and penalties to
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.icefrog_tasks import UNMEASURED, Run, Task, digits, text
+from benchmarks.icefrog_tasks import UNMEASURED, Run, Task, digits, pretrained_text, text
 from benchmarks.record import RESULTS, record
 from profiling.files import write_json
 from scheduling.elastic.controller import FreezingController
@@ -189,7 +189,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     curves: dict[str, Any] = {}
     penalties: dict[str, list[dict[str, float]]] = {}
-    for task in (digits(), text(fine_tuned=False), text(fine_tuned=True)):
+    for task in (digits(), text(fine_tuned=False), text(fine_tuned=True), pretrained_text()):
         speeds = prefix_throughput(task)
         plain, frozen = [], []
         for seed in range(options.seeds):  # interleaved, so that a busy machine slows both alike
