@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,20 @@ def test_the_old_one_stays(model: Any, error: Exception | None, event: str) -> N
     source.name, source.predictor, source.error = "3", TablePredictor("table-3"), None
     assert followed.refresh().version == "table-3"
     assert followed.last_error is None
+
+
+def test_what_stays_is_out_of_the_collectors_sight_and_a_replaced_model_is_not_kept() -> None:
+    source = TableSource()
+    followed, _ = life(source)
+    followed.refresh()
+    assert gc.get_freeze_count() > 100_000, "libraries and model"
+    old = source.predictor
+    old.itself = old  # type: ignore[attr-defined]  # only the collector can free a ring
+    gone = weakref.ref(old)
+    del old
+    source.name, source.predictor = "2", TablePredictor("table-2")
+    followed.refresh()
+    assert gone() is None
 
 
 def test_reload_and_history(client: TestClient, source: TableSource) -> None:
