@@ -19,7 +19,7 @@ SELF_CONTAINED = (
 )
 WITH_DATA = {
     "protocols": "TABLES: the evaluation protocols on imported tables",
-    "isacpp_claim": "--data TABLES: the placement policy against an oracle on measured pairs",
+    "isacpp_claim": "--data TABLES [--folds 5]: the placement policy against an oracle on measured pairs",
     "sia": "--data CLONE: Sia's workloads",
     "philly": "a trace of 82,000 jobs",
     "layer_throughput": "--data CLONE: layer freezing",

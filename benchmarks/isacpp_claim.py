@@ -141,6 +141,31 @@ def gain_shares(results: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     return {"mean": mean, "gains": gains}
 
 
+def markdown(figures: dict[str, Any]) -> str:
+    """The table of `docs/scheduling.md`.
+
+    The oracle's gain in mean completion time over each baseline; then gains over the better of exclusive and blind in
+    mean completion time, p99 and makespan, with the part of the oracle's that ours get.
+    """
+    lines = [
+        "| trace | oracle over " + ", ".join(BASELINES) + " | oracle | " + " | ".join(OURS) + " |",
+        "|---" * 5 + "|",
+    ]
+    for name, report in figures.items():
+        if not isinstance(report, dict):
+            continue
+        gains = report["gains"]
+        first = ", ".join(f"{gains[base]['mean_jct_s']['oracle_gain_percent']:.1f}" for base in BASELINES)
+        cells = [first, ", ".join(f"{g['oracle_gain_percent']:.1f}" for g in gains["better"].values())]
+        for ours in OURS:
+            values = ", ".join(f"{g[f'{ours}_gain_percent']:.1f}" for g in gains["better"].values())
+            shares = [g[f"{ours}_share_of_oracle_percent"] for g in gains["better"].values()]
+            told = ", ".join("-" if share is None else f"{share:.0f}" for share in shares)
+            cells.append(f"{values} ({told} %)")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def load_tables(data: Path, source: str | None) -> dict[str, tuple[str, TablePredictor, set[str]]]:
     """One table per campaign and device of the folder: the device, the table, the ids of its sets."""
     from datasets.tables import read_table
@@ -198,6 +223,7 @@ def main() -> None:
                 figures[f"{name}, {jobs} jobs on {gpus} GPUs"] = report
                 _print(f"{name}: {jobs} jobs, {gpus} GPUs, {arguments.seeds} seeds", report)
             record(arguments.name, figures)
+    print(markdown(figures))
 
 
 def _model(
