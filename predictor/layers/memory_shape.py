@@ -123,15 +123,12 @@ def _forward(
 
 def border_bytes(graph: ComputationGraph, saved: Floats) -> Floats:
     """[L + 1] what layers before k make and layers from k on keep, of `saved` [N]; L layers, N operators."""
-    owners, sources = np.array(owning_layers(graph)), _sources(graph)
+    owners = owning_layers(graph)
+    last = list(owners)  # the last layer that keeps an operator's output
+    for edge in graph.edges:
+        if graph.operators[edge.target].kind in KEEP_INPUT:
+            last[edge.source] = max(last[edge.source], owners[edge.target])
     found = np.zeros(len(graph.layers) + 1)
-    for first in range(len(graph.layers)):
-        needed = {
-            source
-            for index in np.flatnonzero(owners >= first)
-            if graph.operators[index].kind in KEEP_INPUT
-            for source in sources[index]
-            if owners[source] < first
-        }
-        found[first] = saved[sorted(needed)].sum()
+    for own, kept_by, size in zip(owners, last, saved, strict=True):
+        found[own + 1 : kept_by + 1] += size
     return found
