@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import fields, replace
@@ -41,14 +42,22 @@ class LeftOut:
 def left_out_predictor(model: str, data: Path, folds: int, pool: Executor) -> LeftOut:
     """Fit `model`'s configuration `folds` times on `data` and the bundled measurements, pairs left out in turn."""
     from datasets.splits import make_split
+    from predictor import load_predictor
 
     colocation, _ = _tables(data)
     split = make_split(colocation, "by-pair", 0, folds)
     names = colocation.groupby("set_id")["architecture"].agg(lambda a: tuple(sorted(a)))
     fold_of = {names[set_id]: number for number, fold in enumerate(split) for set_id in fold.test_set_ids}
-    futures = [pool.submit(_fit, model, data, fold.train_set_ids) for fold in split]
     print(f"fitting {folds} predictors without the pairs that they are asked about", flush=True)
-    return LeftOut([future.result() for future in futures], fold_of)
+    with tempfile.TemporaryDirectory() as folder:  # a predictor goes from process to process as a checkpoint
+        places = [Path(folder) / f"fold-{number + 1}" for number in range(folds)]
+        futures = [
+            pool.submit(_fit, model, data, fold.train_set_ids, place)
+            for fold, place in zip(split, places, strict=True)
+        ]
+        for future in futures:
+            future.result()
+        return LeftOut([load_predictor(str(place)) for place in places], fold_of)
 
 
 def _tables(data: Path) -> tuple[Any, Any]:
@@ -65,9 +74,10 @@ def _tables(data: Path) -> tuple[Any, Any]:
     return colocation, solo
 
 
-def _fit(model: str, data: Path, set_ids: Sequence[str]) -> SetPredictor:
-    """The configuration of `model` on some sets. Its intervals and domain are kept: no policy reads them."""
+def _fit(model: str, data: Path, set_ids: Sequence[str], folder: Path) -> None:
+    """Fit the configuration of `model` on some sets and save it. Its intervals and domain are kept: no policy reads them."""
     from predictor import Predictor, load_predictor
+    from predictor.checkpoint import save
     from predictor.examples import examples_of
     from predictor.fitting import fit_heads, solo_examples
     from predictor.training import fit
@@ -80,9 +90,5 @@ def _fit(model: str, data: Path, set_ids: Sequence[str]) -> SetPredictor:
     assert base.training is not None
     fitted = fit(examples_of(train, solo), solo_examples(solo), featurizer, base.network, base.training)
     heads = fit_heads(train, solo, featurizer)
-    return Predictor.of(
-        replace(base.fitted_, model=fitted, heads=heads),
-        f"{base.version}-left-out",
-        base.network,
-        base.training,
-    )
+    left_out = replace(base.fitted_, model=fitted, heads=heads)
+    save(Predictor.of(left_out, "left-out", base.network, base.training), folder)
