@@ -23,10 +23,11 @@ from predictor.examples import Examples, examples_of
 from predictor.fitting import fit_heads, left_out_errors, residuals_of
 from predictor.heads import HeadCalibration
 from predictor.intervals import Intervals
+from predictor.lessons import Lesson
 from predictor.memory import remember, together, with_more_campaigns
 from predictor.model import CotenantModel
 from predictor.predictor import Fitted, Manifest, Predictor
-from predictor.training import Lesson, Report, TrainingConfig, colocation_loss, hide_campaigns
+from predictor.training import Report, TrainingConfig, colocation_loss, hide_campaigns
 from profiling.errors import InputError
 
 if TYPE_CHECKING:

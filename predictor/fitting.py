@@ -59,10 +59,12 @@ def fit_tables(
     intervals = cross_fitted_intervals(colocation, solo, network, config, featurizer, report, progress)
     known = conformal_quantile(np.abs(solo_errors(model, solo)))
     intervals = replace(intervals, known_log_error=known)
-    points = np.array(
-        [e.embedding for e in model.encode(zip(examples.workloads, examples.devices, strict=True)).values()]
+    jobs = dict.fromkeys(
+        (w.without_solo(), d) for w, d in zip(examples.workloads, examples.devices, strict=True)
     )
-    names = [w.model for w, _ in model.encode([])]
+    encoded = model.encode(jobs)
+    points = np.array([encoded[job].embedding for job in jobs])
+    names = [workload.model for workload, _ in jobs]
     manifest = Manifest(
         examples.set_ids,
         tuple(sorted(set(colocation.source))),

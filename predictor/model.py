@@ -40,10 +40,15 @@ class Scaler:
         return np.clip((values - self.mean) / self.scale, -4.0, 4.0)
 
     @classmethod
-    def fit(cls, values: Floats) -> Scaler:
-        """From the distinct members of the training sets; what never varied says nothing: its scale is infinite."""
-        scale = values.std(0)
-        return cls(values.mean(0), np.where(scale > 1e-6, scale, np.inf))
+    def fit(cls, values: Floats, invented: Floats | None = None) -> Scaler:
+        """From the distinct members of the measured sets; what never varies there is scaled as it varies in `invented`.
+
+        What never varies at all says nothing: its scale is infinite.
+        """
+        mean, scale = values.mean(0), values.std(0)
+        if invented is not None:
+            scale = np.where(scale > 1e-6, scale, np.sqrt(((invented - mean) ** 2).mean(0)))
+        return cls(mean, np.where(scale > 1e-6, scale, np.inf))
 
 
 @dataclass

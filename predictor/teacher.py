@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.features import WANTS_WIDTH, Floats, edge_features
+from models.features import Floats, edge_features
 from predictor.examples import Examples, Integers, MemberVariants, pairs_within
 
 
@@ -93,28 +93,40 @@ class ForestTeacher:
             1,
         )
 
-    def mix(self, parts: list[tuple[Examples, MemberVariants, Integers, Floats]], count: int) -> MixedSets:
-        """`count` invented pairs per way; both members of a pair stem from one device and setting."""
-        rng = np.random.default_rng(self.seed)
-        features, wants, settings = [], [], []
+    def mix(
+        self, parts: list[tuple[Examples, MemberVariants, Integers, Floats]], count: int, page: int = 0
+    ) -> MixedSets:
+        """`count` invented pairs per way; both members of a pair stem from one device and setting.
+
+        Half of the members lie between two measured ones. The others take every number from one or the other at random,
+        which teaches the network what the forest answers outside of what was measured, too.
+
+        Args:
+            page: pairs of another page are others.
+        """
+        rng = np.random.default_rng([self.seed, page])
+        features: list[Floats] = []
+        wants: list[Floats] = []
+        settings: list[Floats] = []
         for examples, variants, where, setting in parts:
             groups: dict[tuple[str, ...], list[int]] = {}
             for row in range(len(where)):
                 key = (examples.devices[row], examples.mode[row], examples.campaign[row])
                 groups.setdefault(key, []).append(row)
-            names = list(groups)
-            weight = np.array([len(groups[n]) for n in names], dtype=float)
-            for number in rng.choice(len(names), count, p=weight / weight.sum()):
-                pool = groups[names[number]]
-                first = None
-                for _ in range(2):
-                    a, b = (where[r] for r in rng.choice(pool, 2))
-                    share = rng.beta(0.7, 0.7)
-                    features.append(share * variants.features[a] + (1 - share) * variants.features[b])
-                    wants.append(share * variants.wants[a] + (1 - share) * variants.wants[b])
-                    first = pool[0] if first is None else first
-                    settings.append(setting[first])
-        mixed = np.array(features), np.array(wants).reshape(-1, WANTS_WIDTH), np.array(settings)
+            pools = list(groups.values())
+            weight = np.array([len(pool) for pool in pools], dtype=float)
+            chosen = rng.choice(len(pools), count, p=weight / weight.sum())
+            rows = np.array([rng.choice(pools[number], 4) for number in chosen]).reshape(-1, 2)
+            first, second = where[rows[:, 0]], where[rows[:, 1]]
+            between = rng.random(len(rows)) < 0.5
+            share = rng.beta(0.7, 0.7, len(rows))
+            odds = rng.random(len(rows))
+            for found, numbers in ((features, variants.features), (wants, variants.wants)):
+                taken = rng.random((len(rows), numbers.shape[1])) < odds[:, None]
+                taken = np.where(between[:, None], share[:, None], taken)
+                found.append(taken * numbers[first] + (1 - taken) * numbers[second])
+            settings.append(setting[np.repeat([pools[number][0] for number in chosen], 2)])
+        mixed = np.concatenate(features), np.concatenate(wants), np.concatenate(settings)
         partner = np.arange(len(mixed[0])) ^ 1
         answer = self.forest_.predict(
             self._columns(mixed[0], mixed[1], mixed[0][partner], mixed[1][partner], mixed[2])

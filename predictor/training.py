@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from models.workload_encoder import WorkloadEncoder
 from predictor.accelerator import moved, training_device
 from predictor.examples import Examples
 from predictor.featurizer import Featurizer
+from predictor.lessons import Lessons
 from predictor.model import CotenantModel, Scaler, encoder_input
 from predictor.progress import NOTHING_KEPT, Progress
 from profiling.errors import InputError
@@ -37,12 +38,14 @@ class TrainingConfig:
         beta: log-ratio error below which the loss is quadratic.
         campaign_dropout: share of sets whose campaign is hidden, so that an unknown one is met in training.
         baseline_decay: weight decay of the head that explains how solo baselines were measured.
-        mixed_sets: invented pairs per way of seeing (with and without solo) that the forest teaches; 0 for none.
+        mixed_sets: invented pairs per way of seeing (with and without solo) that the forest teaches in one epoch; 0 for none.
+        pages: such lots of invented pairs, taken in turn.
         teaching: weight of the forest's answers beside the measured ones.
+        shared_sets: pairs with measured utilisation on GPUs of no campaign, taught by processor sharing; 0 for none.
     """
 
     seed: int = 0
-    ensemble: int = 2
+    ensemble: int = 1
     encoder_steps: int = 120
     encoder_batch: int = 16
     encoder_learning_rate: float = 0.01
@@ -53,8 +56,10 @@ class TrainingConfig:
     beta: float = 0.05
     campaign_dropout: float = 0.15
     baseline_decay: float = 0.1
-    mixed_sets: int = 1500
+    mixed_sets: int = 500
+    pages: int = 12
     teaching: float = 4.0
+    shared_sets: int = 400
 
     def __post_init__(self) -> None:
         for name in ("ensemble", "epochs"):
@@ -137,16 +142,7 @@ def fit(
     encoder = encoder or fit_encoder(solo, featurizer, network, config, report, progress)
     campaigns = tuple(sorted(set(examples.campaign)))
     model = CotenantModel(network, campaigns, encoder, [], Scaler(np.zeros(1), np.ones(1)), featurizer)
-    both = (examples, examples.without_solo())
-    rows = np.concatenate([model.variants(e.workloads, e.devices)[0].features for e in both])
-    model.scaler = Scaler.fit(rows)
-    inputs = [model.inputs(e) for e in both]
-    target = torch.tensor(np.log(examples.ratio), dtype=torch.float32)
-    lessons = [
-        Lesson(sets, target, ~torch.isnan(target), torch.from_numpy(examples.censored)) for sets in inputs
-    ]
-    if config.mixed_sets:
-        lessons.append(_taught(model, both, np.log(examples.ratio), config))
+    lessons = Lessons(model, examples, config)
     for member in range(config.ensemble):
         model.networks.append(
             _fit_one(lessons, model, config, config.seed * 1000 + member, report, member, progress)
@@ -154,42 +150,8 @@ def fit(
     return model
 
 
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """Sets with what the network should answer: [T] log ratio, where it is known, where it is a lower bound only."""
-
-    sets: SetTensors
-    target: Tensor
-    known: Tensor
-    censored: Tensor
-    weight: float = 1.0
-
-
-def _taught(
-    model: CotenantModel, ways: Sequence[Examples], log_ratio: np.ndarray, config: TrainingConfig
-) -> Lesson:
-    """Invented pairs with the forest's answers."""
-    from predictor.examples import edges_of, settings_of
-    from predictor.teacher import ForestTeacher
-
-    parts = []
-    for examples in ways:
-        variants, where = model.variants(examples.workloads, examples.devices)
-        parts.append(
-            (examples, variants, where, settings_of(examples.mode, examples.campaign, model.campaigns))
-        )
-    teacher = ForestTeacher(model.config.encoder.embedding, seed=config.seed).fit(parts, log_ratio)
-    mixed = teacher.mix(parts, config.mixed_sets)
-    index = np.arange(len(mixed.features)) // 2
-    sets = edges_of(model.scaler(mixed.features), mixed.wants, mixed.setting, index)
-    everything = torch.ones(len(index), dtype=torch.bool)
-    return Lesson(
-        sets, torch.tensor(mixed.log_ratio, dtype=torch.float32), everything, ~everything, config.teaching
-    )
-
-
 def _fit_one(
-    lessons: Sequence[Lesson],
+    lessons: Lessons,
     model: CotenantModel,
     config: TrainingConfig,
     seed: int,
@@ -200,7 +162,6 @@ def _fit_one(
     torch.manual_seed(seed)
     device = training_device()
     network = ColocationNetwork(model.config, model.campaigns).to(device)
-    lessons = [moved(lesson, device) for lesson in lessons]
     phase = f"network {number + 1}"
     slow = [p for n, p in network.named_parameters() if not n.startswith(("prior", "baseline"))]
     optimizer = torch.optim.AdamW(
@@ -217,10 +178,11 @@ def _fit_one(
         network.train()
         optimizer.zero_grad()
         loss = torch.zeros((), device=device)
-        for lesson in lessons:
+        for lesson in lessons.of(epoch):
+            lesson = moved(lesson, device)
             output = network(hide_campaigns(lesson.sets, config.campaign_dropout))
             part = colocation_loss(output, lesson.target, lesson.known, lesson.censored, config.beta)
-            loss = loss + lesson.weight * part / len(lessons)
+            loss = loss + lesson.weight * part / 4
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()

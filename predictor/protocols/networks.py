@@ -128,7 +128,7 @@ register(
     Contender(
         "e-ggat",
         _make,
-        version="2",
+        version="3",
         targets=("throughput_ratio", "set_memory_bytes", "set_utilization_ratio", "solo_step_time_s"),
         seconds_per_fold=60,
     )

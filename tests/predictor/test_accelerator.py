@@ -13,6 +13,7 @@ from predictor.accelerator import moved, training_device
 from predictor.examples import examples_of
 from predictor.featurizer import Featurizer
 from predictor.fitting import solo_examples
+from predictor.lessons import Lesson
 from predictor.model import encoder_input
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
 
@@ -31,7 +32,7 @@ def test_all_tensors_of_a_lesson_move(measured: Tables) -> None:
     )
     sets = model.inputs(examples_of(*measured))
     known = torch.ones(len(sets.member), dtype=torch.bool)
-    lesson = moved(training.Lesson(sets, known.float(), known, known), torch.device("meta"))
+    lesson = moved(Lesson(sets, known.float(), known, known), torch.device("meta"))
     assert lesson.target.device == lesson.sets.member.device == lesson.sets.edge_index.device
     assert lesson.target.device.type == "meta"
     assert lesson.weight == 1.0

@@ -1,0 +1,111 @@
+"""What the co-location network learns from in an epoch: measured sets, pairs that a forest labels, sharing by the book.
+
+Every measured set is seen with and without its members' solo measurements. Pairs invented by `predictor.teacher` come in
+pages, a page an epoch. What no public measurement shows, a GPU of no campaign with jobs whose utilisation is known, is taught
+by processor sharing (`predictor.processor_sharing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.colocation_network import SetTensors
+from models.features import Floats
+from predictor.examples import Examples, Integers, MemberVariants, edges_of, settings_of
+from predictor.model import CotenantModel, Scaler
+from predictor.processor_sharing import SharedSets, invent_shared_sets, sharing_log_ratio
+
+if TYPE_CHECKING:
+    from predictor.training import TrainingConfig
+
+# A set counts as one whose members were all on the device if its memory is at least this share of what they take alone.
+RESIDENT_RATIO = 0.93
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Sets with what the network should answer: [T] log ratio, where it is known, where it is a lower bound only."""
+
+    sets: SetTensors
+    target: Tensor
+    known: Tensor
+    censored: Tensor
+    weight: float = 1.0
+
+
+class Lessons:
+    """All lessons of a training; fits the scaler of `model` to what they hold.
+
+    Args:
+        model: with its encoder fitted; its scaler is replaced.
+        examples: the measured sets.
+        config: how much is invented, and what it weighs.
+    """
+
+    def __init__(self, model: CotenantModel, examples: Examples, config: TrainingConfig) -> None:
+        ways = (examples, examples.without_solo())
+        shared = invent_shared_sets(model, examples, config.shared_sets, config.seed)
+        rows = [model.variants(e.workloads, e.devices)[0].features for e in ways]
+        model.scaler = Scaler.fit(np.concatenate(rows), shared.features if shared else None)
+        target = torch.tensor(np.log(examples.ratio), dtype=torch.float32)
+        known = ~torch.isnan(target) & torch.from_numpy(all_resident(examples))
+        censored = torch.from_numpy(examples.censored)
+        self.always = [Lesson(model.inputs(e), target, known, censored) for e in ways]
+        if shared:
+            self.always.append(_shared_lesson(model, shared))
+        self.pages = _taught(model, ways, np.where(known, np.log(examples.ratio), np.nan), config)
+
+    def of(self, epoch: int) -> list[Lesson]:
+        """The lessons of an epoch."""
+        return [*self.always, *self.pages[epoch % len(self.pages) :][:1]] if self.pages else self.always
+
+
+def all_resident(examples: Examples) -> np.ndarray:
+    """[T] whether all members of a set were on the device at once, so that its ratios say something of sharing.
+
+    A set that takes no more memory than one of its members alone was measured while the other had not begun or was over.
+    Where memory was not measured, a set counts as resident.
+    """
+    alone = np.zeros(len(examples.set_ids))
+    np.add.at(alone, examples.set_index, [w.solo.memory_bytes or np.nan for w in examples.workloads])
+    absent = examples.set_memory_bytes < RESIDENT_RATIO * alone
+    return ~absent[examples.set_index]
+
+
+def _shared_lesson(model: CotenantModel, shared: SharedSets) -> Lesson:
+    setting = settings_of(shared.mode, [""] * len(shared.mode), model.campaigns)
+    sets = edges_of(model.scaler(shared.features), shared.wants, setting, shared.set_index)
+    target = torch.tensor(sharing_log_ratio(shared), dtype=torch.float32)
+    everything = torch.ones(len(target), dtype=torch.bool)
+    return Lesson(sets, target, everything, ~everything)
+
+
+def _taught(
+    model: CotenantModel, ways: Sequence[Examples], log_ratio: Floats, config: TrainingConfig
+) -> list[Lesson]:
+    """Invented pairs with the forest's answers, in pages."""
+    from predictor.teacher import ForestTeacher
+
+    if not config.mixed_sets:
+        return []
+    parts: list[tuple[Examples, MemberVariants, Integers, Floats]] = []
+    for examples in ways:
+        variants, where = model.variants(examples.workloads, examples.devices)
+        setting = settings_of(examples.mode, examples.campaign, model.campaigns)
+        parts.append((examples, variants, where, setting))
+    teacher = ForestTeacher(model.config.encoder.embedding, seed=config.seed).fit(parts, log_ratio)
+    pages = []
+    for page in range(config.pages):
+        mixed = teacher.mix(parts, config.mixed_sets, page)
+        index = np.arange(len(mixed.features)) // 2
+        sets = edges_of(model.scaler(mixed.features), mixed.wants, mixed.setting, index)
+        everything = torch.ones(len(index), dtype=torch.bool)
+        target = torch.tensor(mixed.log_ratio, dtype=torch.float32)
+        pages.append(Lesson(sets, target, everything, ~everything, config.teaching))
+    return pages
