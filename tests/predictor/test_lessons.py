@@ -45,9 +45,11 @@ def test_invented_sets_are_on_gpus_of_no_campaign_and_share_by_the_book(examples
     model = fit(examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, config)
     shared = invent_shared_sets(model, examples, 50, seed=3)
     sizes = np.bincount(shared.set_index)
-    assert len(sizes) == 50 and set(sizes) <= {2, 3, 4}
+    assert len(sizes) == 50
+    assert set(sizes) <= {2, 3, 4}
     known = {d for _, d in model.encode([])} - set(examples.devices)
-    assert known and all(get_device(d).compute_capability for d in known)
+    assert known
+    assert all(get_device(d).compute_capability for d in known)
     ratio = np.exp(sharing_log_ratio(shared))
     for number in range(50):
         members = shared.set_index == number
@@ -60,7 +62,8 @@ def test_a_page_of_invented_pairs_an_epoch(examples, measured):
     model = fit(examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, config)
     lessons = Lessons(model, examples, config)
     first, second, third = (lessons.of(epoch)[-1].sets.member for epoch in range(3))
-    assert torch.equal(first, third) and not torch.equal(first, second)
+    assert torch.equal(first, third)
+    assert not torch.equal(first, second)
     assert len(lessons.of(0)) == 4
     assert Lessons(model, examples, replace(config, mixed_sets=0, shared_sets=0)).pages == []
 
@@ -83,4 +86,5 @@ def test_a_known_utilisation_on_an_unknown_gpu_is_shared_by_the_book(examples, m
         for u in (0.2, 0.95)
     )
     light, heavy = (np.exp(-predict_log_ratio(model, e)[1]).mean() for e in (idle, busy))
-    assert light > 0.85 and heavy < 0.7
+    assert light > 0.85
+    assert heavy < 0.7
