@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from predictor.types import SetPredictor
+from predictor.types import Floats, SetPredictor
 from profiling.errors import InfeasibleError, InputError
 from profiling.workload import Workload
 from scheduling.interference import Stages, stages
@@ -147,7 +147,8 @@ def place(
             got=f"{len(snapshot.nodes)} nodes",
         )
     workload = cache.workload_id(job)
-    types = {d: cache.solo(d, workload) for d in np.unique(candidates.devices).tolist()}
+    kinds = np.unique(candidates.devices)
+    types = dict(zip(kinds.tolist(), cache.solos(kinds, workload).tolist(), strict=True))
     if not any(cache.fits[row] for row in types.values()):
         need = ", ".join(
             f"{cache.devices[d][0]}: {cache.memory_upper_bytes[row] / 2**30:.1f} GiB"
@@ -168,8 +169,7 @@ def place(
         return _place_gang(snapshot, cache, workload, iterations, config, notes)
     ranking = rank(cache, candidates, workload, iterations, config, grouped.before)
     score = ranking.score[grouped.group]
-    order = np.lexsort((ranking.cost_s[grouped.group], score))[: config.limit]
-    order = order[np.isfinite(score[order])]
+    order = _first(score, ranking.cost_s[grouped.group], config.limit)
     ranked = tuple(_ranked(grouped, ranking, int(i), config) for i in order)
     best = ranked[0].score if ranked else np.inf
     if not ranked or (config.wait and config.objective != "interference"):
@@ -197,6 +197,13 @@ def place(
     if not ranked:
         return PlacementDecision("wait", (), (*notes, *_refusals(ranking, grouped.group)))
     return PlacementDecision("place", ranked, (*notes, *_refusals(ranking, grouped.group)))
+
+
+def _first(score: Floats, cost_s: Floats, limit: int) -> Ints:
+    """The `limit` least finite scores, of equal ones the least cost: only those that can be among them are sorted."""
+    last = np.partition(score, limit - 1)[limit - 1] if limit < len(score) else np.inf
+    among = np.flatnonzero(np.isfinite(score) & (score <= last))
+    return among[np.lexsort((cost_s[among], score[among]))][:limit]
 
 
 def _place_gang(

@@ -227,8 +227,9 @@ def best_wait(
 
 def _solo_step_s(cache: SetCache, devices: Ints, workload: int) -> Floats:
     unique, back = np.unique(devices, return_inverse=True)
-    rows = [cache.solo(int(d), workload) for d in unique]  # first: it may grow the cache's arrays
-    return cache.step_time_s[rows, 0][back]
+    with cache.lock:
+        rows = cache.solos(unique, workload)  # first: it may grow the cache's arrays
+        return cache.step_time_s[rows, 0][back]
 
 
 def _advance(cache: SetCache, state: Candidates, seconds: Floats) -> Candidates:

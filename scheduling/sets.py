@@ -96,11 +96,12 @@ class SetCache:
         Returns:
             [N] row numbers, valid until the next call that adds sets beyond `limit`.
         """
-        with np.errstate(over="ignore"):
-            keys = self._device_keys[devices] + np.where(
-                present, self._workload_keys[np.where(present, members, 0)], np.uint64(0)
-            ).sum(axis=1, dtype=np.uint64)
-        empty = ~present.any(axis=1)
+        keys, empty = self._device_keys[devices], np.ones(len(devices), bool)
+        for column in range(members.shape[1]):  # a sum along rows of a few members is slow in numpy
+            here = present[:, column]
+            own = self._workload_keys[np.where(here, members[:, column], 0)]
+            keys += np.where(here, own, np.uint64(0))
+            empty &= ~here
         rows = self._find(keys)
         missing = (rows < 0) & ~empty
         if missing.any():
@@ -116,8 +117,12 @@ class SetCache:
 
     def solo(self, device: int, workload: int) -> int:
         """Row of `workload` alone."""
-        one = np.array([[workload]])
-        return int(self.rows(np.array([device]), one, np.ones((1, 1), bool))[0])
+        return int(self.solos(np.array([device]), workload)[0])
+
+    def solos(self, devices: Ints, workload: int) -> Ints:
+        """[N] rows of `workload` alone on each of `devices`."""
+        shape = (len(devices), 1)
+        return self.rows(devices, np.full(shape, workload), np.ones(shape, bool))
 
     def _find(self, keys: Keys) -> Ints:
         mask = np.uint64(len(self._table_keys) - 1)
