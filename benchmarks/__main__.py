@@ -14,6 +14,7 @@ SELF_CONTAINED = (
     "kill_campaign",
     "serve_kill",
     "placement",
+    "queue_order",
     "rings",
     "icefrog_training",
 )

@@ -21,6 +21,7 @@ from profiling.workload import Workload
 from scheduling.interference import stages
 from scheduling.placement import place
 from scheduling.policies.isacpp import decide
+from scheduling.policies.queueing import QueueConfig
 from scheduling.ranking import Candidates, PlacementConfig, best_wait, rank
 from scheduling.sets import SetCache
 from scheduling.simulator.job import Job, JobState
@@ -127,17 +128,20 @@ def hundred(predictor: Any, jobs: list[Workload]) -> dict[str, float]:
     waiting = [(jobs[int(k)], float(rng.uniform(100, 1e5))) for k in rng.integers(0, len(jobs), 100)]
     seconds: dict[str, float] = {}
     for name in ("cold", "known"):
-        start = perf_counter()
+        start, used = perf_counter(), process_time()
         for job, steps in waiting:
             place(job, steps, snapshot, cache, PlacementConfig(limit=1))
         seconds[f"one_by_one_{name}_s"] = perf_counter() - start
+        seconds[f"one_by_one_{name}_cpu_s"] = process_time() - used
+    cache = SetCache(predictor)
     for name in ("cold", "known"):
         state = SchedulingSnapshot(snapshot)
         for number, (job, steps) in enumerate(waiting):
             state.waiting[number] = JobState(Job(f"j{number}", job, steps), number, steps)
-        start = perf_counter()
-        placed = decide(state, cache, PlacementConfig(max_members=4), batch=100)
+        start, used = perf_counter(), process_time()
+        placed = decide(state, cache, PlacementConfig(max_members=4), QueueConfig(batch=100))
         seconds[f"joint_{name}_s"] = perf_counter() - start
+        seconds[f"joint_{name}_cpu_s"] = process_time() - used
         seconds["joint_placed"] = float(len(placed))
     print(seconds, flush=True)
     return seconds

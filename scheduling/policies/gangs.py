@@ -57,6 +57,14 @@ class Pool:
                 return self._reserve(chosen)
         return ()
 
+    def keep(self, gpus: Iterable[int]) -> None:
+        """Give `gpus` to nobody, as far as they are empty."""
+        for gpu in gpus:
+            if gpu not in self.taken and (not self.snapshot.tenants[gpu] or gpu in self.also):
+                self.taken.add(gpu)
+                self.free[self.snapshot.node_of[gpu]] -= 1
+                self.free_of_type[self.snapshot.type_of[gpu]] -= 1
+
     def _reserve(self, chosen: Sequence[tuple[int, int]]) -> tuple[int, ...]:
         snapshot = self.snapshot
         found: list[int] = []

@@ -6,7 +6,7 @@ times, waiting is an answer, and the first jobs of the queue are assigned jointl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -17,36 +17,42 @@ from scheduling.interference import Stages, stages
 from scheduling.policies.api import Policy
 from scheduling.policies.gangs import Pool, exclusive_gpus, solo_step_s
 from scheduling.policies.packing import Tenancy, may_share, shared_gpus
+from scheduling.policies.queueing import QueueConfig, first_empty, first_overdue, in_order
 from scheduling.ranking import Candidates, PlacementConfig, best_wait, rank
 from scheduling.sets import Ints, SetCache
 from scheduling.simulator.job import Allocation, JobState
 from scheduling.simulator.state import SchedulingSnapshot
 
 _NEVER = 1e18
+_NONE: Ints = np.zeros(0, np.int64)
 
 
 def decide(
     snapshot: SchedulingSnapshot,
     belief: SetPredictor | SetCache,
     config: PlacementConfig | None = None,
-    batch: int = 32,
+    queue: QueueConfig | None = None,
 ) -> list[Allocation]:
-    """Assign up to `batch` waiting jobs at a time to GPUs or to waiting, by least total cost, until nothing changes."""
-    config = config or PlacementConfig(max_members=2)
-    pool, started = Pool(snapshot), []
-    queue = list(snapshot.waiting.values())
-    for job in [j for j in queue if not may_share(j)][:batch]:
+    """Assign a batch of waiting jobs at a time to GPUs or to waiting, by least total cost, until nothing changes."""
+    config, queue = config or PlacementConfig(max_members=2), queue or QueueConfig()
+    pool, started = Pool(snapshot), list[Allocation]()
+    waiting = in_order(snapshot, belief, queue)
+    overdue, kept = first_overdue(snapshot, belief, queue.aging_s), _NONE
+    if overdue is not None:
+        waiting.remove(overdue)
+        started, kept = _before_all(snapshot, belief, pool, overdue, config)
+    for job in [j for j in waiting if not may_share(j)][: queue.batch]:
         gpus = exclusive_gpus(pool, belief, job)
         if gpus:
             started.append(Allocation(job, gpus))
-    jobs = [j for j in queue if may_share(j)][: 8 * batch]
+    jobs = [j for j in waiting if may_share(j)][: 8 * queue.batch]
     plenty = _plenty(snapshot, belief, pool, jobs)
     if plenty is not None and config.objective != "makespan":
         return started + [Allocation(j, pool.take(1, kind)) for j, kind in zip(jobs, plenty, strict=True)]
     tenancy = Tenancy.of(snapshot, belief, config.max_members)
-    shared = shared_gpus(snapshot, tenancy, config.max_members)
+    shared = np.setdiff1d(shared_gpus(snapshot, tenancy, config.max_members), kept, assume_unique=True)
     while jobs:
-        head, jobs = jobs[:batch], jobs[batch:]
+        head, jobs = jobs[: queue.batch], jobs[queue.batch :]
         placed = _assign(snapshot, belief, tenancy, pool, shared, head, config)
         started.extend(placed)
         used = np.array([a.gpus[0] for a in placed], np.int64)
@@ -54,6 +60,31 @@ def decide(
         if not placed or (not shared.size and not any(pool.free_of_type)):
             break
     return started
+
+
+def _before_all(
+    snapshot: SchedulingSnapshot,
+    belief: SetPredictor | SetCache,
+    pool: Pool,
+    job: JobState,
+    config: PlacementConfig,
+) -> tuple[list[Allocation], Ints]:
+    """The overdue job where it costs least now, and the GPUs that nobody else may join in this decision.
+
+    It does not wait for a better place, or it might for ever; where nothing can take it, a place falls empty for it.
+    """
+    tenancy = Tenancy.of(snapshot, belief, config.max_members)
+    if may_share(job):
+        shared = shared_gpus(snapshot, tenancy, config.max_members)
+        placed = _assign(snapshot, belief, tenancy, pool, shared, [job], replace(config, wait=False))
+        if placed:
+            return placed, np.array(placed[0].gpus, np.int64)
+    gpus = exclusive_gpus(pool, belief, job)
+    if gpus:
+        return [Allocation(job, gpus)], _NONE
+    kept = first_empty(snapshot, belief, tenancy, job)
+    pool.keep(kept.tolist())
+    return [], kept
 
 
 def _plenty(
@@ -184,11 +215,13 @@ def _by_work(
     return np.where(both > 0.02, -both - weight[:, None], np.inf), np.zeros(len(ids))
 
 
-def isacpp(config: PlacementConfig, name: str = "isacpp", batch: int = 32) -> Policy:
+def isacpp(config: PlacementConfig, name: str = "isacpp", queue: QueueConfig | None = None) -> Policy:
     """The policy with settings of its own."""
-    return Policy(name, partial(decide, config=config, batch=batch))
+    return Policy(name, partial(decide, config=config, queue=queue))
 
 
 POLICY = isacpp(PlacementConfig(max_members=2))
 INTERFERENCE = isacpp(PlacementConfig(objective="interference", max_members=2), "isacpp-interference")
-MAKESPAN = isacpp(PlacementConfig(objective="makespan", max_members=2), "isacpp-makespan")
+MAKESPAN = isacpp(
+    PlacementConfig(objective="makespan", max_members=2), "isacpp-makespan", QueueConfig("fifo")
+)

@@ -1,0 +1,112 @@
+"""In which order ISACPP should look at its queue: made-up pairs, so that no measured trace is spent on the choice.
+
+    python -m benchmarks.queue_order [--seeds 6]
+
+Sixteen workloads; a pair slows its members by the sum of their appetites, log-normally disturbed. Truth = belief.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+import numpy as np
+
+from benchmarks.record import record
+from profiling.workload import Workload
+from scheduling.policies.isacpp import isacpp
+from scheduling.policies.queueing import QueueConfig
+from scheduling.ranking import PlacementConfig
+from scheduling.sets import SetCache
+from scheduling.simulator.engine import simulate
+from scheduling.simulator.job import Job
+from scheduling.simulator.truth import SetTruth
+from scheduling.snapshot import ClusterSnapshot
+from scheduling.table import Solo, TablePredictor
+
+# jobs, GPUs, seconds in which they arrive, sigma of their log-normal lengths around half an hour
+TRACES = (
+    (51, 8, 3600.0, 0.8),
+    (100, 12, 3600.0, 0.8),
+    (200, 24, 3600.0, 0.8),
+    (400, 48, 3600.0, 0.8),
+    (200, 12, 3600.0, 1.5),
+    (400, 8, 86400.0, 1.2),
+)
+QUEUES = {
+    "fifo": QueueConfig("fifo", aging_s=math.inf),
+    "shortest": QueueConfig("shortest", aging_s=math.inf),
+    **{f"shortest, {h} h": QueueConfig("shortest", aging_s=3600.0 * h) for h in (6, 12, 24)},
+}
+FIGURES = ("mean_jct_s", "p99_jct_s", "makespan_s")
+
+
+def made_up(seed: int, count: int = 16) -> TablePredictor:
+    """Every pair of `count` workloads on one type."""
+    rng = np.random.default_rng(seed)
+    jobs = [Workload(f"workload-{k}") for k in range(count)]
+    appetite, step = rng.uniform(0.2, 1.0, count), rng.lognormal(-2.0, 0.8, count)
+    solo = {("v100", j): Solo(float(step[k]), 2.0**30, float(appetite[k])) for k, j in enumerate(jobs)}
+    ratios: dict[tuple[str, tuple[Workload, ...]], tuple[float, ...]] = {}
+    for i in range(count):
+        for k in range(i, count):
+            slowdown = np.maximum(1.0, (appetite[i] + appetite[k]) * rng.lognormal(0.0, 0.2, 2))
+            ratios["v100", (jobs[i], jobs[k])] = tuple(float(1.0 / s) for s in slowdown)
+    return TablePredictor(solo, ratios)
+
+
+def trace(table: TablePredictor, jobs: int, span_s: float, sigma: float, seed: int) -> list[Job]:
+    """`jobs` jobs within `span_s`."""
+    rng = np.random.default_rng(1000 + seed)
+    arrival, length = np.sort(rng.uniform(0, span_s, jobs)), rng.lognormal(np.log(1800.0), sigma, jobs)
+    workloads = [workload for _, workload in table.solo]
+    picks = [workloads[k] for k in rng.integers(0, len(workloads), jobs)]
+    return [
+        Job(f"job-{k}", w, float(length[k]) / table.solo["v100", w].step_time_s, float(arrival[k]))
+        for k, w in enumerate(picks)
+    ]
+
+
+def changes(
+    objective: str, jobs: int, gpus: int, span_s: float, sigma: float, seeds: int
+) -> dict[str, dict[str, float]]:
+    """Per cent over `fifo` in each figure, mean over the seeds; with the standard error of the mean completion time."""
+    node = {"name": "node", "count": gpus // 4, "gpus": [{"device": "v100", "count": 4}]}
+    cluster = ClusterSnapshot.from_mapping({"nodes": [node]})
+    found: dict[str, list[list[float]]] = {name: [] for name in QUEUES}
+    for seed in range(seeds):
+        table = made_up(seed)
+        jobs_of, belief = trace(table, jobs, span_s, sigma, seed), SetCache(table)
+        for name, queue in QUEUES.items():
+            policy = isacpp(PlacementConfig(objective=objective, max_members=2), queue=queue)
+            result = simulate(jobs_of, cluster, policy, SetTruth(belief), belief).to_json()
+            found[name].append([result[figure] for figure in FIGURES])
+    first = np.array(found["fifo"])
+    report: dict[str, dict[str, float]] = {}
+    for name in list(QUEUES)[1:]:
+        percent = 100.0 * (np.array(found[name]) / first - 1.0)
+        report[name] = dict(zip(FIGURES, percent.mean(axis=0).tolist(), strict=True))
+        report[name]["mean_jct_standard_error"] = float(percent[:, 0].std(ddof=1) / math.sqrt(seeds))
+    return report
+
+
+def main() -> None:
+    """Run and record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=6)
+    seeds = max(parser.parse_args().seeds, 2)
+    figures: dict[str, object] = {"seeds": seeds}
+    for objective in ("jct", "interference", "makespan"):
+        for jobs, gpus, span_s, sigma in TRACES:
+            title = f"{objective}: {jobs} jobs on {gpus} GPUs within {span_s / 3600:.0f} h, sigma {sigma}"
+            figures[title] = report = changes(objective, jobs, gpus, span_s, sigma, seeds)
+            print(title)
+            for name, values in report.items():
+                print(f"  {name:15s}", "  ".join(f"{k} {v:+.1f}" for k, v in values.items()), flush=True)
+    record("queue_order", figures)
+
+
+if __name__ == "__main__":
+    main()
