@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from profiling.errors import InfeasibleError, InputError, UnknownNameError
 from profiling.workload import Workload
 from scheduling.interference import quantify
-from scheduling.placement import PlacementConfig, place
+from scheduling.placement import PlacementConfig, _first, place
 from scheduling.snapshot import ClusterSnapshot, Gpu, Node, Tenant
 from scheduling.table import Solo, TablePredictor
 from tests.scheduling.tables import JOBS, table
@@ -156,3 +157,12 @@ def test_gangs_take_whole_gpus_of_one_type() -> None:
     assert place(JOBS[1], 100, snapshot, PREDICTOR, PlacementConfig(gpus=8)).decision == "wait"
     with pytest.raises(InfeasibleError, match="9 GPUs"):
         place(JOBS[1], 100, snapshot, PREDICTOR, PlacementConfig(gpus=9))
+
+
+@pytest.mark.parametrize("limit", [1, 5, 40, 100])
+def test_the_first_of_many_equal_scores(limit: int) -> None:
+    rng = np.random.default_rng(limit)
+    score = rng.choice([1.0, 2.0, 3.0, np.inf], 60)
+    cost_s = rng.choice([10.0, 20.0], 60)
+    whole = np.lexsort((cost_s, score))
+    assert _first(score, cost_s, limit).tolist() == whole[np.isfinite(score[whole])][:limit].tolist()
