@@ -156,7 +156,14 @@ def capture_factory(workload: Workload) -> ComputationGraph:
         if (value := getattr(workload, key)) is not None and key in known
     }
     with torch.device("meta"):
-        made = factory(**given)  # type: ignore[operator]
+        try:
+            made = factory(**given)  # type: ignore[operator]
+        except Exception as error:
+            raise InputError(
+                f"{workload.model!r} fails",
+                expected="a factory that needs no more than batch_size and sequence_length, and runs on the meta device",
+                got=f"{type(error).__name__}: {error}",
+            ) from error
     if isinstance(made, TrainingJob):
         return capture_job(made, workload.model, _options(workload))
     if isinstance(made, tuple) and len(made) in (2, 3) and isinstance(made[0], nn.Module):

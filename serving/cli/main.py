@@ -32,7 +32,7 @@ def _root() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command; a `CotenantError` becomes one line on stderr and its exit code."""
+    """Run the command; a `CotenantError`, or a file that cannot be used, becomes one line on stderr and an exit code."""
     try:
         app(args=fold_lists(sys.argv[1:] if arguments is None else arguments))
     except CotenantError as error:
@@ -40,6 +40,15 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(error.exit_code) from None
     except BrokenPipeError:
         raise SystemExit(141) from None
+    except OSError as error:
+        if error.filename is None:  # no file of the caller's: a fault
+            raise
+        path = error.filename if error.filename2 is None else error.filename2
+        print(
+            f"cotenant: {path} cannot be read or written: got {error.strerror}. Name another.",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from None
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 
+from profiling.errors import InputError
+
 log = logging.getLogger("cotenant.doors")
 
 
@@ -24,6 +26,12 @@ class Service:
     url: str = "http://127.0.0.1:8080"
     token: str | None = None
     timeout_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise InputError(
+                "address of the service", expected="http://HOST:PORT or https://...", got=self.url
+            )
 
     def place(self, job: str, iterations: float | None, cluster: dict[str, Any]) -> dict[str, Any] | None:
         """The decision as `POST /v1/place` answers it, or None: down, busy, an error, or not of its form."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiling.devices import list_devices
+from profiling.devices import get_device, list_devices
 from profiling.errors import CotenantError, InputError
 from serving.doors.ask import Service
 from serving.doors.slurm_state import HELD, Job, cluster_for, read_comment
@@ -44,6 +44,8 @@ class SlurmConfig:
         for name in ("period_s", "recheck_s", "longest_wait_s", "pin_s"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is out of range", expected="a number above 0", got=getattr(self, name))  # fmt: skip
+        for device in self.devices.values():
+            get_device(device)
 
 
 class Slurm:
