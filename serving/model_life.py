@@ -117,17 +117,18 @@ class ModelLife:
             tag = "?"
             try:
                 tag = self.source.tag()
-                if not force:
-                    if self.serving is not None and tag == self.serving.tag:
-                        return self.serving
-                    if tag == self._failed_tag and time.monotonic() < self._retry_at:
-                        return self.current()
-                predictor = self.source.load(tag, self.graphs)
-                verify(predictor, self.golden)
-                new = Serving(predictor, str(predictor.version), tag, time.time())
-                self.before_swap(new)
+                if not force and self.serving is not None and tag == self.serving.tag:
+                    return self.serving
+                waits = not force and tag == self._failed_tag and time.monotonic() < self._retry_at
+                if not waits:
+                    predictor = self.source.load(tag, self.graphs)
+                    verify(predictor, self.golden)
+                    new = Serving(predictor, str(predictor.version), tag, time.time())
+                    self.before_swap(new)
             except Exception as error:
                 return self._keep(tag, error, force)
+            if waits:  # outside of the try: to wait is not to fail once more
+                return self.current()
             self.serving, self.last_error, self._failed_tag, self._failures = new, None, None, 0
             log.info("model serves", version=new.version, tag=tag)
             self.on_event(new.version, "loaded", tag)

@@ -77,6 +77,17 @@ def test_the_old_one_stays(model: Any, error: Exception | None, event: str) -> N
     assert followed.last_error is None
 
 
+def test_to_wait_before_the_next_try_is_not_to_fail_again() -> None:
+    source = TableSource(error=OSError("gone"))
+    followed, events = life(source)
+    followed.poll_s = 60.0
+    for _ in range(3):
+        with pytest.raises(UnavailableError, match="OSError: gone"):
+            followed.refresh()
+    assert followed.last_error == "OSError: gone"
+    assert len(events) == 1
+
+
 def test_what_stays_is_out_of_the_collectors_sight_and_a_replaced_model_is_not_kept() -> None:
     source = TableSource()
     followed, _ = life(source)
