@@ -24,6 +24,8 @@ from scheduling.traces.columns import parse_mapping, read_columns
 from scheduling.traces.mix import Mix
 from scheduling.traces.synthetic import synthetic
 
+BELIEFS = ("predictor", "truth")
+
 
 @dataclass(frozen=True, slots=True)
 class ScenarioSpec:
@@ -60,6 +62,22 @@ class ScenarioSpec:
     calibration: bool = True
     kind: str = "adaptive"
     restart_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.belief not in BELIEFS:
+            raise InputError("belief is not known", expected="one of " + ", ".join(BELIEFS), got=self.belief)
+        for name, least in (("seed", 0), ("limit", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"{name} is out of range", expected=f"an integer from {least}", got=value)
+        if self.source is not None and self.data is None:
+            raise InputError(
+                "a source needs tables", expected="a folder of imported tables, too", got=self.source
+            )
+        if self.columns is not None and self.trace.startswith(("synthetic:", "sia:")):
+            raise InputError(
+                "columns name those of a CSV", expected="a CSV as trace with them", got=self.trace
+            )
 
 
 @dataclass(slots=True)

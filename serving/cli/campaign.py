@@ -38,7 +38,7 @@ def plan(
     predictor: Annotated[
         str, typer.Option(help="Whose uncertainty weighs the sets; `none` for none.")
     ] = "default",
-    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
     json: JsonFlag = False,
 ) -> None:
     """Choose the most informative runs for a time budget and write `plan.json`.

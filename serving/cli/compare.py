@@ -38,7 +38,7 @@ def command(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Folder for plots and results.json.")
     ] = None,
-    workers: Annotated[int, typer.Option(help="Policies that run at the same time.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Policies that run at the same time.")] = 1,
     ray: Annotated[
         bool, typer.Option("--ray", help="Run on Ray (the extra `ray`) instead of processes.")
     ] = False,
@@ -48,11 +48,16 @@ def command(
 
     Example: `cotenant compare --trace synthetic:rate=30,jobs=60 --cluster small-mixed --policies fifo,isacpp -o plots`
     """
+    from profiling.errors import InputError
     from scheduling.policies import get_policy
     from scheduling.simulator.scenario import ScenarioSpec
     from scheduling.simulator.sweep import compare
 
     names = [name.strip() for name in policies.split(",") if name.strip()]
+    if not names or len(set(names)) < len(names):
+        raise InputError(
+            "--policies is not a list of policies", expected="one or more, each once", got=repr(policies)
+        )
     for name in names:
         get_policy(name)
     spec = ScenarioSpec(

@@ -10,7 +10,7 @@ from serving.cli.output import JsonFlag, console, print_json, progress
 
 
 def command(
-    seed: Annotated[int, typer.Option(help="Of the stream of jobs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the stream of jobs.")] = 0,
     as_json: JsonFlag = False,
 ) -> None:
     """Capture two models, predict how they share a GPU, and place a dozen jobs on a small mixed cluster.

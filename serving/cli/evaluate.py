@@ -17,7 +17,7 @@ def command(
     split: Annotated[
         str, typer.Option(help="none, by-pair, by-model, by-device, by-campaign or by-source.")
     ] = "none",
-    seed: Annotated[int, typer.Option(help="Of the split and of the training.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the split and of the training.")] = 0,
     as_json: JsonFlag = False,
 ) -> None:
     """Score a predictor on measured sets.

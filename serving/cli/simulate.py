@@ -12,12 +12,12 @@ Trace = Annotated[
     str, typer.Option(help="A CSV, `philly[:FILE]`, `sia:FILE`, or `synthetic:rate=...,jobs=...`.")
 ]
 Cluster = Annotated[str, typer.Option(help="cluster.yaml, or `philly-2000`, `small-mixed`, `sia-64`.")]
-Seed = Annotated[int, typer.Option(help="Of the model mix, the synthetic trace and the truth.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the model mix, the synthetic trace and the truth.")]
 Data = Annotated[str | None, typer.Option(help="Folder of imported tables: the ground truth and the mix.")]
 Source = Annotated[str | None, typer.Option(help="Only this source of the tables.")]
 Belief = Annotated[str, typer.Option(help="`predictor`, or `truth` for an oracle.")]
-Model = Annotated[str, typer.Option(help="Predictor: `default`, a registered name, or a folder.")]
-Limit = Annotated[int | None, typer.Option(help="Only the first jobs by submission.")]
+Model = Annotated[str, typer.Option(help="`default`, a folder, or `models:/NAME@ALIAS`.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first jobs by submission.")]
 Columns = Annotated[
     str | None, typer.Option(help="Column names of the trace, e.g. `submit=time,duration=runtime,gpus=gpu`.")
 ]

@@ -23,7 +23,7 @@ def command(
     study: Annotated[Path, typer.Option(help="SQLite file of the study.")] = Path("out/sweep.db"),
     folds: Annotated[int, typer.Option(help="Groups of models that are left out in turn.")] = 3,
     config: Annotated[Path | None, typer.Option(help="YAML that the sweep starts from.")] = None,
-    seed: Annotated[int, typer.Option(help="Of every training and of the sweep.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of every training and of the sweep.")] = 0,
     bundled: Annotated[
         bool, typer.Option(help="Learn from the measurements that come with the project, too.")
     ] = True,

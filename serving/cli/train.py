@@ -39,7 +39,7 @@ def command(
             help="Fine-tune this predictor (a folder or models:/NAME@ALIAS) on the few new sets of DATA.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
     bundled: Annotated[
         bool, typer.Option(help="Learn from the measurements that come with the project, too.")
     ] = True,

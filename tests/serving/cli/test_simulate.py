@@ -102,6 +102,10 @@ def test_sia_workload_by_name(capsys: pytest.CaptureFixture[str]) -> None:
         (("--trace", "nowhere.csv", "--cluster", "small-mixed", "--policy", "best"), "policy is not known"),
         (("--trace", "sia:nowhere/a/b.csv", "--cluster", "sia-64"), "expected"),
         (("--trace", "synthetic:rate=1", "--cluster", "nowhere.yaml"), "no cluster"),
+        (("--trace", "synthetic:rate=1", "--cluster", "."), "cannot be read"),
+        ((*TRACE, "--belief", "hope"), "one of predictor, truth"),
+        ((*TRACE, "--source", "gavel"), "needs tables"),
+        ((*TRACE, "--columns", "submit=time"), "CSV"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -113,6 +117,20 @@ def test_bad_input_is_one_line(
     assert message in err
     assert err.startswith("cotenant: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--seed=-1", "--limit=0", "--limit=-1"])
+def test_numbers_out_of_range(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "simulate", *TRACE, option)
+    assert code == 2
+    assert "range" in err
+
+
+@pytest.mark.parametrize("policies", ["", "fifo,fifo"])
+def test_policies_of_compare(policies: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "compare", *TRACE, "--policies", policies)
+    assert code == 2
+    assert "one or more, each once" in err
 
 
 def test_place_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
