@@ -67,10 +67,11 @@ class PlanConfig:
     def __post_init__(self) -> None:
         if not self.budget_s > 0:
             raise InputError("budget is out of range", expected="seconds above 0", got=self.budget_s)
-        if self.max_workloads < 1 or self.frozen_models < 0:
-            raise InputError(
-                "max_workloads is out of range", expected="an integer from 1", got=self.max_workloads
-            )
+        for name, least in (("max_workloads", 1), ("frozen_models", 0), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise InputError(
+                    f"{name} is out of range", expected=f"an integer from {least}", got=getattr(self, name)
+                )
         for ratio in (*self.frozen_ratios, *self.cached_ratios):
             if not 0 <= ratio < 1:
                 raise InputError("frozen ratio is out of range", expected="0 to below 1", got=ratio)
@@ -104,9 +105,10 @@ def plan_campaign(
 
     Args:
         jobs: take part as they are; none: the zoo, at batch sizes that suit the device.
-        predictor: whose uncertainty weighs the sets; None, or one that is not there: all sets weigh the same.
+        predictor: whose uncertainty weighs the sets; None, or one that does not know the device: all sets weigh the same.
 
     Raises:
+        UnknownNameError: there is no such job or predictor.
         InputError: a budget in which not even the jobs alone can be measured.
     """
     config, settings = config or PlanConfig(), settings or MeasureSettings()
@@ -306,12 +308,13 @@ def _uncertainty(requests: Sequence[RunRequest], device: str, predictor: str | N
     """[S] mean width of the predicted slowdown intervals, scaled to a mean of 1; ones without a predictor."""
     if predictor is None or not requests:
         return np.ones(len(requests))
-    try:
-        from predictor import load_predictor
+    from predictor import load_predictor
 
-        sets = [ColocationSet(device, r.workloads, r.sharing) for r in requests]
-        predictions = load_predictor(predictor).predict_many(sets)
-    except (ImportError, CotenantError):
+    loaded = load_predictor(predictor)
+    sets = [ColocationSet(device, r.workloads, r.sharing) for r in requests]
+    try:
+        predictions = loaded.predict_many(sets)
+    except CotenantError:  # such as a device that is in no catalogue
         return np.ones(len(requests))
     widths = np.array(
         [np.mean([m.slowdown.upper - m.slowdown.lower for m in p.members]) for p in predictions]

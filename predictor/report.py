@@ -15,6 +15,8 @@ from profiling.workload import ColocationSet, Workload
 if TYPE_CHECKING:
     import pandas as pd
 
+    from predictor.predictor import Predictor
+
 Frames = dict[str, "pd.DataFrame"]
 
 _STYLE = """
@@ -36,6 +38,7 @@ def write_report(folder: Path, output: Path, predictor: str | None = "default") 
 
     Raises:
         InputError: the folder holds neither.
+        UnknownNameError: there is no such predictor.
     """
     frames = load_frames(folder)
     parts = [_summary(frames), _solo(frames), *_heat_maps(frames), _spread(frames), _freezing(frames)]
@@ -188,15 +191,13 @@ def _freezing(frames: Frames) -> str:
     return text
 
 
-def compare(colocation: pd.DataFrame, predictor: str) -> pd.DataFrame:
+def compare(colocation: pd.DataFrame, predictor: Predictor) -> pd.DataFrame:
     """Rows (device, job, set, measured, predicted, lower, upper) of every member of every measured set.
 
     Raises:
-        CotenantError: there is no such predictor, or it does not know a device or model.
+        CotenantError: the predictor does not know a device or model.
     """
     import pandas as pd
-
-    from predictor import load_predictor
 
     sets, measured = [], []
     for _, members in colocation.groupby("set_id", sort=False):
@@ -205,9 +206,7 @@ def compare(colocation: pd.DataFrame, predictor: str) -> pd.DataFrame:
         sets.append(ColocationSet(str(ordered["device"].iloc[0]), jobs, str(ordered["sharing"].iloc[0])))
         measured.append([float(v) for v in ordered["throughput_ratio"]])
     rows = []
-    for one, ratios, prediction in zip(
-        sets, measured, load_predictor(predictor).predict_many(sets), strict=True
-    ):
+    for one, ratios, prediction in zip(sets, measured, predictor.predict_many(sets), strict=True):
         for job, ratio, member in zip(one.workloads, ratios, prediction.members, strict=True):
             q = member.throughput_ratio
             rows.append(
@@ -228,9 +227,12 @@ def _predicted(frames: Frames, predictor: str) -> str:
     if "colocation" not in frames or not len(frames["colocation"]):
         return ""
     heading = f"<h2>Predicted against measured ({escape(predictor)})</h2>"
+    from predictor import load_predictor
+
+    loaded = load_predictor(predictor)
     try:
-        frame = compare(frames["colocation"], predictor)
-    except (CotenantError, ImportError) as error:
+        frame = compare(frames["colocation"], loaded)
+    except CotenantError as error:
         return f"{heading}<p class=note>No comparison: {escape(str(error))}</p>"
     error_percent = (frame["predicted"] / frame["measured"] - 1).abs() * 100
     covered = ((frame["measured"] >= frame["lower"]) & (frame["measured"] <= frame["upper"])).mean()

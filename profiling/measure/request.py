@@ -53,6 +53,12 @@ class RunRequest:
         if count == 0 or (self.kind == "colocation") != (count > 1):
             expected = "2 or more jobs" if self.kind == "colocation" else "one job"
             raise InputError(f"a {self.kind} run has {count} jobs", expected=expected, got=str(count))
+        if self.cached_activations and not (self.kind == "freezing" and self.workloads[0].frozen_prefix):
+            raise InputError(
+                "cached activations are those of a frozen prefix",
+                expected="one job with frozen_prefix of 1 or more",
+                got=" + ".join(map(str, self.workloads)),
+            )
         if self.processes < 1 or (self.kind != "ddp" and self.processes > 1):
             raise InputError("processes is out of range", expected="1, or more for ddp", got=self.processes)
 

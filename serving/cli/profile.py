@@ -48,8 +48,12 @@ def command(
     from profiling.measure.settings import MeasureSettings
     from profiling.measure.tables import write_tables
     from profiling.workload import Workload
+    from profiling.zoo import resolve
 
     workloads = tuple(Workload.parse(spec) for spec in job)
+    for workload in workloads:
+        if ":" not in workload.model:  # a module:factory is imported where it is measured
+            resolve(workload)
     settings = MeasureSettings(
         repeats=repeats,
         window_s=window,

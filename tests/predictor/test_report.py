@@ -9,7 +9,7 @@ import pytest
 
 from predictor.report import load_frames, pair_slowdowns, write_report
 from profiling.campaign.slices import SliceWriter
-from profiling.errors import InputError
+from profiling.errors import InputError, UnknownNameError
 
 
 def member(job: str, **figures: Any) -> dict[str, Any]:
@@ -93,9 +93,10 @@ def test_slowdown_matrix_has_both_directions(slices: Path) -> None:
     assert pairs["slowdown"].eq(2.0).all()
 
 
-def test_missing_predictor_is_said_in_the_page(slices: Path, tmp_path: Path) -> None:
-    page = write_report(slices, tmp_path / "report.html", predictor=str(tmp_path / "nothing")).read_text()
-    assert "No comparison" in page
+def test_missing_predictor_is_refused(slices: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="no such predictor"):
+        write_report(slices, tmp_path / "report.html", predictor=str(tmp_path / "nothing"))
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_folder_without_measurements(tmp_path: Path) -> None:

@@ -25,11 +25,21 @@ def test_profile_of_a_zoo_job_with_operators(tmp_path: Path, capsys: pytest.Capt
     assert len(list((tmp_path / "graphs").glob("*.graph.txt"))) == 1
 
 
-def test_profile_of_a_job_that_is_not_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("job", ["resnet18-cifar:batch_size=0", "no-such-model"])
+def test_profile_of_a_job_that_is_not_there(job: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as end:
-        main(["profile", "--job", "resnet18-cifar:batch_size=0", "-o", str(tmp_path / "out")])
+        main(["profile", "--job", job, "-o", str(tmp_path / "out")])
     assert end.value.code == 2
     assert not (tmp_path / "out").exists()
+
+
+def test_cached_activations_are_those_of_a_frozen_prefix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["profile", "--job", "ppo-lunarlander", "--cached-activations", "-o", str(tmp_path / "out")])
+    assert end.value.code == 2
+    assert "frozen_prefix" in capsys.readouterr().err
 
 
 def test_profile_on_cuda_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,6 +65,30 @@ def test_plan_then_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit):
         main(["campaign", "status", str(plan), "-o", str(tmp_path / "slices"), "--json"])
     assert json.loads(capsys.readouterr().out)["total"] == sum(runs.values())
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [(["--predictor", "nowhere"], "no such predictor"), (["--frozen-models", "-2"], "frozen_models is out of range")],
+)  # fmt: skip
+def test_plan_says_what_is_wrong(
+    more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(
+            [
+                "campaign",
+                "plan",
+                "--job",
+                "ppo-lunarlander:batch_size=8",
+                "-o",
+                str(tmp_path / "p.json"),
+                *more,
+            ]
+        )
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "p.json").exists()
 
 
 def test_plan_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
