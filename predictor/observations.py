@@ -70,7 +70,12 @@ class Observation:
             if flat.get("member") not in (None, ""):
                 member = int(flat["member"])
             else:
-                member = jobs.index(Workload.parse(flat["job"])) if flat.get("job") or len(jobs) > 1 else 0
+                job = Workload.parse(flat["job"]) if flat.get("job") or len(jobs) > 1 else jobs[0]
+                if job not in jobs:
+                    raise InputError(
+                        "job is not in its set", expected="one of " + "; ".join(map(str, jobs)), got=job
+                    )
+                member = jobs.index(job)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 "not an observation",

@@ -19,13 +19,26 @@ _FLAVOUR = Path(__file__).parent / "mlflow_flavour.py"
 
 
 def use_store(tracking_uri: str | None) -> None:
-    """Set the MLflow store: the one named, else that of the environment, else an SQLite file in the working folder."""
+    """Set the MLflow store: the one named, else that of the environment, else an SQLite file in the working folder.
+
+    Raises:
+        InputError: MLflow knows no such kind of store.
+    """
     import os
 
     import mlflow
+    from mlflow.exceptions import MlflowException
 
     if tracking_uri or not os.environ.get("MLFLOW_TRACKING_URI"):
         mlflow.set_tracking_uri(tracking_uri or DEFAULT_TRACKING)
+    try:
+        mlflow.MlflowClient()
+    except MlflowException as error:
+        raise InputError(
+            "the MLflow store cannot be used",
+            expected="sqlite:///FILE, http(s)://HOST, or a folder",
+            got=f"{mlflow.get_tracking_uri()}: {' '.join(str(error).split())[:160]}",
+        ) from None
 
 
 def log_predictor(folder: Path, colocation: pd.DataFrame) -> str:

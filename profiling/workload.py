@@ -84,7 +84,9 @@ class Workload:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least or value > 10**9:
                 raise InputError(
-                    f"{name} of {self.model} is out of range", expected=f"an integer from {least}", got=value
+                    f"{name} of {self.model} is out of range",
+                    expected=f"an integer from {least} to {10**9}",
+                    got=value,
                 )
         if self.precision not in PRECISIONS:
             raise InputError(

@@ -70,9 +70,9 @@ def best_copies(
         )
     raise InfeasibleError(
         f"no {schedule} pipeline of {space.name} is possible with {cluster.total} workers",
-        expected="a batch with a sample for each microbatch, a cut for each stage"
+        expected=f"a depth of 1 to {min(cluster.total, MAX_DEPTH, space.count)}, a batch with a sample for each microbatch, a cut for each stage"
         + (", microbatches in multiples of the depth" if chunks > 1 else ""),
-        got=f"batch {batch_size}, {microbatches} microbatches, {space.count} places to cut",
+        got=f"depth {wanted or 'any'}, batch {batch_size}, {microbatches} microbatches, {space.count} places to cut",
     )
 
 

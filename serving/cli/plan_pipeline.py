@@ -96,6 +96,11 @@ def pipeline(
         print_json(whole.to_json()) if json else _print_plan(whole)
         _draw(plot, whole.timeline, f"{whole.name}, {schedule}")
         return
+    if depth is not None or recompute or (fewer_machines and not compat):
+        raise InputError(
+            "an option without the one that it belongs to",
+            expected="--depth and --recompute with --schedule, --fewer-machines with --compat",
+        )
     found = partition(read_states(graph, device, as_published=compat), cluster, options, compat=compat)
     print_json(found.to_json()) if json else _print(found)
     _draw(plot, found.timeline(microbatches), f"{found.name}, pipedream")

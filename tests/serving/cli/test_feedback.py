@@ -11,6 +11,8 @@ from tests.serving.cli.checkpoint import folder, run
 __all__ = ["folder"]
 JOBS = ("alpha:batch_size=32,step_time_s=0.01", "beta:batch_size=32")
 
+OTHER = '[{"device": "abacus", "jobs": ["alpha"], "job": "beta", "step_time_s": 1}]'
+
 
 def test_what_was_seen_corrects_the_next_answer(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -57,7 +59,7 @@ def test_table(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_bad_input_keeps_nothing(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for body in ('[{"device": "abacus", "jobs": ["gamma"], "step_time_s": 1}]', "[", "[{}]"):
+    for body in ('[{"device": "abacus", "jobs": ["gamma"], "step_time_s": 1}]', OTHER, "[", "[{}]"):
         (tmp_path / "seen.json").write_text(body)
         code, _, err = run(
             capsys,
@@ -70,4 +72,5 @@ def test_bad_input_keeps_nothing(folder: Path, tmp_path: Path, capsys: pytest.Ca
         )
         assert code == 2
         assert err.startswith("cotenant: ")
+        assert ("job is not in its set" in err) == (body == OTHER)
         assert not (tmp_path / "s.json").exists()

@@ -25,6 +25,16 @@ def test_an_empty_registry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         mlflow.set_tracking_uri(before)
 
 
+def test_a_store_of_no_known_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    before = mlflow.get_tracking_uri()
+    try:
+        code, _, err = run(capsys, "models", "list", "--tracking-uri", "nosuch://x")
+    finally:
+        mlflow.set_tracking_uri(before)
+    assert code == 2
+    assert "MLflow store cannot be used" in err
+
+
 def test_export_of_what_is_no_predictor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "models", "export", "--model", tmp_path, "-o", tmp_path / "onnx")
     assert code == 2

@@ -86,6 +86,10 @@ def test_tables_and_picture(profile: str, tmp_path: Path, capsys: pytest.Capture
         (["--bandwidth", "1e9"], 2, "pair up"),
         (["--schedule", "1f1b", "--compat"], 2, "--schedule"),
         (["--schedule", "nonsense"], 2, "gpipe"),
+        (["--schedule", "1f1b", "--depth", "9"], 1, "depth of 1 to 2"),
+        (["--depth", "2"], 2, "--schedule"),
+        (["--recompute"], 2, "--schedule"),
+        (["--fewer-machines"], 2, "--compat"),
     ],
 )
 def test_exit_codes(
