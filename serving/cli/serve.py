@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import tempfile
 from typing import Annotated
 
 import typer
 
+from profiling.errors import UnavailableError
 from serving.cli.output import JsonFlag, console, print_json
 
 app = typer.Typer(
@@ -98,6 +100,7 @@ def run(config: object) -> None:
     Store(
         config.database_url
     ).close()  # a database that cannot be used is one clear line, not a worker's traceback
+    _try_address(config.host, config.port)
     os.environ |= config.to_environment()
     with tempfile.TemporaryDirectory(prefix="cotenant-metrics-") as folder:
         if config.workers > 1:
@@ -117,6 +120,22 @@ def run(config: object) -> None:
             timeout_graceful_shutdown=int(config.drain_s),
             backlog=2048,
         )
+
+
+def _try_address(host: str, port: int) -> None:
+    """Raises `UnavailableError` where nobody can listen there: one clear line before anything is loaded."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except (OSError, UnicodeError) as error:
+        raise UnavailableError(
+            f"cannot listen on {host} port {port}",
+            expected="an address of this machine and a free port",
+            got=getattr(error, "strerror", None) or error,
+            hint="name others by --host and --port",
+        ) from None
 
 
 def _stop(number: int, frame: object) -> None:
