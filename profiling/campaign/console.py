@@ -45,7 +45,7 @@ def run(
     loaded = CampaignPlan.load(plan)
     folders = [*(done or []), output]
     if dry_run:
-        _dry_run(loaded, folders)
+        _dry_run(loaded, folders, as_json)
         return
     final = run_campaign(
         loaded,
@@ -96,10 +96,18 @@ def _tell(run: PlannedRun, now: CampaignStatus) -> None:
     print(f"[{now.done + 1}/{now.total}, about {left} left] {run.request}", file=sys.stderr, flush=True)
 
 
-def _dry_run(plan: CampaignPlan, folders: Sequence[Path]) -> None:
+def _dry_run(plan: CampaignPlan, folders: Sequence[Path], as_json: bool) -> None:
     from profiling.campaign.slices import read_results
 
     known = read_results(folders).records
+    if as_json:
+        runs = [
+            {"id": p.request.run_id, **p.request.to_mapping(), "expected_s": p.expected_s, "reason": p.reason,
+             "done": p.request.run_id in known}
+            for p in plan.runs
+        ]  # fmt: skip
+        _print_json({"runs": runs, **campaign_status(plan, folders).to_json()})
+        return
     for planned in plan.runs:
         mark = "done" if planned.request.run_id in known else f"{planned.expected_s:4.0f} s"
         print(f"{planned.request.run_id}  {mark:>6}  {planned.request}  [{planned.reason}]")

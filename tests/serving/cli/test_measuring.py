@@ -65,6 +65,12 @@ def test_plan_then_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit):
         main(["campaign", "status", str(plan), "-o", str(tmp_path / "slices"), "--json"])
     assert json.loads(capsys.readouterr().out)["total"] == sum(runs.values())
+    with pytest.raises(SystemExit):
+        main(["campaign", "run", str(plan), "-o", str(tmp_path / "slices"), "--dry-run", "--json"])
+    dry = json.loads(capsys.readouterr().out)
+    assert len(dry["runs"]) == dry["total"]
+    assert not any(r["done"] for r in dry["runs"])
+    assert not (tmp_path / "slices").exists()
 
 
 @pytest.mark.parametrize(
