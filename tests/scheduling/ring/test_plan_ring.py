@@ -188,6 +188,17 @@ def test_a_gang_larger_than_the_cluster_is_a_no(tmp_path):
     assert caught.value.code == 1
 
 
+def test_slots_are_those_of_a_schedule(tmp_path, capsys):
+    from serving.cli.main import main
+
+    path = tmp_path / "case.json"
+    path.write_text(json.dumps(CASE))
+    with pytest.raises(SystemExit) as caught:
+        main(["plan", "ring", str(path), "--slot-s", "5"])
+    assert caught.value.code == 2
+    assert "--policy" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["", "[1", "[" * 100_000, '"case"', "NaN", "null"])
 def test_files_that_are_no_case(tmp_path, text):
     path = tmp_path / "case.json"
