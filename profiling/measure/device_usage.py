@@ -9,7 +9,7 @@ from typing import Any
 from profiling.measure.nvml import DeviceUsage, NvmlSampler
 from profiling.measure.settings import MeasureSettings
 
-_SET_MEANS = (
+SET_MEANS = (
     "utilization_ratio",
     "memory_bandwidth_ratio",
     "power_w",
@@ -113,7 +113,7 @@ class UsageMeter:
                 "utilization_ratio": min(1.0, sum(shares)) if shares else None,
             }
         windows = self._windows[kind]
-        found: dict[str, Any] = {name: _mean(windows, name) for name in _SET_MEANS}
+        found: dict[str, Any] = {name: _mean(windows, name) for name in SET_MEANS}
         used = max((w.memory_bytes for w in windows if w.memory_bytes), default=None)
         found["memory_bytes"] = used - self._baseline if used and self._baseline is not None else None
         found["throttle_reasons"] = sorted({r for w in windows for r in w.throttle_reasons})

@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from profiling.files import write_json, write_whole
+from profiling.measure.device_usage import SET_MEANS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,16 +46,7 @@ _MEMBER_FIGURES = (
     "outcome",
     "message",
 )
-_SET_FIGURES = (
-    "memory_bytes",
-    "utilization_ratio",
-    "memory_bandwidth_ratio",
-    "power_w",
-    "sm_clock_hz",
-    "temperature_c",
-    "pcie_receive_bytes_per_s",
-    "pcie_send_bytes_per_s",
-)
+_SET_FIGURES = ("memory_bytes", *SET_MEANS)
 
 
 def tables(records: Sequence[dict[str, Any]], campaign: str) -> dict[str, pd.DataFrame]:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from predictor.types import SetPredictor
 from scheduling.policies.api import Policy
 from scheduling.policies.gangs import Pool, exclusive_gpus
 from scheduling.sets import SetCache
-from scheduling.simulator.job import Allocation
+from scheduling.simulator.job import Allocation, JobState
 from scheduling.simulator.state import SchedulingSnapshot
 
 
 def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> list[Allocation]:
     """Start every waiting job that finds whole empty GPUs, on the node that it fills best."""
+    return start(snapshot, belief, snapshot.waiting.values())
+
+
+def start(
+    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, jobs: Iterable[JobState]
+) -> list[Allocation]:
+    """Give each of `jobs`, in their order, whole empty GPUs as long as there are any."""
     pool, started = Pool(snapshot), []
-    for job in snapshot.waiting.values():
+    for job in jobs:
         if not any(pool.free_of_type):
             break
         gpus = exclusive_gpus(pool, belief, job)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from predictor.types import SetPredictor
 from scheduling.policies.api import Policy
-from scheduling.policies.gangs import Pool, exclusive_gpus, remaining_s
+from scheduling.policies.exclusive import start
+from scheduling.policies.gangs import remaining_s
 from scheduling.sets import SetCache
 from scheduling.simulator.job import Allocation
 from scheduling.simulator.state import SchedulingSnapshot
@@ -14,14 +15,8 @@ def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> lis
     """Start waiting jobs, the shortest first."""
     if not snapshot.free_of_type.any():
         return []
-    pool, started = Pool(snapshot), []
-    for job in sorted(snapshot.waiting.values(), key=lambda j: (remaining_s(snapshot, belief, j), j.number)):
-        if not any(pool.free_of_type):
-            break
-        gpus = exclusive_gpus(pool, belief, job)
-        if gpus:
-            started.append(Allocation(job, gpus))
-    return started
+    shortest = sorted(snapshot.waiting.values(), key=lambda j: (remaining_s(snapshot, belief, j), j.number))
+    return start(snapshot, belief, shortest)
 
 
 POLICY = Policy("sjf", decide)
