@@ -35,12 +35,32 @@ UNITS = {
 }
 
 
+def earlier_results(plan: Plan) -> dict[str, Any]:
+    """What an earlier run over the same rows and folds says of predictors that this one leaves out.
+
+    Results of a predictor that has changed since, or is no longer there, are dropped.
+    """
+    from predictor.protocols.registry import contenders
+
+    path = plan.folder / "results.json"
+    earlier = read_json(path) if path.is_file() else {}
+    rows = _rows_of(plan)
+    if not isinstance(earlier, dict) or any(earlier.get(key) != value for key, value in rows.items()):
+        return {}
+    now = {c.name: c.current_version for c in contenders(None)}
+    run = {cell.contender.name for cell in plan.cells}
+    return {
+        name: result
+        for name, result in earlier.get("predictors", {}).items()
+        if name not in run and result.get("version", "1") == now.get(name)
+    }
+
+
 def make_report(plan: Plan, results: dict[str, Any], command: str) -> dict[str, Any]:
     """Everything that is needed to read the figures and to repeat them."""
     from profiling.measure.environment import describe_environment
 
     trial = plan.trial
-    rows = [trial.bundles(fold)[1] for fold in trial.folds]
     return {
         "protocol": trial.protocol.name,
         "about": trial.protocol.about,
@@ -50,14 +70,23 @@ def make_report(plan: Plan, results: dict[str, Any], command: str) -> dict[str, 
         "target": trial.protocol.target,
         "split": trial.protocol.split,
         "with_solo": trial.protocol.with_solo,
+        **_rows_of(plan),
+        "seeds": sorted({cell.seed for cell in plan.cells}),
+        "predictors": results,
+    }
+
+
+def _rows_of(plan: Plan) -> dict[str, Any]:
+    """What was measured and how it was split, in figures."""
+    trial = plan.trial
+    rows = [trial.bundles(fold)[1] for fold in trial.folds]
+    return {
         "folds": {
             f.name: {"sets": len(f.test_set_ids), "points": int(b.points.sum())}
             for f, b in zip(trial.folds, rows, strict=True)
         },
-        "seeds": sorted({cell.seed for cell in plan.cells}),
         "sets": int(trial.frame["set_id"].nunique()),
         "campaigns": {str(k): int(v) for k, v in trial.frame["campaign"].value_counts().sort_index().items()},
-        "predictors": results,
     }
 
 

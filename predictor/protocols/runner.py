@@ -159,7 +159,9 @@ def _collect_one(
     if unsaid:
         return {"not_applicable": f"no prediction for {unsaid} of {int(rows['point'].sum())} rows"}
     points = rows[rows["point"]]
+    versions = {cell.contender.name: cell.contender.current_version for cell in plan.cells}
     result: dict[str, Any] = {
+        "version": versions[name],
         "metrics": _score(points),
         "intervals": bootstrap(points["y"], points["predicted"], points["set_id"], seed, resamples),
         "by_seed": {str(s): _score(part)["mape_percent"] for s, part in points.groupby("seed")},

@@ -61,7 +61,15 @@ def run(
     from datasets.tables import read_all
     from predictor.protocols.catalogue import get_protocol, make_trial
     from predictor.protocols.registry import contenders
-    from predictor.protocols.report import HEADER, UNITS, absent, make_report, table, write_report
+    from predictor.protocols.report import (
+        HEADER,
+        UNITS,
+        absent,
+        earlier_results,
+        make_report,
+        table,
+        write_report,
+    )
     from predictor.protocols.runner import collect, make_plan, run_missing
 
     protocol = get_protocol(name)
@@ -85,7 +93,7 @@ def run(
         f" --predictors {predictors}" if predictors else ""
     )
     command += f" --seeds {seeds}" if seeds > 1 else ""
-    report = make_report(plan, collect(plan), command)
+    report = make_report(plan, collect(plan) | earlier_results(plan), command)
     files = write_report(plan, report)
     if json:
         print_json(report)

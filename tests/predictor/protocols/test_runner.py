@@ -12,9 +12,10 @@ from datasets.tables import make_table
 from models.baselines import AdditivePredictor, ConstantPredictor
 from predictor.protocols.catalogue import PROTOCOLS, Protocol, get_protocol, make_trial
 from predictor.protocols.registry import Contender, contenders, register
-from predictor.protocols.report import make_report, markdown, table, write_report
+from predictor.protocols.report import earlier_results, make_report, markdown, table, write_report
 from predictor.protocols.runner import collect, make_plan, run_missing
 from profiling.errors import ConflictError, InputError, UnknownNameError
+from profiling.files import read_json, write_json
 from tests.models.baselines.test_baselines import SOLO, TRAIN
 
 TABLES = {"colocation": TRAIN, "solo": SOLO}
@@ -202,3 +203,19 @@ def test_report_is_written_whole(tmp_path: Path) -> None:
     assert "| additive | 0.0 |" in text
     assert "silent: not applicable" in text
     assert "| a-net |" in text
+
+
+def test_results_of_predictors_that_were_not_run_again_stay(tmp_path: Path) -> None:
+    trial, mean = make_trial(MINE, TABLES), contenders(["constant"])[0]
+    first = make_plan(trial, [mean, ADDITIVE], (0,), tmp_path)
+    run_missing(first)
+    write_report(first, make_report(first, collect(first, resamples=20), "first"))
+    second = make_plan(trial, [ADDITIVE], (0,), tmp_path)
+    assert set(earlier_results(second)) == {"constant"}
+    changed = read_json(tmp_path / "results.json")
+    changed["predictors"]["constant"]["version"] = "another"
+    write_json(tmp_path / "results.json", changed)
+    assert earlier_results(second) == {}
+    changed["predictors"]["constant"]["version"] = mean.current_version
+    write_json(tmp_path / "results.json", changed | {"sets": 1})
+    assert earlier_results(second) == {}
