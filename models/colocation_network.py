@@ -8,14 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from models.e_ggat import EGGATLayer, start_at_zero
-from models.features import DEVICE_FEATURES, EDGE_FEATURES, RESOURCES, SOLO_FEATURES, WORKLOAD_FEATURES
-from models.prior import ContentionPrior
+from models.features import DEVICE_FEATURES, EDGE_FEATURES, OTHERS_WIDTH, SOLO_FEATURES, WORKLOAD_FEATURES
+from models.prior import ContentionPrior, bounded_excess
 from models.workload_encoder import EncoderConfig
 from profiling.errors import InputError
 from profiling.workload import SHARING_MODES
-
-# What is summed over a member's neighbours: the first columns of their `wants`, demands and share of device memory.
-OTHERS_WIDTH = len(RESOURCES) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +95,8 @@ class ColocationNetwork(nn.Module):
     """E-GGAT over the members of a set; heads are physical.
 
     The excess of the slowdown over 1 is softplus(prior + residual) with the prior in the same units, so a network that
-    has learned nothing answers the prior, and nothing it learns can make a slowdown fall below 1. A member without
-    neighbours has slowdown 1 exactly. The factor by which a campaign's solo baselines were off sees only the member itself.
+    has learned nothing answers the prior, and nothing it learns can make a slowdown fall below 1, or rise above what the
+    neighbours' measured utilisation allows. A member without neighbours has slowdown 1 exactly. The factor by which a campaign's solo baselines were off sees only the member itself.
 
     Args:
         config: sizes and switches.
@@ -153,5 +150,6 @@ class ColocationNetwork(nn.Module):
         # softplus^-1, so that a zero residual gives back the prior.
         raw = start + torch.log(-torch.expm1(-start))
         excess = nn.functional.softplus(raw + self.slow(state).squeeze(1)) * (neighbours > 0)
+        excess = bounded_excess(excess, sets.others[:, -1])
         usage = self.usage(state)
         return SetOutput(torch.log1p(excess), self.baseline(own).squeeze(1), usage[:, 0], usage[:, 1])

@@ -85,8 +85,10 @@ DEMAND_EDGES = (
 )
 EDGE_FEATURES = (*DEMAND_EDGES, "memory_capacity_sum", *(f"{name}_ratio" for name in PACE_FEATURES))
 
-# Columns of a member's `wants` row, see `edge_features`.
-WANTS_WIDTH = len(RESOURCES) + 1 + len(PACE_FEATURES)
+# Columns of a member's `wants` row, see `edge_features`. The first of them are summed over a member's neighbours: demands,
+# share of device memory, and occupancy.
+OTHERS_WIDTH = len(RESOURCES) + 2
+WANTS_WIDTH = OTHERS_WIDTH + len(PACE_FEATURES)
 
 # Time that a kernel takes at least on the device, and that the host needs to hand one over. They only set the scale from
 # which the network learns; both are the round figures that vendors' profiling guides give for eager frameworks.
@@ -303,6 +305,15 @@ def capacity_ratio(demand: Demand, workload: Workload, device: DeviceSpec) -> fl
     return taken / device.memory_bytes
 
 
+def occupancy(workload: Workload, device: DeviceSpec) -> float:
+    """Share of the time for which the job alone keeps the device from others, at most: its utilisation where measured, else 1.
+
+    It caps what the job can do to its neighbours, see `models.prior.bounded_excess`.
+    """
+    measured = None if is_cpu(device) else workload.solo.utilization_ratio
+    return 1.0 if measured is None else min(measured, 1.0)
+
+
 def pace_of(demand: Demand, step_time_s: float, graph: ComputationGraph) -> Floats:
     """[len(PACE_FEATURES)] how a job takes its turns: step time, mean kernel, mean time between kernels, processes."""
     kernels = max(graph.kernel_count, 1.0)
@@ -315,7 +326,7 @@ def pace_of(demand: Demand, step_time_s: float, graph: ComputationGraph) -> Floa
 def edge_features(target: NDArray[Any], source: NDArray[Any]) -> NDArray[Any]:
     """[..., len(EDGE_FEATURES)] of target i and source j, from their `wants` rows.
 
-    A row is demands [len(RESOURCES)], share of device memory [1] and pace [len(PACE_FEATURES)], in this order.
+    A row is demands [len(RESOURCES)], share of device memory, occupancy, and pace [len(PACE_FEATURES)], in this order.
     """
     resources = len(RESOURCES)
     product = target[..., :resources] * source[..., :resources]
@@ -325,7 +336,7 @@ def edge_features(target: NDArray[Any], source: NDArray[Any]) -> NDArray[Any]:
     result[..., 2], result[..., 3] = product[..., 1], excess[..., 1]
     result[..., 4:7] = product[..., 2:resources]
     result[..., 7] = target[..., resources] + source[..., resources]
-    result[..., 8:] = (source[..., resources + 1 :] - target[..., resources + 1 :]) / 3.0
+    result[..., 8:] = (source[..., OTHERS_WIDTH:] - target[..., OTHERS_WIDTH:]) / 3.0
     return result
 
 

@@ -45,3 +45,16 @@ class ContentionPrior(nn.Module):
         """[count] excess of every member, 0 without neighbours; `target` [E] says whom an edge slows down."""
         excess = self.parts(edges, setting).sum(1)
         return excess.new_zeros(count).index_add(0, target, excess)
+
+
+def bounded_excess(excess: Tensor, occupied: Tensor) -> Tensor:
+    """Excess that tends to its bound instead of passing it.
+
+    A neighbour keeps the device for no larger a share of the time than it does alone, since it cannot run faster; so a job
+    gets at least the rest, and its slowdown is at most 1 / (1 - occupied).
+
+    Args:
+        excess: [T] slowdown - 1.
+        occupied: [T] sum of the neighbours' `models.features.occupancy`; from 1 on nothing is bounded.
+    """
+    return excess / (1.0 + excess * ((1.0 - occupied).clamp_min(0.0) / occupied.clamp_min(1e-3)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from profiling.errors import InputError, UnavailableError, UnknownNameError
 from profiling.files import read_json, write_json, write_whole
 
 FORMAT = "cotenant-predictor"
-VERSION = 1
+VERSION = 2
 PACKAGED = Path(__file__).parent / "checkpoints"
 
 
@@ -46,8 +46,7 @@ def save(predictor: Predictor, folder: Path | str) -> Path:
     for number, network in enumerate(model.networks):
         tensors |= {f"networks.{number}.{k}": v for k, v in network.state_dict().items()}
     tensors |= {
-        "scaler.mean": torch.from_numpy(model.scaler.mean),
-        "scaler.scale": torch.from_numpy(model.scaler.scale),
+        **{f"scaler.{f.name}": torch.from_numpy(getattr(model.scaler, f.name)) for f in fields(Scaler)},
         "domain.points": torch.from_numpy(np.ascontiguousarray(fitted.domain.points)),
     }
     if fitted.memory is not None:
@@ -125,7 +124,7 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
             tuple(config["campaigns"]),
             encoder.eval(),
             networks,
-            Scaler(tensors["scaler.mean"].numpy(), tensors["scaler.scale"].numpy()),
+            Scaler(**{f.name: tensors[f"scaler.{f.name}"].numpy() for f in fields(Scaler)}),
             Featurizer(graph_source),
         )
         heads = dict(config["heads"])

@@ -10,14 +10,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.colocation_network import OTHERS_WIDTH, SetTensors
+from models.colocation_network import SetTensors
 from models.features import (
     EDGE_FEATURES,
+    OTHERS_WIDTH,
     WANTS_WIDTH,
     Floats,
     capacity_ratio,
     demand_ratios,
     edge_features,
+    occupancy,
     pace_of,
     solo_features,
 )
@@ -47,7 +49,7 @@ class MemberVariants:
         jobs: V jobs on devices.
         features: [V, member_width] embedding, workload, solo and device features, not scaled.
         step_s: [V] solo step time, measured or else predicted.
-        wants: [V, WANTS_WIDTH] demands, share of device memory, pace; see `models.features.edge_features`.
+        wants: [V, WANTS_WIDTH] demands, share of device memory, occupancy, pace; see `models.features.edge_features`.
     """
 
     jobs: tuple[JobOnDevice, ...]
@@ -191,7 +193,7 @@ def variants_of(
             np.concatenate(
                 [
                     demand_ratios(job.demand, step, full, job.device),
-                    [capacity_ratio(job.demand, full, job.device)],
+                    [capacity_ratio(job.demand, full, job.device), occupancy(full, job.device)],
                     pace_of(job.demand, step, job.graph),
                 ]
             )

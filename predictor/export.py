@@ -11,9 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.colocation_network import OTHERS_WIDTH, ColocationNetwork, member_width
-from models.features import DEVICE_FEATURES, EDGE_FEATURES, RESOURCES, WANTS_WIDTH, WORKLOAD_FEATURES
+from models.colocation_network import ColocationNetwork, member_width
+from models.features import (
+    DEVICE_FEATURES,
+    EDGE_FEATURES,
+    OTHERS_WIDTH,
+    RESOURCES,
+    WANTS_WIDTH,
+    WORKLOAD_FEATURES,
+)
 from models.graph_tensors import GraphTensors
+from models.prior import bounded_excess
 from models.workload_encoder import WorkloadEncoder
 from predictor.examples import edges_of
 from predictor.model import CotenantModel, Scaler
@@ -34,15 +42,20 @@ class DenseSet(nn.Module):
 
     mean: Tensor
     scale: Tensor
+    low: Tensor
+    high: Tensor
 
     def __init__(self, networks: Sequence[ColocationNetwork], scaler: Scaler, members: int) -> None:
         super().__init__()
         self.networks = nn.ModuleList(networks)
         self.members = members
-        self.register_buffer("mean", torch.tensor(scaler.mean, dtype=torch.float32))
-        self.register_buffer("scale", torch.tensor(scaler.scale, dtype=torch.float32))
+        for name in ("mean", "scale", "low", "high"):
+            self.register_buffer(name, torch.tensor(getattr(scaler, name), dtype=torch.float32))
 
     def forward(self, member: Tensor, wants: Tensor, setting: Tensor) -> tuple[Tensor, Tensor]:
+        width = member.shape[-1]
+        member = torch.clamp(member, self.low[:width], self.high[:width])
+        wants = torch.clamp(wants, self.low[width:], self.high[width:])
         scaled = ((member - self.mean) / self.scale).clamp(-4.0, 4.0)
         settings = setting.unsqueeze(1).expand(-1, self.members, -1)
         edges = _dense_edges(wants, self.members)
@@ -54,9 +67,9 @@ class DenseSet(nn.Module):
     def _one(
         self, network: Any, member: Tensor, wants: Tensor, setting: Tensor, edges: Tensor
     ) -> tuple[Tensor, Tensor]:
-        everyone = wants[:, :, :OTHERS_WIDTH].sum(1, keepdim=True)
+        others = wants[:, :, :OTHERS_WIDTH].sum(1, keepdim=True) - wants[:, :, :OTHERS_WIDTH]
         own = torch.cat([member, setting], 2)
-        state = torch.tanh(network.enter(own) + network.enter_others(everyone - wants[:, :, :OTHERS_WIDTH]))
+        state = torch.tanh(network.enter(own) + network.enter_others(others))
         for block in network.blocks:
             state = _attend(block, state, edges, self.members)
         pairs = setting.unsqueeze(2).expand(-1, -1, self.members, -1)
@@ -66,7 +79,7 @@ class DenseSet(nn.Module):
         prior = (parts.reshape(-1, self.members, self.members) * apart).sum(2)
         start = prior.clamp_min(1e-3)
         raw = start + torch.log(-torch.expm1(-start)) + network.slow(state).squeeze(2)
-        excess = nn.functional.softplus(raw) * float(self.members > 1)
+        excess = bounded_excess(nn.functional.softplus(raw), others[..., -1]) * float(self.members > 1)
         return torch.log1p(excess), network.baseline(own).squeeze(2)
 
 
@@ -79,7 +92,7 @@ def _dense_edges(wants: Tensor, members: int) -> Tensor:
     columns = [
         product[..., 0:1], excess[..., 0:1], product[..., 1:2], excess[..., 1:2], product[..., 2:],
         target[..., count : count + 1] + source[..., count : count + 1],
-        (source[..., count + 1 :] - target[..., count + 1 :]) / 3.0,
+        (source[..., OTHERS_WIDTH:] - target[..., OTHERS_WIDTH:]) / 3.0,
     ]  # fmt: skip
     return torch.cat(columns, -1) * (1.0 - torch.eye(members)).unsqueeze(-1)
 
@@ -176,7 +189,7 @@ def _set_network(model: CotenantModel, members: int) -> tuple[bytes, float]:
 
     def eager(member: np.ndarray, wants: np.ndarray, setting: np.ndarray) -> list[np.ndarray]:
         sets = edges_of(
-            model.scaler(member.reshape(-1, width)), wants.reshape(-1, WANTS_WIDTH),
+            model.scaler(member.reshape(-1, width)), model.scaler.wants(wants.reshape(-1, WANTS_WIDTH)),
             np.repeat(setting, members, 0), np.repeat(np.arange(len(member)), members),
         )  # fmt: skip
         with torch.no_grad():

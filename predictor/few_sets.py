@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.colocation_network import OTHERS_WIDTH
-from models.features import edge_features
+from models.features import OTHERS_WIDTH, edge_features
 
 if TYPE_CHECKING:
     from predictor.set_network import Array, PreparedJobs, SetNetwork
@@ -28,12 +27,12 @@ def excess_of_few(
     present, edges = _pairs(jobs, rows)
     own = (jobs.wants[rows] * present[..., None])[..., :OTHERS_WIDTH]
     others = own.sum(1, keepdims=True) - own
-    states = np.tanh(jobs.entry[rows] + _product(others, network.enter_others))
+    states = np.tanh(jobs.entry[rows] + others @ network.enter_others)
     prior = _terms(edges, present, *weights).sum((2, 3))
     for layer in network.layers:
         states = _attend(network, layer, states, edges, present)
     weight, bias = network.slow
-    return network.excess_from(prior, states @ weight + bias, present)
+    return network.excess_from(prior.T, (states @ weight + bias).T, others[..., -1].T, present.T).T
 
 
 def prior_parts(
@@ -75,21 +74,20 @@ def _terms(edges: Array, present: Array, weights: Array, pace: Array) -> Array:
 
 
 def _attend(network: SetNetwork, layer: Any, states: Array, edges: Array, present: Array) -> Array:
-    targets = _product(states, layer.target[0]) + layer.target[1]
-    raw = _product(edges, layer.edge_score)
-    raw += targets[:, :, None]
-    raw += _product(states, layer.source)[:, None]
-    value = _product(edges, layer.edge_message)
-    value += (_product(states, layer.value[0]) + layer.value[1])[:, None]
-    score = _product(np.maximum(raw, 0.2 * raw) * layer.attention, network.head_sum)
-    strength = np.exp(np.clip(score, -30.0, 30.0)) * present[:, None, :, None]
-    value *= _product(strength, network.head_sum.T)
-    message = value.sum(2) / np.maximum(_product(strength.sum(2), network.head_sum.T), 1e-20)
-    message = _product(message, layer.output[0]) + layer.output[1]
-    flat = (-1, states.shape[-1])
-    return network.gate(layer, message.reshape(flat), states.reshape(flat)).reshape(states.shape)
+    width, (count, members, _) = network.width, states.shape
+    projected = (layer.state[0] @ _columns(states) + layer.state[1]).reshape(-1, count, members)
+    edge = (layer.edge @ _columns(edges)).reshape(-1, count, members, members)
+    raw, value = edge[:width], edge[width:]
+    raw += projected[:width, :, :, None]
+    raw += projected[width : 2 * width, :, None]
+    value += projected[2 * width :, :, None]
+    strength = network.strength(layer, raw.reshape(width, -1)).reshape(-1, *raw.shape[1:]) * present[:, None]
+    value *= (network.heads_of @ strength.reshape(len(strength), -1)).reshape(value.shape)
+    message = value.sum(3).reshape(width, -1)
+    message /= network.heads_of @ np.maximum(strength.sum(3).reshape(len(strength), -1), 1e-20)
+    return network.gate(layer, message, _columns(states)).T.reshape(states.shape)
 
 
-def _product(values: Array, weight: Array) -> Array:
-    """As `values @ weight` in one product; numpy would make one of every leading index."""
-    return (values.reshape(-1, values.shape[-1]) @ weight).reshape(*values.shape[:-1], weight.shape[-1])
+def _columns(values: Array) -> Array:
+    """[channels, N] from [..., channels]."""
+    return values.reshape(-1, values.shape[-1]).T

@@ -137,7 +137,9 @@ def _learned(
     """`before` with co-location networks that have learned from new sets and answer `memory` as they did."""
     campaigns = (*before.campaigns, *sorted(set(new.campaign) - set(before.campaigns)))
     memory = with_more_campaigns(memory, len(campaigns) - len(before.campaigns))
-    model = replace(before, campaigns=campaigns, networks=[])
+    members, _ = before.variants(new.workloads, new.devices)
+    scaler = before.scaler.widened(members.features, members.wants)
+    model = replace(before, campaigns=campaigns, networks=[], scaler=scaler)
     target = torch.tensor(np.log(new.ratio), dtype=torch.float32)
     there, censored = ~torch.isnan(target), torch.from_numpy(new.censored)
     lessons = [Lesson(model.inputs(e), target, there, censored) for e in (new, new.without_solo())]

@@ -86,7 +86,7 @@ class JobTable:
     def _grown(
         self, variants: MemberVariants, where: Integers, member: Array, setting: Array
     ) -> list[PreparedJobs]:
-        wants = variants.wants[where].astype(np.float32)
+        wants = self._model.scaler.wants(variants.wants)[where].astype(np.float32)
         if self.prepared:
             wants = np.concatenate([self.prepared[0].wants, wants])
         entries = [network.entry(member, setting) for network in self.networks]

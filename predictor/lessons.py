@@ -51,8 +51,7 @@ class Lessons:
     def __init__(self, model: CotenantModel, examples: Examples, config: TrainingConfig) -> None:
         ways = (examples, examples.without_solo())
         shared = invent_shared_sets(model, examples, config.shared_sets, config.seed)
-        rows = [model.variants(e.workloads, e.devices)[0].features for e in ways]
-        model.scaler = Scaler.fit(np.concatenate(rows), shared.features if shared else None)
+        model.scaler = scaler_of(model, ways, shared)
         target = torch.tensor(np.log(examples.ratio), dtype=torch.float32)
         known = ~torch.isnan(target) & torch.from_numpy(all_resident(examples))
         censored = torch.from_numpy(examples.censored)
@@ -64,6 +63,16 @@ class Lessons:
     def of(self, epoch: int) -> list[Lesson]:
         """The lessons of an epoch."""
         return [*self.always, *self.pages[epoch % len(self.pages) :][:1]] if self.pages else self.always
+
+
+def scaler_of(model: CotenantModel, ways: Sequence[Examples], shared: SharedSets | None = None) -> Scaler:
+    """Fitted to the members of measured sets, in every way that they are seen, and of invented ones."""
+    members = [model.variants(examples.workloads, examples.devices)[0] for examples in ways]
+    return Scaler.fit(
+        np.concatenate([m.features for m in members]),
+        np.concatenate([m.wants for m in members]),
+        (shared.features, shared.wants) if shared else None,
+    )
 
 
 def all_resident(examples: Examples) -> np.ndarray:
@@ -80,7 +89,9 @@ def all_resident(examples: Examples) -> np.ndarray:
 
 def _shared_lesson(model: CotenantModel, shared: SharedSets) -> Lesson:
     setting = settings_of(shared.mode, [""] * len(shared.mode), model.campaigns)
-    sets = edges_of(model.scaler(shared.features), shared.wants, setting, shared.set_index)
+    sets = edges_of(
+        model.scaler(shared.features), model.scaler.wants(shared.wants), setting, shared.set_index
+    )
     target = torch.tensor(sharing_log_ratio(shared), dtype=torch.float32)
     everything = torch.ones(len(target), dtype=torch.bool)
     return Lesson(sets, target, everything, ~everything)
@@ -104,7 +115,7 @@ def _taught(
     for page in range(config.pages):
         mixed = teacher.mix(parts, config.mixed_sets, page)
         index = np.arange(len(mixed.features)) // 2
-        sets = edges_of(model.scaler(mixed.features), mixed.wants, mixed.setting, index)
+        sets = edges_of(model.scaler(mixed.features), model.scaler.wants(mixed.wants), mixed.setting, index)
         everything = torch.ones(len(index), dtype=torch.bool)
         target = torch.tensor(mixed.log_ratio, dtype=torch.float32)
         pages.append(Lesson(sets, target, everything, ~everything, config.teaching))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from models.colocation_network import ColocationNetwork, NetworkConfig, SetTensors
-from models.features import Floats
+from models.features import WANTS_WIDTH, Floats
 from models.graph_tensors import GraphTensors, side_by_side
 from models.workload_encoder import WorkloadEncoder
 from predictor.examples import (
@@ -31,24 +31,57 @@ OPERATORS_AT_ONCE = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Scaler:
-    """Mean and scale of the member features; fitted on training rows."""
+    """Range, mean and scale of what is known of a member, fitted on training rows.
+
+    A network extrapolates; so what lies outside of the range counts as at its border, as in a forest.
+
+    Attributes:
+        mean, scale: [F] of the member features.
+        low, high: [F + WANTS_WIDTH] range of member features and wants; endless unless fitted.
+    """
 
     mean: Floats
     scale: Floats
+    low: Floats
+    high: Floats
 
     def __call__(self, values: Floats) -> Floats:
-        return np.clip((values - self.mean) / self.scale, -4.0, 4.0)
+        """Standardised member features [..., F]."""
+        count = len(self.mean)
+        inside = np.clip(values, self.low[:count], self.high[:count])
+        return np.clip((inside - self.mean) / self.scale, -4.0, 4.0)
+
+    def wants(self, values: Floats) -> Floats:
+        """Wants [..., WANTS_WIDTH] within the range."""
+        count = len(self.mean)
+        return np.clip(values, self.low[count:], self.high[count:])
 
     @classmethod
-    def fit(cls, values: Floats, invented: Floats | None = None) -> Scaler:
-        """From the distinct members of the measured sets; what never varies there is scaled as it varies in `invented`.
+    def neutral(cls, width: int) -> Scaler:
+        """One that changes nothing but what is more than 4 from 0."""
+        endless = np.full(width + WANTS_WIDTH, np.inf)
+        return cls(np.zeros(width), np.ones(width), -endless, endless)
 
-        What never varies at all says nothing: its scale is infinite.
+    @classmethod
+    def fit(cls, features: Floats, wants: Floats, invented: tuple[Floats, Floats] | None = None) -> Scaler:
+        """From the distinct members of the measured sets: features [V, F] and wants [V, WANTS_WIDTH].
+
+        Args:
+            features, wants: of measured members.
+            invented: the same of invented ones; they widen the range, and scale what never varies among the measured. What
+                never varies at all says nothing: its scale is infinite.
         """
-        mean, scale = values.mean(0), values.std(0)
+        mean, scale = features.mean(0), features.std(0)
+        rows = np.concatenate([features, wants], 1)
         if invented is not None:
-            scale = np.where(scale > 1e-6, scale, np.sqrt(((invented - mean) ** 2).mean(0)))
-        return cls(mean, np.where(scale > 1e-6, scale, np.inf))
+            scale = np.where(scale > 1e-6, scale, np.sqrt(((invented[0] - mean) ** 2).mean(0)))
+            rows = np.concatenate([rows, np.concatenate(invented, 1)])
+        return cls(mean, np.where(scale > 1e-6, scale, np.inf), rows.min(0), rows.max(0))
+
+    def widened(self, features: Floats, wants: Floats) -> Scaler:
+        """The same with a range that holds more members."""
+        rows = np.concatenate([features, wants], 1)
+        return replace(self, low=np.minimum(self.low, rows.min(0)), high=np.maximum(self.high, rows.max(0)))
 
 
 @dataclass
@@ -101,7 +134,10 @@ class CotenantModel:
         variants, where = self.variants(examples.workloads, examples.devices)
         setting = settings_of(examples.mode, examples.campaign, self.campaigns)
         return edges_of(
-            self.scaler(variants.features)[where], variants.wants[where], setting, examples.set_index
+            self.scaler(variants.features)[where],
+            self.scaler.wants(variants.wants)[where],
+            setting,
+            examples.set_index,
         )
 
 

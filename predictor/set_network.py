@@ -7,34 +7,64 @@ alone is projected once and kept. The result equals torch to 1e-5, which `from_t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.colocation_network import OTHERS_WIDTH, ColocationNetwork
-from models.features import EDGE_FEATURES, WANTS_WIDTH, edge_features
+from models.colocation_network import ColocationNetwork
+from models.features import EDGE_FEATURES, OTHERS_WIDTH, WANTS_WIDTH, edge_features
 from predictor.few_sets import FEW, excess_of_few
 from profiling.errors import InputError
 
 Array = NDArray[np.float32]
 # Sets that go through the products together: small enough for the second-level cache, large enough for BLAS.
-CHUNK = 2048
+CHUNK = 1024
+# Sets from which chunks are shared out among threads; numpy works without the interpreter's lock.
+THREADED = 8 * CHUNK
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    target: tuple[Array, Array]
-    source: Array
-    value: tuple[Array, Array]
-    edge_score: Array
-    edge_message: Array
+    """An `EGGATLayer`, its products joined; all of them multiply columns, one for each member or pair.
+
+    Attributes:
+        state: [3 W, W] and bias [3 W, 1]: a state as target, as source, and as value.
+        edge: [2 W, E] an edge in the score, and in the message.
+        attention: [heads, W] scores of the heads.
+        message, hidden: [3 W, W] and bias [3 W, 1]: message (through the output layer) and state in the gate's reset, update
+            and candidate. Those of reset and update are halved: sigmoid(x) = (1 + tanh(x / 2)) / 2.
+    """
+
+    state: tuple[Array, Array]
+    edge: Array
     attention: Array
-    output: tuple[Array, Array]
-    gate_in: tuple[Array, Array]
-    gate_state: tuple[Array, Array]
+    message: tuple[Array, Array]
+    hidden: tuple[Array, Array]
+
+    @classmethod
+    def of(cls, block: Any, heads: Array) -> _Layer:
+        """From an `EGGATLayer` of the form `gatv2`; `heads` [W, heads] says which channel is whose."""
+        width = len(heads)
+        bias = np.concatenate([_array(block.target.bias), np.zeros(width), _array(block.value.bias)])
+        half = np.repeat([0.5, 0.5, 1.0], width)[:, None]
+        gate = block.gate
+        into = _array(gate.weight_ih) * half
+        return cls(
+            (_stack(block.target.weight, block.source.weight, block.value.weight), _array(bias[:, None])),
+            _stack(block.edge_score.weight, block.edge_message.weight),
+            _array(_array(block.attention).reshape(-1) * heads.T),
+            (
+                _array(into @ _array(block.output.weight)),
+                _array(into @ _array(block.output.bias)[:, None] + _array(gate.bias_ih)[:, None] * half),
+            ),
+            (_array(_array(gate.weight_hh) * half), _array(_array(gate.bias_hh)[:, None] * half)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +73,7 @@ class PreparedJobs:
 
     Attributes:
         entry: [V, width] input projection of the job, setting included.
-        wants: [V, WANTS_WIDTH] demands, share of device memory, pace.
+        wants: [V, WANTS_WIDTH] demands, share of device memory, occupancy, pace.
     """
 
     entry: Array
@@ -61,25 +91,12 @@ class SetNetwork:
         self.width, self.heads = network.config.width, network.config.heads
         self.enter = _linear(network.enter)
         self.enter_others = _array(network.enter_others.weight).T.copy()
-        blocks: list[Any] = list(network.blocks)
-        self.layers = [
-            _Layer(
-                _linear(b.target),
-                _array(b.source.weight).T.copy(),
-                _linear(b.value),
-                _array(b.edge_score.weight).T.copy(),
-                _array(b.edge_message.weight).T.copy(),
-                _array(b.attention).reshape(-1),
-                _linear(b.output),
-                (_array(b.gate.weight_ih).T.copy(), _array(b.gate.bias_ih)),
-                (_array(b.gate.weight_hh).T.copy(), _array(b.gate.bias_hh)),
-            )
-            for b in blocks
-        ]
         self.slow = _array(network.slow.weight)[0], float(_array(network.slow.bias)[0])
         self.prior = _array(np.logaddexp(0.0, network.prior.raw.detach().numpy().astype(np.float64)))
         self.pace = _array(network.prior.pace)
-        self.head_sum = np.kron(np.eye(self.heads), np.ones((self.width // self.heads, 1))).astype(np.float32)
+        # [W, heads] which head a channel belongs to.
+        self.heads_of = _array(np.kron(np.eye(self.heads), np.ones((self.width // self.heads, 1))))
+        self.layers = [_Layer.of(block, self.heads_of) for block in network.blocks]
 
     def entry(self, member: Array, setting: Array) -> Array:
         """[V, width] projection of scaled member features [V, F] and one-hot settings [V, K]."""
@@ -103,82 +120,115 @@ class SetNetwork:
         prior = self.prior_weights(setting)
         if 0 < len(rows) <= FEW:
             return excess_of_few(self, jobs, rows, prior)
-        parts = [self.many(jobs, rows[at : at + CHUNK], prior) for at in range(0, len(rows), CHUNK)]
-        return np.concatenate(parts) if parts else np.zeros(rows.shape, dtype=np.float32)
+        result = np.zeros(rows.shape, dtype=np.float32)
+
+        def answer(at: int) -> None:
+            result[at : at + CHUNK] = self.many(jobs, rows[at : at + CHUNK], prior)
+
+        starts = range(0, len(rows), CHUNK)
+        for _ in _threads().map(answer, starts) if len(rows) >= THREADED else map(answer, starts):
+            pass
+        return result
 
     def many(self, jobs: PreparedJobs, rows: NDArray[np.int64], prior_weights: tuple[Array, Array]) -> Array:
-        """As `excess`, quick for many sets: member by member and pair by pair, all sets at once."""
+        """As `excess`, quick for many sets: member by member and pair by pair, all sets at once, a column each."""
         members = rows.shape[1]
-        there = rows >= 0
-        safe = np.where(there, rows, 0)
-        present = there.astype(np.float32)
-        wants = [jobs.wants[safe[:, i]] * present[:, i, None] for i in range(members)]
-        everyone = np.sum([w[:, :OTHERS_WIDTH] for w in wants], axis=0)
-        states = [
-            np.tanh(jobs.entry[safe[:, i]] + (everyone - wants[i][:, :OTHERS_WIDTH]) @ self.enter_others)
-            for i in range(members)
-        ]
+        present = np.ascontiguousarray((rows >= 0).T, dtype=np.float32)
+        safe = np.maximum(rows.T, 0)
+        wants = [jobs.wants[safe[i]] * present[i][:, None] for i in range(members)]
+        everyone = sum(w[:, :OTHERS_WIDTH] for w in wants)
+        states = []
+        occupied = np.empty_like(present)
+        for i in range(members):
+            others = everyone - wants[i][:, :OTHERS_WIDTH]
+            state = jobs.entry[safe[i]]
+            state += others @ self.enter_others
+            states.append(np.tanh(state).T.copy())
+            occupied[i] = others[:, -1]
         edges: dict[tuple[int, int], Array] = {}
-        prior = np.zeros((len(rows), members), dtype=np.float32)
+        prior = np.zeros((members, len(rows)), dtype=np.float32)
         (turns, *weights), pace = prior_weights
         for i in range(members):
             for j in range(members):
                 if i != j:
                     edge = edges[i, j] = edge_features(wants[i], wants[j])
                     share = np.exp(np.clip(edge[:, -len(pace) :] @ pace, -2.5, 2.5))
-                    prior[:, i] += (
-                        (turns + edge[:, : len(weights)] @ np.array(weights)) * share * present[:, j]
-                    )
+                    share *= turns + edge[:, : len(weights)] @ np.array(weights)
+                    share *= present[j]
+                    prior[i] += share
         for layer in self.layers:
             states = self._attend(layer, states, edges, present)
         weight, bias = self.slow
-        residual = np.stack([s @ weight for s in states], 1) + np.float32(bias)
-        return self.excess_from(prior, residual, present)
+        residual = np.stack([weight @ s for s in states]) + np.float32(bias)
+        return self.excess_from(prior, residual, occupied, present).T
 
-    def excess_from(self, prior: Array, residual: Array, present: Array) -> Array:
-        """[S, M] from the prior's excess and the network's residual; 0 without neighbours."""
+    def excess_from(self, prior: Array, residual: Array, occupied: Array, present: Array) -> Array:
+        """[M, S] from the prior's excess, the network's residual and what the neighbours occupy; 0 without neighbours."""
         start = np.maximum(prior, 1e-3)
         excess = np.logaddexp(np.float32(0.0), start + np.log(-np.expm1(-start)) + residual)
-        alone = present.sum(1, keepdims=True) < 2
-        excess[alone | (present == 0)] = 0.0
+        excess /= 1 + excess * (np.maximum(1 - occupied, 0) / np.maximum(occupied, 1e-3))
+        excess *= present
+        excess *= present.sum(0) > 1
         return excess
 
     def _attend(
         self, layer: _Layer, states: list[Array], edges: dict[tuple[int, int], Array], present: Array
     ) -> list[Array]:
-        members = len(states)
-        targets = [s @ layer.target[0] + layer.target[1] for s in states]
-        sources = [s @ layer.source for s in states]
-        values = [s @ layer.value[0] + layer.value[1] for s in states]
+        members, width = len(states), self.width
+        projected = [layer.state[0] @ s + layer.state[1] for s in states]
         result = []
         for i in range(members):
-            total = np.zeros((len(states[i]), self.heads), dtype=np.float32)
-            message = np.zeros_like(states[i])
+            total: Any = 0.0
+            message: Any = 0.0
             for j in range(members):
-                raw = targets[i] + sources[j]
-                value = values[j]
+                raw = projected[i][:width] + projected[j][width : 2 * width]
+                value = projected[j][2 * width :]
                 if i != j:
-                    raw += edges[i, j] @ layer.edge_score
-                    value = value + edges[i, j] @ layer.edge_message
-                # Scores are small after training on standardised inputs; clipping guards the exponential.
-                score = (np.maximum(raw, 0.2 * raw) * layer.attention) @ self.head_sum
-                strength = np.exp(np.clip(score, -30.0, 30.0)) * present[:, j, None]
-                total += strength
-                message += value * (strength @ self.head_sum.T)
-            message /= np.maximum(total, 1e-20) @ self.head_sum.T
-            message = message @ layer.output[0] + layer.output[1]
+                    edge = layer.edge @ edges[i, j].T
+                    raw += edge[:width]
+                    value = np.add(value, edge[width:], out=edge[width:])
+                strength = self.strength(layer, raw)
+                strength *= present[j]
+                total = total + strength
+                message = message + value * (self.heads_of @ strength)
+            message /= self.heads_of @ np.maximum(total, 1e-20)
             result.append(self.gate(layer, message, states[i]))
         return result
 
+    def strength(self, layer: _Layer, raw: Array) -> Array:
+        """[heads, N] weights of messages before they are normalised, from [W, N]; `raw` is written over."""
+        np.maximum(raw, np.float32(0.2) * raw, out=raw)
+        # Scores are small after training on standardised inputs; clipping guards the exponential.
+        score = layer.attention @ raw
+        np.clip(score, -30.0, 30.0, out=score)
+        return np.exp(score, out=score)
+
     def gate(self, layer: _Layer, message: Array, state: Array) -> Array:
-        """The gated update of states [N, width] by messages."""
-        width = state.shape[1]
-        a = message @ layer.gate_in[0] + layer.gate_in[1]
-        b = state @ layer.gate_state[0] + layer.gate_state[1]
-        gates = 1.0 / (1.0 + np.exp(-(a[:, : 2 * width] + b[:, : 2 * width])))
-        reset, update = gates[:, :width], gates[:, width:]
-        candidate = np.tanh(a[:, 2 * width :] + reset * b[:, 2 * width :])
-        return candidate + update * (state - candidate)
+        """The gated update of states [W, N] by messages that have not been through the output layer."""
+        width = self.width
+        entering = layer.message[0] @ message
+        entering += layer.message[1]
+        held = layer.hidden[0] @ state
+        held += layer.hidden[1]
+        gates = np.add(entering[: 2 * width], held[: 2 * width], out=entering[: 2 * width])
+        np.tanh(gates, out=gates)
+        gates *= np.float32(0.5)
+        gates += np.float32(0.5)
+        candidate = held[2 * width :]
+        candidate *= gates[:width]
+        candidate += entering[2 * width :]
+        np.tanh(candidate, out=candidate)
+        result = state - candidate
+        result *= gates[width:]
+        result += candidate
+        return result
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """One thread for each core that this process may use; started with the first large question."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return ThreadPoolExecutor(cores, thread_name_prefix="set-network")
 
 
 def from_torch(network: ColocationNetwork) -> SetNetwork:
@@ -240,6 +290,10 @@ def from_torch(network: ColocationNetwork) -> SetNetwork:
 def _array(values: Any) -> Array:
     raw = values.detach().numpy() if hasattr(values, "detach") else values
     return np.ascontiguousarray(raw, dtype=np.float32)
+
+
+def _stack(*weights: Any) -> Array:
+    return np.concatenate([_array(weight) for weight in weights])
 
 
 def _linear(module: Any) -> tuple[Array, Array]:

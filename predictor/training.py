@@ -9,7 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.colocation_network import ColocationNetwork, NetworkConfig, SetOutput, SetTensors
+from models.colocation_network import (
+    ColocationNetwork,
+    NetworkConfig,
+    SetOutput,
+    SetTensors,
+    member_width,
+)
 from models.graph_tensors import GraphTensors, side_by_side
 from models.workload_encoder import WorkloadEncoder
 from predictor.accelerator import moved, training_device
@@ -141,7 +147,7 @@ def fit(
     """Fit the whole model on `examples`; every set is seen with and without its members' solo measurements."""
     encoder = encoder or fit_encoder(solo, featurizer, network, config, report, progress)
     campaigns = tuple(sorted(set(examples.campaign)))
-    model = CotenantModel(network, campaigns, encoder, [], Scaler(np.zeros(1), np.ones(1)), featurizer)
+    model = CotenantModel(network, campaigns, encoder, [], Scaler.neutral(member_width(network)), featurizer)
     lessons = Lessons(model, examples, config)
     for member in range(config.ensemble):
         model.networks.append(

@@ -32,9 +32,11 @@ class ConvolutionContender:
         import torch
         from torch import nn
 
+        from models.colocation_network import member_width
         from models.gnn import SetConvolutions
         from predictor.examples import examples_of
         from predictor.fitting import solo_examples
+        from predictor.lessons import scaler_of
         from predictor.model import CotenantModel, Scaler
         from predictor.protocols.networks import shared_featurizer
         from predictor.training import fit_encoder
@@ -44,12 +46,10 @@ class ConvolutionContender:
         encoder = fit_encoder(solo_examples(train.solo), featurizer, self.network, config)
         campaigns = tuple(sorted(set(examples.campaign)))
         self.model_ = CotenantModel(
-            self.network, campaigns, encoder, [], Scaler(np.zeros(1), np.ones(1)), featurizer
+            self.network, campaigns, encoder, [], Scaler.neutral(member_width(self.network)), featurizer
         )
         both = (examples, examples.without_solo())
-        self.model_.scaler = Scaler.fit(
-            np.concatenate([self.model_.variants(e.workloads, e.devices)[0].features for e in both])
-        )
+        self.model_.scaler = scaler_of(self.model_, both)
         inputs = [self.model_.inputs(e) for e in both]
         target = torch.tensor(np.log(examples.ratio), dtype=torch.float32)
         known = torch.from_numpy(~np.isnan(examples.ratio) & ~examples.censored)

@@ -128,7 +128,7 @@ register(
     Contender(
         "e-ggat",
         _make,
-        version="3",
+        version="4",
         targets=("throughput_ratio", "set_memory_bytes", "set_utilization_ratio", "solo_step_time_s"),
         seconds_per_fold=60,
     )
@@ -148,6 +148,7 @@ for _kind in ("gcn", "gat"):
         Contender(
             _kind,
             partial(_convolutions, _kind),
+            version="2",
             targets=("throughput_ratio",),
             protocols=frozenset({"lucid-by-model", "gavel2020-by-model"}),
             seconds_per_fold=30,

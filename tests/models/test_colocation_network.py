@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from models.colocation_network import (
-    OTHERS_WIDTH,
     ColocationNetwork,
     NetworkConfig,
     SetTensors,
     member_width,
 )
-from models.features import EDGE_FEATURES, WANTS_WIDTH, edge_features
+from models.features import EDGE_FEATURES, OTHERS_WIDTH, WANTS_WIDTH, edge_features
+from models.prior import bounded_excess
 from predictor.examples import pairs_within
 from profiling.errors import InputError
 from profiling.workload import SHARING_MODES
@@ -93,9 +93,27 @@ def test_starts_at_the_prior() -> None:
     with torch.no_grad():
         prior = one.prior(sets.edges[between], sets.setting[target[between]], target[between], 5)
         output = one(sets)
-    torch.testing.assert_close(output.log_slowdown.expm1(), prior, rtol=1e-4, atol=1e-5)
+    expected = bounded_excess(prior, sets.others[:, -1])
+    torch.testing.assert_close(output.log_slowdown.expm1(), expected, rtol=1e-4, atol=1e-5)
     assert (prior > 0).all()
     assert not output.log_baseline.any()
+
+
+def test_a_neighbour_takes_no_larger_a_share_of_the_time_than_alone() -> None:
+    excess = torch.tensor([0.0, 0.3, 5.0, 1e6])
+    for occupied in (0.0, 0.1, 0.6):
+        bounded = bounded_excess(excess, torch.full((4,), occupied))
+        assert (bounded + 1 <= 1 / (1 - occupied) + 2e-3).all()
+        assert (bounded.diff() >= 0).all()
+    for unbounded in (1.0, 1.7):
+        torch.testing.assert_close(bounded_excess(excess, torch.full((4,), unbounded)), excess)
+
+
+def test_no_answer_passes_what_the_neighbours_leave() -> None:
+    one, sets = network(spread=3.0), sets_of([2, 2])
+    sets.others[:, -1] = 0.2
+    with torch.no_grad():
+        assert (one(sets).log_slowdown.exp() <= 1.25 + 1e-4).all()
 
 
 def test_the_parts_of_the_prior_sum_to_it() -> None:

@@ -21,6 +21,7 @@ from models.features import (
     demand_ratios,
     device_features,
     edge_features,
+    occupancy,
     operator_columns,
     operator_times,
     solo_features,
@@ -106,3 +107,11 @@ def test_edge_features() -> None:
     np.testing.assert_allclose(there[8:], -back[8:])
     many = edge_features(np.stack([target] * 3), np.stack([source] * 3))
     np.testing.assert_allclose(many, np.stack([there] * 3))
+
+
+def test_occupancy_is_what_was_measured_on_a_gpu_and_everything_otherwise() -> None:
+    workload = Workload("resnet18-cifar", solo=SoloProfile(utilization_ratio=0.3))
+    assert occupancy(workload, get_device("v100")) == 0.3
+    assert occupancy(workload.without_solo(), get_device("v100")) == 1.0
+    cpu = get_device("cpu")
+    assert occupancy(workload, cpu) == 1.0

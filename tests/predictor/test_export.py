@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.features import WANTS_WIDTH
 from predictor import export as exporting
 from predictor.checkpoint import save
 from predictor.export import export
@@ -91,7 +92,9 @@ def test_one_member_has_no_slowdown(predictor: Predictor) -> None:
     width = len(predictor.fitted_.model.scaler.mean)
     with torch.no_grad():
         slowdown, _ = dense(
-            torch.randn(4, 1, width), torch.rand(4, 1, 10), torch.zeros(4, network.prior.raw.shape[0])
+            torch.randn(4, 1, width),
+            torch.rand(4, 1, WANTS_WIDTH),
+            torch.zeros(4, network.prior.raw.shape[0]),
         )
     assert (slowdown == 1).all()
 

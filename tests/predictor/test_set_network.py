@@ -42,7 +42,8 @@ def test_padding_and_chunks_do_not_change_answers() -> None:
     twin = from_torch(network(NETWORK))
     rng = np.random.default_rng(0)
     jobs = PreparedJobs(
-        rng.normal(size=(9, NETWORK.width)).astype(np.float32), rng.random((9, 10)).astype(np.float32)
+        rng.normal(size=(9, NETWORK.width)).astype(np.float32),
+        rng.random((9, WANTS_WIDTH)).astype(np.float32),
     )
     setting = np.zeros(5, dtype=np.float32)
     setting[[0, 4]] = 1

@@ -18,7 +18,7 @@ def checkpoint(folder: Path, seed: int) -> Path:
     """A small predictor that was never trained; its answers are in range all the same."""
     import torch
 
-    from models.colocation_network import ColocationNetwork, NetworkConfig
+    from models.colocation_network import ColocationNetwork, NetworkConfig, member_width
     from models.workload_encoder import WorkloadEncoder
     from predictor.checkpoint import save
     from predictor.featurizer import Featurizer
@@ -30,7 +30,9 @@ def checkpoint(folder: Path, seed: int) -> Path:
     config = NetworkConfig()
     network = ColocationNetwork(config, ("a",)).eval()
     encoder = WorkloadEncoder(config.encoder).eval()
-    model = CotenantModel(config, ("a",), encoder, [network], Scaler(np.zeros(1), np.ones(1)), Featurizer())
+    model = CotenantModel(
+        config, ("a",), encoder, [network], Scaler.neutral(member_width(config)), Featurizer()
+    )
     fitted = Fitted(model, domain=Domain(np.zeros((0, 0)), 0.0))
     return save(Predictor.of(fitted, "new", config, TrainingConfig()), folder)
 
