@@ -39,16 +39,18 @@ class LazyGroup(typer.core.TyperGroup):
     """Resolves `COMMANDS` on demand."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [name for name, (module, _) in COMMANDS.items() if _exists(module)]
+        return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS or not _exists(COMMANDS[cmd_name][0]):
+        if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         module = importlib.import_module(f"serving.cli.{COMMANDS[cmd_name][0]}")
         if hasattr(module, "app"):
             command: Any = typer.main.get_group(module.app)
         else:
-            single = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False)
+            single = typer.Typer(
+                rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False
+            )
             single.command(name=cmd_name, **getattr(module, "SETTINGS", {}))(module.command)
             command = typer.main.get_command(single)
         command.name = cmd_name
@@ -69,9 +71,3 @@ class LazyGroup(typer.core.TyperGroup):
             table.add_row(f"[cyan]{name}[/]", COMMANDS[name][1])
         console.print(table)
         console.print("\n Exit codes: 0 done, 1 the answer is no, 2 bad input.\n")
-
-
-def _exists(module: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(f"serving.cli.{module}") is not None

@@ -1,4 +1,4 @@
-"""What every command answers to files and code of the caller that cannot be used: one line, exit code 2."""
+"""What commands answer to files, code and addresses that cannot be used (one line, exit code 2), and to --help."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.cli.lazy import COMMANDS
 from serving.cli.main import main
 
 
@@ -35,3 +36,13 @@ def test_what_cannot_be_used(
     err = capsys.readouterr().err
     assert err.startswith("cotenant: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", list(COMMANDS))
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([command, "--help"])
+    assert not end.value.code
+    out = capsys.readouterr().out
+    assert "Usage" in out
+    assert "--install-completion" not in out  # it would be that of a program called like the command
