@@ -20,6 +20,7 @@ SELF_CONTAINED = (
 )
 WITH_DATA = {
     "protocols": "TABLES: the evaluation protocols on imported tables",
+    "ablation": "TABLES: what each part of the predictor is worth",
     "isacpp_claim": "--data TABLES [--folds 5]: the placement policy against an oracle on measured pairs",
     "sia": "--data CLONE: Sia's workloads",
     "philly": "a trace of 82,000 jobs",

@@ -1,8 +1,8 @@
 """What the co-location network learns from in an epoch: measured sets, pairs that a forest labels, sharing by the book.
 
 Every measured set is seen with and without its members' solo measurements. Pairs invented by `predictor.teacher` come in
-pages, a page an epoch. What no public measurement shows, a GPU of no campaign with jobs whose utilisation is known, is taught
-by processor sharing (`predictor.processor_sharing`).
+pages, a page an epoch. What no shippable measurement shows, jobs whose utilisation is known on a GPU of no campaign, is
+taught by processor sharing (`predictor.processor_sharing`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from models.colocation_network import SetTensors
-from models.features import Floats
+from models.features import Floats, device_features, is_cpu
 from predictor.examples import Examples, Integers, MemberVariants, edges_of, settings_of
 from predictor.model import CotenantModel, Scaler
 from predictor.processor_sharing import SharedSets, invent_shared_sets, sharing_log_ratio
+from profiling.devices import list_devices
 
 if TYPE_CHECKING:
     from predictor.training import TrainingConfig
@@ -110,7 +111,8 @@ def _taught(
         variants, where = model.variants(examples.workloads, examples.devices)
         setting = settings_of(examples.mode, examples.campaign, model.campaigns)
         parts.append((examples, variants, where, setting))
-    teacher = ForestTeacher(model.config.encoder.embedding, seed=config.seed).fit(parts, log_ratio)
+    gpus = np.array([device_features(d) for d in list_devices() if not is_cpu(d)])
+    teacher = ForestTeacher(model.config.encoder.embedding, gpus, seed=config.seed).fit(parts, log_ratio)
     pages = []
     for page in range(config.pages):
         mixed = teacher.mix(parts, config.mixed_sets, page)

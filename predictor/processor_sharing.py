@@ -1,4 +1,4 @@
-"""Sets on GPUs of no campaign, with jobs whose utilisation is known, and what processor sharing says of them.
+"""Sets of no campaign on GPUs of any type, with jobs whose utilisation is known, and what processor sharing says of them.
 
 A job alone keeps the device busy for a share u of its step. Jobs that ask together for no more than there is run as alone;
 beyond that each gets its share of what it asks for, so everyone's step is sum(u) times as long. It is the form by which
@@ -15,10 +15,10 @@ import numpy as np
 from models.features import Floats, is_cpu
 from predictor.examples import Examples, Integers
 from predictor.model import CotenantModel
-from profiling.devices import list_devices
+from profiling.devices import get_device, list_devices
 from profiling.workload import SoloProfile
 
-# GPUs, jobs on each, and the two modes in which jobs share one without a fixed partition.
+# GPUs besides those of the examples, jobs on each, and the two modes in which jobs share one without a fixed partition.
 GPUS, JOBS = 6, 8
 MODES = ("time-slice", "mps")
 
@@ -44,17 +44,21 @@ class SharedSets:
 def invent_shared_sets(
     model: CotenantModel, examples: Examples, count: int, seed: int = 0
 ) -> SharedSets | None:
-    """`count` sets of the examples' jobs on GPUs that the examples do not have; None if there are none such."""
+    """`count` sets of the examples' jobs on GPUs of the catalogue; None where nothing is asked for.
+
+    GPUs that the examples have are among them: it is the known utilisation that changes the answer, not the type.
+    """
     rng = np.random.default_rng(seed)
     jobs = sorted(
         {w.without_solo() for w, d in zip(examples.workloads, examples.devices, strict=True)}, key=str
     )
-    there = set(examples.devices)
-    gpus = [d.name for d in list_devices() if not is_cpu(d) and d.name not in there]
-    if not (count and jobs and gpus):
+    if not (count and jobs):
         return None
+    there = sorted(d for d in set(examples.devices) if not is_cpu(get_device(d)))
+    others = [d.name for d in list_devices() if not is_cpu(d) and d.name not in there]
+    gpus = [*there, *rng.choice(others, GPUS, replace=False)]
     members, devices = [], []
-    for gpu in rng.choice(gpus, min(GPUS, len(gpus)), replace=False):
+    for gpu in gpus:
         for number in rng.choice(len(jobs), JOBS):
             members.append(jobs[number])
             devices.append(str(gpu))

@@ -15,6 +15,9 @@ import numpy as np
 from models.features import Floats, edge_features
 from predictor.examples import Examples, Integers, MemberVariants, pairs_within
 
+# Share of the invented pairs that are moved to a GPU of the catalogue.
+MOVED = 0.25
+
 
 @dataclass(frozen=True, slots=True)
 class MixedSets:
@@ -37,12 +40,14 @@ class ForestTeacher:
 
     Args:
         embedding: leading columns of the member features that the forest does not see.
+        gpus: [G, D] device features, the last columns of the member features, of GPUs that invented pairs are moved to.
         trees: number of trees.
         seed: of the forest and of the mixtures.
     """
 
-    def __init__(self, embedding: int, trees: int = 120, seed: int = 0) -> None:
+    def __init__(self, embedding: int, gpus: Floats, trees: int = 120, seed: int = 0) -> None:
         self.embedding = embedding
+        self.gpus = gpus
         self.trees = trees
         self.seed = seed
 
@@ -99,7 +104,7 @@ class ForestTeacher:
         """`count` invented pairs per way; both members of a pair stem from one device and setting.
 
         Half of the members lie between two measured ones. The others take every number from one or the other at random,
-        which teaches the network what the forest answers outside of what was measured, too.
+        which teaches the network what the forest answers outside of what was measured, too. Some pairs are on another GPU.
 
         Args:
             page: pairs of another page are others.
@@ -125,6 +130,10 @@ class ForestTeacher:
                 taken = rng.random((len(rows), numbers.shape[1])) < odds[:, None]
                 taken = np.where(between[:, None], share[:, None], taken)
                 found.append(taken * numbers[first] + (1 - taken) * numbers[second])
+            if len(self.gpus):
+                moved = np.repeat(rng.random(count) < MOVED, 2)
+                device = np.repeat(rng.integers(len(self.gpus), size=count), 2)
+                features[-1][moved, -self.gpus.shape[1] :] = self.gpus[device[moved]]
             settings.append(setting[np.repeat([pools[number][0] for number in chosen], 2)])
         mixed = np.concatenate(features), np.concatenate(wants), np.concatenate(settings)
         partner = np.arange(len(mixed[0])) ^ 1

@@ -14,6 +14,7 @@ from predictor.protocols.registry import Contender, FoldPredictor, register
 
 if TYPE_CHECKING:
     from models.colocation_network import NetworkConfig
+    from models.workload_encoder import WorkloadEncoder
     from predictor.featurizer import Featurizer
     from predictor.progress import Progress
     from predictor.training import TrainingConfig
@@ -37,8 +38,8 @@ class NetworkContender:
         self.training = training
         self.progress = progress
 
-    def fit(self, train: Bundle, seed: int = 0) -> NetworkContender:
-        """Fit encoder and networks on the train side only; no row of a left-out model is in it."""
+    def fit(self, train: Bundle, seed: int = 0, encoder: WorkloadEncoder | None = None) -> NetworkContender:
+        """Fit encoder (unless given) and networks on the train side only; no row of a left-out model is in it."""
         from predictor.examples import examples_of
         from predictor.fitting import fit_heads, solo_examples
         from predictor.progress import NOTHING_KEPT
@@ -113,7 +114,8 @@ class NetworkContender:
             return self.encoder_(*encoder_input(jobs, featurizer)).log_step_s.exp().numpy().astype(np.float64)
 
 
-def _make(**changes: object) -> NetworkContender:
+def make_contender(**changes: object) -> NetworkContender:
+    """E-GGAT with fields of its configuration changed; `encoder_` and `training_` lead to those parts."""
     from models.colocation_network import NetworkConfig
     from predictor.training import TrainingConfig
 
@@ -127,8 +129,8 @@ def _make(**changes: object) -> NetworkContender:
 register(
     Contender(
         "e-ggat",
-        _make,
-        version="4",
+        make_contender,
+        version="5",
         targets=("throughput_ratio", "set_memory_bytes", "set_utilization_ratio", "solo_step_time_s"),
         seconds_per_fold=60,
     )

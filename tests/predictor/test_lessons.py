@@ -40,7 +40,7 @@ def test_a_set_that_takes_what_one_member_takes_is_not_learned_from(examples):
     assert not all_resident(with_memory(examples, 1e9)).any()
 
 
-def test_invented_sets_are_on_gpus_of_no_campaign_and_share_by_the_book(examples, measured):
+def test_invented_sets_are_on_other_gpus_too_and_share_by_the_book(examples, measured):
     config = replace(TRAINING, encoder_steps=1, epochs=1, mixed_sets=0)
     model = fit(examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, config)
     shared = invent_shared_sets(model, examples, 50, seed=3)
