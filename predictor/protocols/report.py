@@ -187,10 +187,11 @@ def _grid(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _scatter(plan: Plan, report: dict[str, Any]) -> str:
-    """Predicted against measured, one panel for each predictor."""
+    """Predicted against measured, one panel for each predictor of this run."""
     from matplotlib.figure import Figure
 
-    names = [name for name, result in report["predictors"].items() if "metrics" in result]
+    run = {cell.contender.name for cell in plan.cells}
+    names = [n for n, result in report["predictors"].items() if "metrics" in result and n in run]
     sides = {fold.name: plan.trial.bundles(fold)[1] for fold in plan.trial.folds}
     figure = Figure(figsize=(2.6 * max(1, len(names)), 2.8), layout="constrained")
     panels = figure.subplots(1, max(1, len(names)), squeeze=False, sharex=True, sharey=True)[0]

@@ -212,6 +212,9 @@ def test_results_of_predictors_that_were_not_run_again_stay(tmp_path: Path) -> N
     write_report(first, make_report(first, collect(first, resamples=20), "first"))
     second = make_plan(trial, [ADDITIVE], (0,), tmp_path)
     assert set(earlier_results(second)) == {"constant"}
+    both = collect(second, resamples=20) | earlier_results(second)
+    write_report(second, make_report(second, both, "second"))
+    assert set(read_json(tmp_path / "results.json")["predictors"]) == {"constant", "additive"}
     changed = read_json(tmp_path / "results.json")
     changed["predictors"]["constant"]["version"] = "another"
     write_json(tmp_path / "results.json", changed)
