@@ -15,6 +15,7 @@ from predictor.examples import Examples, examples_of
 from predictor.featurizer import Featurizer, JobOnDevice
 from predictor.heads import HeadCalibration, member_memory_bytes
 from predictor.intervals import GROUPS, Intervals, conformal_quantile
+from predictor.lessons import all_resident
 from predictor.memory import remember
 from predictor.model import CotenantModel
 from predictor.progress import NOTHING_KEPT, Progress
