@@ -6,6 +6,7 @@ what their arithmetic takes, and `SetNetwork` saves that of pairs that are none.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,16 +58,20 @@ def _pairs(jobs: PreparedJobs, rows: NDArray[np.int64]) -> tuple[Array, Array]:
     present = (rows >= 0).astype(np.float32)
     wants = jobs.wants[rows] * present[..., None]
     edges = edge_features(wants[:, :, None], wants[:, None])
-    each = np.arange(rows.shape[1])
-    edges[:, each, each] = 0.0
+    edges *= _others(rows.shape[1])[..., None]
     return present, edges
+
+
+@cache
+def _others(members: int) -> Array:
+    """[M, M] 0 where a member meets itself, else 1."""
+    return 1.0 - np.eye(members, dtype=np.float32)
 
 
 def _terms(edges: Array, present: Array, weights: Array, pace: Array) -> Array:
     """[S, M, M, K] terms of the prior; `weights` [..., K] and `pace` [..., P] may differ between sets."""
     share = np.exp(np.clip((edges[..., -pace.shape[-1] :] * pace).sum(-1), -2.5, 2.5)) * present[:, None]
-    each = np.arange(present.shape[1])
-    share[:, each, each] = 0.0
+    share *= _others(present.shape[1])
     demands = np.empty((*share.shape, weights.shape[-1]), dtype=edges.dtype)
     demands[..., 0] = 1.0
     demands[..., 1:] = edges[..., : weights.shape[-1] - 1]

@@ -97,10 +97,10 @@ class JobTable:
     def excess(self, rows: Integers, sharing: str) -> Floats:
         """[S, M] ensemble mean of the latent slowdown - 1, taken over log slowdowns."""
         setting = setting_rows([sharing], self._model.campaigns)[0]
-        logs = [
-            np.log1p(n.excess(p, rows, setting)) for n, p in zip(self.networks, self.prepared, strict=True)
-        ]
-        return np.expm1(np.mean(logs, axis=0, dtype=np.float64))
+        each = [n.excess(p, rows, setting) for n, p in zip(self.networks, self.prepared, strict=True)]
+        if len(each) == 1:
+            return each[0].astype(np.float64)
+        return np.expm1(np.mean(np.log1p(each), axis=0, dtype=np.float64))
 
 
 def setting_rows(modes: Sequence[str], campaigns: Sequence[str]) -> Array:
