@@ -25,8 +25,8 @@ def excess_of_few(
     network: SetNetwork, jobs: PreparedJobs, rows: NDArray[np.int64], weights: tuple[Array, Array]
 ) -> Array:
     """As `SetNetwork.excess`, for rows [S, M]; `weights` of the prior are [K] and those of its pace [P]."""
-    present, edges = _pairs(jobs, rows)
-    own = (jobs.wants[rows] * present[..., None])[..., :OTHERS_WIDTH]
+    present, wants, edges = _pairs(jobs, rows)
+    own = wants[..., :OTHERS_WIDTH]
     others = own.sum(1, keepdims=True) - own
     states = np.tanh(jobs.entry[rows] + others @ network.enter_others)
     prior = _terms(edges, present, *weights).sum((2, 3))
@@ -48,18 +48,18 @@ def prior_parts(
     Returns:
         [S, M, len(CONTENTION_FEATURES)].
     """
-    present, edges = _pairs(jobs, rows)
+    present, _, edges = _pairs(jobs, rows)
     terms = _terms(edges, present, weights[:, None, None], pace[:, None, None])
     return terms.sum(2, dtype=np.float64) * present[..., None]
 
 
-def _pairs(jobs: PreparedJobs, rows: NDArray[np.int64]) -> tuple[Array, Array]:
-    """[S, M] who is there, and [S, M, M, E] features of target i and source j, 0 where i is j."""
+def _pairs(jobs: PreparedJobs, rows: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+    """[S, M] who is there, [S, M, WANTS_WIDTH] what they want, and [S, M, M, E] features of target i and source j, 0 where i is j."""
     present = (rows >= 0).astype(np.float32)
     wants = jobs.wants[rows] * present[..., None]
     edges = edge_features(wants[:, :, None], wants[:, None])
     edges *= _others(rows.shape[1])[..., None]
-    return present, edges
+    return present, wants, edges
 
 
 @cache
@@ -70,7 +70,9 @@ def _others(members: int) -> Array:
 
 def _terms(edges: Array, present: Array, weights: Array, pace: Array) -> Array:
     """[S, M, M, K] terms of the prior; `weights` [..., K] and `pace` [..., P] may differ between sets."""
-    share = np.exp(np.clip((edges[..., -pace.shape[-1] :] * pace).sum(-1), -2.5, 2.5)) * present[:, None]
+    turns = (edges[..., -pace.shape[-1] :] * pace).sum(-1)
+    # `np.clip` takes longer than both of these.
+    share = np.exp(np.minimum(np.maximum(turns, -2.5), 2.5)) * present[:, None]
     share *= _others(present.shape[1])
     demands = np.empty((*share.shape, weights.shape[-1]), dtype=edges.dtype)
     demands[..., 0] = 1.0

@@ -31,6 +31,7 @@ class JobTable:
         self._model, self._calibration = model, calibration
         self._index: dict[JobKey, int] = {}
         self._lock = threading.Lock()
+        self._settings: dict[str, Array] = {}
         self.networks: list[SetNetwork] = [from_torch(network) for network in model.networks]
         self.solo_step_s: Floats = np.zeros(0)
         self.utilization: Floats = np.zeros(0)
@@ -96,7 +97,9 @@ class JobTable:
 
     def excess(self, rows: Integers, sharing: str) -> Floats:
         """[S, M] ensemble mean of the latent slowdown - 1, taken over log slowdowns."""
-        setting = setting_rows([sharing], self._model.campaigns)[0]
+        if sharing not in self._settings:
+            self._settings[sharing] = setting_rows([sharing], self._model.campaigns)[0]
+        setting = self._settings[sharing]
         each = [n.excess(p, rows, setting) for n, p in zip(self.networks, self.prepared, strict=True)]
         if len(each) == 1:
             return each[0].astype(np.float64)
