@@ -34,7 +34,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "the paper's form of layer": {"form": "paper", "encoder_form": "paper"},
     "without the forest's lessons": {"training_mixed_sets": 0},
     "without processor sharing's lessons": {"training_shared_sets": 0},
-    "three networks": {"training_ensemble": 3},
 }
 
 
@@ -77,13 +76,18 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ablation", description=__doc__)
     parser.add_argument("tables", type=Path, help="folder that `cotenant data import` wrote")
-    tables = read_all(parser.parse_args().tables)
+    parser.add_argument(
+        "--protocol", choices=PROTOCOLS, help="only this one, without writing the results of both"
+    )
+    parser.add_argument("--variants", default=",".join(VARIANTS), help="only these, separated by commas")
+    options = parser.parse_args()
+    tables = read_all(options.tables)
     version = next(c.current_version for c in contenders(["e-ggat"]))
     variants = [
         Contender(name, partial(_make, changes), version=version) for name, changes in VARIANTS.items()
     ]
     figures: dict[str, Any] = {}
-    for protocol in PROTOCOLS:
+    for protocol in [options.protocol] if options.protocol else PROTOCOLS:
         plan = make_plan(
             make_trial(get_protocol(protocol), tables), variants, (0,), RESULTS / "ablation" / protocol
         )
@@ -100,7 +104,8 @@ def main() -> None:
             print(
                 f"{protocol:20} {name:38} {result['mape_percent']:5.1f} %  R2 {result['r2']:5.2f}  rho {result['spearman']:4.2f}"
             )
-    record("ablation", figures)
+    if not options.protocol:
+        record("ablation", figures)
 
 
 if __name__ == "__main__":
