@@ -79,7 +79,6 @@ def main() -> None:
     parser.add_argument(
         "--protocol", choices=PROTOCOLS, help="only this one, without writing the results of both"
     )
-    parser.add_argument("--variants", default=",".join(VARIANTS), help="only these, separated by commas")
     options = parser.parse_args()
     tables = read_all(options.tables)
     version = next(c.current_version for c in contenders(["e-ggat"]))

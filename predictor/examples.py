@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Integers = NDArray[np.int64]
+# A set counts as one whose members were all on the device if its memory is at least this share of what they take alone.
+RESIDENT_RATIO = 0.93
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,18 @@ class Examples:
             self.set_memory_bytes[keep_set],
             self.set_utilization_ratio[keep_set],
         )
+
+    @property
+    def resident(self) -> NDArray[np.bool_]:
+        """[S] whether all members were on the device at once, so that the measurement says something of sharing.
+
+        A set that takes no more memory than one of its members alone was measured while the other had not begun or was
+        over. Where memory was not measured, a set counts as resident.
+        """
+        alone = np.zeros(len(self.set_ids))
+        np.add.at(alone, self.set_index, [w.solo.memory_bytes or np.nan for w in self.workloads])
+        absent: NDArray[np.bool_] = self.set_memory_bytes < RESIDENT_RATIO * alone
+        return ~absent
 
     def without_solo(self) -> Examples:
         """The same sets as if nobody had measured the jobs alone."""

@@ -15,7 +15,6 @@ from predictor.examples import Examples, examples_of
 from predictor.featurizer import Featurizer, JobOnDevice
 from predictor.heads import HeadCalibration, member_memory_bytes
 from predictor.intervals import GROUPS, Intervals, conformal_quantile
-from predictor.lessons import all_resident
 from predictor.memory import remember
 from predictor.model import CotenantModel
 from predictor.progress import NOTHING_KEPT, Progress
@@ -244,17 +243,11 @@ def _members(examples: Examples, what: str) -> list[list[float]]:
     return sets
 
 
-def _resident_sets(examples: Examples) -> np.ndarray:
-    resident = np.ones(len(examples.set_ids), dtype=bool)
-    resident[examples.set_index] = all_resident(examples)
-    return resident
-
-
 def _sharing_bytes(examples: Examples, start: HeadCalibration) -> tuple[float, float]:
     totals = np.array([sum(m) for m in _members(examples, "memory_bytes")])
     extra = np.bincount(examples.set_index, minlength=len(totals)) - 1
     usable = ~np.isnan(totals) & ~np.isnan(examples.set_memory_bytes) & (extra > 0)
-    usable &= _resident_sets(examples)
+    usable &= examples.resident
     if usable.sum() < ENOUGH:
         return start.sharing_bytes, start.memory_log_error[1]
     gap = (examples.set_memory_bytes - totals)[usable] / extra[usable]
@@ -266,7 +259,7 @@ def _sharing_bytes(examples: Examples, start: HeadCalibration) -> tuple[float, f
 def _busy_exponent(examples: Examples, start: HeadCalibration) -> tuple[float, float]:
     members = _members(examples, "utilization_ratio")
     idle = np.array([np.prod([1 - u for u in m]) for m in members])
-    usable = ~np.isnan(idle) & ~np.isnan(examples.set_utilization_ratio) & _resident_sets(examples)
+    usable = ~np.isnan(idle) & ~np.isnan(examples.set_utilization_ratio) & examples.resident
     if usable.sum() < ENOUGH:
         return start.busy_exponent, start.utilization_error
     measured = examples.set_utilization_ratio[usable]

@@ -8,6 +8,7 @@ taught by processor sharing (`predictor.processor_sharing`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from models.colocation_network import SetTensors
 from models.features import Floats, device_features, is_cpu
+from predictor.accelerator import moved
 from predictor.examples import Examples, Integers, MemberVariants, edges_of, settings_of
 from predictor.model import CotenantModel, Scaler
 from predictor.processor_sharing import SharedSets, invent_shared_sets, sharing_log_ratio
@@ -24,9 +26,6 @@ from profiling.devices import list_devices
 
 if TYPE_CHECKING:
     from predictor.training import TrainingConfig
-
-# A set counts as one whose members were all on the device if its memory is at least this share of what they take alone.
-RESIDENT_RATIO = 0.93
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +53,20 @@ class Lessons:
         shared = invent_shared_sets(model, examples, config.shared_sets, config.seed)
         model.scaler = scaler_of(model, ways, shared)
         target = torch.tensor(np.log(examples.ratio), dtype=torch.float32)
-        known = ~torch.isnan(target) & torch.from_numpy(all_resident(examples))
+        known = ~torch.isnan(target) & torch.from_numpy(examples.resident[examples.set_index])
         censored = torch.from_numpy(examples.censored)
         self.always = [Lesson(model.inputs(e), target, known, censored) for e in ways]
         if shared:
             self.always.append(_shared_lesson(model, shared))
         self.pages = _taught(model, ways, np.where(known, np.log(examples.ratio), np.nan), config)
+
+    def on(self, device: torch.device) -> Lessons:
+        """The same on a device."""
+        there = copy(self)
+        there.always, there.pages = (
+            [moved(one, device) for one in each] for each in (self.always, self.pages)
+        )
+        return there
 
     def of(self, epoch: int) -> list[Lesson]:
         """The lessons of an epoch."""
@@ -74,18 +81,6 @@ def scaler_of(model: CotenantModel, ways: Sequence[Examples], shared: SharedSets
         np.concatenate([m.wants for m in members]),
         (shared.features, shared.wants) if shared else None,
     )
-
-
-def all_resident(examples: Examples) -> np.ndarray:
-    """[T] whether all members of a set were on the device at once, so that its ratios say something of sharing.
-
-    A set that takes no more memory than one of its members alone was measured while the other had not begun or was over.
-    Where memory was not measured, a set counts as resident.
-    """
-    alone = np.zeros(len(examples.set_ids))
-    np.add.at(alone, examples.set_index, [w.solo.memory_bytes or np.nan for w in examples.workloads])
-    absent = examples.set_memory_bytes < RESIDENT_RATIO * alone
-    return ~absent[examples.set_index]
 
 
 def _shared_lesson(model: CotenantModel, shared: SharedSets) -> Lesson:

@@ -47,7 +47,7 @@ class TrainingConfig:
         mixed_sets: invented pairs per way of seeing (with and without solo) that the forest teaches in one epoch; 0 for none.
         pages: such lots of invented pairs, taken in turn.
         teaching: weight of the forest's answers beside the measured ones.
-        shared_sets: pairs with measured utilisation on GPUs of no campaign, taught by processor sharing; 0 for none.
+        shared_sets: invented sets of no campaign whose jobs' utilisation is known, taught by processor sharing; 0 for none.
     """
 
     seed: int = 0
@@ -168,7 +168,7 @@ def _fit_one(
     torch.manual_seed(seed)
     device = training_device()
     network = ColocationNetwork(model.config, model.campaigns).to(device)
-    phase = f"network {number + 1}"
+    lessons, phase = lessons.on(device), f"network {number + 1}"
     slow = [p for n, p in network.named_parameters() if not n.startswith(("prior", "baseline"))]
     optimizer = torch.optim.AdamW(
         [
@@ -184,11 +184,11 @@ def _fit_one(
         network.train()
         optimizer.zero_grad()
         loss = torch.zeros((), device=device)
-        for lesson in lessons.of(epoch):
-            lesson = moved(lesson, device)
+        given = lessons.of(epoch)
+        for lesson in given:
             output = network(hide_campaigns(lesson.sets, config.campaign_dropout))
             part = colocation_loss(output, lesson.target, lesson.known, lesson.censored, config.beta)
-            loss = loss + lesson.weight * part / 4
+            loss = loss + lesson.weight * part / len(given)
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()

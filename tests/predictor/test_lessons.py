@@ -12,7 +12,7 @@ from models.colocation_network import NetworkConfig
 from predictor.examples import examples_of
 from predictor.featurizer import Featurizer
 from predictor.fitting import solo_examples
-from predictor.lessons import Lessons, all_resident
+from predictor.lessons import Lessons
 from predictor.processor_sharing import invent_shared_sets, sharing_log_ratio
 from predictor.training import fit, predict_log_ratio
 from profiling.devices import get_device
@@ -35,9 +35,9 @@ def examples(measured):
 
 
 def test_a_set_that_takes_what_one_member_takes_is_not_learned_from(examples):
-    assert all_resident(examples).all()
-    assert all_resident(with_memory(examples, 2e9)).all()
-    assert not all_resident(with_memory(examples, 1e9)).any()
+    assert examples.resident.all()
+    assert with_memory(examples, 2e9).resident.all()
+    assert not with_memory(examples, 1e9).resident.any()
 
 
 def test_invented_sets_are_on_other_gpus_too_and_share_by_the_book(examples, measured):
