@@ -1,13 +1,13 @@
 """How long 5,000 co-location sets take to load from disk, their graphs shared.
 
-    python -m benchmarks.graph_dataset [DIR]
+    python -m benchmarks.graph_dataset [TABLES]
 
-DIR is a folder of tables with a `colocation` table; its sets are repeated until there are 5,000.
+The sets of TABLES (of the bundled ones, without it) are repeated until there are 5,000.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 import time
 
@@ -21,7 +21,10 @@ def main() -> None:
     from datasets.graph_dataset import ColocationDataset
     from datasets.tables import read_table
 
-    colocation = read_table(sys.argv[1], "colocation") if len(sys.argv) > 1 else load()["colocation"]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.graph_dataset", description=__doc__)
+    parser.add_argument("tables", nargs="?", help="folder that `cotenant data import` wrote")
+    tables = parser.parse_args().tables
+    colocation = read_table(tables, "colocation") if tables else load()["colocation"]
     sets = colocation["set_id"].nunique()
     copies = -(-5000 // sets)
     table = pd.concat(

@@ -5,7 +5,7 @@ python -m benchmarks.kill_campaign [KILLS]
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 import time
 from dataclasses import asdict
@@ -16,7 +16,9 @@ from tests.profiling.campaign.kills import kill_at_random
 
 
 def main() -> None:
-    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kill_campaign", description=__doc__)
+    parser.add_argument("kills", nargs="?", type=int, default=200)
+    kills = parser.parse_args().kills
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         count = kill_at_random(Path(folder), kills)

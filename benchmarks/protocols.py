@@ -8,6 +8,7 @@ DIR is a folder of tables with the campaigns that the protocols name (`cotenant 
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from benchmarks.record import RESULTS
@@ -121,8 +122,16 @@ def _reaches(value: float, key: str, wanted: float) -> bool:
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        run(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.protocols",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("tables", nargs="?", metavar="DIR", help="run what is missing on these")
+    parser.add_argument("predictors", nargs="?", metavar="PREDICTOR,...", help="these only")
+    options = parser.parse_args()
+    if options.tables:
+        run(options.tables, options.predictors)
     print(targets(), table(), sep="\n\n")
 
 

@@ -39,7 +39,8 @@ def record(name: str, figures: dict[str, Any]) -> Path:
     """Write `figures` to `benchmarks/results/NAME.json` with date, machine and command, and print where."""
     # A path of this machine means nothing to a reader; its last part says which data it was.
     words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
-    command = " ".join(["python", "-m", f"benchmarks.{name}", *words])
+    module = getattr(sys.modules["__main__"].__spec__, "name", f"benchmarks.{name}")
+    command = " ".join(["python", "-m", module, *words])
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     path = write_json(
         RESULTS / f"{name}.json",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import fcntl
-import tempfile
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,10 @@ class Store:
         try:
             parsed = make_url(url)
             self.sqlite = parsed.get_backend_name() == "sqlite"
+            self._folder: Path | None = None
             if self.sqlite and parsed.database and parsed.database != ":memory:":
-                Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+                self._folder = Path(parsed.database).parent
+                self._folder.mkdir(parents=True, exist_ok=True)
             options: dict[str, Any] = (
                 {"connect_args": {"timeout": busy_s}}
                 if self.sqlite
@@ -57,30 +58,40 @@ class Store:
             event.listen(self.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
         self._busy_ms = round(1000 * busy_s)
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
-        self._upgrade(url)
+        self._upgrade()
 
-    def _upgrade(self, url: str) -> None:
+    def _upgrade(self) -> None:
         from alembic import command
         from alembic.config import Config
 
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
         # Workers start at the same time: one upgrades, the others wait.
-        lock = Path(tempfile.gettempdir()) / f"cotenant-{sha256(url.encode()).hexdigest()[:16]}.lock"
-        with lock.open("a") as handle, _as_unavailable():
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            with self.engine.connect() as connection:
-                if not self.sqlite:  # workers on other machines, too
-                    connection.execute(text(f"SELECT pg_advisory_lock({_UPGRADE})"))
+        with _as_unavailable(), self._upgrading_alone(), self.engine.connect() as connection:
+            if not self.sqlite:
+                connection.execute(text(f"SELECT pg_advisory_lock({_UPGRADE})"))
+                connection.commit()
+            try:
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+            finally:
+                if not self.sqlite:
+                    connection.rollback()
+                    connection.execute(text(f"SELECT pg_advisory_unlock({_UPGRADE})"))
                     connection.commit()
-                try:
-                    config.attributes["connection"] = connection
-                    command.upgrade(config, "head")
-                finally:
-                    if not self.sqlite:
-                        connection.rollback()
-                        connection.execute(text(f"SELECT pg_advisory_unlock({_UPGRADE})"))
-                        connection.commit()
+
+    @contextmanager
+    def _upgrading_alone(self) -> Iterator[None]:
+        """A lock on the folder of a SQLite file: it leaves nothing behind, and SQLite's own cannot span an upgrade."""
+        if self._folder is None:
+            yield
+            return
+        handle = os.open(self._folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
