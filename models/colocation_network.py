@@ -76,13 +76,12 @@ class SetTensors:
 
 @dataclass(frozen=True, slots=True)
 class SetOutput:
-    """Per member [T]: log of latent slowdown (>= 0), log of the baseline factor of its source, log correction of memory,
-    and logit correction of utilisation.
+    """Per member [T]: log of latent slowdown (>= 0), log of the baseline factor of its source, and its part in what the
+    set's utilisation differs by from that of members that keep independent phases (the mean of the parts counts).
     """
 
     log_slowdown: Tensor
     log_baseline: Tensor
-    memory: Tensor
     utilization: Tensor
 
 
@@ -123,7 +122,7 @@ class ColocationNetwork(nn.Module):
             nn.Tanh(),
             nn.Linear(8, 1),
         )
-        self.usage = nn.Linear(width, 2)
+        self.usage = nn.Linear(width, 1)
         start_at_zero(self.slow, self.usage, self.baseline[3])
 
     def forward(self, sets: SetTensors) -> SetOutput:
@@ -151,5 +150,5 @@ class ColocationNetwork(nn.Module):
         raw = start + torch.log(-torch.expm1(-start))
         excess = nn.functional.softplus(raw + self.slow(state).squeeze(1)) * (neighbours > 0)
         excess = bounded_excess(excess, sets.others[:, -1])
-        usage = self.usage(state)
-        return SetOutput(torch.log1p(excess), self.baseline(own).squeeze(1), usage[:, 0], usage[:, 1])
+        usage = torch.tanh(self.usage(state).squeeze(1)) * (neighbours > 0)
+        return SetOutput(torch.log1p(excess), self.baseline(own).squeeze(1), usage)

@@ -11,7 +11,13 @@ from torch_geometric.utils import scatter
 from models.e_ggat import FORMS, EGGATLayer, start_at_zero
 from models.features import DEVICE_FEATURES, WORKLOAD_FEATURES
 from models.graph_tensors import KIND_COUNT, NODE_FEATURES, TENSOR_FEATURES, GraphTensors
+from models.known_jobs import KnownJobs
+from models.prior import StepTimePrior
 from profiling.errors import InputError
+
+# Largest log corrections of an operator's time and of a whole step's. The few models that anyone has measured teach little of
+# others: the wider these are, the worse a model that was left out is predicted.
+OPERATOR_BOUND, STEP_BOUND = 0.3, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +63,22 @@ class Encoding:
     Attributes:
         embedding: [G, embedding].
         log_step_s: [G] log of the predicted solo step time.
+        log_graph_step_s: [G] the same as if no job had been measured that is like it.
         operator_s: [2, N] predicted forward and backward seconds per graph node.
     """
 
     embedding: Tensor
     log_step_s: Tensor
+    log_graph_step_s: Tensor
     operator_s: Tensor
 
 
 class WorkloadEncoder(nn.Module):
     """E-GGAT over operators; every operator corrects its roofline time, and what they sum to is the device's busy time.
 
-    The step time is the smooth maximum of busy time and launch time, corrected by a head that sees embedding, totals and
-    device. Corrections are bounded, so that a graph unlike all others still gets about its roofline.
+    The step time is what `StepTimePrior` makes of busy time and launch time, corrected by a head that sees embedding, totals
+    and device. Corrections are bounded, so that a graph unlike all others still gets about what the prior says; `KnownJobs`
+    adds what jobs like this one were off by.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -84,7 +93,8 @@ class WorkloadEncoder(nn.Module):
         self.correct = nn.Linear(config.width + len(DEVICE_FEATURES), 2)
         self.embed = nn.Linear(2 * config.width, config.embedding)
         wide = config.embedding + len(WORKLOAD_FEATURES) + len(DEVICE_FEATURES)
-        self.step = nn.Sequential(nn.Linear(wide, 32), nn.SiLU(), nn.Linear(32, 2))
+        self.prior, self.known = StepTimePrior(), KnownJobs(len(WORKLOAD_FEATURES) + len(DEVICE_FEATURES))
+        self.step = nn.Sequential(nn.Linear(wide, 32), nn.SiLU(), nn.Linear(32, 1))
         start_at_zero(self.correct, self.step[2])
 
     def forward(self, graphs: GraphTensors, workload: Tensor, device: Tensor, launch_s: Tensor) -> Encoding:
@@ -98,7 +108,7 @@ class WorkloadEncoder(nn.Module):
                 state = block(state, graphs.edge_index, graphs.edges)
         else:
             state = torch.zeros_like(state)
-        factor = 2.0 * torch.tanh(self.correct(torch.cat([state, device[graphs.graph]], 1)) / 2.0)
+        factor = bounded(self.correct(torch.cat([state, device[graphs.graph]], 1)), OPERATOR_BOUND)
         operator_s = busy * factor.t().exp()
         whole = busy.sum(0)
         share = whole / scatter(whole, graphs.graph, 0, count, reduce="sum").clamp_min(1e-12)[graphs.graph]
@@ -107,8 +117,13 @@ class WorkloadEncoder(nn.Module):
         embedding = torch.tanh(self.embed(torch.cat([mean, plain], 1)))
         if not self.config.use_graph:
             embedding = torch.zeros_like(embedding)
-        busy_s = scatter(operator_s.sum(0), graphs.graph, 0, count, reduce="sum").clamp_min(1e-7)
-        head = 2.0 * torch.tanh(self.step(torch.cat([embedding, workload, device], 1)) / 2.0)
-        launch = launch_s.clamp_min(1e-7).log() + head[:, 1]
-        smooth = torch.logsumexp(4.0 * torch.stack([busy_s.log(), launch]), 0) / 4.0
-        return Encoding(embedding, smooth + head[:, 0], operator_s)
+        busy_s = scatter(operator_s.sum(0), graphs.graph, 0, count, reduce="sum")
+        totals = torch.cat([workload, device], 1)
+        correction = bounded(self.step(torch.cat([embedding, totals], 1)).squeeze(1), STEP_BOUND)
+        log_step_s = self.prior(busy_s, launch_s, device) + correction
+        return Encoding(embedding, log_step_s + self.known(totals), log_step_s, operator_s)
+
+
+def bounded(values: Tensor, bound: float) -> Tensor:
+    """`values` where they are small, never beyond `bound` either way."""
+    return bound * torch.tanh(values / bound)

@@ -24,7 +24,7 @@ from profiling.errors import InputError, UnavailableError, UnknownNameError
 from profiling.files import read_json, write_json, write_whole
 
 FORMAT = "cotenant-predictor"
-VERSION = 2
+VERSION = 3
 PACKAGED = Path(__file__).parent / "checkpoints"
 
 

@@ -84,7 +84,7 @@ class Describer:
             arrays.utilization_ratio.tolist(),
             set_memory_bytes(arrays.memory_bytes, heads).tolist(),
             arrays.memory_upper_bytes.tolist(),
-            set_utilization_ratio(solo_use, heads).tolist(),
+            set_utilization_ratio(solo_use, table.busier(rows)).tolist(),
             arrays.fits.tolist(),
         )
         return [
@@ -101,7 +101,7 @@ class Describer:
         rows: list[int],
         parts: list[list[float]],
     ) -> Prediction:
-        intervals, heads = self.fitted.intervals, self.fitted.heads
+        intervals = self.fitted.intervals
         device, count = get_device(one.device), len(one.workloads)
         facts = [self._of(row, w, one.device) for row, w in zip(rows, one.workloads, strict=False)]
         quantile = intervals.quantile["solo" if all(f.measured for f in facts) else "graph"]
@@ -122,7 +122,7 @@ class Describer:
                     slowdown=slow,
                     throughput_ratio=Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
                     memory_bytes=Quantity(memory.value, max(memory.lower, floor), memory.upper),
-                    utilization_ratio=_ratio(numbers.utilization[k][i], heads.utilization_error),
+                    utilization_ratio=_ratio(numbers.utilization[k][i], intervals.utilization_error),
                     in_domain=fact.in_domain,
                 )
             )
@@ -144,7 +144,7 @@ class Describer:
             model_version=version,
             members=tuple(members),
             total_memory_bytes=Quantity(together, together**2 / upper, upper),
-            total_utilization_ratio=_ratio(numbers.busy[k], heads.utilization_error),
+            total_utilization_ratio=_ratio(numbers.busy[k], intervals.utilization_error),
             fits=numbers.fits[k],
             reasons=tuple(reasons),
         )

@@ -9,9 +9,11 @@ import numpy as np
 
 from predictor.examples import Examples, examples_of
 from predictor.fitting import fit_heads, solo_examples
-from predictor.heads import HeadCalibration, member_memory_bytes, set_memory_bytes, set_utilization_ratio
+from predictor.heads import HeadCalibration, member_memory_bytes, set_memory_bytes
 from predictor.intervals import Intervals
 from predictor.metrics import score
+from predictor.model import CotenantModel
+from predictor.set_utilization import predicted_ratio
 from predictor.training import Report, fit, predict_log_ratio
 from profiling.errors import InputError
 
@@ -70,7 +72,7 @@ def _as_it_is(predictor: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame
         examples.set_index
     ]
     half = np.where(whole, half, graph)
-    sides = _sides(examples, fitted.heads, predictor)
+    sides = _sides(examples, fitted.heads, fitted.model)
     return _result(examples, ratio, half, sides, {"split": "none", "left_out": left_out})
 
 
@@ -101,7 +103,7 @@ def _refitted(
         heads = fit_heads(train, known, featurizer)
         examples = examples_of(test, solo)
         ratio, slow = predict_log_ratio(model, examples)
-        parts.append((examples, ratio, slow, _sides(examples, heads, predictor)))
+        parts.append((examples, ratio, slow, _sides(examples, heads, model)))
     if not parts:
         raise InputError("no fold has both sides", expected="at least two groups to split by", got=split)
     merged = _merge([p[0] for p in parts])
@@ -123,29 +125,24 @@ def _half_width(parts: list[Any], index: int) -> np.ndarray:
             errors.append(np.log(examples.ratio[there]) - ratio[there])
             slows.append(slow[there])
     residual = (np.concatenate(errors), np.concatenate(slows))
-    intervals = Intervals.fit({"solo": residual, "graph": residual}, np.zeros(0))
+    intervals = Intervals.fit({"solo": residual, "graph": residual}, np.zeros(0), np.zeros(0))
     return intervals.half_width(parts[index][2], "solo")
 
 
 def _sides(
-    examples: Examples, heads: HeadCalibration, predictor: Predictor
+    examples: Examples, heads: HeadCalibration, model: CotenantModel
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """(measured, predicted) of set memory and set utilisation."""
-    featurizer = predictor.fitted_.model.featurizer
-    count = len(examples.set_ids)
-    most = int(np.bincount(examples.set_index).max()) if len(examples.set_index) else 1
-    memory, busy = np.zeros((count, most)), np.zeros((count, most))
-    position = np.zeros(count, dtype=int)
-    for workload, device, index in zip(examples.workloads, examples.devices, examples.set_index, strict=True):
-        job = featurizer.job(workload, device)
-        at = position[index]
-        memory[index, at] = member_memory_bytes(job, workload.solo, heads)
-        used = workload.solo.utilization_ratio
-        busy[index, at] = min(1.0, job.demand.busy_s / job.demand.roofline_s) if used is None else used
-        position[index] += 1
+    memory = [
+        member_memory_bytes(model.featurizer.job(workload, device), workload.solo, heads)
+        for workload, device in zip(examples.workloads, examples.devices, strict=True)
+    ]
+    position = np.arange(len(memory)) - np.searchsorted(examples.set_index, examples.set_index)
+    members = np.zeros((len(examples.set_ids), int(position.max(initial=0)) + 1))
+    members[examples.set_index, position] = memory
     return {
-        "memory": (examples.set_memory_bytes, set_memory_bytes(memory, heads)),
-        "utilization": (examples.set_utilization_ratio, set_utilization_ratio(busy, heads)),
+        "memory": (examples.set_memory_bytes, set_memory_bytes(members, heads)),
+        "utilization": (examples.set_utilization_ratio, predicted_ratio(model, examples)),
     }
 
 

@@ -37,10 +37,15 @@ RESIDENT_RATIO = 0.93
 
 @dataclass(frozen=True, slots=True)
 class JobEncoding:
-    """What level 1 says of one job on one device: embedding [E] and predicted solo step time."""
+    """What level 1 says of one job on one device: embedding [E] and predicted solo step time.
+
+    `graph_step_time_s` is the same as if no job like it had been measured. What is learned of co-location is learned from that,
+    so that it holds for new models, too.
+    """
 
     embedding: Floats
     step_time_s: float
+    graph_step_time_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +203,12 @@ def variants_of(
         job = featurizer.job(workload, device)
         encoding = encodings[(workload.without_solo(), device)]
         full = replace(job.workload, solo=workload.solo)
-        step = workload.solo.step_time_s or encoding.step_time_s
+        measured = workload.solo.step_time_s
         solo = solo_features(full, job.device, job.demand)
         jobs.append(job)
         features.append(np.concatenate([encoding.embedding, job.features, solo, featurizer.device(device)]))
-        steps.append(step)
+        steps.append(measured or encoding.step_time_s)
+        step = measured or encoding.graph_step_time_s
         wants.append(
             np.concatenate(
                 [

@@ -37,7 +37,8 @@ class DenseSet(nn.Module):
     """The ensemble over sets of M members each, with nothing scattered: what ONNX runtimes are quick at.
 
     Inputs: member [S, M, F] unscaled features, wants [S, M, WANTS_WIDTH], setting [S, K] one-hot.
-    Outputs: slowdown [S, M] (latent, at least 1), ratio [S, M] (observed co-located / solo throughput).
+    Outputs: slowdown [S, M] (latent, at least 1), ratio [S, M] (observed co-located / solo throughput), busier [S] (what the
+    set's utilisation differs by from that of members with independent phases).
     """
 
     mean: Tensor
@@ -52,7 +53,7 @@ class DenseSet(nn.Module):
         for name in ("mean", "scale", "low", "high"):
             self.register_buffer(name, torch.tensor(getattr(scaler, name), dtype=torch.float32))
 
-    def forward(self, member: Tensor, wants: Tensor, setting: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, member: Tensor, wants: Tensor, setting: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         width = member.shape[-1]
         member = torch.clamp(member, self.low[:width], self.high[:width])
         wants = torch.clamp(wants, self.low[width:], self.high[width:])
@@ -62,11 +63,11 @@ class DenseSet(nn.Module):
         answers = [self._one(network, scaled, wants, settings, edges) for network in self.networks]
         slow = torch.stack([a[0] for a in answers]).mean(0)
         ratio = torch.stack([a[1] - a[0] for a in answers]).mean(0)
-        return slow.exp(), ratio.exp()
+        return slow.exp(), ratio.exp(), torch.stack([a[2] for a in answers]).mean((0, 2))
 
     def _one(
         self, network: Any, member: Tensor, wants: Tensor, setting: Tensor, edges: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         others = wants[:, :, :OTHERS_WIDTH].sum(1, keepdim=True) - wants[:, :, :OTHERS_WIDTH]
         own = torch.cat([member, setting], 2)
         state = torch.tanh(network.enter(own) + network.enter_others(others))
@@ -79,8 +80,10 @@ class DenseSet(nn.Module):
         prior = (parts.reshape(-1, self.members, self.members) * apart).sum(2)
         start = prior.clamp_min(1e-3)
         raw = start + torch.log(-torch.expm1(-start)) + network.slow(state).squeeze(2)
-        excess = bounded_excess(nn.functional.softplus(raw), others[..., -1]) * float(self.members > 1)
-        return torch.log1p(excess), network.baseline(own).squeeze(2)
+        shared = float(self.members > 1)
+        excess = bounded_excess(nn.functional.softplus(raw), others[..., -1]) * shared
+        usage = torch.tanh(network.usage(state).squeeze(2)) * shared
+        return torch.log1p(excess), network.baseline(own).squeeze(2), usage
 
 
 def _dense_edges(wants: Tensor, members: int) -> Tensor:
@@ -196,12 +199,13 @@ def _set_network(model: CotenantModel, members: int) -> tuple[bytes, float]:
             answers = [network(sets) for network in networks]
         slow = torch.stack([a.log_slowdown for a in answers]).mean(0)
         ratio = torch.stack([a.log_baseline - a.log_slowdown for a in answers]).mean(0)
-        return [v.exp().reshape(-1, members).numpy() for v in (slow, ratio)]
+        busier = torch.stack([a.utilization for a in answers]).mean(0).reshape(-1, members).mean(1)
+        return [*(v.exp().reshape(-1, members).numpy() for v in (slow, ratio)), busier.numpy()]
 
     names = ["member", "wants", "setting"]
     batch = torch.export.Dim("sets", min=1, max=1_000_000)
     body = _to_onnx(
-        dense, [torch.tensor(a, dtype=torch.float32) for a in sample(3)], names, ["slowdown", "ratio"],
+        dense, [torch.tensor(a, dtype=torch.float32) for a in sample(3)], names, ["slowdown", "ratio", "busier"],
         {name: {0: batch} for name in names},
     )  # fmt: skip
     cases = [sample(1), sample(17)]

@@ -25,15 +25,30 @@ def excess_of_few(
     network: SetNetwork, jobs: PreparedJobs, rows: NDArray[np.int64], weights: tuple[Array, Array]
 ) -> Array:
     """As `SetNetwork.excess`, for rows [S, M]; `weights` of the prior are [K] and those of its pace [P]."""
+    present, edges, others, states = _states(network, jobs, rows)
+    prior = _terms(edges, present, *weights).sum((2, 3))
+    weight, bias = network.slow
+    return network.excess_from(prior.T, (states @ weight + bias).T, others[..., -1].T, present.T).T
+
+
+def usage_of_few(network: SetNetwork, jobs: PreparedJobs, rows: NDArray[np.int64]) -> Array:
+    """[S, M] as `SetOutput.utilization`, for rows [S, M]; 0 where there is no member or no neighbour."""
+    present, _, _, states = _states(network, jobs, rows)
+    weight, bias = network.usage
+    return np.tanh(states @ weight + bias) * present * (present.sum(1, keepdims=True) > 1)
+
+
+def _states(
+    network: SetNetwork, jobs: PreparedJobs, rows: NDArray[np.int64]
+) -> tuple[Array, Array, Array, Array]:
+    """Who is there, edges, what the others want, and the members' states after all layers."""
     present, wants, edges = _pairs(jobs, rows)
     own = wants[..., :OTHERS_WIDTH]
     others = own.sum(1, keepdims=True) - own
     states = np.tanh(jobs.entry[rows] + others @ network.enter_others)
-    prior = _terms(edges, present, *weights).sum((2, 3))
     for layer in network.layers:
         states = _attend(network, layer, states, edges, present)
-    weight, bias = network.slow
-    return network.excess_from(prior.T, (states @ weight + bias).T, others[..., -1].T, present.T).T
+    return present, edges, others, states
 
 
 def prior_parts(

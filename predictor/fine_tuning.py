@@ -27,6 +27,7 @@ from predictor.lessons import Lesson
 from predictor.memory import remember, together, with_more_campaigns
 from predictor.model import CotenantModel
 from predictor.predictor import Fitted, Manifest, Predictor
+from predictor.set_utilization import measured_difference, utilization_loss
 from predictor.training import Report, TrainingConfig, colocation_loss, hide_campaigns
 from profiling.errors import InputError
 
@@ -142,7 +143,10 @@ def _learned(
     model = replace(before, campaigns=campaigns, networks=[], scaler=scaler)
     target = torch.tensor(np.log(new.ratio), dtype=torch.float32)
     there, censored = ~torch.isnan(target), torch.from_numpy(new.censored)
-    lessons = [Lesson(model.inputs(e), target, there, censored) for e in (new, new.without_solo())]
+    lessons = [
+        Lesson(model.inputs(e), target, there, censored, busier=measured_difference(model, e))
+        for e in (new, new.without_solo())
+    ]
     for number, network in enumerate(before.networks):
         torch.manual_seed(config.seed * 1000 + number)
         learner = with_campaigns(network, campaigns)
@@ -175,12 +179,14 @@ def _tune(
             then = before(kept)
         now = network(kept)
         loss = torch.zeros((), device=device)
-        for name in ("log_slowdown", "log_baseline"):
+        for name in ("log_slowdown", "log_baseline", "utilization"):
             loss = loss + nn.functional.smooth_l1_loss(getattr(now, name), getattr(then, name), beta=beta)
         loss = config.keeping * loss
         for lesson in lessons:
             output = network(hide_campaigns(lesson.sets, 0.5))
             part = colocation_loss(output, lesson.target, lesson.known, lesson.censored, beta)
+            if lesson.busier is not None:
+                part = part + utilization_loss(output, lesson.sets.set_index, lesson.busier, beta)
             loss = loss + part / len(lessons)
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -209,8 +215,8 @@ def _widened(
         rest = new.subset([s for s in new.set_ids if s not in touched])
         model = _learned(single, rest, before.memory, config, training) if rest.set_ids else single
         parts.append(left_out_errors(model, new.subset(sorted(touched)), solo[solo.architecture.isin(group)]))
-    residuals, alone = residuals_of(parts)
-    found = Intervals.fit(residuals, alone, before.intervals.floor)
+    residuals, alone, busy = residuals_of(parts)
+    found = Intervals.fit(residuals, alone, busy, before.intervals.floor)
     quantile = {
         k: max(v, found.quantile[k]) if len(residuals[k][0]) else v
         for k, v in before.intervals.quantile.items()
@@ -221,6 +227,7 @@ def _widened(
         quantile=quantile,
         solo_log_error=max(before.intervals.solo_log_error, off),
         known_log_error=max(before.intervals.known_log_error, off),
+        utilization_error=max(before.intervals.utilization_error, found.utilization_error),
     )
 
 
@@ -231,11 +238,7 @@ def _heads(
     after = fit_heads(colocation, solo, model.featurizer, before)
     errors = zip(before.memory_log_error, after.memory_log_error, strict=True)
     graph, alone = (max(pair) for pair in errors)
-    return replace(
-        after,
-        memory_log_error=(graph, alone),
-        utilization_error=max(before.utilization_error, after.utilization_error),
-    )
+    return replace(after, memory_log_error=(graph, alone))
 
 
 def _manifest(before: Manifest, version: str, colocation: pd.DataFrame, new: Examples) -> Manifest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,8 @@ from predictor.intervals import GROUPS, Intervals, conformal_quantile
 from predictor.memory import remember
 from predictor.model import CotenantModel
 from predictor.progress import NOTHING_KEPT, Progress
-from predictor.training import Report, SoloExamples, TrainingConfig, fit, predict_log_ratio
+from predictor.set_utilization import independent_ratio, measured_difference, predicted_ratio
+from predictor.training import Report, SoloExamples, TrainingConfig, fit, predict_log_ratio, remember_solo
 from profiling.devices import get_device
 from profiling.workload import SoloProfile, Workload
 
@@ -28,9 +29,18 @@ if TYPE_CHECKING:
     from predictor.predictor import Fitted
 
 
+# Two measurements of one job on one type of device that lie further apart are of different things.
+SAME_STEP = 3.0
+
+
 def solo_examples(solo: pd.DataFrame) -> SoloExamples:
-    """Solo step times on one GPU as training rows of the encoder."""
+    """Solo step times on one GPU as training rows of the encoder.
+
+    Campaigns that differ on the same job by more than `SAME_STEP` do not mean the same by a step; the shortest counts.
+    """
     rows = solo[(solo.gpus == 1) & solo.step_time_s.notna()]
+    shortest = rows.groupby(["workload", "device"], observed=True).step_time_s.transform("min")
+    rows = rows[rows.step_time_s <= SAME_STEP * shortest]
     return SoloExamples(
         tuple(Workload.parse(spec) for spec in rows.workload),
         tuple(rows.device),
@@ -57,8 +67,8 @@ def fit_tables(
     examples = examples_of(colocation, solo)
     model = fit(examples, solo_examples(solo), featurizer, network, config, report, progress=progress)
     intervals = cross_fitted_intervals(colocation, solo, network, config, featurizer, report, progress)
-    known = conformal_quantile(np.abs(solo_errors(model, solo)))
-    intervals = replace(intervals, known_log_error=known)
+    off = remember_solo(model.encoder, solo_examples(solo), featurizer)
+    intervals = replace(intervals, known_log_error=conformal_quantile(np.abs(off)))
     jobs = dict.fromkeys(
         (w.without_solo(), d) for w, d in zip(examples.workloads, examples.devices, strict=True)
     )
@@ -131,7 +141,8 @@ def left_out_errors(model: CotenantModel, left_out: Examples, solo: pd.DataFrame
 
     Returns:
         per group of intervals, `GROUP` the log error of the ratio and `GROUP slowdown` the predicted log slowdown, of
-        what was measured and is not censored; `alone`, the log error of the solo step times.
+        what was measured and is not censored; `alone`, the log error of the solo step times; `utilization`, what the
+        sets' utilisation is off by.
     """
     found = {}
     there = ~np.isnan(left_out.ratio) & ~left_out.censored
@@ -139,18 +150,24 @@ def left_out_errors(model: CotenantModel, left_out: Examples, solo: pd.DataFrame
         ratio, slow = predict_log_ratio(model, seen)
         found[kind] = np.log(left_out.ratio[there]) - ratio[there]
         found[f"{kind} slowdown"] = slow[there]
-    return {**found, "alone": solo_errors(model, solo)}
+    off = predicted_ratio(model, left_out) - independent_ratio(model, left_out)
+    busier = measured_difference(model, left_out).numpy() - off
+    return {**found, "alone": solo_errors(model, solo), "utilization": busier[~np.isnan(busier)]}
 
 
 def residuals_of(
     parts: Sequence[dict[str, np.ndarray]],
-) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], np.ndarray]:
+) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], np.ndarray, np.ndarray]:
     """Arguments of `Intervals.fit` from what `left_out_errors` gave, one after the other."""
 
     def joined(name: str) -> np.ndarray:
         return np.concatenate([part[name] for part in parts]) if parts else np.zeros(0)
 
-    return {kind: (joined(kind), joined(f"{kind} slowdown")) for kind in GROUPS}, joined("alone")
+    return (
+        {kind: (joined(kind), joined(f"{kind} slowdown")) for kind in GROUPS},
+        joined("alone"),
+        joined("utilization"),
+    )
 
 
 def within(report: Report | None, part: str) -> Report | None:
@@ -165,6 +182,7 @@ CROSS_FITS = 6
 
 
 def solo_errors(model: CotenantModel, solo: pd.DataFrame) -> np.ndarray:
+    """Log predicted / measured step time of every job measured alone."""
     rows = solo_examples(solo)
     known = model.encode(zip(rows.workloads, rows.devices, strict=True))
     predicted = np.array(
@@ -188,15 +206,12 @@ def fit_heads(
     on_gpu = [not is_cpu(get_device(name)) for name in colocation.device.astype(str)]
     examples = examples_of(colocation[on_gpu], solo)
     offset, solo_error = _sharing_bytes(examples, start)
-    exponent, utilization_error = _busy_exponent(examples, start)
     error = [abs(np.log(b / member_memory_bytes(job, SoloProfile(), calibration))) for job, b in rows]
     graph_error = conformal_quantile(np.array(error)) if len(error) >= ENOUGH else start.memory_log_error[0]
     return replace(
         calibration,
         sharing_bytes=offset,
-        busy_exponent=exponent,
         memory_log_error=(max(graph_error, start.memory_log_error[0]), max(solo_error, 0.02)),
-        utilization_error=utilization_error,
     )
 
 
@@ -231,10 +246,6 @@ def _activation_factor(rows: list[tuple[JobOnDevice, float]], start: HeadCalibra
     return float(np.clip(np.median(found), 0.8, 4.0)) if len(found) >= ENOUGH else start.activation_factor
 
 
-def _grid(candidates: np.ndarray, loss: Callable[[float], float]) -> float:
-    return float(candidates[int(np.argmin([loss(float(c)) for c in candidates]))])
-
-
 def _members(examples: Examples, what: str) -> list[list[float]]:
     sets: list[list[float]] = [[] for _ in examples.set_ids]
     for workload, index in zip(examples.workloads, examples.set_index, strict=True):
@@ -254,16 +265,3 @@ def _sharing_bytes(examples: Examples, start: HeadCalibration) -> tuple[float, f
     offset = float(np.median(gap))
     residual = np.abs(np.log(examples.set_memory_bytes[usable] / (totals + offset * extra)[usable]))
     return offset, conformal_quantile(residual)
-
-
-def _busy_exponent(examples: Examples, start: HeadCalibration) -> tuple[float, float]:
-    members = _members(examples, "utilization_ratio")
-    idle = np.array([np.prod([1 - u for u in m]) for m in members])
-    usable = ~np.isnan(idle) & ~np.isnan(examples.set_utilization_ratio) & examples.resident
-    if usable.sum() < ENOUGH:
-        return start.busy_exponent, start.utilization_error
-    measured = examples.set_utilization_ratio[usable]
-    exponent = _grid(
-        np.linspace(0.5, 2.0, 61), lambda e: float(np.abs(1 - idle[usable] ** e - measured).mean())
-    )
-    return exponent, conformal_quantile(np.abs(1 - idle[usable] ** exponent - measured))

@@ -1,4 +1,4 @@
-"""Memory and utilisation of a set: analytic forms with few calibrated constants."""
+"""Memory and utilisation of a set: analytic forms with few calibrated constants, and what a network adds to utilisation."""
 
 from __future__ import annotations
 
@@ -20,17 +20,14 @@ class HeadCalibration:
         host_context_bytes: what a process takes of main memory before its first tensor, where the device is a processor.
         activation_factor: allocated activations over the graph's peak live activations (caching, workspaces).
         sharing_bytes: what each further process adds beyond its own solo memory.
-        busy_exponent: e in 1 - prod (1 - u_i)^e, the share of time in which any member's kernel runs.
-        memory_log_error, utilization_error: 90 % bounds of |log ratio| (graph only, then with solo memory) and of ratios.
+        memory_log_error: 90 % bounds of |log ratio|, graph only, then with solo memory.
     """
 
     context_bytes: float = float(CONTEXT_BYTES)
     host_context_bytes: float = 350.0 * 2**20
     activation_factor: float = 1.15
     sharing_bytes: float = 22.0 * 2**20
-    busy_exponent: float = 1.0
     memory_log_error: tuple[float, float] = (0.5, 0.05)
-    utilization_error: float = 0.15
 
 
 def member_memory_bytes(job: JobOnDevice, solo: SoloProfile, calibration: HeadCalibration) -> float:
@@ -49,6 +46,12 @@ def set_memory_bytes(members: Floats, calibration: HeadCalibration) -> Floats:
     return members @ ones + others * calibration.sharing_bytes
 
 
-def set_utilization_ratio(members: Floats, calibration: HeadCalibration) -> Floats:
-    """[S] from solo utilisation [S, M]: the device idles only when every member does (independent phases)."""
-    return 1.0 - np.prod(np.clip(1.0 - members, 0.0, 1.0) ** calibration.busy_exponent, axis=-1)
+def set_utilization_ratio(members: Floats, correction: Floats | float = 0.0) -> Floats:
+    """[S] from solo utilisation [S, M]: the device idles only when every member does (independent phases).
+
+    Args:
+        members: 0 where there is no member.
+        correction: [S] what members that keep step, or get in each other's way, add to that; learned where it was measured.
+    """
+    independent = 1.0 - np.prod(np.clip(1.0 - members, 0.0, 1.0), axis=-1)
+    return np.clip(independent + correction, 0.0, 1.0)

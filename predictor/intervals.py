@@ -14,6 +14,8 @@ import numpy as np
 from models.features import Floats
 
 LEVEL = 0.9
+# Fewer rows than this say nothing of utilisation; before any, it is taken to be this far off.
+ENOUGH, UTILIZATION_ERROR = 8, 0.15
 # Groups: were all members measured alone?
 GROUPS = ("solo", "graph")
 
@@ -27,12 +29,14 @@ class Intervals:
         quantile: group to quantile.
         solo_log_error: 90 % bound of |log predicted / measured| solo step time of left-out models.
         known_log_error: the same of models that were trained on.
+        utilization_error: 90 % bound of |predicted - measured| utilisation of sets with left-out models.
     """
 
     floor: float = 0.05
     quantile: dict[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.5))
     solo_log_error: float = 0.5
     known_log_error: float = 0.5
+    utilization_error: float = UTILIZATION_ERROR
 
     def half_width(self, log_slowdown: Floats, group: str) -> Floats:
         """Half width of the interval of the log ratio, same shape as `log_slowdown`."""
@@ -40,14 +44,20 @@ class Intervals:
 
     @classmethod
     def fit(
-        cls, residuals: dict[str, tuple[Floats, Floats]], solo_residuals: Floats, floor: float = 0.05
+        cls,
+        residuals: dict[str, tuple[Floats, Floats]],
+        solo_residuals: Floats,
+        utilization_residuals: Floats,
+        floor: float = 0.05,
     ) -> Intervals:
-        """From left-out rows: group to (log residual, predicted log slowdown)."""
+        """From left-out rows: group to (log residual, predicted log slowdown), log solo step times, utilisation."""
         quantile = {}
         for group in GROUPS:
             error, slow = residuals[group]
             quantile[group] = conformal_quantile(np.abs(error) / (floor + slow))
-        return cls(floor, quantile, conformal_quantile(np.abs(solo_residuals)))
+        busy = np.abs(utilization_residuals)
+        apart = conformal_quantile(busy) if len(busy) >= ENOUGH else UTILIZATION_ERROR
+        return cls(floor, quantile, conformal_quantile(np.abs(solo_residuals)), utilization_error=apart)
 
 
 def conformal_quantile(scores: Floats, level: float = LEVEL) -> float:

@@ -105,6 +105,11 @@ class JobTable:
             return each[0].astype(np.float64)
         return np.expm1(np.mean(np.log1p(each), axis=0, dtype=np.float64))
 
+    def busier(self, rows: Integers) -> Floats:
+        """[S] ensemble mean of what the sets' utilisation differs by from that of independent phases."""
+        each = [n.busier(p, rows) for n, p in zip(self.networks, self.prepared, strict=True)]
+        return np.mean(each, axis=0, dtype=np.float64)
+
 
 def setting_rows(modes: Sequence[str], campaigns: Sequence[str]) -> Array:
     """One-hot settings of answers to users: the sharing mode, and a campaign that is none of those trained on."""

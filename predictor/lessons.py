@@ -19,9 +19,10 @@ from torch import Tensor
 from models.colocation_network import SetTensors
 from models.features import Floats, device_features, is_cpu
 from predictor.accelerator import moved
-from predictor.examples import Examples, Integers, MemberVariants, edges_of, settings_of
+from predictor.examples import Examples, edges_of, settings_of
 from predictor.model import CotenantModel, Scaler
 from predictor.processor_sharing import SharedSets, invent_shared_sets, sharing_log_ratio
+from predictor.set_utilization import measured_difference
 from profiling.devices import list_devices
 
 if TYPE_CHECKING:
@@ -30,13 +31,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """Sets with what the network should answer: [T] log ratio, where it is known, where it is a lower bound only."""
+    """Sets with what the network should answer.
+
+    Attributes:
+        target, known, censored: [T] log ratio, where it is known, where it is a lower bound only.
+        weight: of this lesson's loss.
+        busier: [S] measured utilisation beyond that of independent phases, NaN where it was not.
+    """
 
     sets: SetTensors
     target: Tensor
     known: Tensor
     censored: Tensor
     weight: float = 1.0
+    busier: Tensor | None = None
 
 
 class Lessons:
@@ -55,10 +63,14 @@ class Lessons:
         target = torch.tensor(np.log(examples.ratio), dtype=torch.float32)
         known = ~torch.isnan(target) & torch.from_numpy(examples.resident[examples.set_index])
         censored = torch.from_numpy(examples.censored)
-        self.always = [Lesson(model.inputs(e), target, known, censored) for e in ways]
+        busier = [measured_difference(model, e) for e in ways]
+        self.always = [
+            Lesson(model.inputs(e), target, known, censored, busier=difference)
+            for e, difference in zip(ways, busier, strict=True)
+        ]
         if shared:
             self.always.append(_shared_lesson(model, shared))
-        self.pages = _taught(model, ways, np.where(known, np.log(examples.ratio), np.nan), config)
+        self.pages = _taught(model, ways, busier, np.where(known, np.log(examples.ratio), np.nan), config)
 
     def on(self, device: torch.device) -> Lessons:
         """The same on a device."""
@@ -94,26 +106,31 @@ def _shared_lesson(model: CotenantModel, shared: SharedSets) -> Lesson:
 
 
 def _taught(
-    model: CotenantModel, ways: Sequence[Examples], log_ratio: Floats, config: TrainingConfig
+    model: CotenantModel,
+    ways: Sequence[Examples],
+    busier: Sequence[Tensor],
+    log_ratio: Floats,
+    config: TrainingConfig,
 ) -> list[Lesson]:
     """Invented pairs with the forest's answers, in pages."""
-    from predictor.teacher import ForestTeacher
+    from predictor.teacher import ForestTeacher, Seen
 
     if not config.mixed_sets:
         return []
-    parts: list[tuple[Examples, MemberVariants, Integers, Floats]] = []
-    for examples in ways:
+    seen = []
+    for examples, difference in zip(ways, busier, strict=True):
         variants, where = model.variants(examples.workloads, examples.devices)
         setting = settings_of(examples.mode, examples.campaign, model.campaigns)
-        parts.append((examples, variants, where, setting))
+        seen.append(Seen(examples, variants, where, setting, difference.numpy().astype(np.float64)))
     gpus = np.array([device_features(d) for d in list_devices() if not is_cpu(d)])
-    teacher = ForestTeacher(model.config.encoder.embedding, gpus, seed=config.seed).fit(parts, log_ratio)
+    teacher = ForestTeacher(model.config.encoder.embedding, gpus, seed=config.seed).fit(seen, log_ratio)
     pages = []
     for page in range(config.pages):
-        mixed = teacher.mix(parts, config.mixed_sets, page)
+        mixed = teacher.mix(seen, config.mixed_sets, page)
         index = np.arange(len(mixed.features)) // 2
         sets = edges_of(model.scaler(mixed.features), model.scaler.wants(mixed.wants), mixed.setting, index)
         everything = torch.ones(len(index), dtype=torch.bool)
         target = torch.tensor(mixed.log_ratio, dtype=torch.float32)
-        pages.append(Lesson(sets, target, everything, ~everything, config.teaching))
+        together = None if mixed.busier is None else torch.tensor(mixed.busier, dtype=torch.float32)
+        pages.append(Lesson(sets, target, everything, ~everything, config.teaching, together))
     return pages

@@ -6,8 +6,10 @@ from typing import Any
 
 import mlflow
 import mlflow.pyfunc
+import pandas as pd
 
 
+# MLflow reads the hints of `predict`; of all but lists and data frames it complains.
 class LoggedPredictor(mlflow.pyfunc.PythonModel):  # type: ignore[name-defined]
     """Rows (set_id, device, sharing, workload) in, predictions per member out."""
 
@@ -16,7 +18,9 @@ class LoggedPredictor(mlflow.pyfunc.PythonModel):  # type: ignore[name-defined]
 
         self.predictor = load(context.artifacts["predictor"])
 
-    def predict(self, context: Any, model_input: Any, params: dict[str, Any] | None = None) -> Any:
+    def predict(
+        self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+    ) -> pd.DataFrame:
         from profiling.workload import ColocationSet, Workload
 
         frame = model_input.reset_index(drop=True)

@@ -118,7 +118,10 @@ class CotenantModel:
                 result = self.encoder(*encoder_input([job for _, job in batch], self.featurizer))
             for row, (key, _) in enumerate(batch):
                 embedding = result.embedding[row].numpy().astype(np.float64)
-                self._encodings[key] = JobEncoding(embedding, float(result.log_step_s[row].exp()))
+                step, graph_step = (
+                    float(log[row].exp()) for log in (result.log_step_s, result.log_graph_step_s)
+                )
+                self._encodings[key] = JobEncoding(embedding, step, graph_step)
         return self._encodings
 
     def variants(

@@ -44,8 +44,8 @@ measured is known to a factor of {_factor(intervals.solo_log_error)}, that of a 
 
 ## Limits
 
-* Memory and utilisation are analytic: state and {heads.activation_factor:.2f} x activations from the graph, and the share of time
-  in which any member's kernel runs. Where no GPU memory was among the training rows, the factor is a default.
+* Memory is analytic: state and {heads.activation_factor:.2f} x activations from the graph. Where no GPU memory was among the training
+  rows, the factor is a default. Utilisation is the share of time in which any member's kernel runs, phases independent{_busier(predictor)}.
 * Nothing was measured under MIG. Answers for it are those of time slicing, and say so.
 * A workload outside the training domain is flagged; its interval may be too narrow.
 * The largest sets among the training rows have {manifest.largest_set} members.
@@ -56,6 +56,11 @@ def _ancestors(manifest: Manifest) -> str:
     if not manifest.ancestors:
         return ""
     return f"\n* Fine-tuned from {', then '.join(manifest.ancestors)}; the last time on {len(manifest.added_set_ids)} new sets."
+
+
+def _busier(predictor: Predictor) -> str:
+    learned = any(bool(network.usage.weight.any()) for network in predictor.fitted_.model.networks)
+    return ", and what the network learned to add" if learned else "; none was measured on a GPU"
 
 
 def _number(value: float | None, digits: int = 1) -> str:

@@ -29,6 +29,8 @@ def use_store(tracking_uri: str | None) -> None:
     import mlflow
     from mlflow.exceptions import MlflowException
 
+    # A bar for five small files is over before it is seen.
+    mlflow.environment_variables.MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
     if tracking_uri or not os.environ.get("MLFLOW_TRACKING_URI"):
         mlflow.set_tracking_uri(tracking_uri or DEFAULT_TRACKING)
     try:
@@ -59,6 +61,7 @@ def log_predictor(folder: Path, colocation: pd.DataFrame) -> str:
         python_model=str(_FLAVOUR),
         artifacts={"predictor": str(folder)},
         signature=infer_signature(example, answer),
+        input_example=example,
         registered_model_name=REGISTERED_NAME,
         pip_requirements=["cotenant"],
     )

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from models.colocation_network import ColocationNetwork
 from models.features import EDGE_FEATURES, OTHERS_WIDTH, WANTS_WIDTH, edge_features
-from predictor.few_sets import FEW, excess_of_few
+from predictor.few_sets import FEW, excess_of_few, usage_of_few
 from profiling.errors import InputError
 
 Array = NDArray[np.float32]
@@ -94,7 +94,9 @@ class SetNetwork:
         self.width, self.heads = network.config.width, network.config.heads
         self.enter = _linear(network.enter)
         self.enter_others = _array(network.enter_others.weight).T.copy()
-        self.slow = _array(network.slow.weight)[0], float(_array(network.slow.bias)[0])
+        self.slow, self.usage = (
+            (_array(head.weight)[0], float(_array(head.bias)[0])) for head in (network.slow, network.usage)
+        )
         self.prior = _array(np.logaddexp(0.0, network.prior.raw.detach().numpy().astype(np.float64)))
         self.pace = _array(network.prior.pace)
         # [W, heads] which head a channel belongs to.
@@ -138,6 +140,13 @@ class SetNetwork:
             for _ in _threads().map(answer, starts):
                 pass
         return result
+
+    def busier(self, jobs: PreparedJobs, rows: NDArray[np.int64]) -> Array:
+        """[S] what the sets' utilisation differs by from that of independent phases; `rows` as for `excess`."""
+        if not self.usage[1] and not self.usage[0].any():
+            return np.zeros(len(rows), dtype=np.float32)  # nothing was learned
+        parts = [usage_of_few(self, jobs, rows[at : at + CHUNK]) for at in range(0, len(rows), CHUNK)]
+        return np.concatenate(parts).sum(1) / np.maximum((rows >= 0).sum(1), 1)
 
     def many(self, jobs: PreparedJobs, rows: NDArray[np.int64], prior_weights: tuple[Array, Array]) -> Array:
         """As `excess`, quick for many sets: member by member and pair by pair, all sets at once, a column each."""
@@ -291,21 +300,19 @@ def from_torch(network: ColocationNetwork) -> SetNetwork:
     others = np.zeros((len(flat), OTHERS_WIDTH), dtype=np.float32)
     np.add.at(others, t[between], mine[s[between], :OTHERS_WIDTH])
     with torch.no_grad():
-        expected = (
-            network(
-                SetTensors(
-                    torch.from_numpy(member[flat]),
-                    torch.from_numpy(others),
-                    torch.from_numpy(np.repeat(setting[None], len(flat), 0)),
-                    torch.from_numpy(edge_index),
-                    torch.from_numpy(edges),
-                    torch.from_numpy(set_index),
-                )
+        output = network(
+            SetTensors(
+                torch.from_numpy(member[flat]),
+                torch.from_numpy(others),
+                torch.from_numpy(np.repeat(setting[None], len(flat), 0)),
+                torch.from_numpy(edge_index),
+                torch.from_numpy(edges),
+                torch.from_numpy(set_index),
             )
-            .log_slowdown.expm1()
-            .numpy()
         )
-    worst = max(float(np.abs(got[rows >= 0] - expected).max()) for got in forms)
+    excess, usage = output.log_slowdown.expm1().numpy(), output.utilization.numpy()
+    both = [(got, excess) for got in forms] + [(usage_of_few(twin, prepared, rows), usage)]
+    worst = max(float(np.abs(got[rows >= 0] - expected).max()) for got, expected in both)
     if worst > 1e-5:
         raise InputError("numpy and torch disagree", expected="equal answers to 1e-5", got=f"{worst:.1e}")
     return twin

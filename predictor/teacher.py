@@ -9,6 +9,7 @@ mixup, ICLR 2018). The forest sees what the network sees, embeddings apart: noth
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,12 +28,34 @@ class MixedSets:
         features: [V, member_width] and wants [V, WANTS_WIDTH] of the invented members, two in a row to a set.
         setting: [V, settings].
         log_ratio: [V] the forest's answer.
+        busier: [V / 2] its answer to what the pair's utilisation exceeds that of independent phases by; None where no set's
+            utilisation was measured.
     """
 
     features: Floats
     wants: Floats
     setting: Floats
     log_ratio: Floats
+    busier: Floats | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Measured sets, seen in one way (with solo measurements or without).
+
+    Attributes:
+        examples: the sets.
+        variants: their distinct members.
+        where: [T] which of these each member is.
+        setting: [T, settings].
+        busier: [S] measured utilisation beyond that of independent phases; NaN where it was not measured.
+    """
+
+    examples: Examples
+    variants: MemberVariants
+    where: Integers
+    setting: Floats
+    busier: Floats
 
 
 class ForestTeacher:
@@ -51,36 +74,35 @@ class ForestTeacher:
         self.trees = trees
         self.seed = seed
 
-    def fit(
-        self, parts: list[tuple[Examples, MemberVariants, Integers, Floats]], log_ratio: Floats
-    ) -> ForestTeacher:
-        """Learn from the same sets seen in several ways (with and without solo measurements).
+    def fit(self, ways: list[Seen], log_ratio: Floats) -> ForestTeacher:
+        """Learn from the same sets, seen in several ways.
 
         Args:
-            parts: per way: the examples, their distinct members, [T] which one each member is, [T, K] settings.
+            ways: the sets as they are seen.
             log_ratio: [T] target; NaN is left out.
         """
+        rows, targets, busy_rows, busy_targets = [], [], [], []
+        for seen in ways:
+            own, other = _neighbour(seen.examples.set_index)
+            features, wants = seen.variants.features[seen.where], seen.variants.wants[seen.where]
+            columns = self._columns(
+                features[own], wants[own], features[other], wants[other], seen.setting[own]
+            )
+            busier = seen.busier[seen.examples.set_index[own]]
+            usable, measured = ~np.isnan(log_ratio[own]) & ~seen.examples.censored[own], ~np.isnan(busier)
+            rows.append(columns[usable])
+            targets.append(log_ratio[own][usable])
+            busy_rows.append(columns[measured])
+            busy_targets.append(busier[measured])
+        self.forest_ = self._forest(rows, targets)
+        self.busy_forest_ = self._forest(busy_rows, busy_targets) if any(map(len, busy_rows)) else None
+        return self
+
+    def _forest(self, rows: list[Floats], targets: list[Floats]) -> Any:
         from sklearn.ensemble import ExtraTreesRegressor
 
-        rows, targets = [], []
-        for examples, variants, where, setting in parts:
-            own, other = _neighbour(examples.set_index)
-            usable = ~np.isnan(log_ratio[own]) & ~examples.censored[own]
-            own, other = own[usable], other[usable]
-            rows.append(
-                self._columns(
-                    variants.features[where[own]],
-                    variants.wants[where[own]],
-                    variants.features[where[other]],
-                    variants.wants[where[other]],
-                    setting[own],
-                )
-            )
-            targets.append(log_ratio[own])
-        self.forest_ = ExtraTreesRegressor(
-            self.trees, min_samples_leaf=3, max_features=0.5, random_state=self.seed
-        ).fit(np.concatenate(rows), np.concatenate(targets))
-        return self
+        forest = ExtraTreesRegressor(self.trees, min_samples_leaf=3, max_features=0.5, random_state=self.seed)
+        return forest.fit(np.concatenate(rows), np.concatenate(targets))
 
     def _columns(
         self, own: Floats, own_wants: Floats, other: Floats, other_wants: Floats, setting: Floats
@@ -98,9 +120,7 @@ class ForestTeacher:
             1,
         )
 
-    def mix(
-        self, parts: list[tuple[Examples, MemberVariants, Integers, Floats]], count: int, page: int = 0
-    ) -> MixedSets:
+    def mix(self, ways: list[Seen], count: int, page: int = 0) -> MixedSets:
         """`count` invented pairs per way; both members of a pair stem from one device and setting.
 
         Half of the members lie between two measured ones. The others take every number from one or the other at random,
@@ -113,7 +133,8 @@ class ForestTeacher:
         features: list[Floats] = []
         wants: list[Floats] = []
         settings: list[Floats] = []
-        for examples, variants, where, setting in parts:
+        for seen in ways:
+            examples, variants, where = seen.examples, seen.variants, seen.where
             groups: dict[tuple[str, ...], list[int]] = {}
             for row in range(len(where)):
                 key = (examples.devices[row], examples.mode[row], examples.campaign[row])
@@ -134,13 +155,15 @@ class ForestTeacher:
                 moved = np.repeat(rng.random(count) < MOVED, 2)
                 device = np.repeat(rng.integers(len(self.gpus), size=count), 2)
                 features[-1][moved, -self.gpus.shape[1] :] = self.gpus[device[moved]]
-            settings.append(setting[np.repeat([pools[number][0] for number in chosen], 2)])
+            settings.append(seen.setting[np.repeat([pools[number][0] for number in chosen], 2)])
         mixed = np.concatenate(features), np.concatenate(wants), np.concatenate(settings)
         partner = np.arange(len(mixed[0])) ^ 1
-        answer = self.forest_.predict(
-            self._columns(mixed[0], mixed[1], mixed[0][partner], mixed[1][partner], mixed[2])
-        )
-        return MixedSets(*mixed, answer)
+        columns = self._columns(mixed[0], mixed[1], mixed[0][partner], mixed[1][partner], mixed[2])
+        busier = None
+        if self.busy_forest_ is not None:
+            # A pair is seen from either side.
+            busier = self.busy_forest_.predict(columns).reshape(-1, 2).mean(1)
+        return MixedSets(*mixed, self.forest_.predict(columns), busier)
 
 
 def _neighbour(set_index: Integers) -> tuple[Integers, Integers]:

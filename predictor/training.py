@@ -16,7 +16,7 @@ from models.colocation_network import (
     SetTensors,
     member_width,
 )
-from models.graph_tensors import GraphTensors, side_by_side
+from models.graph_tensors import side_by_side
 from models.workload_encoder import WorkloadEncoder
 from predictor.accelerator import moved, training_device
 from predictor.examples import Examples
@@ -24,6 +24,7 @@ from predictor.featurizer import Featurizer
 from predictor.lessons import Lessons
 from predictor.model import CotenantModel, Scaler, encoder_input
 from predictor.progress import NOTHING_KEPT, Progress
+from predictor.set_utilization import utilization_loss
 from profiling.errors import InputError
 from profiling.workload import SHARING_MODES, Workload
 
@@ -39,6 +40,9 @@ class TrainingConfig:
         seed: of everything random; the same seed gives the same loss.
         ensemble: number of co-location networks.
         encoder_steps, encoder_batch, encoder_learning_rate: pre-training on solo step times, so many graphs a step.
+        encoder_prior_rate: learning rate of the step time's prior.
+        encoder_scale: log error of a solo step time beyond which it counts for ever less (Cauchy's loss): loaders and simulators
+            that keep a GPU waiting say nothing of other models' graphs.
         epochs, learning_rate, weight_decay: of the co-location networks.
         prior_learning_rate: of the analytic prior's weights.
         beta: log-ratio error below which the loss is quadratic.
@@ -55,6 +59,8 @@ class TrainingConfig:
     encoder_steps: int = 120
     encoder_batch: int = 16
     encoder_learning_rate: float = 0.01
+    encoder_prior_rate: float = 0.05
+    encoder_scale: float = 0.3
     epochs: int = 300
     learning_rate: float = 0.01
     weight_decay: float = 0.02
@@ -97,22 +103,40 @@ def fit_encoder(
     encoder = WorkloadEncoder(network.encoder)
     if not len(solo.workloads):
         return encoder
-    jobs = [featurizer.job(w, d) for w, d in zip(solo.workloads, solo.devices, strict=True)]
+    inputs = [
+        encoder_input([featurizer.job(w, d)], featurizer)
+        for w, d in zip(solo.workloads, solo.devices, strict=True)
+    ]
     target = np.log(solo.step_time_s)
+    with torch.no_grad():
+        start = [float(encoder(*given).log_step_s) for given in inputs]
+    # The loss forgives what is far off, so the prior starts among the measurements.
+    encoder.prior.shift(float(np.median(target - start)))
     device = training_device()
     encoder.to(device)
-    optimizer = torch.optim.AdamW(encoder.parameters(), lr=config.encoder_learning_rate, weight_decay=0.02)
+    corrections = [p for n, p in encoder.named_parameters() if not n.startswith("prior")]
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": corrections, "weight_decay": 0.02},
+            {"params": encoder.prior.parameters(), "lr": config.encoder_prior_rate, "weight_decay": 0.0},
+        ],
+        lr=config.encoder_learning_rate,
+    )
+    rates = [g["lr"] for g in optimizer.param_groups]
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, config.encoder_learning_rate, total_steps=max(config.encoder_steps, 1) + 1
+        optimizer, rates, total_steps=max(config.encoder_steps, 1) + 1
     )
     rng = np.random.default_rng(config.seed)
-    inputs: dict[int, tuple[GraphTensors, Tensor, Tensor, Tensor]] = {}
+    # Each model on a device counts the same, however often it was measured.
+    _, group, count = np.unique(
+        [f"{w.model} {d}" for w, d in zip(solo.workloads, solo.devices, strict=True)],
+        return_inverse=True,
+        return_counts=True,
+    )
+    odds = 1.0 / count[group] / len(count)
     encoder.train()
     for step in progress.steps("encoder", config.encoder_steps, encoder, optimizer, schedule, rng):
-        chosen = rng.choice(len(jobs), min(config.encoder_batch, len(jobs)), replace=False)
-        for i in chosen:
-            if i not in inputs:
-                inputs[i] = encoder_input([jobs[i]], featurizer)
+        chosen = rng.choice(len(inputs), min(config.encoder_batch, len(inputs)), replace=False, p=odds)
         parts = [inputs[i] for i in chosen]
         graphs = side_by_side([part[0] for part in parts])
         totals, devices, launch = (
@@ -121,9 +145,8 @@ def fit_encoder(
         )
         optimizer.zero_grad()
         predicted = encoder(moved(graphs, device), totals, devices, launch).log_step_s
-        loss = nn.functional.smooth_l1_loss(
-            predicted, torch.tensor(target[chosen], dtype=torch.float32, device=device), beta=0.1
-        )
+        error = predicted - torch.tensor(target[chosen], dtype=torch.float32, device=device)
+        loss = torch.log1p((error / config.encoder_scale) ** 2).mean()
         loss.backward()
         nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
         optimizer.step()
@@ -131,7 +154,39 @@ def fit_encoder(
         progress.note("encoder", step + 1, loss.item())
         if report:
             report("encoder", step + 1, config.encoder_steps, loss.item())
-    return encoder.cpu().eval()
+    encoder.cpu().eval()
+    remember_solo(encoder, solo, featurizer)
+    return encoder
+
+
+def remember_solo(encoder: WorkloadEncoder, solo: SoloExamples, featurizer: Featurizer) -> np.ndarray:
+    """Let `encoder` know the jobs that were measured alone, and no others.
+
+    Of measurements that disagree on a job, the one counts that is nearest to what the encoder expects.
+
+    Returns:
+        per measurement: log measured / predicted, where all jobs but this one are known.
+    """
+    encoder.known.forget()
+    measured = np.log(solo.step_time_s)
+    features: list[np.ndarray] = []
+    off, row = np.zeros(len(measured)), np.zeros(len(measured), dtype=int)
+    rows: dict[bytes, int] = {}
+    for i, (workload, device) in enumerate(zip(solo.workloads, solo.devices, strict=True)):
+        given = encoder_input([featurizer.job(workload, device)], featurizer)
+        with torch.no_grad():
+            off[i] = measured[i] - float(encoder(*given).log_step_s)
+        totals = torch.cat(given[1:3], 1).numpy().astype(np.float64)[0]
+        row[i] = rows.setdefault(totals.tobytes(), len(rows))
+        if row[i] == len(features):
+            features.append(totals)
+    if not features:
+        return off
+    nearest = np.full(len(features), np.inf)
+    for r, error in zip(row, off, strict=True):
+        nearest[r] = min(nearest[r], error, key=abs)
+    left = encoder.known.remember(np.array(features), nearest)
+    return off - (nearest - left)[row]
 
 
 def fit(
@@ -188,6 +243,8 @@ def _fit_one(
         for lesson in given:
             output = network(hide_campaigns(lesson.sets, config.campaign_dropout))
             part = colocation_loss(output, lesson.target, lesson.known, lesson.censored, config.beta)
+            if lesson.busier is not None:
+                part = part + utilization_loss(output, lesson.sets.set_index, lesson.busier, config.beta)
             loss = loss + lesson.weight * part / len(given)
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)

@@ -29,7 +29,7 @@ def shared_featurizer() -> Featurizer:
 
 
 class NetworkContender:
-    """The two-level E-GGAT under a configuration; heads for memory and utilisation where these are the target."""
+    """The two-level E-GGAT under a configuration; the analytic head where memory is the target."""
 
     def __init__(
         self, network: NetworkConfig, training: TrainingConfig, progress: Progress | None = None
@@ -49,7 +49,7 @@ class NetworkContender:
         solo = solo_examples(train.solo)
         if train.target == "solo_step_time_s":
             self.encoder_ = fit_encoder(solo, featurizer, self.network, config)
-        elif train.target == "throughput_ratio":
+        elif train.target != "set_memory_bytes":
             self.model_ = fit(
                 examples_of(train.colocation, train.solo),
                 solo,
@@ -65,7 +65,8 @@ class NetworkContender:
     def predict(self, test: Bundle) -> NDArray[np.float64]:
         """[n] for `test.rows`."""
         from predictor.examples import examples_of
-        from predictor.heads import member_memory_bytes, set_memory_bytes, set_utilization_ratio
+        from predictor.heads import member_memory_bytes, set_memory_bytes
+        from predictor.set_utilization import predicted_ratio
         from predictor.training import predict_log_ratio
 
         if test.target == "solo_step_time_s":
@@ -79,24 +80,18 @@ class NetworkContender:
             result = np.empty(len(order))
             result[order] = np.exp(predict_log_ratio(self.model_, examples)[0])
             return result
-        featurizer = shared_featurizer()
-        members: list[list[float]] = [[] for _ in examples.set_ids]
-        for workload, device, index in zip(
-            examples.workloads, examples.devices, examples.set_index, strict=True
-        ):
-            job = featurizer.job(workload, device)
-            if test.target == "set_memory_bytes":
+        if test.target == "set_utilization_ratio":
+            values = predicted_ratio(self.model_, examples)
+        else:
+            featurizer = shared_featurizer()
+            members: list[list[float]] = [[] for _ in examples.set_ids]
+            for workload, device, index in zip(
+                examples.workloads, examples.devices, examples.set_index, strict=True
+            ):
+                job = featurizer.job(workload, device)
                 members[index].append(member_memory_bytes(job, workload.solo, self.heads_))
-            else:
-                measured = workload.solo.utilization_ratio
-                members[index].append(
-                    min(1.0, job.demand.busy_s / job.demand.roofline_s) if measured is None else measured
-                )
-        head = set_memory_bytes if test.target == "set_memory_bytes" else set_utilization_ratio
-        by_set = {
-            s: float(head(np.array([m]), self.heads_)[0])
-            for s, m in zip(examples.set_ids, members, strict=True)
-        }
+            values = np.array([float(set_memory_bytes(np.array([m]), self.heads_)[0]) for m in members])
+        by_set = dict(zip(examples.set_ids, values, strict=True))
         return np.array([by_set[s] for s in test.rows.set_id.astype(str)])
 
     def _solo(self, test: Bundle) -> NDArray[np.float64]:
@@ -130,7 +125,7 @@ register(
     Contender(
         "e-ggat",
         make_contender,
-        version="5",
+        version="6",
         targets=("throughput_ratio", "set_memory_bytes", "set_utilization_ratio", "solo_step_time_s"),
         seconds_per_fold=60,
     )

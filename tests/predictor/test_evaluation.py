@@ -30,7 +30,7 @@ def test_as_it_is(predictor: Predictor, measured: Tables) -> None:
     assert set(result["by_device"]) == {"v100", "p100"}
     assert sum(part["n"] for part in result["by_model"].values()) == len(colocation)
     assert result["targets"]["memory"]["mape_percent"] < 1
-    assert result["targets"]["utilization"]["mae"] < 0.02
+    assert result["targets"]["utilization"]["mae"] < 0.03
     assert predictor.score(colocation, solo) == result["metrics"]["r2"]
 
 

@@ -42,7 +42,7 @@ def test_exported_set_network_answers_as_the_predictor(predictor: Predictor, exp
     from predictor.job_table import setting_rows
 
     session = onnxruntime.InferenceSession(exported / "set_network_2.onnx")
-    slowdown, ratio = session.run(
+    slowdown, ratio, busier = session.run(
         None,
         {
             "member": variants.features[where].reshape(len(sets), 2, -1).astype(np.float32),
@@ -52,6 +52,7 @@ def test_exported_set_network_answers_as_the_predictor(predictor: Predictor, exp
     )
     np.testing.assert_allclose(slowdown, expected, rtol=1e-4)
     assert ratio.shape == slowdown.shape
+    assert busier.shape == (len(sets),)
 
 
 def test_exported_encoder_answers_as_the_predictor(predictor: Predictor, exported: Path) -> None:
@@ -91,12 +92,13 @@ def test_one_member_has_no_slowdown(predictor: Predictor) -> None:
     network = predictor.fitted_.model.networks[0]
     width = len(predictor.fitted_.model.scaler.mean)
     with torch.no_grad():
-        slowdown, _ = dense(
+        slowdown, _, busier = dense(
             torch.randn(4, 1, width),
             torch.rand(4, 1, WANTS_WIDTH),
             torch.zeros(4, network.prior.raw.shape[0]),
         )
     assert (slowdown == 1).all()
+    assert not busier.any()
 
 
 def test_saved_and_exported_from_the_command_line(

@@ -51,11 +51,11 @@ def test_memory_of_a_set_adds_up() -> None:
     assert set_memory_bytes(sets, calibration).tolist() == [100, 310, 620]
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=5), st.floats(0.5, 2))
-def test_utilization_of_a_set_is_a_ratio_and_grows_with_members(busy: list[float], exponent: float) -> None:
-    calibration = HeadCalibration(busy_exponent=exponent)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=5), st.floats(-1, 1))
+def test_utilization_of_a_set_is_a_ratio_and_grows_with_members(busy: list[float], learned: float) -> None:
     values = [
-        float(set_utilization_ratio(np.array([busy[:k]]), calibration)[0]) for k in range(1, len(busy) + 1)
+        float(set_utilization_ratio(np.array([busy[:k]]), np.array([learned]))[0])
+        for k in range(1, len(busy) + 1)
     ]
     assert all(0 <= v <= 1 for v in values)
     assert values == sorted(values)
@@ -64,8 +64,6 @@ def test_utilization_of_a_set_is_a_ratio_and_grows_with_members(busy: list[float
 def test_calibration_finds_what_made_the_rows(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     heads = fit_heads(*measured, Featurizer(graph_source))
     assert heads.sharing_bytes == pytest.approx(3.02e9 - 2 * 1.5e9)
-    assert heads.busy_exponent == pytest.approx(1.0, abs=0.03)
-    assert heads.utilization_error < 0.01
 
 
 def test_defaults_where_nothing_was_measured(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:

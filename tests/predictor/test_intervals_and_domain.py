@@ -16,7 +16,9 @@ def test_intervals_cover_what_they_say() -> None:
     intervals = Intervals.fit(
         {"solo": (error[half[0]], slow[half[0]]), "graph": (2 * error[half[0]], slow[half[0]])},
         error[half[0]],
+        np.arange(-20.0, 0.0) / 100,
     )
+    assert intervals.utilization_error == 0.19
     for group, factor in (("solo", 1), ("graph", 2)):
         covered = np.abs(factor * error[half[1]]) <= intervals.half_width(slow[half[1]], group)
         assert 0.88 <= covered.mean() <= 0.92

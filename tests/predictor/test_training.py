@@ -41,8 +41,10 @@ def test_same_seed_same_loss(measured: Tables) -> None:
 def test_the_loss_falls(measured: Tables) -> None:
     curve = losses_of(measured, replace(TRAINING, epochs=60, encoder_steps=40))
     assert set(curve) == {"encoder", "network 1"}
-    for losses in curve.values():
-        assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
+    # Of the encoder's corrections little is asked: beyond the prior they are bounded.
+    for phase, ratio in (("encoder", 0.95), ("network 1", 0.7)):
+        losses = curve[phase]
+        assert np.mean(losses[-5:]) < ratio * np.mean(losses[:5])
 
 
 def test_what_was_learned_beats_the_start(measured: Tables) -> None:
@@ -73,7 +75,7 @@ def test_encoder_without_rows_stays_at_the_roofline(measured: Tables) -> None:
 
 def output(*log_ratio: float) -> SetOutput:
     zero = torch.zeros(len(log_ratio))
-    return SetOutput(-torch.tensor(log_ratio), zero, zero, zero)
+    return SetOutput(-torch.tensor(log_ratio), zero, zero)
 
 
 def test_a_censored_ratio_is_a_lower_bound() -> None:
@@ -99,3 +101,12 @@ def test_what_was_not_measured_costs_nothing() -> None:
 def test_refuses_a_bad_configuration() -> None:
     with pytest.raises(InputError, match=r"training\.epochs"):
         TrainingConfig(epochs=0)
+
+
+def test_a_campaign_with_another_definition_of_a_step_is_left_out(measured: Tables) -> None:
+    solo = measured[1]
+    epochs = solo.assign(step_time_s=solo.step_time_s * 200, campaign="epochs")
+    again = solo.assign(step_time_s=solo.step_time_s * 1.2, campaign="again")
+    examples = solo_examples(pd.concat([solo, epochs, again], ignore_index=True))
+    assert len(examples.workloads) == 2 * len(solo)
+    assert max(examples.step_time_s) <= 1.2 * solo.step_time_s.max()
