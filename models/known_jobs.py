@@ -26,29 +26,29 @@ class KnownJobs(nn.Module):
     """
 
     jobs: Tensor
+    error: Tensor
     weight: Tensor
     mean: Tensor
     scale: Tensor
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.width = width
-        self.forget()
+        self.register_buffer("jobs", torch.zeros(0, width))
+        self.register_buffer("error", torch.zeros(0))
+        self.register_buffer("weight", torch.zeros(0))
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("scale", torch.ones(width))
 
     def forward(self, features: Tensor) -> Tensor:
         """[G] correction of the log step time, from features [G, width]."""
-        apart = ((features - self.mean) / self.scale).clamp(-4.0, 4.0).unsqueeze(1) - self.jobs
+        apart = self._scaled(features).unsqueeze(1) - self._scaled(self.jobs)
         return (-(apart**2).sum(2) / (2 * LENGTH**2)).exp() @ self.weight
 
-    def forget(self) -> None:
-        """Know nothing."""
-        self.register_buffer("jobs", torch.zeros(0, self.width))
-        self.register_buffer("weight", torch.zeros(0))
-        self.register_buffer("mean", torch.zeros(self.width))
-        self.register_buffer("scale", torch.ones(self.width))
+    def _scaled(self, features: Tensor) -> Tensor:
+        return ((features - self.mean) / self.scale).clamp(-4.0, 4.0)
 
     def remember(self, features: Floats, error: Floats) -> Floats:
-        """Know these jobs and nothing else.
+        """Know these jobs beside those that are known; what is said of a known one replaces what was.
 
         Args:
             features: [R, width], rows all different.
@@ -57,18 +57,24 @@ class KnownJobs(nn.Module):
         Returns:
             [R] what would be left of the error of each job if only the others were known (the same, section 5.4.2).
         """
-        mean, spread = features.mean(0), features.std(0)
+        told = {job.tobytes() for job in features.astype(np.float32)}
+        known = self.jobs.numpy()
+        kept = np.array([job.tobytes() not in told for job in known], dtype=bool)
+        jobs = np.concatenate([known[kept], features]).astype(np.float64)
+        errors = np.concatenate([self.error.numpy()[kept], error]).astype(np.float64)
+        mean, spread = jobs.mean(0), jobs.std(0)
         scale = np.where(spread > 1e-6, spread, np.inf)
-        jobs = np.clip((features - mean) / scale, -4.0, 4.0)
-        apart = ((jobs[:, None] - jobs) ** 2).sum(2)
+        scaled = np.clip((jobs - mean) / scale, -4.0, 4.0)
+        apart = ((scaled[:, None] - scaled) ** 2).sum(2)
         inverse = np.linalg.inv(np.exp(-apart / (2 * LENGTH**2)) + NOISE_RATIO**2 * np.eye(len(jobs)))
-        weight = inverse @ error
-        for name, values in (("jobs", jobs), ("weight", weight), ("mean", mean), ("scale", scale)):
+        weight = inverse @ errors
+        found = {"jobs": jobs, "error": errors, "weight": weight, "mean": mean, "scale": scale}
+        for name, values in found.items():
             setattr(self, name, torch.tensor(values, dtype=torch.float32))
-        return np.asarray(weight / np.diag(inverse))
+        return np.asarray(weight / np.diag(inverse))[len(jobs) - len(features) :]
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for name in ("jobs", "weight"):
+        for name in ("jobs", "error", "weight"):
             if prefix + name in state:
                 setattr(self, name, torch.empty_like(state[prefix + name]))
         super()._load_from_state_dict(state, prefix, *rest)

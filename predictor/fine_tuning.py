@@ -1,8 +1,8 @@
 """Fine-tuning: a fitted predictor learns from a few new sets and keeps what it knew.
 
 The co-location networks learn; on the sets in the predictor's memory they keep to their earlier answers. The encoder stays
-as it is, and with it embeddings, domain and scaling: solo step times are learned by a full training only, or corrected at
-once by feedback. New campaigns get settings of their own; new devices are known by their data sheets.
+as it is, and with it embeddings and scaling, but for what was measured of the new jobs alone, which it knows from then on.
+New campaigns get settings of their own; new devices are known by their data sheets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from models.colocation_network import ColocationNetwork, SetTensors
 from predictor.accelerator import moved, training_device
 from predictor.domain import Domain
 from predictor.examples import Examples, examples_of
-from predictor.fitting import fit_heads, left_out_errors, residuals_of
+from predictor.fitting import fit_heads, left_out_errors, residuals_of, solo_examples
 from predictor.heads import HeadCalibration
 from predictor.intervals import Intervals
 from predictor.lessons import Lesson
@@ -28,7 +28,7 @@ from predictor.memory import remember, together, with_more_campaigns
 from predictor.model import CotenantModel
 from predictor.predictor import Fitted, Manifest, Predictor
 from predictor.set_utilization import measured_difference, utilization_loss
-from predictor.training import Report, TrainingConfig, colocation_loss, hide_campaigns
+from predictor.training import Report, TrainingConfig, colocation_loss, hide_campaigns, remember_solo
 from profiling.errors import InputError
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ def fine_tune(
     ]
     new = examples_of(colocation, solo)
     model = _learned(before.model, new, before.memory, config, training, report)
+    model = replace(model, encoder=deepcopy(model.encoder), _encodings={})
+    remember_solo(model.encoder, solo_examples(solo), model.featurizer)
     memory = with_more_campaigns(before.memory, len(model.campaigns) - len(before.model.campaigns))
     encoded = model.encode(zip(new.workloads, new.devices, strict=True))
     jobs = dict.fromkeys((w.without_solo(), d) for w, d in zip(new.workloads, new.devices, strict=True))

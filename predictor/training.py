@@ -160,14 +160,13 @@ def fit_encoder(
 
 
 def remember_solo(encoder: WorkloadEncoder, solo: SoloExamples, featurizer: Featurizer) -> np.ndarray:
-    """Let `encoder` know the jobs that were measured alone, and no others.
+    """Let `encoder` know jobs that were measured alone.
 
     Of measurements that disagree on a job, the one counts that is nearest to what the encoder expects.
 
     Returns:
         per measurement: log measured / predicted, where all jobs but this one are known.
     """
-    encoder.known.forget()
     measured = np.log(solo.step_time_s)
     features: list[np.ndarray] = []
     off, row = np.zeros(len(measured)), np.zeros(len(measured), dtype=int)
@@ -175,7 +174,7 @@ def remember_solo(encoder: WorkloadEncoder, solo: SoloExamples, featurizer: Feat
     for i, (workload, device) in enumerate(zip(solo.workloads, solo.devices, strict=True)):
         given = encoder_input([featurizer.job(workload, device)], featurizer)
         with torch.no_grad():
-            off[i] = measured[i] - float(encoder(*given).log_step_s)
+            off[i] = measured[i] - float(encoder(*given).log_graph_step_s)
         totals = torch.cat(given[1:3], 1).numpy().astype(np.float64)[0]
         row[i] = rows.setdefault(totals.tobytes(), len(rows))
         if row[i] == len(features):
