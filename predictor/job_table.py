@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from models.features import Floats
+from models.features import Floats, is_cpu
 from predictor.examples import Integers, MemberVariants, settings_of
 from predictor.heads import HeadCalibration, member_memory_bytes
 from predictor.model import CotenantModel
@@ -38,6 +38,7 @@ class JobTable:
         self.memory_bytes: Floats = np.zeros(0)
         self.device_bytes: Floats = np.zeros(0)
         self.memory_measured: NDArray[np.bool_] = np.zeros(0, dtype=bool)
+        self.utilization_measured: NDArray[np.bool_] = np.zeros(0, dtype=bool)
         self.embedding: Floats = np.zeros((0, model.config.encoder.embedding))
         self.prepared: list[PreparedJobs] = []
 
@@ -79,6 +80,11 @@ class JobTable:
         self.embedding = np.concatenate([self.embedding, variants.features[where, : self.embedding.shape[1]]])
         measured = [w.solo.memory_bytes is not None for w, _, _ in jobs]
         self.memory_measured = np.concatenate([self.memory_measured, measured])
+        busy = [
+            w.solo.utilization_ratio is not None and not is_cpu(variants.jobs[v].device)
+            for v, (w, _, _) in zip(where, jobs, strict=True)
+        ]
+        self.utilization_measured = np.concatenate([self.utilization_measured, busy])
         self.prepared = grown
         # Last, so that a reader without the lock never meets a row that is not there yet.
         for offset, job in enumerate(jobs):
@@ -106,9 +112,13 @@ class JobTable:
         return np.expm1(np.mean(np.log1p(each), axis=0, dtype=np.float64))
 
     def busier(self, rows: Integers) -> Floats:
-        """[S] ensemble mean of what the sets' utilisation differs by from that of independent phases."""
+        """[S] ensemble mean of what the sets' utilisation differs by from that of independent phases.
+
+        0 where that of a member alone was not measured.
+        """
         each = [n.busier(p, rows) for n, p in zip(self.networks, self.prepared, strict=True)]
-        return np.mean(each, axis=0, dtype=np.float64)
+        known = np.where(rows >= 0, self.utilization_measured[rows], True).all(1)
+        return np.asarray(np.mean(each, axis=0, dtype=np.float64) * known)
 
 
 def setting_rows(modes: Sequence[str], campaigns: Sequence[str]) -> Array:

@@ -131,6 +131,6 @@ def _taught(
         sets = edges_of(model.scaler(mixed.features), model.scaler.wants(mixed.wants), mixed.setting, index)
         everything = torch.ones(len(index), dtype=torch.bool)
         target = torch.tensor(mixed.log_ratio, dtype=torch.float32)
-        together = None if mixed.busier is None else torch.tensor(mixed.busier, dtype=torch.float32)
-        pages.append(Lesson(sets, target, everything, ~everything, config.teaching, together))
+        busy = torch.tensor(mixed.busier, dtype=torch.float32)
+        pages.append(Lesson(sets, target, everything, ~everything, config.teaching, busy))
     return pages

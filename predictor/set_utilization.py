@@ -1,12 +1,14 @@
 """Utilisation of a device by all members of a set: that of independent phases, and what the network adds to it.
 
-The network learns the difference where a set's utilisation was measured; elsewhere it adds nothing.
+The network learns the difference where a set's utilisation was measured, and so was that of each member alone; elsewhere
+it adds nothing. What an estimate of the members' utilisation is off by would only disturb what it learns of slowdown.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.colocation_network import SetOutput
@@ -24,11 +26,18 @@ def independent_ratio(model: CotenantModel, examples: Examples) -> Floats:
     return np.asarray(1.0 - idle)
 
 
+def members_measured(examples: Examples) -> NDArray[np.bool_]:
+    """[S] whether the utilisation of every member alone is known; a processor's says nothing of sharing it."""
+    measured = np.ones(len(examples.set_ids), dtype=bool)
+    for index, workload, device in zip(examples.set_index, examples.workloads, examples.devices, strict=True):
+        measured[index] &= workload.solo.utilization_ratio is not None and not is_cpu(get_device(device))
+    return measured
+
+
 def measured_difference(model: CotenantModel, examples: Examples) -> Tensor:
-    """[S] measured utilisation beyond that of independent phases; NaN where unknown, not of a GPU, or not of all members."""
-    counts = examples.resident.copy()
-    counts[examples.set_index] &= [not is_cpu(get_device(d)) for d in examples.devices]
+    """[S] measured utilisation beyond that of independent phases; NaN where not measured, or not of all members."""
     beyond = examples.set_utilization_ratio - independent_ratio(model, examples)
+    counts = examples.resident & members_measured(examples)
     return torch.tensor(np.where(counts, beyond, np.nan), dtype=torch.float32)
 
 
@@ -38,6 +47,7 @@ def predicted_ratio(model: CotenantModel, examples: Examples) -> Floats:
     with torch.no_grad():
         parts = torch.stack([network.eval()(inputs).utilization for network in model.networks]).mean(0)
     difference = set_means(parts, inputs.set_index, len(examples.set_ids)).numpy().astype(np.float64)
+    difference *= members_measured(examples)
     return np.clip(independent_ratio(model, examples) + difference, 0.0, 1.0)
 
 

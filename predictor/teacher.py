@@ -28,15 +28,15 @@ class MixedSets:
         features: [V, member_width] and wants [V, WANTS_WIDTH] of the invented members, two in a row to a set.
         setting: [V, settings].
         log_ratio: [V] the forest's answer.
-        busier: [V / 2] its answer to what the pair's utilisation exceeds that of independent phases by; None where no set's
-            utilisation was measured.
+        busier: [V / 2] its answer to what the pair's utilisation exceeds that of independent phases by; NaN where pairs are
+            seen without the utilisation of their members alone.
     """
 
     features: Floats
     wants: Floats
     setting: Floats
     log_ratio: Floats
-    busier: Floats | None
+    busier: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +159,12 @@ class ForestTeacher:
         mixed = np.concatenate(features), np.concatenate(wants), np.concatenate(settings)
         partner = np.arange(len(mixed[0])) ^ 1
         columns = self._columns(mixed[0], mixed[1], mixed[0][partner], mixed[1][partner], mixed[2])
-        busier = None
+        busier = np.full(len(columns) // 2, np.nan)
         if self.busy_forest_ is not None:
+            measured = np.repeat([not np.isnan(seen.busier).all() for seen in ways], count)
             # A pair is seen from either side.
-            busier = self.busy_forest_.predict(columns).reshape(-1, 2).mean(1)
+            answers = self.busy_forest_.predict(columns[np.repeat(measured, 2)])
+            busier[measured] = answers.reshape(-1, 2).mean(1)
         return MixedSets(*mixed, self.forest_.predict(columns), busier)
 
 
