@@ -40,6 +40,12 @@ class StepTimePrior(nn.Module):
         nn.init.zeros_(self.busy.weight)
         nn.init.zeros_(self.busy.bias)
 
+    def shift(self, log_factor: float) -> None:
+        """Multiply all of a, b and c."""
+        with torch.no_grad():
+            for parameter in (self.busy.bias, self.launch, self.every_step):
+                parameter.add_(log_factor)
+
     def forward(self, busy_s: Tensor, launch_s: Tensor, device: Tensor) -> Tensor:
         """[G] log seconds; `busy_s` and `launch_s` [G], device [G, len(DEVICE_FEATURES)]."""
         parts = [

@@ -92,6 +92,7 @@ def scaler_of(model: CotenantModel, ways: Sequence[Examples], shared: SharedSets
         np.concatenate([m.features for m in members]),
         np.concatenate([m.wants for m in members]),
         (shared.features, shared.wants) if shared else None,
+        model.config.encoder.embedding,
     )
 
 

@@ -63,20 +63,29 @@ class Scaler:
         return cls(np.zeros(width), np.ones(width), -endless, endless)
 
     @classmethod
-    def fit(cls, features: Floats, wants: Floats, invented: tuple[Floats, Floats] | None = None) -> Scaler:
+    def fit(
+        cls,
+        features: Floats,
+        wants: Floats,
+        invented: tuple[Floats, Floats] | None = None,
+        embedding: int = 0,
+    ) -> Scaler:
         """From the distinct members of the measured sets: features [V, F] and wants [V, WANTS_WIDTH].
 
         Args:
             features, wants: of measured members.
             invented: the same of invented ones; they widen the range, and scale what never varies among the measured. What
                 never varies at all says nothing: its scale is infinite.
+            embedding: leading columns that lie between -1 and 1 already. What little they vary by is not blown up.
         """
         mean, scale = features.mean(0), features.std(0)
         rows = np.concatenate([features, wants], 1)
         if invented is not None:
             scale = np.where(scale > 1e-6, scale, np.sqrt(((invented[0] - mean) ** 2).mean(0)))
             rows = np.concatenate([rows, np.concatenate(invented, 1)])
-        return cls(mean, np.where(scale > 1e-6, scale, np.inf), rows.min(0), rows.max(0))
+        scale = np.where(scale > 1e-6, scale, np.inf)
+        scale[:embedding] = np.maximum(scale[:embedding], 1.0)
+        return cls(mean, scale, rows.min(0), rows.max(0))
 
     def widened(self, features: Floats, wants: Floats) -> Scaler:
         """The same with a range that holds more members."""
