@@ -127,3 +127,11 @@ def test_saved_and_exported_from_the_command_line(
     result = json.loads(capsys.readouterr().out)
     assert result["set_network"]["members"] == 3
     assert (tmp_path / "onnx" / "set_network_3.onnx").is_file()
+
+
+def test_the_shipped_predictor_can_be_exported(tmp_path: Path) -> None:
+    from predictor.checkpoint import load_predictor
+
+    result = export(load_predictor(), tmp_path, members=2)
+    assert result["set_network"]["largest_difference"] <= exporting.TOLERANCE
+    assert result["encoder"]["largest_difference"] <= exporting.TOLERANCE
