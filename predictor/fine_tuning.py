@@ -27,8 +27,8 @@ from predictor.lessons import Lesson
 from predictor.memory import remember, together, with_more_campaigns
 from predictor.model import CotenantModel
 from predictor.predictor import Fitted, Manifest, Predictor
-from predictor.set_utilization import measured_difference, utilization_loss
-from predictor.training import Report, TrainingConfig, colocation_loss, hide_campaigns, remember_solo
+from predictor.set_utilization import measured_difference
+from predictor.training import Report, TrainingConfig, hide_campaigns, lesson_loss, remember_solo
 from profiling.errors import InputError
 
 if TYPE_CHECKING:
@@ -186,10 +186,7 @@ def _tune(
         loss = config.keeping * loss
         for lesson in lessons:
             output = network(hide_campaigns(lesson.sets, 0.5))
-            part = colocation_loss(output, lesson.target, lesson.known, lesson.censored, beta)
-            if lesson.busier is not None:
-                part = part + utilization_loss(output, lesson.sets.set_index, lesson.busier, beta)
-            loss = loss + part / len(lessons)
+            loss = loss + lesson_loss(output, lesson, beta) / len(lessons)
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()

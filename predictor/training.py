@@ -21,7 +21,7 @@ from models.workload_encoder import WorkloadEncoder
 from predictor.accelerator import moved, training_device
 from predictor.examples import Examples
 from predictor.featurizer import Featurizer
-from predictor.lessons import Lessons
+from predictor.lessons import Lesson, Lessons
 from predictor.model import CotenantModel, Scaler, encoder_input
 from predictor.progress import NOTHING_KEPT, Progress
 from predictor.set_utilization import utilization_loss
@@ -241,10 +241,7 @@ def _fit_one(
         given = lessons.of(epoch)
         for lesson in given:
             output = network(hide_campaigns(lesson.sets, config.campaign_dropout))
-            part = colocation_loss(output, lesson.target, lesson.known, lesson.censored, config.beta)
-            if lesson.busier is not None:
-                part = part + utilization_loss(output, lesson.sets.set_index, lesson.busier, config.beta)
-            loss = loss + lesson.weight * part / len(given)
+            loss = loss + lesson.weight * lesson_loss(output, lesson, config.beta) / len(given)
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
@@ -253,6 +250,14 @@ def _fit_one(
         if report:
             report(phase, epoch + 1, config.epochs, loss.item())
     return network.cpu().eval()
+
+
+def lesson_loss(output: SetOutput, lesson: Lesson, beta: float) -> Tensor:
+    """What all that is known of a lesson's sets costs."""
+    loss = colocation_loss(output, lesson.target, lesson.known, lesson.censored, beta)
+    if lesson.busier is not None:
+        loss = loss + utilization_loss(output, lesson.sets.set_index, lesson.busier, beta)
+    return loss
 
 
 def colocation_loss(
