@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.record import RESULTS, record
 from datasets.bundle import Bundle
-from predictor.protocols.networks import NetworkContender, make_contender, shared_featurizer
-from predictor.protocols.registry import Contender, contenders
+from predictor.evaluation.protocols.networks import NetworkContender, make_contender
+from predictor.evaluation.protocols.registry import Contender, contenders
+from predictor.examples.featurizer import shared_featurizer
 
 if TYPE_CHECKING:
     from models.workload_encoder import WorkloadEncoder
@@ -47,8 +48,8 @@ class SharedEncoder:
 
     def fit(self, train: Bundle, seed: int = 0) -> SharedEncoder:
         """As `NetworkContender.fit`."""
-        from predictor.fitting import solo_examples
-        from predictor.training import fit_encoder
+        from predictor.training.fit import solo_examples
+        from predictor.training.networks import fit_encoder
 
         network, training = self.inner.network, self.inner.training
         solo = solo_examples(train.solo)
@@ -70,8 +71,8 @@ def _make(changes: dict[str, Any]) -> SharedEncoder:
 def main() -> None:
     """Run what is missing, print and write the table."""
     from datasets.tables import read_all
-    from predictor.protocols.catalogue import get_protocol, make_trial
-    from predictor.protocols.runner import collect, make_plan, run_missing
+    from predictor.evaluation.protocols.catalogue import get_protocol, make_trial
+    from predictor.evaluation.protocols.runner import collect, make_plan, run_missing
     from serving.cli.output import progress
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ablation", description=__doc__)

@@ -1,7 +1,7 @@
 """IceFrog against Tiresias, SRTF, Optimus, Pollux and itself with k = 0, on 48 V100 GPUs and windows of the Philly trace.
 
 `python -m benchmarks.icefrog_simulation --trace philly.csv [--seeds 5] [--loads 1]`. The norm curves come from
-`benchmarks.icefrog_training` and were fixed before; step times come from the graphs by `predictor.layers`.
+`benchmarks.icefrog_training` and were fixed before; step times come from the graphs by `predictor.freezing`.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from predictor.load import load_predictor
 
 from benchmarks.record import RESULTS, record
-from predictor.checkpoint import load_predictor
-from predictor.layers import layer_throughput
-from predictor.layers.throughput import LayerThroughput, unfrozen_graph
+from predictor.freezing import layer_throughput
+from predictor.freezing.throughput import LayerThroughput, unfrozen_graph
 from predictor.types import PredictionArrays
 from profiling.files import read_json
 from profiling.workload import ColocationSet, SoloProfile, Workload
+from scheduling.core.job import Job
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import SetCache
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
 from scheduling.elastic.agent import ElasticAgent, ElasticTruth, size_index
 from scheduling.elastic.jobs import SIZES, IceFrogConfig
 from scheduling.elastic.penalty import FreezingGuards
 from scheduling.elastic.policy import icefrog, icefrog_unfrozen, optimus, pollux
 from scheduling.policies import srtf, tiresias
-from scheduling.policies.api import Policy
-from scheduling.sets import SetCache
 from scheduling.simulator.engine import SimulationConfig, simulate
-from scheduling.simulator.job import Job
-from scheduling.snapshot import ClusterSnapshot, Gpu, Node
 
 CURVES = Path(__file__).parent / "inputs" / "gradient_norms.json"
 NODES, GPUS_PER_NODE, DEVICE = 12, 4, "v100"

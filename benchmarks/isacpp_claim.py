@@ -26,13 +26,13 @@ from benchmarks.record import record
 from predictor.types import SetPredictor
 from profiling.errors import CotenantError
 from profiling.workload import ColocationSet, SoloProfile, Workload
+from scheduling.beliefs.table import NoisyPredictor, Solo, TablePredictor
+from scheduling.core.job import Job
+from scheduling.core.set_cache import SetCache
+from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.truth import SetTruth
 from scheduling.policies import get_policy
-from scheduling.sets import SetCache
 from scheduling.simulator.engine import simulate
-from scheduling.simulator.job import Job
-from scheduling.simulator.truth import SetTruth
-from scheduling.snapshot import ClusterSnapshot
-from scheduling.table import NoisyPredictor, Solo, TablePredictor
 
 # jobs and GPUs; with all jobs within an hour the GPUs are asked for about twice over
 SIZES = ((51, 8), (100, 12), (200, 24), (400, 48))

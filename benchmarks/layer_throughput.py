@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.record import record
-from predictor.layers import LayerProfile, LayerTimeModel, Rows
-from predictor.layers.calibrate import MeasuredGraph, calibrate, predicted_s
-from predictor.layers.memory_fit import MemoryModel, MemoryShape
-from predictor.layers.throughput import unfrozen_graph
+from predictor.freezing import LayerProfile, LayerTimeModel, Rows
+from predictor.freezing.calibrate import MeasuredGraph, calibrate, predicted_s
+from predictor.freezing.memory_fit import MemoryModel, MemoryShape
+from predictor.freezing.throughput import unfrozen_graph
 from profiling.devices import get_device
 from profiling.workload import Workload
 

@@ -77,10 +77,10 @@ def _tables(data: Path) -> tuple[Any, Any]:
 def _fit(model: str, data: Path, set_ids: Sequence[str], folder: Path) -> None:
     """Fit the configuration of `model` on some sets and save it. Its intervals and domain are kept: no policy reads them."""
     from predictor import Predictor, load_predictor
-    from predictor.checkpoint import save
-    from predictor.examples import examples_of
-    from predictor.fitting import fit_heads, solo_examples
-    from predictor.training import fit
+    from predictor.examples.examples import examples_of
+    from predictor.fitted.checkpoint import save
+    from predictor.training.fit import fit_heads, solo_examples
+    from predictor.training.networks import fit
 
     base = load_predictor(model)
     colocation, solo = _tables(data)

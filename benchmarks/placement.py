@@ -18,15 +18,15 @@ import numpy as np
 
 from benchmarks.record import record
 from profiling.workload import Workload
-from scheduling.interference import stages
-from scheduling.placement import place
+from scheduling.core.job import Job, JobState
+from scheduling.core.set_cache import SetCache
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.place import place
+from scheduling.placement.queueing import QueueConfig
+from scheduling.placement.ranking import Candidates, PlacementConfig, best_wait, rank
+from scheduling.placement.stages import stages
 from scheduling.policies.isacpp import decide
-from scheduling.policies.queueing import QueueConfig
-from scheduling.ranking import Candidates, PlacementConfig, best_wait, rank
-from scheduling.sets import SetCache
-from scheduling.simulator.job import Job, JobState
-from scheduling.simulator.state import SchedulingSnapshot
-from scheduling.snapshot import ClusterSnapshot, Gpu, Node, Tenant
 from scheduling.traces.mix import ZOO_MIX
 
 DEVICES = ("v100", "p100", "k80")

@@ -26,7 +26,7 @@ def main() -> None:
     import torch
 
     from predictor import load_predictor
-    from predictor.model import encoder_input
+    from predictor.fitted.model import encoder_input
     from profiling.workload import ColocationSet, Workload
 
     torch.set_num_threads(1)

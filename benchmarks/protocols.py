@@ -46,7 +46,7 @@ FIGURES = {"mape_percent": "{:.1f} %", "r2": "R2 {:.2f}", "spearman": "Spearman 
 
 def run(directory: str, predictors: str | None) -> None:
     """Run the protocols one after another; a stopped run goes on where it was."""
-    from predictor.protocols.catalogue import PROTOCOLS
+    from predictor.evaluation.protocols.catalogue import PROTOCOLS
     from serving.cli.main import main as command
 
     for name in PROTOCOLS:
@@ -60,7 +60,7 @@ def run(directory: str, predictors: str | None) -> None:
 
 def table() -> str:
     """All stored protocols as one Markdown table, in the catalogue's order."""
-    from predictor.protocols.catalogue import PROTOCOLS
+    from predictor.evaluation.protocols.catalogue import PROTOCOLS
 
     lines = [f"| {' | '.join(HEADER)} |", "|" + "---|" * len(HEADER)]
     for name in PROTOCOLS:

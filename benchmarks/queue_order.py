@@ -14,15 +14,15 @@ import numpy as np
 
 from benchmarks.record import record
 from profiling.workload import Workload
+from scheduling.beliefs.table import Solo, TablePredictor
+from scheduling.core.job import Job
+from scheduling.core.set_cache import SetCache
+from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.truth import SetTruth
+from scheduling.placement.queueing import QueueConfig
+from scheduling.placement.ranking import PlacementConfig
 from scheduling.policies.isacpp import isacpp
-from scheduling.policies.queueing import QueueConfig
-from scheduling.ranking import PlacementConfig
-from scheduling.sets import SetCache
 from scheduling.simulator.engine import simulate
-from scheduling.simulator.job import Job
-from scheduling.simulator.truth import SetTruth
-from scheduling.snapshot import ClusterSnapshot
-from scheduling.table import Solo, TablePredictor
 
 # jobs, GPUs, seconds in which they arrive, sigma of their log-normal lengths around half an hour
 TRACES = (

@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.record import record
-from serving.doors.ask import Service
-from serving.doors.ray import RayDoor
+from serving.integrations.ask import Service
+from serving.integrations.ray import RayDoor
 
 JOBS = ("resnet18-cifar:batch_size=64", "resnet50-imagenet:batch_size=64", "lstm-wikitext2:batch_size=20")
 

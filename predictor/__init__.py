@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from predictor.checkpoint import load_predictor as load_predictor
+    from predictor.load import load_predictor as load_predictor
     from predictor.predictor import Predictor as Predictor
 
 __all__ = ["Predictor", "load_predictor"]
@@ -14,7 +14,7 @@ __all__ = ["Predictor", "load_predictor"]
 def __getattr__(name: str) -> Any:
     # Torch takes seconds to import; whoever only wants the types should not wait for it.
     if name == "load_predictor":
-        from predictor.checkpoint import load_predictor
+        from predictor.load import load_predictor
 
         return load_predictor
     if name == "Predictor":

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.colocation_network import NetworkConfig, SetTensors
-from predictor.describe import Describer
-from predictor.domain import Domain
-from predictor.examples import Integers
-from predictor.featurizer import Featurizer, GraphSource
-from predictor.heads import HeadCalibration, set_memory_bytes
-from predictor.intervals import Intervals
-from predictor.job_table import JobTable
-from predictor.model import CotenantModel
-from predictor.progress import NOTHING_KEPT, Progress
-from predictor.set_network import padded
-from predictor.training import Report, TrainingConfig
+from models.colocation_network import NetworkConfig
+from predictor.answering.describe import Describer
+from predictor.answering.job_table import JobTable
+from predictor.answering.set_network import padded
+from predictor.config import Report, TrainingConfig
+from predictor.examples.examples import Integers, examples_of
+from predictor.examples.featurizer import Featurizer, GraphSource
+from predictor.fitted.device_memory import set_memory_bytes
+from predictor.fitted.fitted import Fitted
+from predictor.training.progress import NOTHING_KEPT, Progress
 from predictor.types import Prediction, PredictionArrays
 from profiling.errors import UnavailableError
 from profiling.workload import ColocationSet, Workload
@@ -27,40 +24,7 @@ from profiling.workload import ColocationSet, Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-    from predictor.layers import LayerThroughput
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What a model was made of: the sets it saw, and where they came from.
-
-    Attributes:
-        set_ids: all sets that it or an ancestor learned from.
-        sources, licences, architectures: of these.
-        largest_set: members of the largest.
-        ancestors: versions that it was fine-tuned from, the oldest first.
-        added_set_ids: what the last fine-tuning added.
-    """
-
-    set_ids: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
-    licences: tuple[str, ...] = ()
-    architectures: tuple[str, ...] = ()
-    largest_set: int = 2
-    ancestors: tuple[str, ...] = ()
-    added_set_ids: tuple[str, ...] = ()
-
-
-@dataclass
-class Fitted:
-    """Everything that `fit` learns and a checkpoint keeps."""
-
-    model: CotenantModel
-    heads: HeadCalibration = field(default_factory=HeadCalibration)
-    intervals: Intervals = field(default_factory=Intervals)
-    domain: Domain = field(default_factory=Domain)
-    manifest: Manifest = field(default_factory=Manifest)
-    memory: SetTensors | None = None
+    from predictor.freezing import LayerThroughput
 
 
 class Predictor:
@@ -111,7 +75,7 @@ class Predictor:
             report: follows the losses.
             progress: keeps what was done, so that a fit that was killed goes on; nothing is kept by default.
         """
-        from predictor.fitting import fit_tables
+        from predictor.training.fit import fit_tables
 
         self._take(
             fit_tables(
@@ -128,9 +92,13 @@ class Predictor:
 
     def score(self, colocation: pd.DataFrame, solo: pd.DataFrame) -> float:
         """R2 of the co-located / solo throughput on measured sets."""
-        from predictor.evaluation import evaluate
+        from sklearn.metrics import r2_score
 
-        return evaluate(self, colocation, solo)["metrics"]["r2"]
+        self._table()  # raises where nothing was fitted
+        examples = examples_of(colocation, solo)
+        log_ratio, _ = self.fitted_.model.predict_log_ratio(examples)
+        scored = examples.scored
+        return float(r2_score(examples.ratio[scored], np.exp(log_ratio[scored])))
 
     def _table(self) -> JobTable:
         if not hasattr(self, "table_"):
@@ -202,10 +170,10 @@ class Predictor:
         nodes: int = 1,
         rewrapped: bool = True,
     ) -> LayerThroughput:
-        """Throughput and memory with the first `frozen_prefix` atomic layers frozen: `predictor.layers.layer_throughput`,
+        """Throughput and memory with the first `frozen_prefix` atomic layers frozen: `predictor.freezing.layer_throughput`,
         scaled to the job's own solo step time, measured or else predicted here.
         """
-        from predictor.layers import layer_throughput
+        from predictor.freezing import layer_throughput
 
         anchor = workload.solo.step_time_s
         if anchor is None:

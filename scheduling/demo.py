@@ -9,15 +9,15 @@ import numpy as np
 
 from predictor.types import SetPredictor
 from profiling.workload import Workload
-from scheduling.placement import PlacementDecision, place
+from scheduling.beliefs.table import NoisyPredictor
+from scheduling.core.job import Job
+from scheduling.core.set_cache import SetCache
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from scheduling.core.truth import SetTruth
+from scheduling.placement.place import PlacementDecision, place
 from scheduling.policies import get_policy
-from scheduling.sets import SetCache
 from scheduling.simulator.engine import simulate
-from scheduling.simulator.job import Job
 from scheduling.simulator.result import SimulationResult
-from scheduling.simulator.truth import SetTruth
-from scheduling.snapshot import ClusterSnapshot, Gpu, Node, Tenant
-from scheduling.table import NoisyPredictor
 
 # Quick to capture, and of different character: convolutions, recurrence, attention, embeddings.
 MODELS = (

@@ -29,6 +29,7 @@ from serving.app_version import version
 from serving.config import ServiceConfig
 from serving.dashboard import routes as dashboard
 from serving.extender import routes as extender
+from serving.handlers.upkeep import upkeep
 from serving.middleware import Door
 from serving.model_source import ModelSource
 from serving.oip import routes as oip
@@ -72,7 +73,7 @@ def create_app(config: ServiceConfig | None = None, source: ModelSource | None =
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await service.start()
+        await service.start(upkeep)
         try:
             yield
         finally:

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from predictor.feedback import corrected
+from predictor.learning.feedback import corrected
 from predictor.types import Prediction
 from profiling.errors import UnavailableError
 from profiling.workload import ColocationSet, Workload
-from scheduling.snapshot import ClusterSnapshot
+from scheduling.core.snapshot import ClusterSnapshot
 from serving.feedback import Belief, Feedback
 from serving.metrics import Metrics
 from serving.model_life import ModelLife, Serving

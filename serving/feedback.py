@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy import select
 
-from predictor.feedback import CorrectedPredictor, Corrections
+from predictor.learning.feedback import CorrectedPredictor, Corrections
 from predictor.types import SetPredictor
 from profiling.errors import CotenantError
 from serving.model_life import Serving

@@ -14,7 +14,7 @@ import structlog
 from profiling.errors import CotenantError, InputError, UnavailableError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
-from scheduling.snapshot import ClusterSnapshot
+from scheduling.core.snapshot import ClusterSnapshot
 from serving.answers import AnswerCache
 from serving.auth import Authenticator
 from serving.batching import Batcher
@@ -61,9 +61,10 @@ class Service:
         self.graphs: dict[str, ComputationGraph] = {}  # registered graphs that this process has loaded
         self._store_pool = ThreadPoolExecutor(8, thread_name_prefix="cotenant-store")
 
-    async def start(self) -> None:
+    async def start(self, upkeep: Callable[[Service], int]) -> None:
+        """Load the model and start the background tasks; `upkeep` is called in every process now and then."""
         self.life.start()
-        self._maintenance = asyncio.create_task(self._maintain())
+        self._maintenance = asyncio.create_task(self._maintain(upkeep))
         self._learning = asyncio.create_task(self._learn())
         log.info("service starts", model=self.config.model, auth="on" if self.tokens_required else "off")
 
@@ -84,10 +85,7 @@ class Service:
             self._store_pool, partial(function, *arguments, **named)
         )
 
-    async def _maintain(self) -> None:
-        """Free what nobody confirmed, forget old keys; now and then, in every process."""
-        from serving.handlers.upkeep import upkeep
-
+    async def _maintain(self, upkeep: Callable[[Service], int]) -> None:
         while True:
             try:
                 await self.stored(upkeep, self)

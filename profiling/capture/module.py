@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from profiling.capture.options import options_of
 from profiling.capture.step import capture_job
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
@@ -178,8 +179,6 @@ def capture_factory(workload: Workload) -> ComputationGraph:
 
 
 def _options(workload: Workload) -> dict[str, object]:
-    from profiling.capture.source import options_of
-
     options = options_of(workload)
     options["optimizer"] = workload.optimizer or "sgd"
     return options

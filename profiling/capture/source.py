@@ -8,6 +8,7 @@ from pathlib import Path
 
 from profiling.capture import cache
 from profiling.capture.fold import fold_repeats
+from profiling.capture.options import options_of
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
@@ -87,20 +88,6 @@ def _zoo_graph(workload: Workload) -> ComputationGraph:
             graph = fold_repeats(graph)
         cache.write(key, graph)
     return graph
-
-
-def options_of(workload: Workload) -> dict[str, object]:
-    """The options of a workload as they are written into its graph."""
-    options: dict[str, object] = {
-        "precision": workload.precision,
-        "optimizer": workload.optimizer,
-        "frozen_prefix": workload.frozen_prefix,
-        "gradient_accumulation": workload.gradient_accumulation,
-        "activation_checkpointing": workload.activation_checkpointing,
-    }
-    if workload.sequence_length is not None:
-        options["sequence_length"] = workload.sequence_length
-    return options
 
 
 def capture_zoo(workload: Workload) -> ComputationGraph:

@@ -48,10 +48,3 @@ class ZooEntry:
     def __post_init__(self) -> None:
         if self.processes < 1:
             raise InputError(f"{self.name}: processes", expected="at least 1", got=self.processes)
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """Names of the atomic layers in module order."""
-        from profiling.zoo.registry import layer_names
-
-        return layer_names(self.name)

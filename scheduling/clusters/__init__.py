@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from profiling.errors import InputError
-from scheduling.snapshot import ClusterSnapshot
+from scheduling.core.snapshot import ClusterSnapshot
 
 
 def load_cluster(name: str | Path) -> ClusterSnapshot:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from predictor.types import Floats, SetPredictor
+from scheduling.core.job import JobState
+from scheduling.core.set_cache import SetCache
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import Segment, current_workload
 from scheduling.elastic.jobs import SIZES, ElasticJob
 from scheduling.elastic.pairs import pair_slowdowns
-from scheduling.sets import SetCache
-from scheduling.simulator.job import JobState
-from scheduling.simulator.state import SchedulingSnapshot
-from scheduling.simulator.truth import Segment, current_workload
 
 
 @dataclass(eq=False, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 from predictor.types import Bools, Floats, SetPredictor
 from profiling.errors import InputError
 from profiling.workload import Workload
-from scheduling.sets import SetCache, cache_of
+from scheduling.core.set_cache import SetCache, cache_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from predictor.types import SetPredictor
+from scheduling.core.job import Allocation
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import SetCache
+from scheduling.core.state import SchedulingSnapshot
 from scheduling.elastic.agent import elastic_job
 from scheduling.elastic.allocate import allocate
 from scheduling.elastic.jobs import SIZES, ElasticJob, Grant, IceFrogConfig
 from scheduling.elastic.penalty import FreezingGuards
 from scheduling.elastic.sharing import share_gpus
-from scheduling.policies.api import Policy
-from scheduling.policies.gangs import Pool
-from scheduling.sets import SetCache
-from scheduling.simulator.job import Allocation
-from scheduling.simulator.state import SchedulingSnapshot
+from scheduling.placement.gangs import Pool
 
 Allocator = Callable[[Sequence[ElasticJob], int, IceFrogConfig], list[Grant]]
 NEVER = FreezingGuards(max_norm_share=0.0)

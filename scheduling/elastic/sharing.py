@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.types import Floats, SetPredictor
+from scheduling.core.job import JobState
+from scheduling.core.set_cache import SetCache
+from scheduling.core.state import SchedulingSnapshot
 from scheduling.elastic.agent import elastic_job
 from scheduling.elastic.jobs import Grant, IceFrogConfig
 from scheduling.elastic.pairs import choose_pair
 from scheduling.elastic.penalty import allowed_prefixes, frozen_penalty
-from scheduling.sets import SetCache
-from scheduling.simulator.job import JobState
-from scheduling.simulator.state import SchedulingSnapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from predictor.layers.roofline import RooflineSettings
+from predictor.freezing.roofline import RooflineSettings
 from profiling.devices import DeviceSpec
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph

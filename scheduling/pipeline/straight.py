@@ -10,6 +10,7 @@ import numpy as np
 from profiling.errors import InfeasibleError
 from scheduling.pipeline.cluster import PipelineCluster, Span
 from scheduling.pipeline.schedules import worker_orders
+from scheduling.pipeline.stage_costs import link_s, shared_level, stage_times
 from scheduling.pipeline.timeline import StageTimes, Timeline, peak_in_flight, simulate
 
 if TYPE_CHECKING:
@@ -85,8 +86,6 @@ def _one_depth(
     depth: int,
     copies: int,
 ) -> Found | tuple[float, str]:
-    from scheduling.pipeline.plan import link_s, shared_level, stage_times
-
     share = copies * microbatches
     held = _in_flight(schedule, microbatches, depth, chunks)
     limit = math.inf if cluster.memory_bytes is None else cluster.memory_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from profiling.errors import UnknownNameError
-from scheduling.policies.api import Policy
+from scheduling.core.policy import Policy
 
 POLICIES = {
     "fifo": "fifo:POLICY",

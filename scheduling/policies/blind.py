@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from predictor.types import SetPredictor
-from scheduling.policies.api import Policy
-from scheduling.policies.gangs import Pool, exclusive_gpus
-from scheduling.policies.packing import Company, Tenancy, may_share, shared_gpus
-from scheduling.sets import SetCache
-from scheduling.simulator.job import Allocation
-from scheduling.simulator.state import SchedulingSnapshot
+from scheduling.core.job import Allocation
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import SetCache
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.gangs import Pool, exclusive_gpus
+from scheduling.placement.packing import Company, Tenancy, may_share, shared_gpus
 
 
 def decide(

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from predictor.types import SetPredictor
-from scheduling.policies.gangs import Pool, exclusive_gpus, solo_step_s
-from scheduling.sets import SetCache
+from scheduling.core.job import Allocation, JobState
+from scheduling.core.set_cache import SetCache
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.gangs import Pool, exclusive_gpus, solo_step_s
 from scheduling.sia.agent import Agent
-from scheduling.simulator.job import Allocation, JobState
-from scheduling.simulator.state import SchedulingSnapshot
 
 SCALING = 0.9
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from predictor.types import SetPredictor
-from scheduling.policies.api import Policy
-from scheduling.policies.gangs import Pool, exclusive_gpus
-from scheduling.sets import SetCache
-from scheduling.simulator.job import Allocation, JobState
-from scheduling.simulator.state import SchedulingSnapshot
+from scheduling.core.job import Allocation, JobState
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import SetCache
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.gangs import Pool, exclusive_gpus
 
 
 def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> list[Allocation]:

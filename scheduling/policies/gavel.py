@@ -15,11 +15,11 @@ from scipy.sparse import csr_array
 
 from predictor.types import SetPredictor
 from profiling.workload import ColocationSet, Workload
-from scheduling.policies.api import Policy
-from scheduling.policies.gangs import Pool, solo_step_s
-from scheduling.sets import SetCache, cache_of
-from scheduling.simulator.job import Allocation, JobState
-from scheduling.simulator.state import SchedulingSnapshot
+from scheduling.core.job import Allocation, JobState
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import SetCache, cache_of
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.gangs import Pool, solo_step_s
 
 ROUND_S = 360.0
 Class = tuple[Workload, int]

@@ -10,13 +10,13 @@ import numpy as np
 
 from predictor.types import Floats, SetPredictor
 from profiling.workload import ColocationSet, Workload
-from scheduling.policies.api import Policy
-from scheduling.policies.gangs import Pool, exclusive_gpus
-from scheduling.policies.packing import Company, Tenancy, may_share, shared_gpus
-from scheduling.sets import SetCache, cache_of
-from scheduling.simulator.job import Allocation
-from scheduling.simulator.state import SchedulingSnapshot
-from scheduling.simulator.truth import current_workload
+from scheduling.core.job import Allocation
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import SetCache, cache_of
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import current_workload
+from scheduling.placement.gangs import Pool, exclusive_gpus
+from scheduling.placement.packing import Company, Tenancy, may_share, shared_gpus
 
 
 def decide(

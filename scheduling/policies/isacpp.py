@@ -13,15 +13,15 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from predictor.types import Floats, SetPredictor
-from scheduling.interference import Stages, stages
-from scheduling.policies.api import Policy
-from scheduling.policies.gangs import Pool, exclusive_gpus, solo_step_s
-from scheduling.policies.packing import Tenancy, may_share, shared_gpus
-from scheduling.policies.queueing import QueueConfig, first_empty, first_overdue, in_order
-from scheduling.ranking import Candidates, PlacementConfig, best_wait, rank
-from scheduling.sets import Ints, SetCache
-from scheduling.simulator.job import Allocation, JobState
-from scheduling.simulator.state import SchedulingSnapshot
+from scheduling.core.job import Allocation, JobState
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import Ints, SetCache
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.gangs import Pool, exclusive_gpus, solo_step_s
+from scheduling.placement.packing import Tenancy, may_share, shared_gpus
+from scheduling.placement.queueing import QueueConfig, first_empty, first_overdue, in_order
+from scheduling.placement.ranking import Candidates, PlacementConfig, best_wait, rank
+from scheduling.placement.stages import Stages, stages
 
 _NEVER = 1e18
 _NONE: Ints = np.zeros(0, np.int64)

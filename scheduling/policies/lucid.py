@@ -13,14 +13,14 @@ import numpy as np
 
 from predictor.types import SetPredictor
 from profiling.workload import Workload
-from scheduling.policies.api import Policy
-from scheduling.policies.gangs import Pool, exclusive_gpus, remaining_s
+from scheduling.core.job import Allocation
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import Ints, SetCache
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import current_workload
+from scheduling.placement.gangs import Pool, exclusive_gpus, remaining_s
+from scheduling.placement.packing import Company, Tenancy, may_share, shared_gpus
 from scheduling.policies.horus import solo_utilization
-from scheduling.policies.packing import Company, Tenancy, may_share, shared_gpus
-from scheduling.sets import Ints, SetCache
-from scheduling.simulator.job import Allocation
-from scheduling.simulator.state import SchedulingSnapshot
-from scheduling.simulator.truth import current_workload
 
 THRESHOLDS = (0.4, 0.8)
 BUDGET = 2

@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import partial
 
 from predictor.types import SetPredictor
-from scheduling.learning import LearningBelief
+from scheduling.beliefs.online import LearningBelief
+from scheduling.core.job import Allocation
+from scheduling.core.policy import Decide, Policy
+from scheduling.core.set_cache import SetCache, cache_of
+from scheduling.core.state import SchedulingSnapshot
 from scheduling.policies import isacpp
-from scheduling.policies.api import Decide, Policy
-from scheduling.sets import SetCache, cache_of
-from scheduling.simulator.job import Allocation
-from scheduling.simulator.state import SchedulingSnapshot
 
 
 def decide_learning(

@@ -10,13 +10,13 @@ from __future__ import annotations
 import heapq
 
 from predictor.types import SetPredictor
-from scheduling.policies.api import Policy
+from scheduling.core.job import Allocation
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import SetCache
+from scheduling.core.state import SchedulingSnapshot
 from scheduling.policies.elastic_sizes import allocate_sizes, ladder, speeds
-from scheduling.sets import SetCache
 from scheduling.sia.agent import Agent
 from scheduling.sia.objective import restart_factor
-from scheduling.simulator.job import Allocation
-from scheduling.simulator.state import SchedulingSnapshot
 
 
 def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> list[Allocation]:

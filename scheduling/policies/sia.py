@@ -11,15 +11,15 @@ from functools import partial
 import numpy as np
 
 from predictor.types import Floats, SetPredictor
-from scheduling.policies.api import Policy
-from scheduling.policies.gangs import solo_step_s
-from scheduling.sets import Ints, SetCache
+from scheduling.core.job import Allocation, JobState
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import Ints, SetCache
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.gangs import solo_step_s
 from scheduling.sia.agent import Agent
 from scheduling.sia.configurations import Configuration, configurations, place_configurations
 from scheduling.sia.ilp import solve
 from scheduling.sia.objective import SiaConfig, restart_factor, utilities
-from scheduling.simulator.job import Allocation, JobState
-from scheduling.simulator.state import SchedulingSnapshot
 
 _SCALING = 0.9
 _RESTART_S = 30.0

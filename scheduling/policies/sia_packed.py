@@ -12,16 +12,16 @@ from functools import partial
 import numpy as np
 
 from predictor.types import Floats, SetPredictor
-from scheduling.policies.api import Policy
+from scheduling.core.job import Allocation, JobState
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import SetCache, cache_of
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import current_workload
 from scheduling.policies.sia import configuration_table, job_rows
-from scheduling.sets import SetCache, cache_of
 from scheduling.sia.agent import Agent
 from scheduling.sia.configurations import Configuration, place_configurations
 from scheduling.sia.ilp import solve_columns
 from scheduling.sia.objective import SiaConfig, utilities
-from scheduling.simulator.job import Allocation, JobState
-from scheduling.simulator.state import SchedulingSnapshot
-from scheduling.simulator.truth import current_workload
 
 _PARTNERS = 8  # most pairs of a job that are offered to the solver, per type
 

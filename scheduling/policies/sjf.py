@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from predictor.types import SetPredictor
-from scheduling.policies.api import Policy
+from scheduling.core.job import Allocation
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import SetCache
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.gangs import remaining_s
 from scheduling.policies.exclusive import start
-from scheduling.policies.gangs import remaining_s
-from scheduling.sets import SetCache
-from scheduling.simulator.job import Allocation
-from scheduling.simulator.state import SchedulingSnapshot
 
 
 def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> list[Allocation]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from predictor.types import SetPredictor
-from scheduling.policies.api import Policy
-from scheduling.policies.gangs import admit_by_priority
-from scheduling.sets import SetCache
-from scheduling.simulator.job import Allocation
-from scheduling.simulator.state import SchedulingSnapshot
+from scheduling.core.job import Allocation
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import SetCache
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.gangs import admit_by_priority
 
 THRESHOLDS_GPU_S = (3_600.0, 36_000.0)  # one and ten GPU-hours
 

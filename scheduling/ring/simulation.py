@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from predictor.types import SetPredictor
 from profiling.errors import InputError
-from scheduling.policies.api import Policy
+from scheduling.core.job import Allocation, JobState
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import SetCache
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import Segment
 from scheduling.ring.engine import Execution, Gpu, placement_of
 from scheduling.ring.model import RingCluster, RingJob, ring_timings
 from scheduling.ring.online import OnlineConfig, choose, state_of
-from scheduling.sets import SetCache
-from scheduling.simulator.job import Allocation, JobState
-from scheduling.simulator.state import SchedulingSnapshot
-from scheduling.simulator.truth import Segment
 
 
 class RingTruth:

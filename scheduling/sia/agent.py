@@ -8,10 +8,10 @@ from functools import cached_property
 import numpy as np
 
 from predictor.types import Floats
+from scheduling.core.job import Job
 from scheduling.sia.application import MICROBATCHES, Application
 from scheduling.sia.goodput import best_batch
 from scheduling.sia.throughput import ThroughputParams, accumulation_s, fit, network_s
-from scheduling.simulator.job import Job
 
 
 class Agent:

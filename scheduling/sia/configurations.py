@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from scheduling.simulator.job import JobState
-from scheduling.simulator.state import SchedulingSnapshot
+from scheduling.core.job import JobState
+from scheduling.core.state import SchedulingSnapshot
 
 
 class Configuration(NamedTuple):

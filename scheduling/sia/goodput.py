@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from predictor.types import Floats
-from scheduling.sets import Ints
+from scheduling.core.set_cache import Ints
 from scheduling.sia.throughput import ThroughputParams, step_s
 
 

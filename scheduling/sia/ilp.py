@@ -18,7 +18,7 @@ import numpy as np
 
 from predictor.types import Floats
 from profiling.errors import InfeasibleError
-from scheduling.sets import Ints
+from scheduling.core.set_cache import Ints
 
 
 def solve(

@@ -8,7 +8,7 @@ import numpy as np
 
 from predictor.types import Floats
 from profiling.errors import InputError
-from scheduling.sets import Ints
+from scheduling.core.set_cache import Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from profiling.errors import InputError
+from scheduling.core.job import Job, JobState
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import Segment
 from scheduling.sia.agent import Agent
 from scheduling.sia.application import CALIBRATION, Application
-from scheduling.simulator.job import Job, JobState
-from scheduling.simulator.state import SchedulingSnapshot
-from scheduling.simulator.truth import Segment
 
 
 class GoodputTruth:

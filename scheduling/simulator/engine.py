@@ -10,13 +10,13 @@ from time import perf_counter
 
 from predictor.types import SetPredictor
 from profiling.errors import InfeasibleError, InputError
-from scheduling.policies.api import Policy
-from scheduling.sets import SetCache
-from scheduling.simulator.job import Allocation, Job, JobState
+from scheduling.core.job import Allocation, Job, JobState
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import SetCache
+from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import GroundTruth
 from scheduling.simulator.result import Interval, SimulationResult
-from scheduling.simulator.state import SchedulingSnapshot
-from scheduling.simulator.truth import GroundTruth
-from scheduling.snapshot import ClusterSnapshot
 
 _REACHED, _ROUND = 0, 1
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from predictor.types import Floats
-from scheduling.simulator.job import JobState
+from scheduling.core.job import JobState
 
 
 @dataclass(frozen=True, slots=True)

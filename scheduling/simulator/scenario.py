@@ -11,15 +11,15 @@ from typing import Any
 from predictor.types import SetPredictor
 from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
+from scheduling.beliefs.table import NoisyPredictor, TablePredictor
 from scheduling.clusters import load_cluster
+from scheduling.core.job import Job
+from scheduling.core.set_cache import SetCache
+from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.truth import GroundTruth, SetTruth
 from scheduling.policies import get_policy
-from scheduling.sets import SetCache
 from scheduling.simulator.engine import SimulationConfig, simulate
-from scheduling.simulator.job import Job
 from scheduling.simulator.result import SimulationResult
-from scheduling.simulator.truth import GroundTruth, SetTruth
-from scheduling.snapshot import ClusterSnapshot
-from scheduling.table import NoisyPredictor, TablePredictor
 from scheduling.traces.columns import parse_mapping, read_columns
 from scheduling.traces.mix import Mix
 from scheduling.traces.synthetic import synthetic
@@ -203,9 +203,9 @@ def _tables(spec: ScenarioSpec, devices: list[str]) -> TablePredictor:
 
 
 def _sia(spec: ScenarioSpec, cluster: ClusterSnapshot, devices: list[str]) -> Scenario:
+    from scheduling.beliefs.table import Solo
     from scheduling.sia.application import load_applications
     from scheduling.sia.truth import GoodputTruth
-    from scheduling.table import Solo
     from scheduling.traces.sia import read_sia
 
     path = Path(spec.trace.partition(":")[2])

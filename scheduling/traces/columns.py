@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from profiling.errors import InputError
-from scheduling.simulator.job import Job
+from scheduling.core.job import Job
 from scheduling.traces.mix import Mix
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from profiling.errors import InputError
 from profiling.workload import Workload
+from scheduling.core.job import Job
 from scheduling.sia.application import Application
-from scheduling.simulator.job import Job
 
 KINDS = {"adaptive": "adaptive", "scale-gpus": "strong-scaling", "rigid": "rigid"}
 

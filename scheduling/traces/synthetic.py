@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling.errors import InputError
-from scheduling.simulator.job import Job
+from scheduling.core.job import Job
 from scheduling.traces.mix import Mix
 
 _DEFAULTS = {"rate": 20.0, "jobs": 100.0, "mean_s": 3600.0, "sigma": 1.0, "gangs": 0.0}

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from profiling.devices import get_device
 from profiling.errors import InputError
-from scheduling.snapshot import ClusterSnapshot
+from scheduling.core.snapshot import ClusterSnapshot
 from serving.handlers import cluster as handler
 from serving.handlers.jobs import admit
 from serving.handlers.place import check_size

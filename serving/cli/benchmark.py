@@ -18,8 +18,8 @@ def list_(json: JsonFlag = False) -> None:
 
     Example: `cotenant benchmark list`
     """
-    from predictor.protocols.catalogue import PROTOCOLS
-    from predictor.protocols.registry import contenders
+    from predictor.evaluation.protocols.catalogue import PROTOCOLS
+    from predictor.evaluation.protocols.registry import contenders
 
     rows: list[dict[str, Any]] = [
         {
@@ -59,9 +59,9 @@ def run(
     Example: `cotenant benchmark run lucid-by-model --data data/`
     """
     from datasets.tables import read_all
-    from predictor.protocols.catalogue import get_protocol, make_trial
-    from predictor.protocols.registry import contenders
-    from predictor.protocols.report import (
+    from predictor.evaluation.protocols.catalogue import get_protocol, make_trial
+    from predictor.evaluation.protocols.registry import contenders
+    from predictor.evaluation.protocols.report import (
         HEADER,
         UNITS,
         absent,
@@ -70,7 +70,7 @@ def run(
         table,
         write_report,
     )
-    from predictor.protocols.runner import collect, make_plan, run_missing
+    from predictor.evaluation.protocols.runner import collect, make_plan, run_missing
 
     protocol = get_protocol(name)
     chosen = contenders([p.strip() for p in predictors.split(",")] if predictors else None)

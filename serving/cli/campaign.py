@@ -47,7 +47,7 @@ def plan(
 
         cotenant campaign plan --device cuda --budget 20m -o plan.json
     """
-    from predictor.campaign_plan import PlanConfig, plan_campaign
+    from predictor.campaigns.plan import PlanConfig, plan_campaign
     from profiling.campaign.console import format_duration
     from profiling.campaign.runner import parse_duration
     from profiling.measure.settings import MeasureSettings

@@ -36,8 +36,8 @@ def slurm(
     import logging
 
     from profiling.errors import InputError
-    from serving.doors.ask import Service
-    from serving.doors.slurm import SlurmConfig, run
+    from serving.integrations.ask import Service
+    from serving.integrations.slurm import SlurmConfig, run
 
     pairs = [text.partition("=") for text in device or []]
     if any(not (kind and name) for kind, _, name in pairs):

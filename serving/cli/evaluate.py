@@ -29,7 +29,7 @@ def command(
     """
     from datasets.tables import read_table
     from predictor import load_predictor
-    from predictor.evaluation import evaluate
+    from predictor.evaluation.evaluation import evaluate
     from serving.cli.train import reporting
 
     colocation, solo = read_table(data, "colocation"), read_table(data, "solo")

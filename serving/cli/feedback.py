@@ -40,8 +40,14 @@ def command(
 
     from datasets.tables import write_table
     from predictor import load_predictor
-    from predictor.feedback import learn
-    from predictor.observations import default_store, keep, read_observations, stored, training_tables
+    from predictor.examples.observations import (
+        default_store,
+        keep,
+        read_observations,
+        stored,
+        training_tables,
+    )
+    from predictor.learning.feedback import learn
 
     target = store or default_store()
     predictor, new = load_predictor(model), read_observations(file)

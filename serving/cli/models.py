@@ -23,7 +23,7 @@ def list_versions(tracking_uri: StoreOption = None, as_json: JsonFlag = False) -
 
     Example: `cotenant models list`
     """
-    from predictor.registry import use_store, versions
+    from predictor.fitted.mlflow_registry import use_store, versions
 
     use_store(tracking_uri)
     rows = versions()
@@ -48,8 +48,8 @@ def promote(
 
     Example: `cotenant models promote 3`
     """
-    from predictor.registry import promote as make_champion
-    from predictor.registry import use_store
+    from predictor.fitted.mlflow_registry import promote as make_champion
+    from predictor.fitted.mlflow_registry import use_store
 
     use_store(tracking_uri)
     result = make_champion(version, force)
@@ -81,7 +81,7 @@ def export(
     Example: `cotenant models export --model default --members 2 -o onnx`
     """
     from predictor import load_predictor
-    from predictor.export import export as write_onnx
+    from predictor.fitted.onnx_export import export as write_onnx
 
     result = write_onnx(load_predictor(model), out, members)
     if as_json:

@@ -31,8 +31,8 @@ def command(
     Example: `cotenant place --cluster cluster.yaml --job resnet18-cifar:batch_size=64 --iterations 20000`
     """
     from profiling.workload import Workload
-    from scheduling.placement import PlacementConfig, place
-    from scheduling.snapshot import ClusterSnapshot
+    from scheduling.core.snapshot import ClusterSnapshot
+    from scheduling.placement.place import PlacementConfig, place
 
     config = PlacementConfig(
         objective=objective, max_slowdown=max_slowdown, wait=wait, limit=limit, gpus=gpus

@@ -45,8 +45,8 @@ def command(
     predictor = load_predictor(model)
     prediction = predictor.predict(ColocationSet(device, members, sharing))
     if feedback is not None:
-        from predictor.feedback import corrected, learn
-        from predictor.observations import stored
+        from predictor.examples.observations import stored
+        from predictor.learning.feedback import corrected, learn
 
         prediction = corrected(prediction, learn(predictor, stored(feedback))[0])
     if as_json:

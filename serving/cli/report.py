@@ -23,7 +23,7 @@ def command(
 
         cotenant report measured -o report.html
     """
-    from predictor.report import write_report
+    from predictor.campaigns.report import write_report
 
     path = write_report(folder, output or folder / "report.html", None if predictor == "none" else predictor)
     print(path)

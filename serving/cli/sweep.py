@@ -39,8 +39,8 @@ def command(
 
     Example: `cotenant sweep --data tables --trials 30 --out best.yaml`, then `cotenant train --data tables --config best.yaml`
     """
-    from predictor.sweep import sweep
-    from predictor.train_run import load_config, training_tables
+    from predictor.training.run import load_config, training_tables
+    from predictor.training.sweep import sweep
 
     network, training = load_config(config, seed)
     with progress() as bar:

@@ -15,7 +15,7 @@ from serving.cli.output import JsonFlag, console, print_json, progress
 
 @contextmanager
 def reporting(title: str) -> Iterator[Callable[[str, int, int, float], None]]:
-    """A progress bar on stderr that follows a `predictor.training.Report`."""
+    """A progress bar on stderr that follows a `predictor.training.networks.Report`."""
     with progress() as bar:
         task = bar.add_task(title, total=None)
 
@@ -71,7 +71,7 @@ def command(
             )
         _fine_tune(base, data, out, seed, tracking_uri, experiment, as_json)
         return
-    from predictor.train_run import load_config, train_run
+    from predictor.training.run import load_config, train_run
 
     network, training = load_config(config, seed)
     with reporting("train") as report:
@@ -95,8 +95,8 @@ def command(
 def _fine_tune(
     base: str, data: Path, out: Path, seed: int, tracking_uri: str | None, experiment: str, as_json: bool
 ) -> None:
-    from predictor.fine_tuning import FineTuning
-    from predictor.fine_tuning_run import fine_tune_run
+    from predictor.training.fine_tuning import FineTuning
+    from predictor.training.fine_tuning_run import fine_tune_run
 
     with reporting("fine-tune") as report:
         result = fine_tune_run(

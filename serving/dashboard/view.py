@@ -9,7 +9,7 @@ from predictor.types import Prediction
 from profiling.devices import get_device, list_devices
 from profiling.errors import CotenantError, InputError
 from profiling.workload import SHARING_MODES, ColocationSet, Workload
-from scheduling.snapshot import Gpu
+from scheduling.core.snapshot import Gpu
 from serving.handlers.cluster import stored_snapshot
 from serving.handlers.jobs import admit_sets, zoo
 from serving.handlers.models import events, state

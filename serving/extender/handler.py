@@ -12,8 +12,8 @@ import structlog
 
 from profiling.errors import CotenantError, InfeasibleError
 from profiling.workload import ColocationSet
-from scheduling.placement import PlacementConfig
-from scheduling.snapshot import ClusterSnapshot
+from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.placement.place import PlacementConfig
 from serving.extender.pods import Arguments, PodJob, field, read_arguments, read_job
 from serving.handlers.cluster import stored_snapshot
 from serving.handlers.jobs import admit

@@ -8,7 +8,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from profiling.errors import UnknownNameError
-from scheduling.snapshot import ClusterSnapshot, Node, Tenant
+from scheduling.core.snapshot import ClusterSnapshot, Node, Tenant
 from serving.http import PreconditionError
 from serving.service import Service
 from serving.store.tables import ClusterRow, NodeRow, TenantRow

@@ -10,8 +10,8 @@ from msgspec import UNSET
 
 from profiling.errors import InfeasibleError, InputError, LimitError
 from profiling.workload import Workload
-from scheduling.placement import PlacementConfig, PlacementDecision, place
-from scheduling.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from scheduling.placement.place import PlacementConfig, PlacementDecision, place
 from serving.handlers.cluster import stored_snapshot
 from serving.handlers.jobs import admit
 from serving.schemas import PlaceBody, job_of, plain

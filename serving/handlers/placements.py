@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from profiling.errors import ConflictError, UnknownNameError
 from profiling.workload import Workload
-from scheduling.placement import PlacementConfig, PlacementDecision
-from scheduling.snapshot import Tenant
+from scheduling.core.snapshot import Tenant
+from scheduling.placement.place import PlacementConfig, PlacementDecision
 from serving.handlers.cluster import advance, stored_snapshot, tenant_row
 from serving.handlers.idempotency import remember, replay
 from serving.handlers.place import choose

@@ -70,7 +70,7 @@ async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
 
 
 def _points(service: Service, belief: Belief, job: Workload, body: ThroughputBody) -> list[dict[str, Any]]:
-    from predictor.layers import layer_throughput
+    from predictor.freezing import layer_throughput
 
     anchor = job.solo.step_time_s
     if anchor is None:

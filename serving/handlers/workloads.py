@@ -14,7 +14,7 @@ from sqlalchemy import select
 from profiling.errors import InputError, LimitError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
-from serving.handlers.jobs import GRAPH_PREFIX, zoo
+from serving.handlers.jobs import GRAPH_PREFIX, make_known, zoo
 from serving.service import Service
 from serving.store.tables import WorkloadRow
 
@@ -97,26 +97,8 @@ def keep(service: Service, graph: ComputationGraph, name: str, kind: str) -> tup
             )
             session.add(row)
         entry = entry_of(row)
-    _make_known(service, graph)
+    make_known(service, graph)
     return entry, new
-
-
-def load_graphs(service: Service, hashes: set[str]) -> None:
-    """Make stored graphs known to this process. Raises `UnknownNameError` for one that is not registered."""
-    with service.store.read() as session:
-        rows = {r.hash: r for r in session.scalars(select(WorkloadRow).where(WorkloadRow.hash.in_(hashes)))}
-    for key in hashes:
-        if key not in rows:
-            raise UnknownNameError(
-                "graph is not registered",
-                expected="graph:HASH of /v1/workloads",
-                got=repr(GRAPH_PREFIX + key[:80]),
-            )
-        _make_known(service, ComputationGraph.from_dict(json.loads(zlib.decompress(rows[key].graph))))
-
-
-def _make_known(service: Service, graph: ComputationGraph) -> None:
-    service.graphs[GRAPH_PREFIX + graph.content_hash] = graph
 
 
 def entry_of(row: WorkloadRow) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from benchmarks.isacpp_claim import believed, gain_shares, measured_workloads, r
 from benchmarks.left_out import LeftOut
 from predictor.types import PredictionArrays
 from profiling.workload import ColocationSet, Workload
-from scheduling.table import Solo, TablePredictor
+from scheduling.beliefs.table import Solo, TablePredictor
 
 JOBS = tuple(Workload(f"model-{k}") for k in range(4))
 SOLO = {("v100", j): Solo(0.1 * (k + 1), 1e9, 0.5) for k, j in enumerate(JOBS)}

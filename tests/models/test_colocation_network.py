@@ -14,7 +14,7 @@ from models.colocation_network import (
 )
 from models.features import EDGE_FEATURES, OTHERS_WIDTH, WANTS_WIDTH, edge_features
 from models.prior import bounded_excess
-from predictor.examples import pairs_within
+from predictor.examples.examples import pairs_within
 from profiling.errors import InputError
 from profiling.workload import SHARING_MODES
 from tests.predictor.synthetic import NETWORK

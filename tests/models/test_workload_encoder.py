@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from models.workload_encoder import OPERATOR_BOUND, STEP_BOUND, EncoderConfig, Encoding, WorkloadEncoder
-from predictor.featurizer import Featurizer
-from predictor.model import encoder_input
-from predictor.training import SoloExamples, remember_solo
+from predictor.examples.examples import SoloExamples
+from predictor.examples.featurizer import Featurizer
+from predictor.fitted.model import encoder_input
+from predictor.training.networks import remember_solo
 from profiling.errors import InputError
 from profiling.workload import Workload
 from tests.predictor.synthetic import NETWORK, graph_source

@@ -9,7 +9,7 @@ import pandas as pd
 from datasets.tables import make_table
 from models.colocation_network import NetworkConfig
 from models.workload_encoder import EncoderConfig
-from predictor.training import TrainingConfig
+from predictor.config import TrainingConfig
 from profiling.errors import UnknownNameError
 from profiling.graph import ComputationGraph, Operator, TensorEdge
 from profiling.workload import Workload

@@ -7,7 +7,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 
 from profiling.workload import Workload
-from scheduling.table import Solo, TablePredictor
+from scheduling.beliefs.table import Solo, TablePredictor
 
 JOBS = tuple(Workload(f"model-{k}") for k in range(6))
 GIB = float(2**30)

@@ -84,7 +84,7 @@ def run(folder: Path, kills: int, seed: int = 0, writers: int = 4) -> dict[str, 
             "profiling.zoo",
             "alembic.command",
             "tests.serving.killing",
-            "scheduling.placement",
+            "scheduling.placement.place",
         ]
     )
     chance = random.Random(seed)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from predictor.feedback import SHRINKAGE
+from predictor.learning.feedback import SHRINKAGE
 from serving.feedback import Feedback
 from serving.model_life import Serving
 from serving.store import Store

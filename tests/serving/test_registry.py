@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from predictor.domain import Domain
+from predictor.fitted.domain import Domain
 from profiling.capture import graph_for
 from profiling.errors import UnavailableError
 from serving.model_life import ModelLife
@@ -20,11 +20,12 @@ def checkpoint(folder: Path, seed: int) -> Path:
 
     from models.colocation_network import ColocationNetwork, NetworkConfig, member_width
     from models.workload_encoder import WorkloadEncoder
-    from predictor.checkpoint import save
-    from predictor.featurizer import Featurizer
-    from predictor.model import CotenantModel, Scaler
-    from predictor.predictor import Fitted, Predictor
-    from predictor.training import TrainingConfig
+    from predictor.config import TrainingConfig
+    from predictor.examples.featurizer import Featurizer
+    from predictor.fitted.checkpoint import save
+    from predictor.fitted.fitted import Fitted
+    from predictor.fitted.model import CotenantModel, Scaler
+    from predictor.predictor import Predictor
 
     torch.manual_seed(seed)
     config = NetworkConfig()

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from profiling.workload import Workload
+from scheduling.core.job import Job
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import SetCache
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
 from scheduling.elastic.agent import ElasticAgent, ElasticTruth, size_index
 from scheduling.elastic.jobs import SIZES, IceFrogConfig
 from scheduling.elastic.policy import NEVER, icefrog, icefrog_unfrozen, optimus, pollux
-from scheduling.policies.api import Policy
-from scheduling.sets import SetCache
 from scheduling.simulator.engine import SimulationConfig, simulate
-from scheduling.simulator.job import Job
 from scheduling.simulator.result import SimulationResult
-from scheduling.snapshot import ClusterSnapshot, Gpu, Node
 from tests.scheduling.elastic.test_pairs import Additive
 
 CLUSTER = ClusterSnapshot(

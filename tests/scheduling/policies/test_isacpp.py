@@ -6,15 +6,15 @@ import pytest
 
 from profiling.errors import UnknownNameError
 from profiling.workload import Workload
-from scheduling.interference import quantify
-from scheduling.placement import PlacementConfig
+from scheduling.beliefs.table import Solo, TablePredictor
+from scheduling.core.job import Job, JobState
+from scheduling.core.set_cache import SetCache
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.place import PlacementConfig
+from scheduling.placement.stages import quantify
 from scheduling.policies import get_policy
 from scheduling.policies.isacpp import decide
-from scheduling.sets import SetCache
-from scheduling.simulator.job import Job, JobState
-from scheduling.simulator.state import SchedulingSnapshot
-from scheduling.snapshot import ClusterSnapshot, Gpu, Node, Tenant
-from scheduling.table import Solo, TablePredictor
 from tests.scheduling.tables import JOBS, table
 
 

@@ -10,14 +10,14 @@ import pytest
 
 from predictor.types import PredictionArrays
 from profiling.workload import ColocationSet, Workload
-from scheduling.learning import LearningBelief
+from scheduling.beliefs.online import LearningBelief
+from scheduling.beliefs.table import Solo, TablePredictor
+from scheduling.core.job import Job, JobState
+from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import SetTruth
 from scheduling.policies import get_policy
 from scheduling.simulator.engine import simulate
-from scheduling.simulator.job import Job, JobState
-from scheduling.simulator.state import SchedulingSnapshot
-from scheduling.simulator.truth import SetTruth
-from scheduling.snapshot import ClusterSnapshot
-from scheduling.table import Solo, TablePredictor
 from tests.scheduling.tables import JOBS, table
 
 CLUSTER = ClusterSnapshot.from_mapping(

@@ -6,11 +6,11 @@ import pytest
 
 from profiling.errors import InputError
 from profiling.workload import Workload
+from scheduling.core.job import Job
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
 from scheduling.ring.online import OnlineConfig, RingArrival, run_online
 from scheduling.ring.simulation import RingTruth, ring_policy
 from scheduling.simulator.engine import simulate
-from scheduling.simulator.job import Job
-from scheduling.snapshot import ClusterSnapshot, Gpu, Node
 from tests.scheduling.ring.instances import cluster, mix
 
 WORKLOAD = Workload.parse("resnet18-cifar:batch_size=64")

@@ -3,16 +3,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from scheduling.beliefs.table import TablePredictor
+from scheduling.core.job import Job
+from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.policies.sia import SiaConfig, sia
 from scheduling.sia.application import load_applications
 from scheduling.sia.goodput import BatchLimits, best_batch, efficiency
 from scheduling.sia.throughput import ThroughputParams, fit, step_s
 from scheduling.sia.truth import GoodputTruth
 from scheduling.simulator.engine import SimulationConfig, simulate
-from scheduling.simulator.job import Job
 from scheduling.simulator.scenario import ScenarioSpec, build_scenario
-from scheduling.snapshot import ClusterSnapshot
-from scheduling.table import TablePredictor
 from scheduling.traces.sia import read_sia
 from tests.shared import shared_data
 

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from profiling.errors import InfeasibleError, InputError
 from profiling.workload import Workload
+from scheduling.beliefs.table import NoisyPredictor, Solo, TablePredictor
+from scheduling.core.job import Allocation, Job
+from scheduling.core.policy import Policy
+from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.truth import SetTruth
 from scheduling.policies import POLICIES, get_policy
-from scheduling.policies.api import Policy
 from scheduling.policies.blind import decide as blind
 from scheduling.simulator.engine import SimulationConfig, simulate
-from scheduling.simulator.job import Allocation, Job
 from scheduling.simulator.result import SimulationResult
-from scheduling.simulator.truth import SetTruth
-from scheduling.snapshot import ClusterSnapshot
-from scheduling.table import NoisyPredictor, Solo, TablePredictor
 from tests.scheduling.tables import JOBS, table
 
 TABLE = table(3)

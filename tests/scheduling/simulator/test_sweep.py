@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from profiling.errors import UnavailableError
+from scheduling.core.job import Job
+from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.truth import SetTruth
 from scheduling.policies import get_policy
 from scheduling.simulator import sweep
 from scheduling.simulator.engine import SimulationConfig, simulate
-from scheduling.simulator.job import Job
 from scheduling.simulator.result import SimulationResult
 from scheduling.simulator.scenario import ScenarioSpec
-from scheduling.simulator.truth import SetTruth
-from scheduling.snapshot import ClusterSnapshot
 from tests.scheduling.tables import JOBS, table
 
 SPEC = ScenarioSpec("synthetic:rate=30,jobs=6", "small-mixed", seed=3)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from datasets.tables import write_table
-from predictor.checkpoint import save
+from predictor.fitted.checkpoint import save
 from predictor.predictor import Predictor
 from serving.cli.main import main
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source, tables

@@ -6,7 +6,7 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from predictor.protocols import networks
+from predictor.examples import featurizer
 from tests.serving.cli.checkpoint import folder, run
 
 __all__ = ["folder"]
@@ -20,7 +20,7 @@ def test_train_writes_a_predictor(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    networks.shared_featurizer.cache_clear()
+    featurizer.shared_featurizer.cache_clear()
     (tmp_path / "config.yaml").write_text(CONFIG)
     before = mlflow.get_tracking_uri()
     arguments = ("--data", folder / "tables", "--out", tmp_path / "new", "--config", tmp_path / "config.yaml")
@@ -31,7 +31,7 @@ def test_train_writes_a_predictor(
         )
     finally:
         mlflow.set_tracking_uri(before)
-        networks.shared_featurizer.cache_clear()
+        featurizer.shared_featurizer.cache_clear()
     assert code == 0
     result = json.loads(out)
     assert result["tracking_uri"] == store

@@ -1,0 +1,1 @@
+"""From a fitted predictor to answers: numpy inference, job table, intervals, reasons."""

@@ -1,0 +1,193 @@
+"""From arrays to `Prediction`s for people: intervals and reasons, worked out for all sets of a call together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from models.features import is_cpu
+from predictor.answering.explain import sentence, shares_of
+from predictor.answering.few_sets import prior_parts
+from predictor.answering.job_table import JobTable, setting_rows
+from predictor.examples.examples import Integers
+from predictor.fitted.device_memory import set_memory_bytes, set_utilization_ratio
+from predictor.types import MemberPrediction, Prediction, PredictionArrays, Quantity
+from profiling.devices import DeviceSpec, get_device
+from profiling.workload import ColocationSet, Workload
+
+if TYPE_CHECKING:
+    from predictor.examples.featurizer import JobOnDevice
+    from predictor.fitted.fitted import Fitted
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What every answer about a row of the job table repeats. Errors are 90 % bounds of a log."""
+
+    spec: str
+    model: str
+    job: JobOnDevice
+    measured: bool
+    in_domain: bool
+    solo_error: float
+    memory_error: float
+    state_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """Arrays of one call as plain lists: reading a number out of an array costs more than most of what is done to it."""
+
+    solo: list[list[float]]
+    slowdown: list[list[float]]
+    log_slowdown: list[list[float]]
+    memory: list[list[float]]
+    utilization: list[list[float]]
+    together: list[float]
+    upper: list[float]
+    busy: list[float]
+    fits: list[bool]
+
+
+class Describer:
+    """Makes `Prediction`s of one fitted model; keeps what it worked out about every row of its table."""
+
+    def __init__(self, fitted: Fitted, table: JobTable) -> None:
+        self.fitted, self.table = fitted, table
+        self._facts: dict[int, _Facts] = {}
+
+    def describe(
+        self, version: str, sets: Sequence[ColocationSet], rows: Integers, arrays: PredictionArrays
+    ) -> list[Prediction]:
+        """One prediction per set.
+
+        Args:
+            version: what they say of the model.
+            rows: [S, M] rows of the job table.
+            arrays: what was predicted for them.
+        """
+        if not sets:
+            return []
+        model, table, heads = self.fitted.model, self.table, self.fitted.heads
+        settings = setting_rows([one.sharing for one in sets], model.campaigns)
+        parts = prior_parts(table.prepared[0], rows, *table.networks[0].prior_weights(settings))
+        solo_use = np.where(arrays.mask, table.utilization[rows], 0.0)
+        numbers = _Numbers(
+            arrays.solo_step_time_s.tolist(),
+            arrays.slowdown.tolist(),
+            np.log(arrays.slowdown).tolist(),
+            arrays.memory_bytes.tolist(),
+            arrays.utilization_ratio.tolist(),
+            set_memory_bytes(arrays.memory_bytes, heads).tolist(),
+            arrays.memory_upper_bytes.tolist(),
+            set_utilization_ratio(solo_use, table.busier(rows)).tolist(),
+            arrays.fits.tolist(),
+        )
+        return [
+            self._one(version, k, one, numbers, row, part)
+            for k, (one, row, part) in enumerate(zip(sets, rows.tolist(), parts.tolist(), strict=True))
+        ]
+
+    def _one(
+        self,
+        version: str,
+        k: int,
+        one: ColocationSet,
+        numbers: _Numbers,
+        rows: list[int],
+        parts: list[list[float]],
+    ) -> Prediction:
+        intervals = self.fitted.intervals
+        device, count = get_device(one.device), len(one.workloads)
+        facts = [self._of(row, w, one.device) for row, w in zip(rows, one.workloads, strict=False)]
+        quantile = intervals.quantile["solo" if all(f.measured for f in facts) else "graph"]
+        members, reasons = [], [_room(numbers.fits[k], numbers.upper[k], device)]
+        for i, fact in enumerate(facts):
+            slowdown = numbers.slowdown[k][i]
+            half = quantile * (intervals.floor + numbers.log_slowdown[k][i]) if count > 1 else 0.0
+            apart = math.exp(half)
+            slow = Quantity(slowdown, max(1.0, slowdown / apart), slowdown * apart)
+            solo = _around(numbers.solo[k][i], fact.solo_error)
+            memory = _around(numbers.memory[k][i], fact.memory_error)
+            floor = min(fact.state_bytes, memory.value)
+            members.append(
+                MemberPrediction(
+                    job=fact.spec,
+                    solo_step_time_s=solo,
+                    step_time_s=_around(solo.value * slowdown, math.hypot(half, fact.solo_error)),
+                    slowdown=slow,
+                    throughput_ratio=Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
+                    memory_bytes=Quantity(memory.value, max(memory.lower, floor), memory.upper),
+                    utilization_ratio=_ratio(numbers.utilization[k][i], intervals.utilization_error),
+                    in_domain=fact.in_domain,
+                )
+            )
+            if count > 1:
+                shares = shares_of(slowdown - 1, parts[i], fact.job)
+                reasons.append(sentence(fact.model, slowdown, shares))
+            if not fact.in_domain:
+                reasons.append(
+                    f"{fact.model} is unlike the models that were trained on; its interval may be too narrow"
+                )
+        if one.sharing == "mig":
+            reasons.append(
+                "no set under MIG was trained on; members are taken to share as under time slicing"
+            )
+        together, upper = numbers.together[k], numbers.upper[k]
+        return Prediction(
+            device=one.device,
+            sharing=one.sharing,
+            model_version=version,
+            members=tuple(members),
+            total_memory_bytes=Quantity(together, together**2 / upper, upper),
+            total_utilization_ratio=_ratio(numbers.busy[k], intervals.utilization_error),
+            fits=numbers.fits[k],
+            reasons=tuple(reasons),
+        )
+
+    def _of(self, row: int, workload: Workload, device: str) -> _Facts:
+        known = self._facts.get(row)
+        if known is not None:
+            return known
+        fitted, embedding = self.fitted, self.table.embedding[row]
+        job = fitted.model.featurizer.job(workload, device)
+        graph_error, solo_memory_error = fitted.heads.memory_log_error
+        facts = self._facts[row] = _Facts(
+            spec=str(workload),
+            model=workload.model,
+            job=job,
+            measured=workload.solo.step_time_s is not None,
+            in_domain=fitted.domain.contains(embedding),
+            solo_error=self._solo_error(workload, row),
+            memory_error=solo_memory_error if workload.solo.memory_bytes is not None else graph_error,
+            state_bytes=job.demand.state_bytes,
+        )
+        return facts
+
+    def _solo_error(self, workload: Workload, row: int) -> float:
+        """Of a solo step time: measured, of a job like one trained on, or of a new one."""
+        if workload.solo.step_time_s is not None:
+            return 0.03
+        near = self.fitted.domain.is_near(self.table.embedding[row])
+        return self.fitted.intervals.known_log_error if near else self.fitted.intervals.solo_log_error
+
+
+def _room(fits: bool, upper_bytes: float, device: DeviceSpec) -> str:
+    kind = "main memory" if is_cpu(device) else "device memory"
+    return (
+        f"{'fits' if fits else 'does not fit'}: at most {upper_bytes / 2**30:.2f} GiB of "
+        f"{device.memory_bytes / 2**30:.2f} GiB {kind}"
+    )
+
+
+def _around(value: float, log_error: float) -> Quantity:
+    factor = math.exp(log_error)
+    return Quantity(value, value / factor, value * factor)
+
+
+def _ratio(value: float, error: float) -> Quantity:
+    return Quantity(value, max(0.0, value - error), min(1.0, value + error))

@@ -1,0 +1,90 @@
+"""Which resource is fought over, and whose operators want it; with numbers that add up to the predicted slowdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from models.features import RESOURCES
+from models.prior import CONTENTION_FEATURES
+from predictor.examples.featurizer import JobOnDevice
+
+# Contention features back to the resource they stand for.
+_RESOURCE_OF = {
+    "turns": "gpu",
+    "gpu_product": "gpu",
+    "gpu_excess": "gpu",
+    "memory_bandwidth_product": "memory_bandwidth",
+    "memory_bandwidth_excess": "memory_bandwidth",
+    "compute_product": "compute",
+    "launch_product": "launch",
+    "host_product": "host",
+}
+WORDS = {
+    "gpu": "time on the device",
+    "memory_bandwidth": "memory bandwidth",
+    "compute": "arithmetic units",
+    "launch": "kernel launches",
+    "host": "copies from the host",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceShare:
+    """Part of a job's predicted excess step time that one resource accounts for.
+
+    Attributes:
+        resource: one of `models.features.RESOURCES`.
+        excess: its part of (slowdown - 1); the parts of a job sum to the whole.
+        operators: the job's kinds of operator that want the resource most, with their share of its demand.
+    """
+
+    resource: str
+    excess: float
+    operators: tuple[tuple[str, float], ...]
+
+
+def shares_of(excess: float, parts: Sequence[float], job: JobOnDevice) -> list[ResourceShare]:
+    """Divide `excess` among resources in the proportion of the prior's `parts` [len(CONTENTION_FEATURES)]."""
+    by_resource = dict.fromkeys(RESOURCES, 0.0)
+    for name, part in zip(CONTENTION_FEATURES, parts, strict=True):
+        by_resource[_RESOURCE_OF[name]] += part
+    total = sum(by_resource.values())
+    if total <= 0 or excess <= 0:
+        return []
+    ranked = sorted(by_resource.items(), key=lambda item: -item[1])
+    return [
+        ResourceShare(name, excess * part / total, operators_wanting(job, name))
+        for name, part in ranked
+        if part > 0
+    ]
+
+
+@lru_cache(maxsize=4096)
+def operators_wanting(job: JobOnDevice, resource: str, most: int = 3) -> tuple[tuple[str, float], ...]:
+    """Operator kinds by their share of the job's demand on a resource."""
+    times = {
+        "memory_bandwidth": job.times.memory_s,
+        "compute": job.times.compute_s,
+        "launch": job.times.floor_s,
+    }
+    values = times.get(resource, job.times.busy_s).sum(0)
+    if values.sum() <= 0:
+        return ()
+    kinds: dict[str, float] = {}
+    for operator, value in zip(job.graph.operators, values / values.sum(), strict=True):
+        kinds[operator.kind] = kinds.get(operator.kind, 0.0) + float(value)
+    return tuple(sorted(kinds.items(), key=lambda item: -item[1])[:most])
+
+
+def sentence(name: str, slowdown: float, shares: list[ResourceShare]) -> str:
+    """One line for people."""
+    if slowdown < 1.005 or not shares:
+        return f"{name} runs at its own speed"
+    worst = shares[0]
+    wants = ", ".join(f"{kind} {share:.0%}" for kind, share in worst.operators)
+    parts = " + ".join(f"{WORDS[s.resource]} {s.excess:.2f}" for s in shares if s.excess >= 0.005)
+    return (
+        f"{name} takes {slowdown:.2f} times its step time: {parts}; most {WORDS[worst.resource]} for {wants}"
+    )

@@ -1,0 +1,126 @@
+"""Everything that is known of a job on a device, as one row; rows are made once and used in every set."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.features import Floats, is_cpu
+from predictor.answering.set_network import Array, PreparedJobs, SetNetwork, from_torch
+from predictor.examples.examples import Integers, MemberVariants, settings_of
+from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
+from predictor.fitted.model import CotenantModel
+from profiling.workload import Workload
+
+JobKey = tuple[Workload, str, str]
+
+
+class JobTable:
+    """Rows of (workload with solo measurements, device, sharing mode), grown on demand.
+
+    Attributes:
+        networks: numpy twins of the model's ensemble.
+        solo_step_s, utilization, memory_bytes, device_bytes: [V] columns.
+        prepared: per network, what it needs of every row.
+    """
+
+    def __init__(self, model: CotenantModel, calibration: HeadCalibration) -> None:
+        self._model, self._calibration = model, calibration
+        self._index: dict[JobKey, int] = {}
+        self._lock = threading.Lock()
+        self._settings: dict[str, Array] = {}
+        self.networks: list[SetNetwork] = [from_torch(network) for network in model.networks]
+        self.solo_step_s: Floats = np.zeros(0)
+        self.utilization: Floats = np.zeros(0)
+        self.memory_bytes: Floats = np.zeros(0)
+        self.device_bytes: Floats = np.zeros(0)
+        self.memory_measured: NDArray[np.bool_] = np.zeros(0, dtype=bool)
+        self.utilization_measured: NDArray[np.bool_] = np.zeros(0, dtype=bool)
+        self.embedding: Floats = np.zeros((0, model.config.encoder.embedding))
+        self.prepared: list[PreparedJobs] = []
+
+    def rows(self, jobs: Sequence[JobKey]) -> list[int]:
+        """Row of each job; new jobs are encoded together.
+
+        Raises:
+            UnknownNameError, InputError: a model, device or option is not known.
+        """
+        index = self._index
+        missing = [job for job in jobs if job not in index]
+        if missing:
+            with self._lock:
+                self._add(list(dict.fromkeys(job for job in missing if job not in index)))
+        return [index[job] for job in jobs]
+
+    def _add(self, jobs: list[JobKey]) -> None:
+        if not jobs:
+            return
+        variants, where = self._model.variants([w for w, _, _ in jobs], [d for _, d, _ in jobs])
+        member = self._model.scaler(variants.features)[where].astype(np.float32)
+        setting = setting_rows([mode for _, _, mode in jobs], self._model.campaigns)
+        memory = [
+            member_memory_bytes(variants.jobs[v], w.solo, self._calibration)
+            for v, (w, _, _) in zip(where, jobs, strict=True)
+        ]
+        utilization = [
+            w.solo.utilization_ratio if w.solo.utilization_ratio is not None else variants.wants[v, 0]
+            for v, (w, _, _) in zip(where, jobs, strict=True)
+        ]
+        grown = self._grown(variants, where, member, setting)
+        start = len(self.solo_step_s)
+        self.solo_step_s = np.concatenate([self.solo_step_s, variants.step_s[where]])
+        self.utilization = np.concatenate([self.utilization, utilization])
+        self.memory_bytes = np.concatenate([self.memory_bytes, memory])
+        self.device_bytes = np.concatenate(
+            [self.device_bytes, [variants.jobs[v].device.memory_bytes for v in where]]
+        )
+        self.embedding = np.concatenate([self.embedding, variants.features[where, : self.embedding.shape[1]]])
+        measured = [w.solo.memory_bytes is not None for w, _, _ in jobs]
+        self.memory_measured = np.concatenate([self.memory_measured, measured])
+        busy = [
+            w.solo.utilization_ratio is not None and not is_cpu(variants.jobs[v].device)
+            for v, (w, _, _) in zip(where, jobs, strict=True)
+        ]
+        self.utilization_measured = np.concatenate([self.utilization_measured, busy])
+        self.prepared = grown
+        # Last, so that a reader without the lock never meets a row that is not there yet.
+        for offset, job in enumerate(jobs):
+            self._index[job] = start + offset
+
+    def _grown(
+        self, variants: MemberVariants, where: Integers, member: Array, setting: Array
+    ) -> list[PreparedJobs]:
+        wants = self._model.scaler.wants(variants.wants)[where].astype(np.float32)
+        if self.prepared:
+            wants = np.concatenate([self.prepared[0].wants, wants])
+        entries = [network.entry(member, setting) for network in self.networks]
+        if self.prepared:
+            entries = [np.concatenate([p.entry, e]) for p, e in zip(self.prepared, entries, strict=True)]
+        return [PreparedJobs(entry, wants) for entry in entries]
+
+    def excess(self, rows: Integers, sharing: str) -> Floats:
+        """[S, M] ensemble mean of the latent slowdown - 1, taken over log slowdowns."""
+        if sharing not in self._settings:
+            self._settings[sharing] = setting_rows([sharing], self._model.campaigns)[0]
+        setting = self._settings[sharing]
+        each = [n.excess(p, rows, setting) for n, p in zip(self.networks, self.prepared, strict=True)]
+        if len(each) == 1:
+            return each[0].astype(np.float64)
+        return np.expm1(np.mean(np.log1p(each), axis=0, dtype=np.float64))
+
+    def busier(self, rows: Integers) -> Floats:
+        """[S] ensemble mean of what the sets' utilisation differs by from that of independent phases.
+
+        0 where that of a member alone was not measured.
+        """
+        each = [n.busier(p, rows) for n, p in zip(self.networks, self.prepared, strict=True)]
+        known = np.where(rows >= 0, self.utilization_measured[rows], True).all(1)
+        return np.asarray(np.mean(each, axis=0, dtype=np.float64) * known)
+
+
+def setting_rows(modes: Sequence[str], campaigns: Sequence[str]) -> Array:
+    """One-hot settings of answers to users: the sharing mode, and a campaign that is none of those trained on."""
+    return settings_of(modes, ["" for _ in modes], campaigns).astype(np.float32)

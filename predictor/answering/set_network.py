@@ -1,0 +1,340 @@
+"""Level 2 in numpy: the co-location network over cached encodings, for thousands of candidate sets in one call.
+
+Torch answers one set in about 70 us per layer of overhead; the arithmetic of a set is a few thousand multiplications.
+Here sets are padded to M members and all S of them go through each product together; what depends on a workload
+alone is projected once and kept. The result equals torch to 1e-5, which `from_torch` checks before it hands one out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from models.colocation_network import ColocationNetwork
+from models.features import EDGE_FEATURES, OTHERS_WIDTH, WANTS_WIDTH, edge_features
+from predictor.answering.few_sets import FEW, excess_of_few, usage_of_few
+from profiling.errors import InputError
+
+Array = NDArray[np.float32]
+# Sets that go through the products together: few enough that their arrays stay in the cache, many enough that threads
+# seldom wait for the interpreter's lock.
+CHUNK = 4096
+# Sets from which chunks are shared out among threads.
+THREADED = 4 * CHUNK
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """An `EGGATLayer`, its products joined; all of them multiply columns, one for each member or pair.
+
+    Attributes:
+        state: [3 W, W] and bias [3 W, 1]: a state as target, as source, and as value.
+        edge: [2 W, E] an edge in the score, and in the message.
+        attention: [heads, W] scores of the heads.
+        message, hidden: [3 W, W] and bias [3 W, 1]: message (through the output layer) and state in the gate's reset, update
+            and candidate. Those of reset and update are halved: sigmoid(x) = (1 + tanh(x / 2)) / 2.
+    """
+
+    state: tuple[Array, Array]
+    edge: Array
+    attention: Array
+    message: tuple[Array, Array]
+    hidden: tuple[Array, Array]
+
+    @classmethod
+    def of(cls, block: Any, heads: Array) -> _Layer:
+        """From an `EGGATLayer` of the form `gatv2`; `heads` [W, heads] says which channel is whose."""
+        width = len(heads)
+        bias = np.concatenate([_array(block.target.bias), np.zeros(width), _array(block.value.bias)])
+        half = np.repeat([0.5, 0.5, 1.0], width)[:, None]
+        gate = block.gate
+        into = _array(gate.weight_ih) * half
+        return cls(
+            (_stack(block.target.weight, block.source.weight, block.value.weight), _array(bias[:, None])),
+            _stack(block.edge_score.weight, block.edge_message.weight),
+            _array(_array(block.attention).reshape(-1) * heads.T),
+            (
+                _array(into @ _array(block.output.weight)),
+                _array(into @ _array(block.output.bias)[:, None] + _array(gate.bias_ih)[:, None] * half),
+            ),
+            (_array(_array(gate.weight_hh) * half), _array(_array(gate.bias_hh)[:, None] * half)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedJobs:
+    """What is kept per job on a device (rows), ready for any set.
+
+    Attributes:
+        entry: [V, width] input projection of the job, setting included.
+        wants: [V, WANTS_WIDTH] demands, share of device memory, occupancy, pace.
+    """
+
+    entry: Array
+    wants: Array
+
+
+class SetNetwork:
+    """The numpy twin of one `ColocationNetwork` (form `gatv2`) in evaluation mode."""
+
+    def __init__(self, network: ColocationNetwork) -> None:
+        if network.config.form != "gatv2" or not network.config.use_edge or not network.config.use_prior:
+            raise InputError(
+                "this form of network is for ablation only", expected="form gatv2 with edge and prior"
+            )
+        self.width, self.heads = network.config.width, network.config.heads
+        self.enter = _linear(network.enter)
+        self.enter_others = _array(network.enter_others.weight).T.copy()
+        self.slow, self.usage = (
+            (_array(head.weight)[0], float(_array(head.bias)[0])) for head in (network.slow, network.usage)
+        )
+        self.prior = _array(np.logaddexp(0.0, network.prior.raw.detach().numpy().astype(np.float64)))
+        self.pace = _array(network.prior.pace)
+        # [W, heads] which head a channel belongs to.
+        self.heads_of = _array(np.kron(np.eye(self.heads), np.ones((self.width // self.heads, 1))))
+        self.layers = [_Layer.of(block, self.heads_of) for block in network.blocks]
+
+    def entry(self, member: Array, setting: Array) -> Array:
+        """[V, width] projection of scaled member features [V, F] and one-hot settings [V, K]."""
+        weight, bias = self.enter
+        return (np.concatenate([member, setting], 1) @ weight + bias).astype(np.float32)
+
+    def prior_weights(self, setting: Array) -> tuple[Array, Array]:
+        """Weights of the prior's terms and of its pace in a setting ([..., K] one-hot)."""
+        return (setting @ self.prior).astype(np.float32), (setting @ self.pace).astype(np.float32)
+
+    def excess(self, jobs: PreparedJobs, rows: NDArray[np.int64], setting: Array) -> Array:
+        """Predicted latent slowdown - 1.
+
+        Args:
+            rows: [S, M] rows of `jobs`; -1 where a set has fewer members.
+            setting: [K] one-hot sharing mode and campaign, the same for all sets.
+
+        Returns:
+            [S, M]; 0 where there is no member or no neighbour.
+        """
+        prior = self.prior_weights(setting)
+        if 0 < len(rows) <= FEW:
+            return excess_of_few(self, jobs, rows, prior)
+        result = np.zeros(rows.shape, dtype=np.float32)
+
+        def answer(at: int) -> None:
+            result[at : at + CHUNK] = self.many(jobs, rows[at : at + CHUNK], prior)
+
+        starts = range(0, len(rows), CHUNK)
+        if len(rows) < THREADED:
+            for at in starts:
+                answer(at)
+            return result
+        # Each thread does its own products; were BLAS to share these out as well, the threads would wait for each other.
+        with threadpool_limits(1, "blas"):
+            for _ in _threads().map(answer, starts):
+                pass
+        return result
+
+    def busier(self, jobs: PreparedJobs, rows: NDArray[np.int64]) -> Array:
+        """[S] what the sets' utilisation differs by from that of independent phases; `rows` as for `excess`."""
+        if not self.usage[1] and not self.usage[0].any():
+            return np.zeros(len(rows), dtype=np.float32)  # nothing was learned
+        parts = [usage_of_few(self, jobs, rows[at : at + CHUNK]) for at in range(0, len(rows), CHUNK)]
+        return np.concatenate(parts).sum(1) / np.maximum((rows >= 0).sum(1), 1)
+
+    def many(self, jobs: PreparedJobs, rows: NDArray[np.int64], prior_weights: tuple[Array, Array]) -> Array:
+        """As `excess`, quick for many sets: member by member and pair by pair, all sets at once, a column each."""
+        members = rows.shape[1]
+        present = np.ascontiguousarray((rows >= 0).T, dtype=np.float32)
+        safe = np.maximum(rows.T, 0)
+        wants = [jobs.wants[safe[i]] * present[i][:, None] for i in range(members)]
+        everyone = sum(w[:, :OTHERS_WIDTH] for w in wants)
+        states = []
+        occupied = np.empty_like(present)
+        for i in range(members):
+            others = everyone - wants[i][:, :OTHERS_WIDTH]
+            state = jobs.entry[safe[i]]
+            state += others @ self.enter_others
+            states.append(np.tanh(state).T.copy())
+            occupied[i] = others[:, -1]
+        edges: dict[tuple[int, int], Array] = {}
+        prior = np.zeros((members, len(rows)), dtype=np.float32)
+        (turns, *weights), pace = prior_weights
+        for i in range(members):
+            for j in range(members):
+                if i != j:
+                    edge = edges[i, j] = edge_features(wants[i], wants[j])
+                    share = np.exp(np.clip(edge[:, -len(pace) :] @ pace, -2.5, 2.5))
+                    share *= turns + edge[:, : len(weights)] @ np.array(weights)
+                    share *= present[j]
+                    prior[i] += share
+        for layer in self.layers:
+            states = self._attend(layer, states, edges, present)
+        weight, bias = self.slow
+        residual = np.stack([weight @ s for s in states]) + np.float32(bias)
+        return self.excess_from(prior, residual, occupied, present).T
+
+    def excess_from(self, prior: Array, residual: Array, occupied: Array, present: Array) -> Array:
+        """[M, S] from the prior's excess, the network's residual and what the neighbours occupy; 0 without neighbours."""
+        start = np.maximum(prior, 1e-3)
+        excess = np.logaddexp(np.float32(0.0), start + np.log(-np.expm1(-start)) + residual)
+        excess /= 1 + excess * (np.maximum(1 - occupied, 0) / np.maximum(occupied, 1e-3))
+        excess *= present
+        excess *= present.sum(0) > 1
+        return excess
+
+    def _attend(
+        self, layer: _Layer, states: list[Array], edges: dict[tuple[int, int], Array], present: Array
+    ) -> list[Array]:
+        members, width = len(states), self.width
+        projected = [layer.state[0] @ s + layer.state[1] for s in states]
+        result = []
+        for i in range(members):
+            total: Any = 0.0
+            message: Any = 0.0
+            for j in range(members):
+                raw = projected[i][:width] + projected[j][width : 2 * width]
+                value = projected[j][2 * width :]
+                if i != j:
+                    edge = layer.edge @ edges[i, j].T
+                    raw += edge[:width]
+                    value = np.add(value, edge[width:], out=edge[width:])
+                strength = self.strength(layer, raw)
+                strength *= present[j]
+                total = total + strength
+                message = message + value * (self.heads_of @ strength)
+            message /= self.heads_of @ np.maximum(total, 1e-20)
+            result.append(self.gate(layer, message, states[i]))
+        return result
+
+    def strength(self, layer: _Layer, raw: Array) -> Array:
+        """[heads, N] weights of messages before they are normalised, from [W, N]; `raw` is written over."""
+        np.maximum(raw, np.float32(0.2) * raw, out=raw)
+        # Scores are small after training on standardised inputs; clipping guards the exponential.
+        score = layer.attention @ raw
+        np.minimum(np.maximum(score, -30.0, out=score), 30.0, out=score)
+        return np.exp(score, out=score)
+
+    def gate(self, layer: _Layer, message: Array, state: Array) -> Array:
+        """The gated update of states [W, N] by messages that have not been through the output layer."""
+        width = self.width
+        entering = layer.message[0] @ message
+        entering += layer.message[1]
+        held = layer.hidden[0] @ state
+        held += layer.hidden[1]
+        gates = np.add(entering[: 2 * width], held[: 2 * width], out=entering[: 2 * width])
+        np.tanh(gates, out=gates)
+        gates *= np.float32(0.5)
+        gates += np.float32(0.5)
+        candidate = held[2 * width :]
+        candidate *= gates[:width]
+        candidate += entering[2 * width :]
+        np.tanh(candidate, out=candidate)
+        result = state - candidate
+        result *= gates[width:]
+        result += candidate
+        return result
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep up to 256 MB of freed memory of a thread instead of returning it to the system after every array.
+
+    A megabyte that is asked for again costs 256 page faults, as much as the arithmetic on it. Elsewhere nothing happens.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    trim_threshold, mmap_threshold = -1, -3
+    mallopt(trim_threshold, 256 * 2**20)
+    mallopt(mmap_threshold, 32 * 2**20)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """One thread for each core that this process may use; started with the first large question."""
+    keep_freed_memory()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return ThreadPoolExecutor(cores, thread_name_prefix="set-network")
+
+
+def from_torch(network: ColocationNetwork) -> SetNetwork:
+    """The numpy twin, checked against torch on random sets.
+
+    Raises:
+        InputError: they differ by more than 1e-5, or the form has no twin.
+    """
+    import torch
+
+    from models.colocation_network import SetTensors
+    from predictor.examples.examples import pairs_within
+
+    twin = SetNetwork(network.eval())
+    rng = np.random.default_rng(0)
+    jobs, width = 12, network.enter.in_features
+    settings = network.prior.raw.shape[0]
+    setting = np.zeros(settings, dtype=np.float32)
+    setting[[0, settings - 1]] = 1.0
+    member = rng.normal(size=(jobs, width - settings)).astype(np.float32)
+    wants = np.concatenate(
+        [rng.random((jobs, OTHERS_WIDTH)) / 2, rng.normal(size=(jobs, WANTS_WIDTH - OTHERS_WIDTH))], 1
+    ).astype(np.float32)
+    prepared = PreparedJobs(twin.entry(member, np.repeat(setting[None], jobs, 0)), wants)
+    rows = rng.integers(0, jobs, (FEW, 4))
+    for k in range(FEW):
+        rows[k, 1 + k % 4 :] = -1
+    forms = twin.excess(prepared, rows, setting), twin.many(prepared, rows, twin.prior_weights(setting))
+    flat, set_index = rows[rows >= 0], np.nonzero(rows >= 0)[0]
+    edge_index = pairs_within(set_index)
+    s, t = edge_index
+    edges = np.zeros((len(s), len(EDGE_FEATURES)), dtype=np.float32)
+    between = s != t
+    mine = wants[flat]
+    edges[between] = edge_features(mine[t[between]], mine[s[between]])
+    others = np.zeros((len(flat), OTHERS_WIDTH), dtype=np.float32)
+    np.add.at(others, t[between], mine[s[between], :OTHERS_WIDTH])
+    with torch.no_grad():
+        output = network(
+            SetTensors(
+                torch.from_numpy(member[flat]),
+                torch.from_numpy(others),
+                torch.from_numpy(np.repeat(setting[None], len(flat), 0)),
+                torch.from_numpy(edge_index),
+                torch.from_numpy(edges),
+                torch.from_numpy(set_index),
+            )
+        )
+    excess, usage = output.log_slowdown.expm1().numpy(), output.utilization.numpy()
+    both = [(got, excess) for got in forms] + [(usage_of_few(twin, prepared, rows), usage)]
+    worst = max(float(np.abs(got[rows >= 0] - expected).max()) for got, expected in both)
+    if worst > 1e-5:
+        raise InputError("numpy and torch disagree", expected="equal answers to 1e-5", got=f"{worst:.1e}")
+    return twin
+
+
+def _array(values: Any) -> Array:
+    raw = values.detach().numpy() if hasattr(values, "detach") else values
+    return np.ascontiguousarray(raw, dtype=np.float32)
+
+
+def _stack(*weights: Any) -> Array:
+    return np.concatenate([_array(weight) for weight in weights])
+
+
+def _linear(module: Any) -> tuple[Array, Array]:
+    return _array(module.weight).T.copy(), _array(module.bias)
+
+
+def padded(sets: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """[S, M] rows of sets of unequal size, -1 where there is no member."""
+    most = max((len(s) for s in sets), default=1)
+    rows = np.full((len(sets), most), -1, dtype=np.int64)
+    for index, one in enumerate(sets):
+        rows[index, : len(one)] = one
+    return rows

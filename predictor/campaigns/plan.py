@@ -1,0 +1,338 @@
+"""Choose the runs of a measuring campaign: those that say most per second of measuring.
+
+Jobs are chosen to cover models and batch sizes, sets by `predictor.campaigns.experiment_design`, with the predictor's interval
+width (where there is a predictor) as prior standard deviation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations_with_replacement
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from predictor.campaigns.experiment_design import greedy_design, set_kernel, standardize
+from predictor.types import Floats
+from profiling.campaign.plan import CampaignPlan, PlannedRun
+from profiling.devices import DeviceSpec, discover_cpu, get_device
+from profiling.errors import CotenantError, InputError
+from profiling.measure.request import RunRequest
+from profiling.measure.settings import MeasureSettings
+from profiling.workload import ColocationSet, Workload
+
+if TYPE_CHECKING:
+    from profiling.graph import ComputationGraph
+
+# Share of peak rate and bandwidth that training reaches; only for the time estimates of the plan.
+_EFFICIENCY = 0.4
+_CPU_LAUNCH_S, _GPU_LAUNCH_S = 4e-6, 8e-6
+# Columns of `Candidate.features` that grow with the batch: FLOPs, bytes, activations, time.
+_GROWING = (0, 1, 4, 6)
+_HALF_TIME = np.array([0, 0, 0, 0, 0, 0, np.log(2)])
+
+
+@dataclass(frozen=True, slots=True)
+class PlanConfig:
+    """What a campaign is made of.
+
+    Attributes:
+        budget_s: expected time of all runs.
+        max_workloads: jobs that take part; every model comes first, further batch sizes after.
+        frozen_models: models measured with a frozen prefix.
+        frozen_ratios: the grid of k, as a share of the atomic layers.
+        cached_ratios: those of them also measured with cached activations.
+        operators: time the operators of every model.
+        triple_candidates: sets of three among the candidates, drawn at random.
+        sharing: sharing modes.
+        least_step_s, most_step_s: jobs with a longer or shorter estimated step are left out.
+        setup_s: expected time to start and warm up one member.
+        seed: of the draws.
+    """
+
+    budget_s: float = 1200.0
+    max_workloads: int = 24
+    frozen_models: int = 5
+    frozen_ratios: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 0.95)
+    cached_ratios: tuple[float, ...] = (0.5, 0.95)
+    operators: bool = True
+    triple_candidates: int = 150
+    sharing: tuple[str, ...] = ("time-slice",)
+    least_step_s: float = 5e-4
+    most_step_s: float = 0.12
+    setup_s: float = 2.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.budget_s > 0:
+            raise InputError("budget is out of range", expected="seconds above 0", got=self.budget_s)
+        for name, least in (("max_workloads", 1), ("frozen_models", 0), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise InputError(
+                    f"{name} is out of range", expected=f"an integer from {least}", got=getattr(self, name)
+                )
+        for ratio in (*self.frozen_ratios, *self.cached_ratios):
+            if not 0 <= ratio < 1:
+                raise InputError("frozen ratio is out of range", expected="0 to below 1", got=ratio)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A job that may take part, with what its graph says.
+
+    Attributes:
+        step_time_s: estimated from FLOPs, bytes and kernels.
+        features: [F] logarithms of its demands.
+        layers: number of atomic layers.
+    """
+
+    workload: Workload
+    step_time_s: float
+    features: Floats = field(repr=False)
+    layers: int = 0
+
+
+def plan_campaign(
+    device: str,
+    jobs: Sequence[Workload] = (),
+    config: PlanConfig | None = None,
+    settings: MeasureSettings | None = None,
+    name: str = "campaign",
+    predictor: str | None = "default",
+) -> CampaignPlan:
+    """Plan a campaign on `cpu` or `cuda`.
+
+    Args:
+        jobs: take part as they are; none: the zoo, at batch sizes that suit the device.
+        predictor: whose uncertainty weighs the sets; None, or one that does not know the device: all sets weigh the same.
+
+    Raises:
+        UnknownNameError: there is no such job or predictor.
+        InputError: a budget in which not even the jobs alone can be measured.
+    """
+    config, settings = config or PlanConfig(), settings or MeasureSettings()
+    spec = discover_cpu() if device == "cpu" else _gpu_spec()
+    rates = _single_core(spec) if device == "cpu" else spec
+    pool = [candidate(job, rates) for job in jobs] if jobs else zoo_candidates(rates, config)
+    chosen = pool if jobs else [_captured(c, rates) for c in choose_workloads(pool, config.max_workloads)]
+    runs = [
+        PlannedRun(RunRequest("solo", (c.workload,), device), _expected_s([c], config, settings), "alone")
+        for c in chosen
+    ]
+    fixed = _frozen_runs(chosen, device, config, settings) + _operator_runs(chosen, device, config, settings)
+    left = config.budget_s - sum(r.expected_s for r in [*runs, *fixed])
+    if left < 0 and sum(r.expected_s for r in runs) > config.budget_s:
+        raise InputError(
+            "budget is too short for the jobs alone",
+            expected=f"at least {sum(r.expected_s for r in runs):.0f} s",
+            got=f"{config.budget_s:.0f} s",
+            hint="give fewer jobs or more time",
+        )
+    if left < 0:
+        fixed, left = [], config.budget_s - sum(r.expected_s for r in runs)
+    sets = candidate_sets(len(chosen), config)
+    requests = [
+        RunRequest("colocation", tuple(chosen[i].workload for i in members), device, mode)
+        for members in sets
+        for mode in config.sharing
+    ]
+    members = [members for members in sets for _ in config.sharing]
+    costs = np.array([_expected_s([chosen[i] for i in m], config, settings) for m in members])
+    modes = np.array([j for _ in sets for j in range(len(config.sharing))], dtype=float)
+    kernel = set_kernel(np.stack([c.features for c in chosen]), members, modes)
+    scale = _uncertainty(requests, spec.name, predictor)
+    for index, gain in greedy_design(kernel * np.outer(scale, scale), costs, left, members):
+        reason = f"variance left {gain:.2f}"
+        runs.append(PlannedRun(requests[index], float(costs[index]), reason))
+    return CampaignPlan(name, device, (*runs, *fixed), settings)
+
+
+def zoo_candidates(rates: DeviceSpec, config: PlanConfig) -> list[Candidate]:
+    """Every zoo model at up to three batch sizes (powers of two, on a GPU up to four times its default) whose estimated
+    step is within the bounds: the smallest, the largest, and one between. A model whose smallest step is too long is
+    left out. On a GPU the one between also takes part in mixed precision. Each model is captured once; its other
+    batch sizes are estimates."""
+    from profiling.zoo import get_entry, zoo_names
+
+    found: list[Candidate] = []
+    for name in zoo_names():
+        default = get_entry(name).batch_size
+        largest = default if rates.name == "cpu" else 4 * default
+        # from 2, because batch normalisation cannot train on one sample
+        sizes = [*(2**p for p in range(1, 24) if 2**p < largest), largest]
+        base = candidate(Workload(name, batch_size=default), rates)
+        scaled = [_rescaled(base, size / default, size) for size in sizes]
+        fits = [c for c in scaled if config.least_step_s <= c.step_time_s <= config.most_step_s]
+        if not fits:
+            continue
+        found += [fits[i] for i in sorted({0, len(fits) // 2, len(fits) - 1})]
+        if rates.name != "cpu":
+            middle = fits[len(fits) // 2]
+            amp = replace(_rescaled(middle, 1.0, 1), workload=replace(middle.workload, precision="amp"))
+            # half the time: less traffic and tensor cores; what it really is, is to be measured
+            found.append(replace(amp, step_time_s=middle.step_time_s / 2, features=amp.features - _HALF_TIME))
+    return found
+
+
+def _captured(estimate: Candidate, rates: DeviceSpec) -> Candidate:
+    """The candidate by its own graph; by the estimate where its options cannot be captured without the device."""
+    try:
+        return candidate(estimate.workload, rates)
+    except (RuntimeError, ValueError):
+        return estimate
+
+
+def _rescaled(base: Candidate, ratio: float, batch_size: int) -> Candidate:
+    """The same model at another batch size: FLOPs, bytes, activations and time grow with it, the rest stays."""
+    demands = np.expm1(base.features)
+    demands[list(_GROWING)] *= ratio
+    workload = replace(base.workload, batch_size=batch_size)
+    return Candidate(workload, base.step_time_s * ratio, np.log1p(demands), base.layers)
+
+
+def candidate(workload: Workload, rates: DeviceSpec) -> Candidate:
+    """What the plan needs to know of a job, from its computation graph."""
+    from profiling.capture import graph_for
+
+    graph = graph_for(workload)
+    seconds = estimate_step_s(graph, rates, workload.precision)
+    demands = (
+        graph.step_flops,
+        graph.step_bytes,
+        graph.kernel_count,
+        graph.state_bytes,
+        graph.activation_bytes,
+        graph.arithmetic_intensity,
+        seconds * 1e6,
+    )
+    return Candidate(workload, seconds, np.log1p(np.array(demands, dtype=float)), len(graph.layers))
+
+
+def estimate_step_s(graph: ComputationGraph, rates: DeviceSpec, precision: str) -> float:
+    """Roofline time of a step plus the time to launch its kernels; good for a plan, not for a prediction."""
+    compute = graph.step_flops / (_EFFICIENCY * rates.peak_flops(precision))
+    memory = graph.step_bytes / (_EFFICIENCY * rates.memory_bandwidth_bytes_per_s)
+    launch = graph.kernel_count * (_CPU_LAUNCH_S if rates.name == "cpu" else _GPU_LAUNCH_S)
+    return max(compute, memory) + launch
+
+
+def choose_workloads(pool: Sequence[Candidate], count: int) -> list[Candidate]:
+    """One job of every model (the middle one by step time), then those farthest from all chosen ones."""
+    by_model: dict[str, list[Candidate]] = {}
+    for c in sorted(pool, key=lambda c: c.step_time_s):
+        by_model.setdefault(c.workload.model, []).append(c)
+    first = [some[len(some) // 2] for some in by_model.values()]
+    rest = [c for c in pool if c not in first]
+    if len(first) >= count:
+        return farthest(first, 1, count)
+    return farthest([*first, *rest], len(first), count)
+
+
+def farthest(pool: Sequence[Candidate], given: int, count: int) -> list[Candidate]:
+    """The first `given` of `pool`, then one after the other the candidate farthest from all chosen ones."""
+    if not pool:
+        return []
+    x = standardize(np.stack([c.features for c in pool]))
+    gaps = np.linalg.norm(x[:, None] - x[None, :given], axis=2).min(axis=1)
+    taken = list(range(given))
+    gaps[taken] = -np.inf
+    while len(taken) < min(count, len(pool)):
+        pick = int(np.argmax(gaps))
+        taken.append(pick)
+        gaps = np.minimum(gaps, np.linalg.norm(x - x[pick], axis=1))
+        gaps[taken] = -np.inf
+    return [pool[i] for i in taken]
+
+
+def candidate_sets(jobs: int, config: PlanConfig) -> list[tuple[int, ...]]:
+    """All pairs, a job with itself included, and some triples."""
+    pairs: list[tuple[int, ...]] = list(combinations_with_replacement(range(jobs), 2))
+    generator = np.random.default_rng(config.seed)
+    triples = {
+        tuple(sorted(map(int, generator.integers(0, jobs, 3)))) for _ in range(config.triple_candidates)
+    }
+    return pairs + sorted(triples)
+
+
+def _frozen_runs(
+    chosen: Sequence[Candidate], device: str, config: PlanConfig, settings: MeasureSettings
+) -> list[PlannedRun]:
+    """The grid of k for the deepest model and those most unlike it, one job each."""
+    by_model: dict[str, Candidate] = {}
+    for c in sorted(chosen, key=lambda c: c.step_time_s):
+        by_model.setdefault(c.workload.model, c)
+    deepest = sorted((c for c in by_model.values() if c.layers > 8), key=lambda c: -c.layers)
+    models = farthest(deepest, 1, config.frozen_models) if config.frozen_models else []
+    runs = []
+    for c in models:
+        for ratio in config.frozen_ratios:
+            k = min(c.layers - 1, round(ratio * c.layers))
+            job = replace(c.workload, frozen_prefix=k)
+            for cached in (False, True) if ratio in config.cached_ratios and k else (False,):
+                request = RunRequest("freezing", (job,), device, cached_activations=cached)
+                reason = f"{k} of {c.layers} layers frozen"
+                runs.append(PlannedRun(request, _expected_s([c], config, settings), reason))
+    return list({r.request.run_id: r for r in runs}.values())
+
+
+def _operator_runs(
+    chosen: Sequence[Candidate], device: str, config: PlanConfig, settings: MeasureSettings
+) -> list[PlannedRun]:
+    if not config.operators:
+        return []
+    by_model = {c.workload.model: c for c in reversed(chosen)}
+    return [
+        PlannedRun(
+            RunRequest("operators", (c.workload,), device),
+            config.setup_s + 3 * settings.min_steps * c.step_time_s,
+            "time per operator",
+        )
+        for c in reversed(by_model.values())
+    ]
+
+
+def _expected_s(members: Sequence[Candidate], config: PlanConfig, settings: MeasureSettings) -> float:
+    """Processes, warm-up and all windows of one run."""
+    steps, block = settings.min_steps, settings.warmup_block_steps
+    setup = config.setup_s + sum(0.5 * config.setup_s + (2 * block + 2) * c.step_time_s for c in members[1:])
+    if len(members) == 1:
+        return setup + settings.repeats * max(settings.window_s, steps * members[0].step_time_s)
+    alone = sum(max(settings.alone_window_s, steps * c.step_time_s) for c in members)
+    slowest = max(c.step_time_s for c in members) * len(members)
+    shared = max(settings.window_s, steps * slowest)
+    return setup + settings.repeats * (alone + shared) + max(settings.window_s / 2, steps * slowest)
+
+
+def _uncertainty(requests: Sequence[RunRequest], device: str, predictor: str | None) -> Floats:
+    """[S] mean width of the predicted slowdown intervals, scaled to a mean of 1; ones without a predictor."""
+    if predictor is None or not requests:
+        return np.ones(len(requests))
+    from predictor import load_predictor
+
+    loaded = load_predictor(predictor)
+    sets = [ColocationSet(device, r.workloads, r.sharing) for r in requests]
+    try:
+        predictions = loaded.predict_many(sets)
+    except CotenantError:  # such as a device that is in no catalogue
+        return np.ones(len(requests))
+    widths = np.array(
+        [np.mean([m.slowdown.upper - m.slowdown.lower for m in p.members]) for p in predictions]
+    )
+    result: Floats = widths / widths.mean() if widths.mean() > 0 else np.ones(len(requests))
+    return result
+
+
+def _single_core(spec: DeviceSpec) -> DeviceSpec:
+    return replace(spec, fp32_flops=spec.fp32_flops / spec.sm_count, sm_count=1)
+
+
+def _gpu_spec() -> DeviceSpec:
+    """This machine's GPU; a plan made elsewhere is for the largest type of the catalogue."""
+    from profiling.devices import discover_gpus
+    from profiling.errors import UnavailableError
+
+    try:
+        return discover_gpus()[0]
+    except UnavailableError:
+        return get_device("h200")

@@ -1,0 +1,60 @@
+"""How a predictor is fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from profiling.errors import InputError
+
+# (phase, step, steps, loss): called once per epoch.
+Report = Callable[[str, int, int, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingConfig:
+    """How the model is fitted.
+
+    Attributes:
+        seed: of everything random; the same seed gives the same loss.
+        ensemble: number of co-location networks.
+        encoder_steps, encoder_batch, encoder_learning_rate: pre-training on solo step times, so many graphs a step.
+        encoder_prior_rate: learning rate of the step time's prior.
+        encoder_scale: log error of a solo step time beyond which it counts for ever less (Cauchy's loss): loaders and simulators
+            that keep a GPU waiting say nothing of other models' graphs.
+        epochs, learning_rate, weight_decay: of the co-location networks.
+        prior_learning_rate: of the analytic prior's weights.
+        beta: log-ratio error below which the loss is quadratic.
+        campaign_dropout: share of sets whose campaign is hidden, so that an unknown one is met in training.
+        baseline_decay: weight decay of the head that explains how solo baselines were measured.
+        mixed_sets: invented pairs per way of seeing (with and without solo) that the forest teaches in one epoch; 0 for none.
+        pages: such lots of invented pairs, taken in turn.
+        teaching: weight of the forest's answers beside the measured ones.
+        shared_sets: invented sets of no campaign whose jobs' utilisation is known, taught by processor sharing; 0 for none.
+    """
+
+    seed: int = 0
+    ensemble: int = 1
+    encoder_steps: int = 120
+    encoder_batch: int = 16
+    encoder_learning_rate: float = 0.01
+    encoder_prior_rate: float = 0.05
+    encoder_scale: float = 0.3
+    epochs: int = 300
+    learning_rate: float = 0.01
+    weight_decay: float = 0.02
+    prior_learning_rate: float = 0.03
+    beta: float = 0.05
+    campaign_dropout: float = 0.15
+    baseline_decay: float = 0.1
+    mixed_sets: int = 500
+    pages: int = 12
+    teaching: float = 4.0
+    shared_sets: int = 400
+
+    def __post_init__(self) -> None:
+        for name in ("ensemble", "epochs"):
+            if getattr(self, name) < 1:
+                raise InputError(
+                    f"training.{name} is out of range", expected="an integer from 1", got=getattr(self, name)
+                )

@@ -1,0 +1,1 @@
+"""How right a predictor is: metrics, cross-fitting, protocols."""

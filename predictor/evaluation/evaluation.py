@@ -1,0 +1,197 @@
+"""`cotenant evaluate`: a given model as it is, or its configuration refitted fold by fold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from predictor.config import Report
+from predictor.evaluation.metrics import score
+from predictor.examples.examples import Examples, examples_of
+from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes, set_memory_bytes
+from predictor.fitted.intervals import Intervals
+from predictor.fitted.model import CotenantModel
+from predictor.fitted.utilization import predicted_ratio
+from predictor.training.fit import fit_heads, solo_examples
+from predictor.training.networks import fit
+from profiling.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from predictor.predictor import Predictor
+
+SPLITS = ("none", "by-pair", "by-model", "by-device", "by-campaign", "by-source")
+
+
+def evaluate(
+    predictor: Predictor,
+    colocation: pd.DataFrame,
+    solo: pd.DataFrame,
+    split: str = "none",
+    seed: int = 0,
+    report: Report | None = None,
+) -> dict[str, Any]:
+    """Score on measured sets; the object of `cotenant evaluate --json`.
+
+    With `split="none"` the model is asked as it is about every set that it was not trained on (those are counted in
+    `left_out`). With any other split its configuration is fitted from scratch for every fold, pre-training included, and
+    only left-out sets are scored.
+
+    Raises:
+        InputError: no set is left to score, or the split is not known.
+    """
+    if split not in SPLITS:
+        raise InputError("split is not known", expected="one of " + ", ".join(SPLITS), got=split)
+    predictor._table()  # raises where nothing was fitted
+    if split == "none":
+        return _as_it_is(predictor, colocation, solo)
+    return _refitted(predictor, colocation, solo, split, seed, report)
+
+
+def _as_it_is(predictor: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame) -> dict[str, Any]:
+    known = set(predictor.fitted_.manifest.set_ids)
+    seen = colocation.set_id.astype(str).isin(known)
+    rest = colocation[~seen]
+    left_out = int(colocation[seen].set_id.nunique())
+    if not len(rest):
+        raise InputError(
+            "no set is left to score",
+            expected="sets that the model was not trained on",
+            got=f"{left_out} trained on",
+            hint="use --split by-model to refit with models left out",
+        )
+    fitted = predictor.fitted_
+    examples = examples_of(rest, solo)
+    ratio, slow = fitted.model.predict_log_ratio(examples)
+    half = fitted.intervals.half_width(slow, "solo")
+    graph = fitted.intervals.half_width(slow, "graph")
+    measured = np.array([w.solo.step_time_s is not None for w in examples.workloads])
+    whole = np.array([measured[examples.set_index == s].all() for s in range(len(examples.set_ids))])[
+        examples.set_index
+    ]
+    half = np.where(whole, half, graph)
+    sides = _sides(examples, fitted.heads, fitted.model)
+    return _result(examples, ratio, half, sides, {"split": "none", "left_out": left_out})
+
+
+def _refitted(
+    predictor: Predictor,
+    colocation: pd.DataFrame,
+    solo: pd.DataFrame,
+    split: str,
+    seed: int,
+    report: Report | None,
+) -> dict[str, Any]:
+    from datasets.splits import make_split
+    from predictor.config import TrainingConfig
+    from predictor.predictor import NetworkConfig
+
+    network = predictor.network or NetworkConfig()
+    training = replace(predictor.training or TrainingConfig(), seed=seed)
+    featurizer = predictor.fitted_.model.featurizer
+    parts: list[tuple[Examples, np.ndarray, np.ndarray, dict[str, tuple[np.ndarray, np.ndarray]]]] = []
+    for fold in make_split(colocation, split, seed):
+        train = colocation[colocation.set_id.isin(fold.train_set_ids)]
+        test = colocation[colocation.set_id.isin(fold.test_set_ids)]
+        if not len(train) or not len(test):
+            continue
+        # A model that is only on the test side was never seen alone either.
+        unseen = set(test.architecture) - set(train.architecture)
+        known = solo[~solo.architecture.isin(unseen)]
+        model = fit(examples_of(train, known), solo_examples(known), featurizer, network, training, report)
+        heads = fit_heads(train, known, featurizer)
+        examples = examples_of(test, solo)
+        ratio, slow = model.predict_log_ratio(examples)
+        parts.append((examples, ratio, slow, _sides(examples, heads, model)))
+    if not parts:
+        raise InputError("no fold has both sides", expected="at least two groups to split by", got=split)
+    merged = _merge([p[0] for p in parts])
+    sides = {
+        name: (np.concatenate([p[3][name][0] for p in parts]), np.concatenate([p[3][name][1] for p in parts]))
+        for name in ("memory", "utilization")
+    }
+    ratio = np.concatenate([p[1] for p in parts])
+    half = np.concatenate([_half_width(parts, k) for k in range(len(parts))])
+    return _result(merged, ratio, half, sides, {"split": split, "seed": seed, "folds": len(parts)})
+
+
+def _half_width(parts: list[Any], index: int) -> np.ndarray:
+    """Width for one fold from the residuals of all others (cross-conformal, Vovk 2015): it never sees its own errors."""
+    errors, slows = [], []
+    for number, (examples, ratio, slow, _) in enumerate(parts):
+        if number != index or len(parts) == 1:
+            there = ~np.isnan(examples.ratio) & ~examples.censored
+            errors.append(np.log(examples.ratio[there]) - ratio[there])
+            slows.append(slow[there])
+    residual = (np.concatenate(errors), np.concatenate(slows))
+    intervals = Intervals.fit({"solo": residual, "graph": residual}, np.zeros(0), np.zeros(0))
+    return intervals.half_width(parts[index][2], "solo")
+
+
+def _sides(
+    examples: Examples, heads: HeadCalibration, model: CotenantModel
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """(measured, predicted) of set memory and set utilisation."""
+    memory = [
+        member_memory_bytes(model.featurizer.job(workload, device), workload.solo, heads)
+        for workload, device in zip(examples.workloads, examples.devices, strict=True)
+    ]
+    position = np.arange(len(memory)) - np.searchsorted(examples.set_index, examples.set_index)
+    members = np.zeros((len(examples.set_ids), int(position.max(initial=0)) + 1))
+    members[examples.set_index, position] = memory
+    return {
+        "memory": (examples.set_memory_bytes, set_memory_bytes(members, heads)),
+        "utilization": (examples.set_utilization_ratio, predicted_ratio(model, examples)),
+    }
+
+
+def _merge(parts: list[Examples]) -> Examples:
+    offsets = np.cumsum([0] + [len(p.set_ids) for p in parts[:-1]])
+    first = parts[0]
+    names = ("workloads", "devices", "architectures", "set_ids", "mode", "campaign")
+    joined: dict[str, Any] = {n: tuple(x for p in parts for x in getattr(p, n)) for n in names}
+    joined["set_index"] = np.concatenate([p.set_index + o for p, o in zip(parts, offsets, strict=True)])
+    for name in ("ratio", "censored", "set_memory_bytes", "set_utilization_ratio"):
+        joined[name] = np.concatenate([getattr(p, name) for p in parts])
+    return type(first)(**joined)
+
+
+def _result(
+    examples: Examples,
+    ratio: np.ndarray,
+    half: np.ndarray,
+    sides: dict[str, tuple[np.ndarray, np.ndarray]],
+    about: dict[str, Any],
+) -> dict[str, Any]:
+    usable = ~np.isnan(examples.ratio) & ~examples.censored
+    if not usable.any():
+        raise InputError(
+            "no measured throughput to score", expected="rows with a throughput_ratio", got="none"
+        )
+    predicted = np.exp(ratio)
+    lower, upper = np.exp(ratio - half), np.exp(ratio + half)
+
+    def part(mask: np.ndarray) -> dict[str, Any]:
+        pick = usable & mask
+        return score(examples.ratio[pick], predicted[pick], lower[pick], upper[pick])
+
+    def by(names: tuple[str, ...]) -> dict[str, Any]:
+        column = np.array(names)
+        return {
+            name: part(column == name) for name in sorted(set(names)) if (usable & (column == name)).any()
+        }
+
+    targets = {}
+    for name, (measured, guess) in sides.items():
+        there = ~np.isnan(measured)
+        targets[name] = score(measured[there], guess[there]) if there.any() else {"n": 0}
+    return {
+        **about,
+        "metrics": part(np.ones(len(usable), dtype=bool)),
+        "by_model": by(examples.architectures),
+        "by_device": by(examples.devices),
+        "targets": targets,
+    }

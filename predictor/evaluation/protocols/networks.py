@@ -1,0 +1,146 @@
+"""E-GGAT and its ablations as contenders. Graphs are captured and read once, and shared by all folds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.bundle import Bundle
+from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
+
+if TYPE_CHECKING:
+    from models.colocation_network import NetworkConfig
+    from models.workload_encoder import WorkloadEncoder
+    from predictor.config import TrainingConfig
+    from predictor.training.progress import Progress
+
+
+class NetworkContender:
+    """The two-level E-GGAT under a configuration; the analytic head where memory is the target."""
+
+    def __init__(
+        self, network: NetworkConfig, training: TrainingConfig, progress: Progress | None = None
+    ) -> None:
+        self.network = network
+        self.training = training
+        self.progress = progress
+
+    def fit(self, train: Bundle, seed: int = 0, encoder: WorkloadEncoder | None = None) -> NetworkContender:
+        """Fit encoder (unless given) and networks on the train side only; no row of a left-out model is in it."""
+        from predictor.examples.examples import examples_of
+        from predictor.examples.featurizer import shared_featurizer
+        from predictor.training.fit import fit_heads, solo_examples
+        from predictor.training.networks import fit, fit_encoder
+        from predictor.training.progress import NOTHING_KEPT
+
+        featurizer, config = shared_featurizer(), replace(self.training, seed=seed)
+        solo = solo_examples(train.solo)
+        if train.target == "solo_step_time_s":
+            self.encoder_ = fit_encoder(solo, featurizer, self.network, config)
+        elif train.target != "set_memory_bytes":
+            self.model_ = fit(
+                examples_of(train.colocation, train.solo),
+                solo,
+                featurizer,
+                self.network,
+                config,
+                progress=self.progress or NOTHING_KEPT,
+            )
+        else:
+            self.heads_ = fit_heads(train.colocation, train.solo, featurizer)
+        return self
+
+    def predict(self, test: Bundle) -> NDArray[np.float64]:
+        """[n] for `test.rows`."""
+        from predictor.examples.examples import examples_of
+        from predictor.examples.featurizer import shared_featurizer
+        from predictor.fitted.device_memory import member_memory_bytes, set_memory_bytes
+        from predictor.fitted.utilization import predicted_ratio
+
+        if test.target == "solo_step_time_s":
+            return self._solo(test)
+        examples = examples_of(test.colocation, test.solo)
+        if test.target == "throughput_ratio":
+            # examples_of sorts by set and member; put the answers back into the table's order.
+            order = np.lexsort(
+                (test.colocation.member.to_numpy(), test.colocation.set_id.to_numpy(dtype=str))
+            )
+            result = np.empty(len(order))
+            result[order] = np.exp(self.model_.predict_log_ratio(examples)[0])
+            return result
+        if test.target == "set_utilization_ratio":
+            values = predicted_ratio(self.model_, examples)
+        else:
+            featurizer = shared_featurizer()
+            members: list[list[float]] = [[] for _ in examples.set_ids]
+            for workload, device, index in zip(
+                examples.workloads, examples.devices, examples.set_index, strict=True
+            ):
+                job = featurizer.job(workload, device)
+                members[index].append(member_memory_bytes(job, workload.solo, self.heads_))
+            values = np.array([float(set_memory_bytes(np.array([m]), self.heads_)[0]) for m in members])
+        by_set = dict(zip(examples.set_ids, values, strict=True))
+        return np.array([by_set[s] for s in test.rows.set_id.astype(str)])
+
+    def _solo(self, test: Bundle) -> NDArray[np.float64]:
+        import torch
+
+        from predictor.examples.featurizer import shared_featurizer
+        from predictor.fitted.model import encoder_input
+        from profiling.workload import Workload
+
+        featurizer = shared_featurizer()
+        jobs = [
+            featurizer.job(Workload.parse(w), d)
+            for w, d in zip(test.rows.workload.astype(str), test.rows.device.astype(str), strict=True)
+        ]
+        with torch.no_grad():
+            return self.encoder_(*encoder_input(jobs, featurizer)).log_step_s.exp().numpy().astype(np.float64)
+
+
+def make_contender(**changes: object) -> NetworkContender:
+    """E-GGAT with fields of its configuration changed; `encoder_` and `training_` lead to those parts."""
+    from models.colocation_network import NetworkConfig
+    from predictor.config import TrainingConfig
+
+    training = {k[9:]: changes.pop(k) for k in list(changes) if k.startswith("training_")}
+    encoder = {k[8:]: changes.pop(k) for k in list(changes) if k.startswith("encoder_")}
+    base = NetworkConfig()
+    network = replace(base, **changes, encoder=replace(base.encoder, **encoder))  # type: ignore[arg-type]
+    return NetworkContender(network, replace(TrainingConfig(), **training))  # type: ignore[arg-type]
+
+
+register(
+    Contender(
+        "e-ggat",
+        make_contender,
+        version="8",
+        targets=("throughput_ratio", "set_memory_bytes", "set_utilization_ratio", "solo_step_time_s"),
+        seconds_per_fold=60,
+    )
+)
+
+
+def _convolutions(kind: str) -> FoldPredictor:
+    from models.colocation_network import NetworkConfig
+    from predictor.config import TrainingConfig
+    from predictor.evaluation.protocols.convolutions import ConvolutionContender
+
+    return ConvolutionContender(kind, NetworkConfig(), TrainingConfig())
+
+
+for _kind in ("gcn", "gat"):
+    register(
+        Contender(
+            _kind,
+            partial(_convolutions, _kind),
+            version="2",
+            targets=("throughput_ratio",),
+            protocols=frozenset({"lucid-by-model", "gavel2020-by-model"}),
+            seconds_per_fold=30,
+        )
+    )

@@ -1,0 +1,109 @@
+"""Who takes part in the protocols.
+
+A contender is a factory of objects with
+
+    fit(train: Bundle, seed: int) -> Any
+    predict(test: Bundle) -> [n] float64, one for each of `test.rows`
+    predict_interval(test: Bundle) -> ([n] lower, [n] upper) of a 90 % interval          (optional)
+
+`datasets.bundle.Bundle` says what is in `train` and `test`; `bundle.target` says what to predict. For every fold a new object
+is made, fitted on `train` and asked once; everything that was measured under co-location is NaN in `test`. NaN as a
+prediction means "cannot be said"; the contender is then reported as not applicable, not scored on the rest.
+
+To take part, write a module with
+
+    from predictor.evaluation.protocols.registry import Contender, register
+
+    register(Contender("e-ggat", lambda: MyPredictor(), version="1", seconds_per_fold=90))
+
+and name it in `MODULES`. A module is imported when a protocol is listed or run, not before; keep heavy imports inside the
+factory. What is expensive and the same for every fold (encoded graphs) is the contender's to cache.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.bundle import TARGETS, Bundle
+from profiling.errors import ConflictError, UnknownNameError
+
+MODULES = ("predictor.evaluation.protocols.builtin", "predictor.evaluation.protocols.networks")
+
+
+class FoldPredictor(Protocol):
+    """Fitted once, asked once."""
+
+    def fit(self, train: Bundle, seed: int) -> Any: ...
+
+    def predict(self, test: Bundle) -> NDArray[np.float64]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A registered predictor.
+
+    Attributes:
+        name: as in `--predictors` and in the tables.
+        make: a new, unfitted object.
+        version: raise it when results would change: stored folds of another version are run again. A function where it is
+            read from a checkpoint.
+        targets: what it can predict.
+        protocols: the only protocols that it takes part in; None: all of its targets.
+        uses_solo: whether it needs solo profiles, so that it sits out where they are withheld.
+        pretrained: whether it is a finished checkpoint: the only kind, beside what is fitted on shippable data, that
+            answers a zero-shot protocol; it takes part in no other.
+        seconds_per_fold: rough cost on two cores, stated before a run.
+    """
+
+    name: str
+    make: Callable[[], FoldPredictor]
+    version: str | Callable[[], str] = "1"
+    targets: tuple[str, ...] = TARGETS
+    protocols: frozenset[str] | None = None
+    uses_solo: bool = False
+    pretrained: bool = False
+    seconds_per_fold: float = 1.0
+
+    @property
+    def current_version(self) -> str:
+        return self.version if isinstance(self.version, str) else self.version()
+
+
+_CONTENDERS: dict[str, Contender] = {}
+
+
+def register(contender: Contender) -> None:
+    """Add a contender.
+
+    Raises:
+        ConflictError: another one has its name.
+    """
+    known = _CONTENDERS.get(contender.name)
+    if known is not None and known.make.__module__ != contender.make.__module__:
+        raise ConflictError(f"a predictor called {contender.name!r} is registered already")
+    _CONTENDERS[contender.name] = contender
+
+
+def contenders(names: Iterable[str] | None = None) -> list[Contender]:
+    """All registered contenders, or those called `names` in that order.
+
+    Raises:
+        UnknownNameError: a name is not registered.
+    """
+    for module in MODULES:
+        if find_spec(module) is not None:
+            importlib.import_module(module)
+    if names is None:
+        return list(_CONTENDERS.values())
+    chosen = list(names)
+    for name in chosen:
+        if name not in _CONTENDERS:
+            raise UnknownNameError("no such predictor", expected="one of " + ", ".join(_CONTENDERS), got=name)
+    return [_CONTENDERS[name] for name in chosen]

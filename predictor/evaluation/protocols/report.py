@@ -1,0 +1,246 @@
+"""A protocol's results for programs (JSON), for documents (Markdown) and for the eye (SVG)."""
+
+from __future__ import annotations
+
+import datetime
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datasets.splits import save_split
+from predictor.evaluation.protocols.runner import Plan
+from profiling.files import read_json, write_json, write_whole
+
+HEADER = (
+    "predictor",
+    "MAPE %",
+    "95 %",
+    "MAE",
+    "RMSE",
+    "R2",
+    "rho",
+    "p90",
+    "cover",
+    "s/fold",
+)
+
+# In what the columns MAE, RMSE and p90 are.
+UNITS = {
+    "throughput_ratio": "co-located / solo throughput",
+    "set_memory_bytes": "GiB",
+    "set_utilization_ratio": "share of time",
+    "solo_step_time_s": "seconds",
+}
+
+
+def earlier_results(plan: Plan) -> dict[str, Any]:
+    """What an earlier run over the same rows and folds says of predictors that this one leaves out.
+
+    Results of a predictor that has changed since, or is no longer there, are dropped.
+    """
+    from predictor.evaluation.protocols.registry import contenders
+
+    path = plan.folder / "results.json"
+    earlier = read_json(path) if path.is_file() else {}
+    rows = _rows_of(plan)
+    if not isinstance(earlier, dict) or any(earlier.get(key) != value for key, value in rows.items()):
+        return {}
+    now = {c.name: c.current_version for c in contenders(None)}
+    run = {cell.contender.name for cell in plan.cells}
+    return {
+        name: result
+        for name, result in earlier.get("predictors", {}).items()
+        if name not in run and result.get("version", "1") == now.get(name)
+    }
+
+
+def make_report(plan: Plan, results: dict[str, Any], command: str) -> dict[str, Any]:
+    """Everything that is needed to read the figures and to repeat them."""
+    from profiling.measure.environment import describe_environment
+
+    trial = plan.trial
+    return {
+        "protocol": trial.protocol.name,
+        "about": trial.protocol.about,
+        "command": command,
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "machine": describe_environment("cpu"),
+        "target": trial.protocol.target,
+        "split": trial.protocol.split,
+        "with_solo": trial.protocol.with_solo,
+        **_rows_of(plan),
+        "seeds": sorted({cell.seed for cell in plan.cells}),
+        "predictors": results,
+    }
+
+
+def _rows_of(plan: Plan) -> dict[str, Any]:
+    """What was measured and how it was split, in figures."""
+    trial = plan.trial
+    rows = [trial.bundles(fold)[1] for fold in trial.folds]
+    return {
+        "folds": {
+            f.name: {"sets": len(f.test_set_ids), "points": int(b.points.sum())}
+            for f, b in zip(trial.folds, rows, strict=True)
+        },
+        "sets": int(trial.frame["set_id"].nunique()),
+        "campaigns": {str(k): int(v) for k, v in trial.frame["campaign"].value_counts().sort_index().items()},
+    }
+
+
+def write_report(plan: Plan, report: dict[str, Any]) -> list[Path]:
+    """Write `results.json`, `results.md`, `split.json` and the plots into the protocol's folder."""
+    folder = plan.folder
+    return [
+        write_json(folder / "results.json", report),
+        write_whole(folder / "results.md", markdown(report)),
+        save_split(
+            folder / "split.json",
+            plan.trial.folds,
+            kind=plan.trial.protocol.split,
+            protocol=report["protocol"],
+        ),
+        write_whole(folder / "predicted.svg", _scatter(plan, report)),
+        write_whole(folder / "by_model.svg", _bars(report)),
+    ]
+
+
+def table(report: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Rows under `HEADER`, best MAPE first: MAPE with its 95 % bootstrap interval, errors in `UNITS`, Spearman's rho, `p90`
+    the error that 90 % of rows stay below, `cover` the share inside the 90 % intervals."""
+    scale = 2.0**-30 if report["target"] == "set_memory_bytes" else 1.0
+    scored = []
+    for name, result in report["predictors"].items():
+        if "not_applicable" in result:
+            continue
+        m, interval = result["metrics"], result["intervals"]["mape_percent"]
+        errors = (m["mae"], m["rmse"])
+        row = (
+            name,
+            _figure(m["mape_percent"], 1),
+            "-" if interval[0] is None else f"{interval[0]:.1f}-{interval[1]:.1f}",
+            *(_figure(error, 3, scale) for error in errors),
+            _figure(m["r2"], 2),
+            _figure(m["spearman"], 2),
+            _figure(m["error_quantiles"]["p90"], 3, scale),
+            _figure(m.get("coverage_90"), 2),
+            f"{result['seconds_per_fold']:.1f}",
+        )
+        scored.append((m["mape_percent"] if m["mape_percent"] is not None else float("inf"), row))
+    return [row for _, row in sorted(scored, key=lambda item: item[0])]
+
+
+def absent(report: dict[str, Any]) -> list[str]:
+    """Who could not take part, and why."""
+    return [
+        f"{name}: not applicable, {result['not_applicable']}"
+        for name, result in report["predictors"].items()
+        if "not_applicable" in result
+    ]
+
+
+def _figure(value: float | None, digits: int, scale: float = 1.0) -> str:
+    return "-" if value is None else f"{value * scale:.{digits}f}"
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The tables as a Markdown page."""
+    points = sum(fold["points"] for fold in report["folds"].values())
+    lines = [
+        f"# {report['protocol']}",
+        "",
+        (
+            f"{report['about'][0].upper()}{report['about'][1:]}. Target `{report['target']}`, split {report['split']}, {len(report['folds'])} folds, "
+            f"{len(report['seeds'])} seed(s), {report['sets']} sets, {points} points; MAE, RMSE and p90 in {UNITS[report['target']]}."
+        ),
+        "",
+        f"`{report['command']}`, {report['date']}, {report['machine'].get('processor', 'unknown processor')}",
+        "",
+        *_grid(HEADER, table(report)),
+    ]
+    if absent(report):
+        lines += ["", *(f"* {line}" for line in absent(report))]
+    scored = {k: v for k, v in report["predictors"].items() if "metrics" in v}
+    models = sorted({model for result in scored.values() for model in result["by_model"]})
+    if scored and models:
+        title = "MAPE % by held-out model" if report["split"] == "by-model" else "MAPE % by model"
+        rows = [
+            (
+                model,
+                str(next(iter(scored.values()))["by_model"].get(model, {}).get("n", 0)),
+                *(_figure(r["by_model"].get(model, {}).get("mape_percent"), 1) for r in scored.values()),
+            )
+            for model in models
+        ]
+        lines += ["", f"## {title}", "", *_grid(("model", "n", *scored), rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _grid(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    return [
+        f"| {' | '.join(header)} |",
+        "|" + "---|" * len(header),
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
+
+
+def _scatter(plan: Plan, report: dict[str, Any]) -> str:
+    """Predicted against measured, one panel for each predictor of this run."""
+    from matplotlib.figure import Figure
+
+    run = {cell.contender.name for cell in plan.cells}
+    names = [n for n, result in report["predictors"].items() if "metrics" in result and n in run]
+    sides = {fold.name: plan.trial.bundles(fold)[1] for fold in plan.trial.folds}
+    figure = Figure(figsize=(2.6 * max(1, len(names)), 2.8), layout="constrained")
+    panels = figure.subplots(1, max(1, len(names)), squeeze=False, sharex=True, sharey=True)[0]
+    for panel, name in zip(panels, names, strict=False):
+        measured, predicted = [], []
+        for cell in plan.cells:
+            if cell.contender.name == name:
+                side = sides[cell.fold.name]
+                stored = np.array(read_json(plan.folder / cell.file)["predicted"], dtype=np.float64)
+                measured.append(side.y[side.points])
+                predicted.append(stored[side.points])
+        x, y = np.concatenate(measured), np.concatenate(predicted)
+        panel.scatter(x, y, s=3, alpha=0.35, linewidths=0, rasterized=True)
+        ends = [min(x.min(), y.min()), max(x.max(), y.max())]
+        panel.plot(ends, ends, color="0.4", linewidth=0.8)
+        if report["target"] in ("solo_step_time_s", "set_memory_bytes"):
+            panel.set_xscale("log")
+            panel.set_yscale("log")
+        panel.set_title(
+            f"{name}\nMAPE {report['predictors'][name]['metrics']['mape_percent']:.1f} %", fontsize=8
+        )
+        panel.set_xlabel("measured", fontsize=8)
+        panel.tick_params(labelsize=7)
+    panels[0].set_ylabel(f"predicted {report['target']}", fontsize=8)
+    return _svg(figure)
+
+
+def _bars(report: dict[str, Any]) -> str:
+    """MAPE by model, one group of bars for each model."""
+    from matplotlib.figure import Figure
+
+    scored = {k: v for k, v in report["predictors"].items() if "metrics" in v}
+    models = sorted({model for result in scored.values() for model in result["by_model"]})
+    figure = Figure(figsize=(max(5.0, 0.9 * len(models) + 2), 3.2), layout="constrained")
+    panel = figure.subplots()
+    width = 0.8 / max(1, len(scored))
+    for position, (name, result) in enumerate(scored.items()):
+        heights = [result["by_model"].get(m, {}).get("mape_percent") or 0.0 for m in models]
+        panel.bar(np.arange(len(models)) + position * width, heights, width, label=name)
+    panel.set_xticks(np.arange(len(models)) + 0.4 - width / 2, models, rotation=30, ha="right", fontsize=7)
+    panel.set_ylabel("MAPE %", fontsize=8)
+    panel.tick_params(axis="y", labelsize=7)
+    if scored:
+        panel.legend(fontsize=7, frameon=False)
+    return _svg(figure)
+
+
+def _svg(figure: Any) -> str:
+    """SVG text without a date, so that equal results give equal files."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()

@@ -1,0 +1,222 @@
+"""Running a protocol: the cells (predictor, fold, seed) that are missing, then the scores of all.
+
+Every cell is stored with a fingerprint of the rows, the fold, the predictor's version and the seed. A run that was
+stopped goes on where it was; a cell whose fingerprint no longer holds is run again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.bundle import Bundle
+from datasets.splits import Fold
+from predictor.evaluation.metrics import bootstrap, score
+from predictor.evaluation.protocols.catalogue import Trial
+from predictor.evaluation.protocols.registry import Contender
+from profiling.errors import CotenantError
+from profiling.files import read_json, write_json
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One predictor fitted once: on one fold, with one seed."""
+
+    contender: Contender
+    fold: Fold
+    seed: int
+
+    @property
+    def file(self) -> Path:
+        """Relative to the protocol's folder."""
+        return (
+            Path("cells") / self.contender.name / f"{self.fold.name.replace('/', '_')}-seed-{self.seed}.json"
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will do.
+
+    Attributes:
+        cells: all, in order.
+        missing: those without a stored result that still holds.
+        seconds: rough cost of the missing ones.
+    """
+
+    trial: Trial
+    folder: Path
+    cells: tuple[Cell, ...]
+    missing: tuple[Cell, ...]
+    seconds: float
+
+
+def make_plan(trial: Trial, contenders: Sequence[Contender], seeds: Sequence[int], folder: Path) -> Plan:
+    """List the cells of `contenders` that take part, and which of them are still to be run.
+
+    A predictor that draws nothing at random from its seed is still run for each: the cost is its own affair.
+    """
+    cells = tuple(
+        Cell(contender, fold, seed)
+        for contender in contenders
+        if trial.protocol.admits(contender)
+        for seed in seeds
+        for fold in trial.folds
+    )
+    data = _data_fingerprint(trial)
+    missing = tuple(cell for cell in cells if not _holds(folder, cell, data, trial))
+    return Plan(trial, folder, cells, missing, sum(cell.contender.seconds_per_fold for cell in missing))
+
+
+def run_missing(plan: Plan, done: Callable[[Cell], None] = lambda cell: None) -> None:
+    """Run the missing cells of `plan`, one after another; `done` is called after each is stored."""
+    data = _data_fingerprint(plan.trial)
+    for cell in plan.missing:
+        train, test = plan.trial.bundles(cell.fold)
+        started = time.perf_counter()
+        result: dict[str, Any] = {"fingerprint": _fingerprint(cell, data, plan.trial)}
+        try:
+            result |= _fit_and_ask(cell, train, test.without_targets())
+        except CotenantError as error:
+            # The contender says that it cannot; others still can. Anything else is a bug and stops the run.
+            result["cannot"] = error.message
+        result["seconds"] = round(time.perf_counter() - started, 3)
+        write_json(plan.folder / cell.file, result)
+        done(cell)
+
+
+def _fit_and_ask(cell: Cell, train: Bundle, test: Bundle) -> dict[str, Any]:
+    predictor: Any = cell.contender.make()
+    predictor.fit(train, cell.seed)
+    result = {"predicted": _numbers(predictor.predict(test))}
+    if hasattr(predictor, "predict_interval"):
+        lower, upper = predictor.predict_interval(test)
+        result |= {"lower": _numbers(lower), "upper": _numbers(upper)}
+    if len(result["predicted"]) != len(test.rows):
+        raise AssertionError(
+            f"{cell.contender.name} gave {len(result['predicted'])} values for {len(test.rows)} rows"
+        )
+    return result
+
+
+def _numbers(values: NDArray[np.float64]) -> list[float | None]:
+    return [float(v) if math.isfinite(v) else None for v in values]
+
+
+def collect(plan: Plan, seed: int = 0, resamples: int = 1000) -> dict[str, Any]:
+    """Score what is stored, predictor by predictor, over all folds and seeds together.
+
+    Returns:
+        name -> `metrics` with 95 % `intervals`, `held_out` (rows of the held-out architecture itself), `by_model`,
+        `by_device`, `by_campaign`, `by_seed`, `censored`, `seconds_per_fold`; or `not_applicable` with the reason.
+    """
+    sides = {fold.name: plan.trial.bundles(fold)[1] for fold in plan.trial.folds}
+    names = dict.fromkeys(cell.contender.name for cell in plan.cells)
+    return {name: _collect_one(plan, name, sides, seed, resamples) for name in names}
+
+
+def _collect_one(
+    plan: Plan, name: str, sides: dict[str, Bundle], seed: int, resamples: int
+) -> dict[str, Any]:
+    import pandas as pd
+
+    parts, seconds = [], []
+    for cell in plan.cells:
+        if cell.contender.name != name:
+            continue
+        stored = read_json(plan.folder / cell.file)
+        if "cannot" in stored:
+            return {"not_applicable": stored["cannot"]}
+        seconds.append(stored["seconds"])
+        test = sides[cell.fold.name]
+        rows = test.rows[["set_id", "architecture", "device", "campaign"]].reset_index(drop=True)
+        answer = {
+            key: np.array(stored[key], dtype=np.float64)
+            for key in ("predicted", "lower", "upper")
+            if key in stored
+        }
+        parts.append(
+            rows.assign(
+                fold=cell.fold.name,
+                seed=cell.seed,
+                y=test.y,
+                point=test.points,
+                censored=test.censored,
+                **answer,
+            )
+        )
+    rows = pd.concat(parts, ignore_index=True)
+    unsaid = int(rows.loc[rows["point"], "predicted"].isna().sum())
+    if unsaid:
+        return {"not_applicable": f"no prediction for {unsaid} of {int(rows['point'].sum())} rows"}
+    points = rows[rows["point"]]
+    versions = {cell.contender.name: cell.contender.current_version for cell in plan.cells}
+    result: dict[str, Any] = {
+        "version": versions[name],
+        "metrics": _score(points),
+        "intervals": bootstrap(points["y"], points["predicted"], points["set_id"], seed, resamples),
+        "by_seed": {str(s): _score(part)["mape_percent"] for s, part in points.groupby("seed")},
+        "seconds_per_fold": round(float(np.mean(seconds)), 2),
+    }
+    if plan.trial.protocol.split == "by-model":
+        own = points[points["architecture"] == points["fold"]]
+        if plan.trial.protocol.target.startswith("set_"):
+            own = points  # a set belongs to all its members
+        result["held_out"] = _score(own)
+        result["by_model"] = {str(k): _score(part) for k, part in own.groupby("fold")}
+    else:
+        result["by_model"] = {str(k): _score(part) for k, part in points.groupby("architecture")}
+    for column in ("device", "campaign"):
+        if points[column].nunique() > 1:
+            result[f"by_{column}"] = {str(k): _score(part) for k, part in points.groupby(column)}
+    bounds = rows[rows["censored"] & rows["predicted"].notna()]
+    if len(bounds):
+        short = np.maximum(0.0, bounds["y"] - bounds["predicted"])
+        result["censored"] = {"n": len(bounds), "mean_shortfall": float(short.mean())}
+    return result
+
+
+def _score(rows: Any) -> dict[str, Any]:
+    ends = {end: rows[end] for end in ("lower", "upper") if end in rows and rows[end].notna().all()}
+    return score(rows["y"], rows["predicted"], **ends)
+
+
+def _holds(folder: Path, cell: Cell, data: str, trial: Trial) -> bool:
+    path = folder / cell.file
+    if not path.is_file():
+        return False
+    stored = read_json(path)
+    # What a predictor could not do may have been a missing file; asking again costs little.
+    return "cannot" not in stored and stored.get("fingerprint") == _fingerprint(cell, data, trial)
+
+
+def _fingerprint(cell: Cell, data: str, trial: Trial) -> str:
+    body = [
+        data,
+        trial.protocol.target,
+        trial.protocol.with_solo,
+        cell.contender.name,
+        cell.contender.current_version,
+        cell.seed,
+        cell.fold.train_set_ids,
+        cell.fold.test_set_ids,
+    ]
+    return hashlib.sha256(json.dumps(body).encode()).hexdigest()
+
+
+def _data_fingerprint(trial: Trial) -> str:
+    import pandas as pd
+
+    digest = hashlib.sha256()
+    for frame in (trial.frame, trial.solo):
+        digest.update(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,293 @@
+"""Measured co-location sets as arrays: what is known beforehand on one side, what was measured on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from models.colocation_network import SetTensors
+from models.features import (
+    EDGE_FEATURES,
+    OTHERS_WIDTH,
+    WANTS_WIDTH,
+    Floats,
+    capacity_ratio,
+    demand_ratios,
+    edge_features,
+    occupancy,
+    pace_of,
+    solo_features,
+)
+from predictor.examples.featurizer import Featurizer, JobOnDevice
+from profiling.errors import InputError
+from profiling.workload import SHARING_MODES, SoloProfile, Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Integers = NDArray[np.int64]
+# A set counts as one whose members were all on the device if its memory is at least this share of what they take alone.
+RESIDENT_RATIO = 0.93
+
+
+@dataclass(frozen=True, slots=True)
+class JobEncoding:
+    """What level 1 says of one job on one device: embedding [E] and predicted solo step time.
+
+    `graph_step_time_s` is the same as if no job like it had been measured. What is learned of co-location is learned from that,
+    so that it holds for new models, too.
+    """
+
+    embedding: Floats
+    step_time_s: float
+    graph_step_time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemberVariants:
+    """Distinct (job, device, solo measurements) and their numbers; members of sets point into it.
+
+    Attributes:
+        jobs: V jobs on devices.
+        features: [V, member_width] embedding, workload, solo and device features, not scaled.
+        step_s: [V] solo step time, measured or else predicted.
+        wants: [V, WANTS_WIDTH] demands, share of device memory, occupancy, pace; see `models.features.edge_features`.
+    """
+
+    jobs: tuple[JobOnDevice, ...]
+    features: Floats
+    step_s: Floats
+    wants: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """S sets with T members; rows of a set stand together.
+
+    Attributes:
+        workloads: T workloads with their solo measurements.
+        devices: T device names.
+        architectures: T architecture names, for reports by model.
+        set_ids: S identifiers.
+        set_index: [T] set of each member.
+        mode, campaign: [T] sharing mode; campaign name.
+        ratio: [T] measured co-located / solo throughput; NaN where not measured.
+        censored: [T] the ratio is only a lower bound.
+        set_memory_bytes, set_utilization_ratio: [S]; NaN where not measured.
+    """
+
+    workloads: tuple[Workload, ...]
+    devices: tuple[str, ...]
+    architectures: tuple[str, ...]
+    set_ids: tuple[str, ...]
+    set_index: Integers
+    mode: tuple[str, ...]
+    campaign: tuple[str, ...]
+    ratio: Floats
+    censored: NDArray[np.bool_]
+    set_memory_bytes: Floats
+    set_utilization_ratio: Floats
+
+    def subset(self, set_ids: Sequence[str]) -> Examples:
+        """The examples of some sets only."""
+        wanted = set(set_ids)
+        keep_set = np.array([s in wanted for s in self.set_ids], dtype=bool)
+        keep = keep_set[self.set_index]
+        renumber = np.cumsum(keep_set) - 1
+        pick = np.flatnonzero(keep)
+
+        def take(values: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(values[i] for i in pick)
+
+        return Examples(
+            tuple(self.workloads[i] for i in pick),
+            take(self.devices),
+            take(self.architectures),
+            tuple(s for s, k in zip(self.set_ids, keep_set, strict=True) if k),
+            renumber[self.set_index[pick]],
+            take(self.mode),
+            take(self.campaign),
+            self.ratio[pick],
+            self.censored[pick],
+            self.set_memory_bytes[keep_set],
+            self.set_utilization_ratio[keep_set],
+        )
+
+    @property
+    def scored(self) -> NDArray[np.bool_]:
+        """[T] members whose ratio was measured, and not only bounded."""
+        measured: NDArray[np.bool_] = ~np.isnan(self.ratio) & ~self.censored
+        return measured
+
+    @property
+    def resident(self) -> NDArray[np.bool_]:
+        """[S] whether all members were on the device at once, so that the measurement says something of sharing.
+
+        A set that takes no more memory than one of its members alone was measured while the other had not begun or was
+        over. Where memory was not measured, a set counts as resident.
+        """
+        alone = np.zeros(len(self.set_ids))
+        np.add.at(alone, self.set_index, [w.solo.memory_bytes or np.nan for w in self.workloads])
+        absent: NDArray[np.bool_] = self.set_memory_bytes < RESIDENT_RATIO * alone
+        return ~absent
+
+    def without_solo(self) -> Examples:
+        """The same sets as if nobody had measured the jobs alone."""
+        return replace(self, workloads=tuple(w.without_solo() for w in self.workloads))
+
+
+@dataclass(frozen=True, slots=True)
+class SoloExamples:
+    """Jobs measured alone: (workload, device) and seconds per step."""
+
+    workloads: tuple[Workload, ...]
+    devices: tuple[str, ...]
+    step_time_s: np.ndarray
+
+
+def examples_of(colocation: pd.DataFrame, solo: pd.DataFrame) -> Examples:
+    """Join the tidy tables `colocation` and `solo`; solo rows are taken from the same campaign and device only.
+
+    Raises:
+        InputError: a set has a member number twice.
+    """
+    profiles: dict[Any, SoloProfile] = dict(solo_profiles(solo))
+    frame = colocation.sort_values(["set_id", "member"], kind="stable")
+    if frame.duplicated(["set_id", "member"]).any():
+        raise InputError(
+            "colocation table", expected="each member of a set once", got="a repeated (set_id, member)"
+        )
+    ids, index = np.unique(frame.set_id.to_numpy(dtype=str), return_inverse=True)
+    keys = list(zip(*(frame[name].astype(str) for name in ("campaign", "device", "workload")), strict=True))
+    workloads = tuple(replace(Workload.parse(key[2]), solo=profiles.get(key, SoloProfile())) for key in keys)
+    ratio = frame.throughput_ratio.to_numpy(dtype=float, na_value=np.nan).copy()
+    ratio[~frame.is_target.to_numpy(dtype=bool)] = np.nan
+    ratio[ratio <= 0] = np.nan
+    first = np.zeros(len(ids), dtype=np.int64)
+    first[index[::-1]] = np.arange(len(index))[::-1]
+    return Examples(
+        workloads,
+        tuple(frame.device),
+        tuple(frame.architecture),
+        tuple(ids),
+        index.astype(np.int64),
+        tuple(frame.sharing),
+        tuple(frame.campaign),
+        ratio,
+        frame.censored.to_numpy(dtype=bool, copy=True),
+        frame.set_memory_bytes.to_numpy(dtype=float, na_value=np.nan)[first],
+        frame.set_utilization_ratio.to_numpy(dtype=float, na_value=np.nan)[first],
+    )
+
+
+def solo_profiles(solo: pd.DataFrame) -> dict[tuple[str, str, str], SoloProfile]:
+    """(campaign, device, SPEC) to what was measured of the job alone on one GPU."""
+    keys = ("step_time_s", "memory_bytes", "utilization_ratio", "memory_bandwidth_ratio")
+    found: dict[tuple[str, str, str], SoloProfile] = {}
+    for row in solo[solo.gpus == 1].to_dict("records"):
+        values = {k: float(row[k]) for k in keys if row.get(k) is not None and row[k] == row[k]}
+        found.setdefault(
+            (str(row["campaign"]), str(row["device"]), str(row["workload"])), SoloProfile(**values)
+        )
+    return found
+
+
+def variants_of(
+    workloads: Sequence[Workload],
+    devices: Sequence[str],
+    featurizer: Featurizer,
+    encodings: Mapping[tuple[Workload, str], JobEncoding],
+) -> tuple[MemberVariants, Integers]:
+    """Distinct members and [T] which of them each member is.
+
+    Args:
+        encodings: by (workload without solo measurements, device); its step time stands in where none was measured.
+    """
+    index: dict[tuple[Workload, str], int] = {}
+    where = np.array(
+        [index.setdefault((w, d), len(index)) for w, d in zip(workloads, devices, strict=True)],
+        dtype=np.int64,
+    )
+    jobs, features, steps, wants = [], [], [], []
+    for workload, device in index:
+        job = featurizer.job(workload, device)
+        encoding = encodings[(workload.without_solo(), device)]
+        full = replace(job.workload, solo=workload.solo)
+        measured = workload.solo.step_time_s
+        solo = solo_features(full, job.device, job.demand)
+        jobs.append(job)
+        features.append(np.concatenate([encoding.embedding, job.features, solo, featurizer.device(device)]))
+        steps.append(measured or encoding.step_time_s)
+        step = measured or encoding.graph_step_time_s
+        wants.append(
+            np.concatenate(
+                [
+                    demand_ratios(job.demand, step, full, job.device),
+                    [capacity_ratio(job.demand, full, job.device), occupancy(full, job.device)],
+                    pace_of(job.demand, step, job.graph),
+                ]
+            )
+        )
+    variants = MemberVariants(
+        tuple(jobs), np.array(features), np.array(steps), np.array(wants).reshape(-1, WANTS_WIDTH)
+    )
+    return variants, where
+
+
+def pairs_within(set_index: Integers) -> Integers:
+    """[2, E] all ordered pairs (source, target) of different members of the same set, then a self edge per member."""
+    count = len(set_index)
+    order = np.argsort(set_index, kind="stable")
+    sizes = np.bincount(set_index) if count else np.zeros(0, dtype=np.int64)
+    starts = np.cumsum(sizes) - sizes
+    pieces = []
+    for size in np.unique(sizes[sizes > 1]):
+        base = starts[sizes == size][:, None]
+        source, target = np.nonzero(~np.eye(size, dtype=bool))
+        pieces.append(np.stack([(base + source).ravel(), (base + target).ravel()]))
+    loops = np.stack([np.arange(count)] * 2)
+    joined = order[np.concatenate(pieces, 1)] if pieces else np.zeros((2, 0), dtype=np.int64)
+    return np.concatenate([joined, loops], 1)
+
+
+def edges_of(member: Floats, wants: Floats, setting: Floats, set_index: Integers) -> SetTensors:
+    """Assemble the network's input from T members.
+
+    Args:
+        member: [T, member_width] scaled features.
+        wants: [T, WANTS_WIDTH].
+        setting: [T, settings] one-hot sharing mode and campaign.
+        set_index: [T] set of each member.
+    """
+    edge_index = pairs_within(set_index)
+    source, target = edge_index
+    between = source != target
+    edges = np.zeros((edge_index.shape[1], len(EDGE_FEATURES)))
+    s, t = source[between], target[between]
+    edges[between] = edge_features(wants[t], wants[s])
+    others = np.zeros((len(wants), OTHERS_WIDTH))
+    np.add.at(others, t, wants[s, :OTHERS_WIDTH])
+    return SetTensors(
+        torch.tensor(member, dtype=torch.float32),
+        torch.tensor(others, dtype=torch.float32),
+        torch.tensor(setting, dtype=torch.float32),
+        torch.from_numpy(edge_index),
+        torch.tensor(edges, dtype=torch.float32),
+        torch.from_numpy(set_index),
+    )
+
+
+def settings_of(mode: Sequence[str], campaign: Sequence[str], campaigns: Sequence[str]) -> Floats:
+    """[T, len(SHARING_MODES) + len(campaigns) + 1] one-hot; a campaign that was not trained on takes the last column."""
+    width = len(SHARING_MODES) + len(campaigns) + 1
+    result = np.zeros((len(mode), width))
+    known = {name: len(SHARING_MODES) + i for i, name in enumerate(campaigns)}
+    for row, (m, c) in enumerate(zip(mode, campaign, strict=True)):
+        result[row, SHARING_MODES.index(m)] = 1.0
+        result[row, known.get(c, width - 1)] = 1.0
+    return result

@@ -1,0 +1,1 @@
+"""A fitted predictor: its parts, and how it is stored."""

@@ -1,0 +1,185 @@
+"""A fitted predictor as files: `weights.safetensors`, `config.json`, `manifest.json`. Nothing in it is code."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.colocation_network import ColocationNetwork, NetworkConfig
+from models.features import DEVICE_FEATURES, EDGE_FEATURES, SOLO_FEATURES, WORKLOAD_FEATURES
+from models.workload_encoder import EncoderConfig, WorkloadEncoder
+from predictor.config import TrainingConfig
+from predictor.examples.featurizer import Featurizer, GraphSource
+from predictor.fitted.device_memory import HeadCalibration
+from predictor.fitted.domain import Domain
+from predictor.fitted.fitted import Fitted, Manifest
+from predictor.fitted.intervals import Intervals
+from predictor.fitted.model import CotenantModel, Scaler
+from predictor.predictor import Predictor
+from predictor.training.replay import from_tensors, to_tensors
+from profiling.errors import InputError, UnavailableError
+from profiling.files import read_json, write_json, write_whole
+
+FORMAT = "cotenant-predictor"
+VERSION = 3
+
+
+def save(predictor: Predictor, folder: Path | str) -> Path:
+    """Write a fitted predictor to `folder`; sets its version to a hash of the weights.
+
+    Raises:
+        UnavailableError: it has not been fitted.
+        OSError: the folder cannot be written.
+    """
+    import torch
+    from safetensors.torch import save as tensors_to_bytes
+
+    if not hasattr(predictor, "fitted_"):
+        raise UnavailableError("the predictor has not been fitted", hint="call fit() first")
+    fitted, target = predictor.fitted_, Path(folder)
+    model = fitted.model
+    tensors = {f"encoder.{k}": v for k, v in model.encoder.state_dict().items()}
+    for number, network in enumerate(model.networks):
+        tensors |= {f"networks.{number}.{k}": v for k, v in network.state_dict().items()}
+    tensors |= {
+        **{f"scaler.{f.name}": torch.from_numpy(getattr(model.scaler, f.name)) for f in fields(Scaler)},
+        "domain.points": torch.from_numpy(np.ascontiguousarray(fitted.domain.points)),
+    }
+    if fitted.memory is not None:
+        tensors |= to_tensors(fitted.memory)
+    body = tensors_to_bytes({k: v.contiguous() for k, v in tensors.items()})
+    predictor.version = f"{target.name}-{_digest(body)}"
+    target.mkdir(parents=True, exist_ok=True)
+    write_whole(target / "weights.safetensors", body)
+    write_json(target / "manifest.json", asdict(fitted.manifest))
+    # The configuration is written last: a folder without it is not a checkpoint.
+    write_json(
+        target / "config.json",
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "model_version": predictor.version,
+            "network": asdict(model.config),
+            "training": asdict(predictor.training or TrainingConfig()),
+            "campaigns": list(model.campaigns),
+            "networks": len(model.networks),
+            "heads": asdict(fitted.heads),
+            "intervals": asdict(fitted.intervals),
+            "domain_radius": fitted.domain.radius,
+            "features": feature_names(),
+        },
+    )
+    return target
+
+
+def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predictor:
+    """Read a checkpoint.
+
+    Raises:
+        InputError: a file is missing or damaged, or it was made for other features; with what to do.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load as bytes_to_tensors
+
+    source = Path(folder)
+    if not (source / "config.json").is_file():
+        raise InputError(
+            f"no predictor in {source}",
+            expected="config.json, weights.safetensors",
+            hint="train one with `cotenant train`",
+        )
+    config = read_json(source / "config.json")
+    if not isinstance(config, dict) or config.get("format") != FORMAT or config.get("version") != VERSION:
+        raise InputError(
+            f"{source} is not a predictor of this version",
+            expected=f"{FORMAT} {VERSION}",
+            got=str(config)[:80],
+        )
+    if config["features"] != feature_names():
+        raise InputError(
+            f"{source} was made for other features",
+            expected="the features of this version",
+            hint="train it again",
+        )
+    try:
+        body = (source / "weights.safetensors").read_bytes()
+        if not config["model_version"].endswith(_digest(body)):
+            raise ValueError("the weights are of another version than the configuration")
+        tensors = bytes_to_tensors(body)
+        network = _network_config(config["network"])
+        training = TrainingConfig(**config["training"])
+        encoder = WorkloadEncoder(network.encoder)
+        encoder.load_state_dict(_under("encoder.", tensors))
+        networks = []
+        for number in range(config["networks"]):
+            one = ColocationNetwork(network, tuple(config["campaigns"]))
+            one.load_state_dict(_under(f"networks.{number}.", tensors))
+            networks.append(one.eval())
+        model = CotenantModel(
+            network,
+            tuple(config["campaigns"]),
+            encoder.eval(),
+            networks,
+            Scaler(**{f.name: tensors[f"scaler.{f.name}"].numpy() for f in fields(Scaler)}),
+            Featurizer(graph_source),
+        )
+        heads = dict(config["heads"])
+        heads["memory_log_error"] = tuple(heads["memory_log_error"])
+        manifest: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in read_json(source / "manifest.json").items()
+        }
+        fitted = Fitted(
+            model,
+            HeadCalibration(**heads),
+            Intervals(**config["intervals"]),
+            Domain(tensors["domain.points"].numpy(), config["domain_radius"]),
+            Manifest(**manifest),
+            from_tensors(tensors),
+        )
+    except (
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        OSError,
+        SafetensorError,
+    ) as error:
+        raise InputError(
+            f"predictor in {source} is damaged",
+            expected="whole weights and configuration",
+            got=f"{type(error).__name__}: {str(error)[:120]}",
+            hint="fetch or train it again",
+        ) from None
+    return Predictor.of(fitted, config["model_version"], network, training)
+
+
+def feature_names() -> dict[str, list[str]]:
+    """What every column of every input is; a checkpoint is good for these only."""
+    from models.graph_tensors import NODE_FEATURES
+    from profiling.operators import KINDS
+
+    return {
+        "workload": list(WORKLOAD_FEATURES),
+        "solo": list(SOLO_FEATURES),
+        "device": list(DEVICE_FEATURES),
+        "edge": list(EDGE_FEATURES),
+        "operator": list(NODE_FEATURES),
+        "kinds": list(KINDS),
+    }
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:10]
+
+
+def _network_config(values: dict[str, Any]) -> NetworkConfig:
+    return NetworkConfig(**{**values, "encoder": EncoderConfig(**values["encoder"])})
+
+
+def _under(prefix: str, tensors: dict[str, Any]) -> dict[str, Any]:
+    return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}

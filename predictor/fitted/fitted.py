@@ -1,0 +1,44 @@
+"""Everything that fitting a predictor learns, and what it was made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from models.colocation_network import SetTensors
+from predictor.fitted.device_memory import HeadCalibration
+from predictor.fitted.domain import Domain
+from predictor.fitted.intervals import Intervals
+from predictor.fitted.model import CotenantModel
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a model was made of: the sets it saw, and where they came from.
+
+    Attributes:
+        set_ids: all sets that it or an ancestor learned from.
+        sources, licences, architectures: of these.
+        largest_set: members of the largest.
+        ancestors: versions that it was fine-tuned from, the oldest first.
+        added_set_ids: what the last fine-tuning added.
+    """
+
+    set_ids: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    licences: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
+    largest_set: int = 2
+    ancestors: tuple[str, ...] = ()
+    added_set_ids: tuple[str, ...] = ()
+
+
+@dataclass
+class Fitted:
+    """Everything that `fit` learns and a checkpoint keeps."""
+
+    model: CotenantModel
+    heads: HeadCalibration = field(default_factory=HeadCalibration)
+    intervals: Intervals = field(default_factory=Intervals)
+    domain: Domain = field(default_factory=Domain)
+    manifest: Manifest = field(default_factory=Manifest)
+    memory: SetTensors | None = None

@@ -1,0 +1,143 @@
+"""Predictors in MLflow: logged as a model with a signature and without a pickle, registered, promoted, loaded by alias."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from profiling.errors import InputError, UnavailableError, UnknownNameError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REGISTERED_NAME = "cotenant"
+DEFAULT_TRACKING = "sqlite:///mlflow.db"
+CHAMPION = "champion"
+_FLAVOUR = Path(__file__).parent / "mlflow_flavour.py"
+
+
+def use_store(tracking_uri: str | None) -> None:
+    """Set the MLflow store: the one named, else that of the environment, else an SQLite file in the working folder.
+
+    Raises:
+        InputError: MLflow knows no such kind of store.
+    """
+    import os
+
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    # A bar for five small files is over before it is seen.
+    mlflow.environment_variables.MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
+    if tracking_uri or not os.environ.get("MLFLOW_TRACKING_URI"):
+        mlflow.set_tracking_uri(tracking_uri or DEFAULT_TRACKING)
+    try:
+        mlflow.MlflowClient()
+    except MlflowException as error:
+        raise InputError(
+            "the MLflow store cannot be used",
+            expected="sqlite:///FILE, http(s)://HOST, or a folder",
+            got=f"{mlflow.get_tracking_uri()}: {' '.join(str(error).split())[:160]}",
+        ) from None
+
+
+def log_predictor(folder: Path, colocation: pd.DataFrame) -> str:
+    """Log the checkpoint in `folder` to the active run and register it; returns its version in the registry.
+
+    The model is logged as code with the checkpoint as an artifact, so that loading runs no pickle.
+    """
+    import mlflow
+    from mlflow.models import infer_signature
+
+    first = colocation[colocation.set_id == colocation.set_id.iloc[0]].sort_values("member")
+    example = first[["set_id", "device", "sharing", "workload"]].astype(str).reset_index(drop=True)
+    answer = example[["set_id", "workload"]].assign(
+        slowdown=1.0, step_time_s=1.0, memory_bytes=1.0, utilization_ratio=1.0
+    )
+    info = mlflow.pyfunc.log_model(
+        name="predictor",
+        python_model=str(_FLAVOUR),
+        artifacts={"predictor": str(folder)},
+        signature=infer_signature(example, answer),
+        input_example=example,
+        registered_model_name=REGISTERED_NAME,
+        pip_requirements=["cotenant"],
+    )
+    return str(info.registered_model_version)
+
+
+def fetch_registered(uri: str) -> Path:
+    """Folder of the checkpoint behind `models:/NAME@ALIAS` or `models:/NAME/VERSION`, fetched from the store.
+
+    Raises:
+        UnavailableError: the store cannot be reached or has no such model.
+        InputError: what is registered is not one of our checkpoints.
+    """
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    try:
+        path = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
+    except (MlflowException, OSError) as error:
+        raise UnavailableError(f"{uri} cannot be loaded", got=" ".join(str(error).split())[:160]) from None
+    folder = next((p.parent for p in path.rglob("config.json")), None)
+    if folder is None:
+        raise InputError(f"{uri} holds no predictor", expected="a checkpoint logged by `cotenant train`")
+    return folder
+
+
+def versions() -> list[dict[str, Any]]:
+    """Registered versions, newest first: version, aliases, run id, metrics of the run."""
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    client = mlflow.MlflowClient()
+    try:
+        champion = client.get_model_version_by_alias(REGISTERED_NAME, CHAMPION).version
+    except MlflowException:
+        champion = None
+    result = []
+    for entry in client.search_model_versions(f"name='{REGISTERED_NAME}'"):
+        metrics = client.get_run(entry.run_id).data.metrics if entry.run_id else {}
+        result.append(
+            {
+                "version": str(entry.version),
+                "champion": str(entry.version) == str(champion),
+                "run_id": entry.run_id,
+                "mape_percent": metrics.get("e-ggat mape_percent"),
+                "r2": metrics.get("e-ggat r2"),
+            }
+        )
+    return sorted(result, key=lambda row: -int(row["version"]))
+
+
+def promote(version: str, force: bool = False) -> dict[str, Any]:
+    """Make `version` the champion if it is not worse than the present one.
+
+    Returns:
+        `promoted`, and both sides' error on pairs left out.
+
+    Raises:
+        UnknownNameError: there is no such version.
+    """
+    import mlflow
+
+    rows = {row["version"]: row for row in versions()}
+    if version not in rows:
+        raise UnknownNameError(
+            "no such version", expected="one of " + (", ".join(rows) or "none yet"), got=version
+        )
+    new, old = rows[version], next((r for r in rows.values() if r["champion"]), None)
+    # A version that was not compared on pairs left out (a fine-tuned one) has not shown that it is not worse.
+    worse = (
+        old is not None
+        and old["mape_percent"] is not None
+        and (new["mape_percent"] is None or new["mape_percent"] > old["mape_percent"] * 1.001)
+    )
+    promoted = force or not worse
+    client = mlflow.MlflowClient()
+    if promoted:
+        client.set_registered_model_alias(REGISTERED_NAME, CHAMPION, version)
+    comparison = {"promoted": promoted, "version": new, "champion": old}
+    client.set_model_version_tag(REGISTERED_NAME, version, "promoted", str(promoted).lower())
+    return comparison

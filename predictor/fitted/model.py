@@ -1,0 +1,192 @@
+"""`CotenantModel`: encoder, ensemble of co-location networks and what scales their inputs, as one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.colocation_network import ColocationNetwork, NetworkConfig, SetTensors
+from models.features import WANTS_WIDTH, Floats
+from models.graph_tensors import GraphTensors, side_by_side
+from models.workload_encoder import WorkloadEncoder
+from predictor.examples.examples import (
+    Examples,
+    Integers,
+    JobEncoding,
+    MemberVariants,
+    edges_of,
+    settings_of,
+    variants_of,
+)
+from predictor.examples.featurizer import Featurizer, JobOnDevice
+from profiling.workload import Workload
+
+# Graphs are encoded side by side; more than this many operators at once only costs memory.
+OPERATORS_AT_ONCE = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scaler:
+    """Range, mean and scale of what is known of a member, fitted on training rows.
+
+    A network extrapolates; so what lies outside of the range counts as at its border, as in a forest.
+
+    Attributes:
+        mean, scale: [F] of the member features.
+        low, high: [F + WANTS_WIDTH] range of member features and wants; endless unless fitted.
+    """
+
+    mean: Floats
+    scale: Floats
+    low: Floats
+    high: Floats
+
+    def __call__(self, values: Floats) -> Floats:
+        """Standardised member features [..., F]."""
+        count = len(self.mean)
+        inside = np.clip(values, self.low[:count], self.high[:count])
+        return np.clip((inside - self.mean) / self.scale, -4.0, 4.0)
+
+    def wants(self, values: Floats) -> Floats:
+        """Wants [..., WANTS_WIDTH] within the range."""
+        count = len(self.mean)
+        return np.clip(values, self.low[count:], self.high[count:])
+
+    @classmethod
+    def neutral(cls, width: int) -> Scaler:
+        """One that changes nothing but what is more than 4 from 0."""
+        endless = np.full(width + WANTS_WIDTH, np.inf)
+        return cls(np.zeros(width), np.ones(width), -endless, endless)
+
+    @classmethod
+    def fit(
+        cls,
+        features: Floats,
+        wants: Floats,
+        invented: tuple[Floats, Floats] | None = None,
+        embedding: int = 0,
+    ) -> Scaler:
+        """From the distinct members of the measured sets: features [V, F] and wants [V, WANTS_WIDTH].
+
+        Args:
+            features, wants: of measured members.
+            invented: the same of invented ones; they widen the range, and scale what never varies among the measured. What
+                never varies at all says nothing: its scale is infinite.
+            embedding: leading columns that lie between -1 and 1 already. What little they vary by is not blown up.
+        """
+        mean, scale = features.mean(0), features.std(0)
+        rows = np.concatenate([features, wants], 1)
+        if invented is not None:
+            scale = np.where(scale > 1e-6, scale, np.sqrt(((invented[0] - mean) ** 2).mean(0)))
+            rows = np.concatenate([rows, np.concatenate(invented, 1)])
+        scale = np.where(scale > 1e-6, scale, np.inf)
+        scale[:embedding] = np.maximum(scale[:embedding], 1.0)
+        return cls(mean, scale, rows.min(0), rows.max(0))
+
+    def widened(self, features: Floats, wants: Floats) -> Scaler:
+        """The same with a range that holds more members."""
+        rows = np.concatenate([features, wants], 1)
+        return replace(self, low=np.minimum(self.low, rows.min(0)), high=np.maximum(self.high, rows.max(0)))
+
+
+@dataclass
+class CotenantModel:
+    """The fitted network.
+
+    Attributes:
+        config: sizes and switches.
+        campaigns: campaigns that were trained on.
+        encoder: level 1.
+        networks: ensemble of level 2.
+        scaler: of member features.
+        featurizer: graph and feature cache; not part of the weights.
+    """
+
+    config: NetworkConfig
+    campaigns: tuple[str, ...]
+    encoder: WorkloadEncoder
+    networks: list[ColocationNetwork]
+    scaler: Scaler
+    featurizer: Featurizer = field(default_factory=Featurizer)
+    _encodings: dict[tuple[Workload, str], JobEncoding] = field(default_factory=dict)
+
+    def encode(self, jobs: Iterable[tuple[Workload, str]]) -> dict[tuple[Workload, str], JobEncoding]:
+        """Encode (workload, device) pairs that are not known yet; returns the cache."""
+        todo: dict[tuple[Workload, str], JobOnDevice] = {}
+        for workload, device in jobs:
+            key = (workload.without_solo(), device)
+            if key not in self._encodings:
+                todo.setdefault(key, self.featurizer.job(*key))
+        self.encoder.eval()
+        for batch in _batches(list(todo.items())):
+            with torch.no_grad():
+                result = self.encoder(*encoder_input([job for _, job in batch], self.featurizer))
+            for row, (key, _) in enumerate(batch):
+                embedding = result.embedding[row].numpy().astype(np.float64)
+                step, graph_step = (
+                    float(log[row].exp()) for log in (result.log_step_s, result.log_graph_step_s)
+                )
+                self._encodings[key] = JobEncoding(embedding, step, graph_step)
+        return self._encodings
+
+    def variants(
+        self, workloads: Sequence[Workload], devices: Sequence[str]
+    ) -> tuple[MemberVariants, Integers]:
+        """Distinct members of some sets with their numbers; encodes what is new."""
+        return variants_of(
+            workloads, devices, self.featurizer, self.encode(zip(workloads, devices, strict=True))
+        )
+
+    def predict_log_ratio(self, examples: Examples) -> tuple[Floats, Floats]:
+        """[T] ensemble mean of the observed log ratio, and of the latent log slowdown."""
+        inputs = self.inputs(examples)
+        ratio, latent = [], []
+        with torch.no_grad():
+            for network in self.networks:
+                output = network.eval()(inputs)
+                ratio.append((output.log_baseline - output.log_slowdown).numpy())
+                latent.append(output.log_slowdown.numpy())
+        return np.mean(ratio, 0).astype(np.float64), np.mean(latent, 0).astype(np.float64)
+
+    def inputs(self, examples: Examples) -> SetTensors:
+        """The network's input for measured or hypothetical sets."""
+        variants, where = self.variants(examples.workloads, examples.devices)
+        setting = settings_of(examples.mode, examples.campaign, self.campaigns)
+        return edges_of(
+            self.scaler(variants.features)[where],
+            self.scaler.wants(variants.wants)[where],
+            setting,
+            examples.set_index,
+        )
+
+
+def encoder_input(
+    jobs: Sequence[JobOnDevice], featurizer: Featurizer
+) -> tuple[GraphTensors, Tensor, Tensor, Tensor]:
+    """Arguments of `WorkloadEncoder.forward` for some jobs."""
+    return (
+        side_by_side([job.tensors() for job in jobs]),
+        torch.tensor(np.array([job.features for job in jobs]), dtype=torch.float32),
+        torch.tensor(np.array([featurizer.device(job.device.name) for job in jobs]), dtype=torch.float32),
+        torch.tensor([job.demand.launch_s for job in jobs], dtype=torch.float32),
+    )
+
+
+def _batches(
+    todo: list[tuple[tuple[Workload, str], JobOnDevice]],
+) -> Iterable[list[tuple[tuple[Workload, str], JobOnDevice]]]:
+    batch: list[tuple[tuple[Workload, str], JobOnDevice]] = []
+    size = 0
+    for item in todo:
+        operators = len(item[1].graph.operators)
+        if batch and size + operators > OPERATORS_AT_ONCE:
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += operators
+    if batch:
+        yield batch

@@ -1,0 +1,74 @@
+"""The model card: what a predictor was made of, what it is for, how good it is, and where it is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from predictor.fitted.fitted import Manifest
+from predictor.predictor import Predictor
+
+PAIRS_LEFT_OUT = "Pairs of models that were left out together (co-located / solo throughput)"
+
+
+def model_card(
+    predictor: Predictor, comparison: dict[str, dict[str, Any]], compared: str = PAIRS_LEFT_OUT
+) -> str:
+    """Markdown from the run itself; `compared` says what the comparison is of."""
+    fitted = predictor.fitted_
+    manifest, intervals, heads = fitted.manifest, fitted.intervals, fitted.heads
+    rows = "\n".join(
+        f"| {name} | {s['n']} | {_number(s['mape_percent'])} | {_number(s['mae'], 3)} | {_number(s['r2'], 2)} | {_number(s['spearman'], 2)} |"
+        for name, s in comparison.items()
+    )
+    return f"""# Model card: {predictor.version}
+
+Predicts step time, slowdown, memory and utilisation of training jobs that share a device, from their computation graphs.
+
+## Made of
+
+* {len(manifest.set_ids)} measured co-location sets; sources: {", ".join(manifest.sources)}; licences: {", ".join(manifest.licences)}.
+* Architectures: {", ".join(manifest.architectures)}.
+* {len(fitted.model.networks)} co-location networks of width {fitted.model.config.width} over one workload encoder of width {fitted.model.config.encoder.width}.{_ancestors(manifest)}
+
+## How good it is
+
+{compared}:
+
+| predictor | rows | MAPE % | MAE | R2 | Spearman |
+|---|---|---|---|---|---|
+{rows}
+
+Intervals are meant to hold 90 % of new values. They come from architectures that were left out in turn: half width of the log
+ratio {intervals.quantile["solo"]:.2f} x ({intervals.floor} + log slowdown) with solo measurements and
+{intervals.quantile["graph"]:.2f} x ({intervals.floor} + log slowdown) without; the solo step time of a model that was never
+measured is known to a factor of {_factor(intervals.solo_log_error)}, that of a model among the training rows to {_factor(intervals.known_log_error)}.
+
+## Limits
+
+* Memory is analytic: state and {heads.activation_factor:.2f} x activations from the graph. Where no GPU memory was among the training
+  rows, the factor is a default. Utilisation is the share of time in which any member's kernel runs, phases independent{_busier(predictor)}.
+* Nothing was measured under MIG. Answers for it are those of time slicing, and say so.
+* A workload outside the training domain is flagged; its interval may be too narrow.
+* The largest sets among the training rows have {manifest.largest_set} members.
+"""
+
+
+def _ancestors(manifest: Manifest) -> str:
+    if not manifest.ancestors:
+        return ""
+    return f"\n* Fine-tuned from {', then '.join(manifest.ancestors)}; the last time on {len(manifest.added_set_ids)} new sets."
+
+
+def _busier(predictor: Predictor) -> str:
+    learned = any(bool(network.usage.weight.any()) for network in predictor.fitted_.model.networks)
+    return ", and what the network learned to add" if learned else "; none was measured on a GPU"
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _factor(log_error: float) -> str:
+    import math
+
+    return f"{math.exp(log_error):.1f}"

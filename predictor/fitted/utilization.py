@@ -1,0 +1,67 @@
+"""Utilisation of a device by all members of a set: that of independent phases, and what the network adds to it.
+
+The network learns the difference where a set's utilisation was measured, and so was that of each member alone; elsewhere
+it adds nothing. What an estimate of the members' utilisation is off by would only disturb what it learns of slowdown.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from models.colocation_network import SetOutput
+from models.features import Floats, is_cpu
+from predictor.examples.examples import Examples
+from predictor.fitted.model import CotenantModel
+from profiling.devices import get_device
+
+
+def independent_ratio(model: CotenantModel, examples: Examples) -> Floats:
+    """[S] utilisation if the members' phases were independent, from that alone, measured or else estimated."""
+    variants, where = model.variants(examples.workloads, examples.devices)
+    idle = np.ones(len(examples.set_ids))
+    np.multiply.at(idle, examples.set_index, 1.0 - variants.wants[where, 0])
+    return np.asarray(1.0 - idle)
+
+
+def members_measured(examples: Examples) -> NDArray[np.bool_]:
+    """[S] whether the utilisation of every member alone is known; a processor's says nothing of sharing it."""
+    measured = np.ones(len(examples.set_ids), dtype=bool)
+    for index, workload, device in zip(examples.set_index, examples.workloads, examples.devices, strict=True):
+        measured[index] &= workload.solo.utilization_ratio is not None and not is_cpu(get_device(device))
+    return measured
+
+
+def measured_difference(model: CotenantModel, examples: Examples) -> Tensor:
+    """[S] measured utilisation beyond that of independent phases; NaN where not measured, or not of all members."""
+    beyond = examples.set_utilization_ratio - independent_ratio(model, examples)
+    counts = examples.resident & members_measured(examples)
+    return torch.tensor(np.where(counts, beyond, np.nan), dtype=torch.float32)
+
+
+def predicted_ratio(model: CotenantModel, examples: Examples) -> Floats:
+    """[S] utilisation by all members together."""
+    inputs = model.inputs(examples)
+    with torch.no_grad():
+        parts = torch.stack([network.eval()(inputs).utilization for network in model.networks]).mean(0)
+    difference = set_means(parts, inputs.set_index, len(examples.set_ids)).numpy().astype(np.float64)
+    difference *= members_measured(examples)
+    return np.clip(independent_ratio(model, examples) + difference, 0.0, 1.0)
+
+
+def utilization_loss(output: SetOutput, set_index: Tensor, difference: Tensor, beta: float) -> Tensor:
+    """Huber loss of the difference [S]; 0 where none was measured."""
+    known = ~torch.isnan(difference)
+    if not bool(known.any()):
+        return difference.new_zeros(())
+    error = (set_means(output.utilization, set_index, len(difference)) - difference)[known]
+    return nn.functional.smooth_l1_loss(error, torch.zeros_like(error), beta=beta)
+
+
+def set_means(values: Tensor, set_index: Tensor, count: int) -> Tensor:
+    """[count] mean of the members' values [T]."""
+    total = values.new_zeros(count).index_add(0, set_index, values)
+    members = values.new_zeros(count).index_add(0, set_index, torch.ones_like(values))
+    return total / members.clamp_min(1.0)

@@ -1,0 +1,253 @@
+"""`LayerTimeModel`: step time of one model against frozen prefix, batch size and GPUs, fitted to measurements of it.
+
+Positive least squares on relative errors over the columns of `predictor.freezing.form`, once for each setting of the roof
+(launch floor, mix of FLOPs and activations); the four settings that fit best are averaged, because a few batch sizes
+cannot tell them apart and each extrapolates in its own way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from predictor.freezing.allreduce import Exchange
+from predictor.freezing.form import COLUMNS, Roof, columns, layer_cost
+from predictor.freezing.profile import LayerProfile
+from predictor.types import Floats
+from profiling.errors import InputError
+
+ROOFS = tuple(Roof(f, m) for f in (0.0, 1.0, 2.0, 4.0, 8.0, 16.0) for m in (0.0, 0.3, 0.7, 1.0))
+AVERAGED = 4
+ALONE = Exchange()
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """N measured steps. Arrays of shape [N]; `step_time_s` is the whole step, exposed exchange included."""
+
+    frozen_prefix: NDArray[np.int64]
+    batch_size: Floats
+    step_time_s: Floats
+    gpus: Floats
+    nodes: Floats
+    sync_time_s: Floats
+
+    @classmethod
+    def of(
+        cls,
+        frozen_prefix: ArrayLike,
+        batch_size: ArrayLike,
+        step_time_s: ArrayLike,
+        gpus: ArrayLike = 1.0,
+        nodes: ArrayLike = 1.0,
+        sync_time_s: ArrayLike = 0.0,
+    ) -> Rows:
+        """From any array-likes; scalars are repeated. Raises `InputError` on a time that is not above 0."""
+        k = np.atleast_1d(np.asarray(frozen_prefix, dtype=np.int64))
+        rest = [
+            np.broadcast_to(np.asarray(v, dtype=np.float64), k.shape)
+            for v in (batch_size, step_time_s, gpus, nodes, sync_time_s)
+        ]
+        rows = cls(k, *rest)
+        if not np.all(rows.step_time_s > 0) or not np.all(rows.batch_size > 0):
+            raise InputError("measured steps are out of range", expected="step times and batch sizes above 0")
+        return rows
+
+    def __len__(self) -> int:
+        return len(self.frozen_prefix)
+
+    def where(self, mask: NDArray[np.bool_]) -> Rows:
+        return Rows(**{name: getattr(self, name)[mask] for name in self.__dataclass_fields__})
+
+
+@dataclass(frozen=True, eq=False)
+class LayerTimeModel:
+    """A fitted model: the mean of C forms, whose `weights` [C, 5] belong to `form.COLUMNS` and are 0 or more."""
+
+    profile: LayerProfile
+    weights: Floats
+    roofs: tuple[Roof, ...]
+    exchange: Exchange = ALONE
+    rewrapped: bool = False
+
+    @classmethod
+    def fit(cls, profile: LayerProfile, rows: Rows, *, rewrapped: bool = False) -> LayerTimeModel:
+        """Fit compute on one GPU, then the exchange on several, then compute again with the batch sizes that only
+        rows of several GPUs have, each weighed by how well it repeats.
+
+        Raises:
+            InputError: no row of one GPU.
+        """
+        one = rows.gpus == 1
+        if one.sum() < 4:
+            raise InputError(
+                "too few rows to fit", expected="at least 4 steps on one GPU", got=int(one.sum())
+            )
+        solo, many = rows.where(one), rows.where(~one)
+        model = _fit_compute(profile, solo, np.ones(len(solo)))
+        if len(many) >= 8:
+            for _ in range(2):
+                exchange = _fit_exchange(model, many, rewrapped)
+                model = replace(model, exchange=exchange, rewrapped=rewrapped)
+                model = _refit_with(model, solo, many)
+            model = replace(model, exchange=_fit_exchange(model, many, rewrapped))
+        return replace(model, rewrapped=rewrapped)
+
+    def compute_s(self, frozen_prefix: ArrayLike, batch_size: ArrayLike) -> Floats:
+        """[N] seconds of a step on one GPU."""
+        k, b = np.broadcast_arrays(np.atleast_1d(frozen_prefix), np.asarray(batch_size, dtype=np.float64))
+        return self._mean(k, b, COLUMNS)
+
+    def forward_s(self, batch_size: ArrayLike) -> Floats:
+        """[N, L] seconds of each layer's forward pass: half its backward pass, within what does not change with k."""
+        b = np.atleast_1d(np.asarray(batch_size, dtype=np.float64))
+        passes = np.zeros((len(b), self.profile.layers))
+        for roof, weight in zip(self.roofs, self.weights, strict=True):
+            forward, backward = (weight[COLUMNS.index(n)] for n in ("forward_roof", "backward_roof"))
+            passes += min(forward, 0.5 * backward) * layer_cost(self.profile, b, roof)
+        return passes / len(self.roofs)
+
+    def backward_s(self, frozen_prefix: NDArray[np.int64], batch_size: Floats) -> Floats:
+        """[N] seconds of the backward pass of the unfrozen layers (what an exchange can hide behind)."""
+        return self._mean(frozen_prefix, batch_size, ("backward_roof",))
+
+    def step_time_s(
+        self,
+        frozen_prefix: ArrayLike,
+        batch_size: ArrayLike,
+        gpus: ArrayLike = 1,
+        nodes: ArrayLike = 1,
+        *,
+        cache_bytes_per_s: float | None = None,
+        rewrapped: bool | None = None,
+    ) -> Floats:
+        """[N] seconds per step.
+
+        Args:
+            batch_size: samples per GPU.
+            cache_bytes_per_s: read the prefix's output from a cache at this rate instead of computing it.
+            rewrapped: whether frozen gradients leave the exchange; None takes what was fitted.
+        """
+        k, b, n, m = np.broadcast_arrays(
+            np.atleast_1d(np.asarray(frozen_prefix, dtype=np.int64)),
+            np.asarray(batch_size, dtype=np.float64),
+            np.asarray(gpus, dtype=np.float64),
+            np.asarray(nodes, dtype=np.float64),
+        )
+        compute = self._mean(k, b, COLUMNS)
+        if cache_bytes_per_s is not None:
+            cumulative = np.cumsum(self.forward_s(b), axis=1)
+            at = np.maximum(k - 1, 0)
+            saved = np.where(k > 0, cumulative[np.arange(len(k)), at], 0.0)
+            load = np.where(k > 0, b * self.profile.boundary_bytes[at] / cache_bytes_per_s, 0.0)
+            compute = compute - saved + load
+        exposed = self.exchange.exposed_s(
+            self.profile.parameter_share[k],
+            self.backward_s(k, b),
+            n,
+            m,
+            rewrapped=self.rewrapped if rewrapped is None else rewrapped,
+        )
+        return compute * self.exchange.compute_factor(n) + np.where(n > 1, exposed, 0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object without the profile, which `from_dict` wants again."""
+        return {
+            "model": self.profile.name,
+            "forms": [
+                {**asdict(roof), "weights": dict(zip(COLUMNS, map(float, weight), strict=True))}
+                for roof, weight in zip(self.roofs, self.weights, strict=True)
+            ],
+            "exchange": asdict(self.exchange),
+            "rewrapped": self.rewrapped,
+        }
+
+    @classmethod
+    def from_dict(cls, profile: LayerProfile, body: dict[str, Any]) -> LayerTimeModel:
+        """Read what `to_dict` wrote. Raises `InputError` where a field is missing or a weight is below 0."""
+        try:
+            weights = np.array([[float(form["weights"][name]) for name in COLUMNS] for form in body["forms"]])
+            roofs = tuple(
+                Roof(float(form["floor_samples"]), float(form["activation_mix"])) for form in body["forms"]
+            )
+            model = cls(profile, weights, roofs, Exchange(**body["exchange"]), bool(body["rewrapped"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError("layer time model is damaged", expected="all weights", got=repr(error)) from None
+        if not roofs or np.any(weights < 0):
+            raise InputError("layer time model is damaged", expected="weights from 0", got=weights.tolist())
+        return model
+
+    def _mean(self, k: NDArray[np.int64], b: Floats, names: tuple[str, ...]) -> Floats:
+        chosen = [COLUMNS.index(name) for name in names]
+        total = np.zeros(len(k))
+        for roof, weight in zip(self.roofs, self.weights, strict=True):
+            total += columns(self.profile, k, b, roof)[:, chosen] @ weight[chosen]
+        return total / len(self.roofs)
+
+
+def _fit_compute(profile: LayerProfile, rows: Rows, weight: Floats) -> LayerTimeModel:
+    found = []
+    for order, roof in enumerate(ROOFS):
+        x = columns(profile, rows.frozen_prefix, rows.batch_size, roof)
+        solution = _solve(x, rows.step_time_s, weight)
+        found.append((float(np.mean(weight * (x @ solution / rows.step_time_s - 1) ** 2)), order, solution))
+    best = sorted(found, key=lambda item: item[:2])[:AVERAGED]
+    return LayerTimeModel(
+        profile, np.array([item[2] for item in best]), tuple(ROOFS[item[1]] for item in best)
+    )
+
+
+def _solve(x: Floats, y: Floats, weight: Floats) -> Floats:
+    """Positive least squares on relative errors."""
+    from scipy.optimize import nnls
+
+    root = np.sqrt(weight)
+    solution, _ = nnls(x * (root / y)[:, None], root)
+    return solution
+
+
+def _fit_exchange(model: LayerTimeModel, rows: Rows, rewrapped: bool) -> Exchange:
+    """Robust non-linear least squares of the seven numbers of `Exchange` on relative errors."""
+    from scipy.optimize import least_squares
+
+    compute = model.compute_s(rows.frozen_prefix, rows.batch_size)
+    backward = model.backward_s(rows.frozen_prefix, rows.batch_size)
+    share = model.profile.parameter_share[rows.frozen_prefix]
+
+    def residual(theta: Floats) -> Floats:
+        exchange = Exchange(*map(float, theta))
+        exposed = exchange.exposed_s(share, backward, rows.gpus, rows.nodes, rewrapped=rewrapped)
+        return (compute * exchange.compute_factor(rows.gpus) + exposed) / rows.step_time_s - 1.0
+
+    start = np.array([0.1, 0.01, 0.01, 0.5, 0.2, 1.0, 0.0])
+    top = np.array([10.0, 10.0, 10.0, 1.0, 1.0, 3.0, 1.0])
+    low = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.5, -0.2])
+    found = least_squares(residual, start, bounds=(low, top), loss="soft_l1", f_scale=0.03)
+    return Exchange(*(float(v) for v in np.clip(found.x, low, top)))
+
+
+def _refit_with(model: LayerTimeModel, solo: Rows, many: Rows) -> LayerTimeModel:
+    """Compute again, with rows of several GPUs reduced to one; their weight is the ratio of residual variances."""
+    factor = model.exchange.compute_factor(many.gpus)
+    exposed = model.step_time_s(many.frozen_prefix, many.batch_size, many.gpus, many.nodes) - factor * (
+        model.compute_s(many.frozen_prefix, many.batch_size)
+    )
+    reduced = (many.step_time_s - exposed) / factor
+    usable = reduced > 0.2 * many.step_time_s
+    reduced = np.where(usable, reduced, 1.0)
+    noise = reduced / model.compute_s(many.frozen_prefix, many.batch_size) - 1.0
+    spread = max(float(np.mean(noise[usable] ** 2)), 1e-6)
+    own = solo.step_time_s / model.compute_s(solo.frozen_prefix, solo.batch_size) - 1.0
+    # A row counts for its noise, and all rows of several GPUs together for no more than those of one.
+    ratio = min(float(np.mean(own**2)) / spread, 1.0) * min(1.0, len(solo) / len(many))
+    rows = Rows.of(
+        np.concatenate([solo.frozen_prefix, many.frozen_prefix[usable]]),
+        np.concatenate([solo.batch_size, many.batch_size[usable]]),
+        np.concatenate([solo.step_time_s, reduced[usable]]),
+    )
+    weight = np.concatenate([np.ones(len(solo)), np.full(int(usable.sum()), ratio)])
+    again = _fit_compute(model.profile, rows, weight)
+    return replace(again, exchange=model.exchange, rewrapped=model.rewrapped)

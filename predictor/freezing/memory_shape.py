@@ -1,0 +1,134 @@
+"""`MemoryShape`: what is alive on the device at each operator of a training step, from a graph and for every frozen prefix.
+
+A step is followed operator by operator. Forward: an operator's inputs and output, what later operators still need, and
+what Python holds (the arguments of the two innermost modules under way; `bn(conv(x))` holds x). Backward: what is kept
+from the first unfrozen layer up to this operator, and the gradients of its output and inputs. Sizes are per sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.freezing.profile import owning_layers
+from predictor.freezing.winograd import Winograd
+from predictor.types import Floats
+from profiling.graph import ComputationGraph
+
+# Operators whose backward pass reads their input, so that a frozen layer's last output is kept all the same.
+KEEP_INPUT = frozenset(
+    {
+        "convolution", "depthwise_convolution", "transposed_convolution", "linear", "matmul", "attention", "recurrent",
+        "batch_norm", "layer_norm", "group_norm", "activation", "pooling",
+    }
+)  # fmt: skip
+HELD_MODULES = 2
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryShape:
+    """Sizes of one model with L layers and N operators.
+
+    Attributes:
+        parameters: bytes; unfrozen_parameters: [L + 1] of layers k and later.
+        alive: [L + 1, N] bytes per sample at operator n in the forward or the backward pass, whichever is more.
+        workspace: [N] bytes per sample that a convolution takes for transformed tiles where it goes by `winograd`.
+    """
+
+    parameters: float
+    unfrozen_parameters: Floats
+    alive: Floats
+    workspace: Floats
+    winograd: Winograd
+
+    @classmethod
+    def from_graph(cls, graph: ComputationGraph, inplace_activations: bool = True) -> MemoryShape:
+        """Args: inplace_activations: False where activation functions keep their input as well as their output."""
+        owners = np.array(owning_layers(graph))
+        count, samples = len(graph.layers), max(graph.batch_size, 1)
+        sources = _sources(graph)
+        written = np.array([op.bytes_written for op in graph.operators]) / samples
+        saved = np.array([op.saved_activation_bytes * op.repeat for op in graph.operators]) / samples
+        if not inplace_activations:
+            saved += np.where([op.kind == "activation" for op in graph.operators], written, 0.0)
+        parameters = np.zeros(count)
+        for op, layer in zip(graph.operators, owners, strict=True):
+            parameters[layer] += op.parameter_bytes * op.repeat
+        forward = _forward(graph, sources, written, inplace_activations)
+        gradients = written + [sum(written[s] for s in inputs) for inputs in sources]
+        border = border_bytes(graph, np.minimum(saved, written))
+        alive = np.tile(forward, (count + 1, 1))
+        for k in range(count):
+            unfrozen = owners >= k
+            kept = np.cumsum(np.where(unfrozen, saved, 0.0)) + border[k] + gradients
+            alive[k] = np.where(unfrozen, np.maximum(kept, forward), forward)
+        winograd = Winograd.of(graph)
+        return cls(
+            float(parameters.sum()),
+            np.append(np.cumsum(parameters[::-1])[::-1], 0.0),
+            alive + graph.host_input_bytes / samples,
+            winograd.tile_bytes / samples,
+            winograd,
+        )
+
+    def activation_bytes(
+        self, frozen_prefix: NDArray[np.int64], batch_size: Floats, winograd_channels: float
+    ) -> Floats:
+        """[M] most bytes of activations, gradients of them and workspace at once, for M prefixes and batch sizes.
+
+        Args:
+            winograd_channels: convolutions of fewer channels have no workspace.
+        """
+        used = self.winograd.used(winograd_channels)
+        slope = self.alive[frozen_prefix] + np.where(used, self.workspace, 0.0)
+        return (batch_size[:, None] * slope + np.where(used, self.winograd.weight_bytes, 0.0)).max(axis=1)
+
+
+def _sources(graph: ComputationGraph) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in graph.operators]
+    for edge in graph.edges:
+        found[edge.target].append(edge.source)
+    return found
+
+
+def _forward(
+    graph: ComputationGraph, sources: Sequence[Sequence[int]], written: Floats, inplace: bool
+) -> Floats:
+    """[N] bytes per sample alive at each operator where nothing is kept for a backward pass."""
+    last = np.arange(len(graph.operators))
+    for edge in graph.edges:
+        last[edge.source] = max(last[edge.source], edge.target)
+    arguments: dict[
+        str, list[int]
+    ] = {}  # of each module: its first operator's first input, none for the batch itself
+    found = np.zeros(len(graph.operators))
+    for index, op in enumerate(graph.operators):
+        inputs = sources[index]
+        parts = op.module_path.split(".")
+        modules = [".".join(parts[:depth]) for depth in range(1, len(parts))]
+        for module in modules:
+            arguments.setdefault(module, list(inputs[:1]))
+        alive = {index, *inputs, *np.flatnonzero(last[:index] >= index).tolist()}
+        if op.kind == "batch_norm":
+            alive.update(s for source in inputs for s in sources[source])
+        if op.kind == "activation" and inplace:
+            alive.discard(index)
+        alive.update(source for module in modules[-HELD_MODULES:] for source in arguments[module])
+        found[index] = written[sorted(alive)].sum()
+    return found
+
+
+def border_bytes(graph: ComputationGraph, saved: Floats) -> Floats:
+    """[L + 1] what layers before k make and layers from k on keep, of `saved` [N]; L layers, N operators."""
+    owners = owning_layers(graph)
+    last = list(owners)  # the last layer that keeps an operator's output
+    for edge in graph.edges:
+        if graph.operators[edge.target].kind in KEEP_INPUT:
+            last[edge.source] = max(last[edge.source], owners[edge.target])
+    found = np.zeros(len(graph.layers) + 1)
+    for own, kept_by, size in zip(owners, last, saved, strict=True):
+        found[own + 1 : kept_by + 1] += size
+    return found

@@ -1,0 +1,185 @@
+"""`layer_throughput`: how fast a job trains when its first k atomic layers are frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from predictor.freezing.allreduce import Exchange
+from predictor.freezing.memory import frozen_memory_bytes
+from predictor.freezing.roofline import LayerTimes, RooflineSettings, layer_times
+from profiling.devices import DeviceSpec, get_device
+from profiling.errors import InputError
+from profiling.graph import ComputationGraph
+from profiling.workload import Workload
+
+CACHE_BYTES_PER_S = 6e9
+NETWORK_BYTES_PER_S = 1.25e9
+
+
+@dataclass(frozen=True, slots=True)
+class LayerThroughput:
+    """One step of a job with a frozen prefix. Times are per step; `samples_per_s` is over all GPUs.
+
+    Attributes:
+        speedup: throughput over that of the same job with nothing frozen, on the same GPUs.
+        memory_bytes: on each GPU, context included.
+        anchored: whether a measured or predicted step time set the scale.
+    """
+
+    workload: str
+    device: str
+    frozen_prefix: int
+    total_layers: int
+    gpus: int
+    nodes: int
+    cached: bool
+    step_time_s: float
+    samples_per_s: float
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    exchange_s: float
+    overhead_s: float
+    unfrozen_parameter_ratio: float
+    speedup: float
+    memory_bytes: float
+    anchored: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of `POST /v1/layer-throughput`."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def layer_throughput(
+    workload: Workload,
+    device: str | DeviceSpec,
+    frozen_prefix: int | None = None,
+    gpus: int = 1,
+    cache: bool | float = False,
+    *,
+    nodes: int = 1,
+    rewrapped: bool = True,
+    network_bytes_per_s: float = NETWORK_BYTES_PER_S,
+    anchor_step_time_s: float | None = None,
+    graph: ComputationGraph | None = None,
+    settings: RooflineSettings | None = None,
+) -> LayerThroughput:
+    """Predict step time, throughput and memory of `workload` with `frozen_prefix` layers frozen.
+
+    Args:
+        workload: batch size is per GPU; its own `frozen_prefix` is what a solo measurement was made at.
+        device: catalogue name or spec.
+        frozen_prefix: atomic layers to freeze; None takes the workload's.
+        gpus, nodes: data-parallel replicas, and the nodes they are on.
+        cache: read the prefix's output from a warm activation cache: True, or its rate in bytes/s.
+        rewrapped: whether frozen gradients leave the all-reduce (see `predictor.freezing.allreduce`).
+        network_bytes_per_s: rate between nodes, one direction.
+        anchor_step_time_s: step time of `workload` alone on one GPU, measured or predicted; the analytic times are
+            scaled to it. `workload.solo.step_time_s` comes first.
+        graph: of the **unfrozen** job; captured when None.
+
+    Returns:
+        Non-increasing step time in `frozen_prefix` on one GPU, and on several when `rewrapped`, without a cache.
+
+    Raises:
+        InputError: a number is out of range, or the model names no atomic layers.
+        UnknownNameError: device or model.
+    """
+    spec = get_device(device) if isinstance(device, str) else device
+    rate = _cache_rate(cache)
+    for name, value in (("gpus", gpus), ("nodes", nodes)):
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65536:
+            raise InputError(f"{name} is out of range", expected="an integer from 1 to 65536", got=value)
+    if nodes > gpus:
+        raise InputError("more nodes than GPUs", expected=f"nodes up to {gpus}", got=nodes)
+    graph = graph or unfrozen_graph(workload)
+    times = layer_times(graph, spec, workload.precision, settings)
+    k = _checked(frozen_prefix if frozen_prefix is not None else workload.frozen_prefix, times, workload)
+    measured_at = _checked(workload.frozen_prefix, times, workload)
+    anchor = workload.solo.step_time_s or anchor_step_time_s
+    scale = anchor / sum(times.split(measured_at)) if anchor else 1.0
+    exchange = _exchange(times, spec, nodes, network_bytes_per_s)
+
+    def parts(prefix: int, cache_rate: float | None) -> tuple[float, float, float, float, float, float]:
+        forward, backward, optimizer, overhead = (scale * part for part in times.split(prefix, cache_rate))
+        share = float(times.parameter_bytes[prefix:].sum() / max(times.parameter_bytes.sum(), 1e-300))
+        exposed = (
+            float(
+                exchange.exposed_s(
+                    np.array([share]),
+                    np.array([backward]),
+                    np.array([float(gpus)]),
+                    np.array([float(nodes)]),
+                    rewrapped=rewrapped,
+                )[0]
+            )
+            if gpus > 1
+            else 0.0
+        )
+        return forward, backward, optimizer, overhead, exposed, share
+
+    forward, backward, optimizer, overhead, exposed, share = parts(k, rate)
+    step = forward + backward + optimizer + overhead + exposed
+    unfrozen = sum(parts(0, None)[:5])
+    return LayerThroughput(
+        workload=str(workload),
+        device=spec.name,
+        frozen_prefix=k,
+        total_layers=times.layers,
+        gpus=gpus,
+        nodes=nodes,
+        cached=rate is not None,
+        step_time_s=step,
+        samples_per_s=gpus * graph.batch_size / step,
+        forward_s=forward,
+        backward_s=backward,
+        optimizer_s=optimizer,
+        exchange_s=exposed,
+        overhead_s=overhead,
+        unfrozen_parameter_ratio=share,
+        speedup=unfrozen / step,
+        memory_bytes=frozen_memory_bytes(graph, k, spec),
+        anchored=bool(anchor),
+    )
+
+
+def unfrozen_graph(workload: Workload) -> ComputationGraph:
+    """The graph of `workload` with nothing frozen: one capture serves every prefix."""
+    from dataclasses import replace
+
+    from profiling.capture import graph_for
+
+    return graph_for(replace(workload.without_solo(), frozen_prefix=0))
+
+
+def _checked(prefix: int, times: LayerTimes, workload: Workload) -> int:
+    if not isinstance(prefix, int) or isinstance(prefix, bool) or not 0 <= prefix < times.layers:
+        raise InputError(
+            f"frozen_prefix of {workload.model} is out of range",
+            expected=f"an integer from 0 to {times.layers - 1} ({times.layers} atomic layers, one is trained)",
+            got=prefix,
+        )
+    return prefix
+
+
+def _cache_rate(cache: bool | float) -> float | None:
+    if cache is False or cache is None:
+        return None
+    rate = CACHE_BYTES_PER_S if cache is True else float(cache)
+    if not 0 < rate < float("inf"):
+        raise InputError("cache rate is out of range", expected="bytes per second above 0", got=cache)
+    return rate
+
+
+def _exchange(times: LayerTimes, spec: DeviceSpec, nodes: int, network_bytes_per_s: float) -> Exchange:
+    if not network_bytes_per_s > 0:
+        raise InputError(
+            "network rate is out of range", expected="bytes per second above 0", got=network_bytes_per_s
+        )
+    inside = max(spec.nvlink_bytes_per_s, spec.pcie_bytes_per_s)
+    rate = min(inside, network_bytes_per_s) if nodes > 1 else inside
+    # A ring moves each byte twice, less the (n - 1) / n that `Exchange` applies.
+    return Exchange(base_s=2.0 * float(times.parameter_bytes.sum()) / rate)

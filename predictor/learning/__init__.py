@@ -1,0 +1,1 @@
+"""Correcting a fitted predictor by observed step times."""

@@ -1,0 +1,1 @@
+"""Fitting a predictor, fine-tuning it, and searching for a better configuration."""

@@ -1,0 +1,257 @@
+"""Fine-tuning: a fitted predictor learns from a few new sets and keeps what it knew.
+
+The co-location networks learn; on the sets in the predictor's memory they keep to their earlier answers. The encoder stays
+as it is, and with it embeddings and scaling, but for what was measured of the new jobs alone, which it knows from then on.
+New campaigns get settings of their own; new devices are known by their data sheets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+
+from models.colocation_network import ColocationNetwork, SetTensors
+from predictor.config import Report, TrainingConfig
+from predictor.examples.examples import Examples, examples_of
+from predictor.fitted.device_memory import HeadCalibration
+from predictor.fitted.domain import Domain
+from predictor.fitted.fitted import Fitted, Manifest
+from predictor.fitted.intervals import Intervals
+from predictor.fitted.model import CotenantModel
+from predictor.fitted.utilization import measured_difference
+from predictor.predictor import Predictor
+from predictor.training.accelerator import moved, training_device
+from predictor.training.fit import fit_heads, left_out_errors, residuals_of, solo_examples
+from predictor.training.networks import hide_campaigns, lesson_loss, remember_solo
+from predictor.training.replay import remember, together, with_more_campaigns
+from predictor.training.targets import Lesson
+from profiling.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class FineTuning:
+    """How a predictor learns from few new sets.
+
+    Attributes:
+        seed: of everything random.
+        epochs: of every co-location network.
+        learning_rate: at the start; it falls to nothing.
+        keeping: weight of the earlier answers beside the new measurements.
+        cross_fits: parts of the new architectures that are left out in turn to learn how wide intervals must be.
+    """
+
+    seed: int = 0
+    epochs: int = 150
+    learning_rate: float = 0.01
+    keeping: float = 2.0
+    cross_fits: int = 4
+
+
+def fine_tune(
+    base: Predictor,
+    colocation: pd.DataFrame,
+    solo: pd.DataFrame,
+    config: FineTuning | None = None,
+    report: Report | None = None,
+) -> Predictor:
+    """A new predictor from `base` and new measured sets; `base` stays as it is.
+
+    Args:
+        base: a fitted predictor; size and form of the network are its own.
+        colocation: new sets; those that `base` was made of are passed over.
+        solo: the same jobs alone.
+        config: how it learns.
+        report: follows the losses.
+
+    Raises:
+        InputError: no set is new, or `base` has no memory.
+        UnavailableError: `base` has not been fitted.
+    """
+    config = config or FineTuning()
+    base._table()  # raises where nothing was fitted
+    before, training = base.fitted_, base.training or TrainingConfig()
+    known = colocation.set_id.astype(str).isin(set(before.manifest.set_ids))
+    if known.all():
+        raise InputError(
+            "nothing to fine-tune on",
+            expected="sets that the predictor was not made of",
+            got=f"{colocation.set_id.nunique()} sets, all known",
+        )
+    if before.memory is None:
+        raise InputError(
+            f"predictor {base.version} has no memory and would forget",
+            expected="a checkpoint written by this version",
+            hint="train it again",
+        )
+    colocation = colocation[~known]
+    solo = solo[
+        solo.architecture.isin(set(colocation.architecture)) & solo.campaign.isin(set(colocation.campaign))
+    ]
+    new = examples_of(colocation, solo)
+    model = _learned(before.model, new, before.memory, config, training, report)
+    model = replace(model, encoder=deepcopy(model.encoder), _encodings={})
+    remember_solo(model.encoder, solo_examples(solo), model.featurizer)
+    memory = with_more_campaigns(before.memory, len(model.campaigns) - len(before.model.campaigns))
+    encoded = model.encode(zip(new.workloads, new.devices, strict=True))
+    jobs = dict.fromkeys((w.without_solo(), d) for w, d in zip(new.workloads, new.devices, strict=True))
+    points = np.array([encoded[job].embedding for job in jobs])
+    fitted = Fitted(
+        model,
+        _heads(before.heads, colocation, solo, model),
+        _widened(before, new, solo, config, training),
+        Domain(np.concatenate([before.domain.points, points]), before.domain.radius),
+        _manifest(before.manifest, base.version, colocation, new),
+        together(memory, remember(model, new, config.seed)),
+    )
+    return Predictor.of(fitted, "fine-tuned", before.model.config, training)
+
+
+def with_campaigns(network: ColocationNetwork, campaigns: tuple[str, ...]) -> ColocationNetwork:
+    """The same network with more campaigns after its own; a new one starts as an unknown one was answered."""
+    grown = ColocationNetwork(network.config, campaigns)
+    more = len(campaigns) - len(network.campaigns)
+    weights = {}
+    for name, tensor in network.state_dict().items():
+        there = grown.state_dict()[name].shape
+        for axis in (a for a, size in enumerate(there) if size != tensor.shape[a]):
+            # Settings are the last columns of an input, and the unknown campaign is the last of them.
+            last = tensor.shape[axis] - 1
+            tensor = tensor.index_select(axis, torch.tensor([*range(last), *[last] * (more + 1)]))
+        weights[name] = tensor
+    grown.load_state_dict(weights)
+    return grown.eval()
+
+
+def _learned(
+    before: CotenantModel,
+    new: Examples,
+    memory: SetTensors,
+    config: FineTuning,
+    training: TrainingConfig,
+    report: Report | None = None,
+) -> CotenantModel:
+    """`before` with co-location networks that have learned from new sets and answer `memory` as they did."""
+    campaigns = (*before.campaigns, *sorted(set(new.campaign) - set(before.campaigns)))
+    memory = with_more_campaigns(memory, len(campaigns) - len(before.campaigns))
+    members, _ = before.variants(new.workloads, new.devices)
+    scaler = before.scaler.widened(members.features, members.wants)
+    model = replace(before, campaigns=campaigns, networks=[], scaler=scaler)
+    target = torch.tensor(np.log(new.ratio), dtype=torch.float32)
+    there, censored = ~torch.isnan(target), torch.from_numpy(new.censored)
+    lessons = [
+        Lesson(model.inputs(e), target, there, censored, busier=measured_difference(model, e))
+        for e in (new, new.without_solo())
+    ]
+    for number, network in enumerate(before.networks):
+        torch.manual_seed(config.seed * 1000 + number)
+        learner = with_campaigns(network, campaigns)
+        _tune(learner, lessons, memory, config, training.beta, f"network {number + 1}", report)
+        model.networks.append(learner)
+    return model
+
+
+def _tune(
+    network: ColocationNetwork,
+    lessons: Sequence[Lesson],
+    memory: SetTensors,
+    config: FineTuning,
+    beta: float,
+    phase: str,
+    report: Report | None,
+) -> None:
+    device = training_device()
+    # Without dropout: what is kept to are the answers that are served.
+    network.to(device).eval()
+    before = deepcopy(network)
+    lessons, memory = [moved(lesson, device) for lesson in lessons], moved(memory, device)
+    optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.epochs)
+    for epoch in range(config.epochs):
+        optimizer.zero_grad()
+        # Answers to users name no campaign: what is learned and what is kept holds with and without.
+        kept = hide_campaigns(memory, 0.5)
+        with torch.no_grad():
+            then = before(kept)
+        now = network(kept)
+        loss = torch.zeros((), device=device)
+        for name in ("log_slowdown", "log_baseline", "utilization"):
+            loss = loss + nn.functional.smooth_l1_loss(getattr(now, name), getattr(then, name), beta=beta)
+        loss = config.keeping * loss
+        for lesson in lessons:
+            output = network(hide_campaigns(lesson.sets, 0.5))
+            loss = loss + lesson_loss(output, lesson, beta) / len(lessons)
+        loss.backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if report:
+            report(phase, epoch + 1, config.epochs, loss.item())
+    network.cpu()
+
+
+def _widened(
+    before: Fitted, new: Examples, solo: pd.DataFrame, config: FineTuning, training: TrainingConfig
+) -> Intervals:
+    """Intervals that hold for the new sets, too, and are nowhere narrower than they were.
+
+    New architectures are left out in turn, and what was learned without them is judged by them. The encoder has learned
+    nothing, so its errors on the new jobs alone are those on jobs that it never saw.
+    """
+    assert before.memory is not None
+    single = replace(before.model, networks=before.model.networks[:1])
+    names = sorted(set(new.architectures))
+    parts = []
+    for start in range(min(config.cross_fits, len(names))):
+        group = names[start :: config.cross_fits]
+        touched = {new.set_ids[s] for s in np.unique(new.set_index[np.isin(new.architectures, group)])}
+        rest = new.subset([s for s in new.set_ids if s not in touched])
+        model = _learned(single, rest, before.memory, config, training) if rest.set_ids else single
+        parts.append(left_out_errors(model, new.subset(sorted(touched)), solo[solo.architecture.isin(group)]))
+    residuals, alone, busy = residuals_of(parts)
+    found = Intervals.fit(residuals, alone, busy, before.intervals.floor)
+    quantile = {
+        k: max(v, found.quantile[k]) if len(residuals[k][0]) else v
+        for k, v in before.intervals.quantile.items()
+    }
+    off = found.solo_log_error if len(alone) else 0.0
+    return replace(
+        before.intervals,
+        quantile=quantile,
+        solo_log_error=max(before.intervals.solo_log_error, off),
+        known_log_error=max(before.intervals.known_log_error, off),
+        utilization_error=max(before.intervals.utilization_error, found.utilization_error),
+    )
+
+
+def _heads(
+    before: HeadCalibration, colocation: pd.DataFrame, solo: pd.DataFrame, model: CotenantModel
+) -> HeadCalibration:
+    """Constants from the rows at hand where these are enough, else as they were; their errors never shrink."""
+    after = fit_heads(colocation, solo, model.featurizer, before)
+    errors = zip(before.memory_log_error, after.memory_log_error, strict=True)
+    graph, alone = (max(pair) for pair in errors)
+    return replace(after, memory_log_error=(graph, alone))
+
+
+def _manifest(before: Manifest, version: str, colocation: pd.DataFrame, new: Examples) -> Manifest:
+    def joined(old: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sorted({*old, *more}))
+
+    return Manifest(
+        joined(before.set_ids, new.set_ids),
+        joined(before.sources, colocation.source),
+        joined(before.licences, colocation.licence),
+        joined(before.architectures, new.architectures),
+        max(before.largest_set, int(np.bincount(new.set_index).max())),
+        (*before.ancestors, version),
+        new.set_ids,
+    )

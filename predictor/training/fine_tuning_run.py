@@ -1,0 +1,101 @@
+"""One fine-tuning run: from a checkpoint and few new rows to another checkpoint, with before and after, MLflow, model card."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from predictor.config import Report
+from predictor.evaluation.metrics import score
+from predictor.examples.examples import examples_of
+from predictor.fitted.checkpoint import save
+from predictor.fitted.mlflow_registry import log_predictor
+from predictor.fitted.model_card import model_card
+from predictor.load import load_predictor
+from predictor.predictor import Predictor
+from predictor.training.fine_tuning import FineTuning, fine_tune
+from predictor.training.run import flat, tracked, training_tables
+from profiling.files import write_json, write_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def fine_tune_run(
+    base_name: str,
+    data: Path,
+    out: Path,
+    config: FineTuning | None = None,
+    *,
+    tracking_uri: str | None = None,
+    experiment: str = "cotenant",
+    report: Report | None = None,
+) -> dict[str, Any]:
+    """Fine-tune a checkpoint, compare it with what it was, write it and log it all.
+
+    Args:
+        base_name: as `load_predictor` takes it.
+        data: folder of tables with the new sets.
+        out: folder of the new checkpoint.
+        config: how it learns.
+        tracking_uri, experiment: of MLflow.
+        report: follows the losses.
+
+    Returns:
+        `model_version`, `ancestors`, `comparison` (before and after, on the new sets and, where some are at hand, on
+        those that the base was made of), `run_id`, `tracking_uri`.
+
+    Raises:
+        InputError: see `fine_tune`.
+    """
+    config = config or FineTuning()
+    base = load_predictor(base_name)
+    colocation, solo = training_tables(data, bundled=False)
+    after = fine_tune(base, colocation, solo, config, report)
+    save(after, out)
+    comparison = before_and_after(base, after, colocation, solo)
+    manifest = after.fitted_.manifest
+    write_json(out / "metrics.json", {"split": "before and after", "comparison": comparison})
+    write_whole(out / "MODEL_CARD.md", model_card(after, comparison, BEFORE_AND_AFTER))
+    with tracked(tracking_uri, experiment) as mlflow:
+        mlflow.log_params(flat({"from": base.version, "fine_tuning": asdict(config)}))
+        mlflow.log_metric("new_sets", len(manifest.added_set_ids))
+        for name, scores in comparison.items():
+            mlflow.log_metrics({f"{name} {k}": v for k, v in scores.items() if isinstance(v, int | float)})
+        log_predictor(out, colocation)
+        run_id = mlflow.active_run().info.run_id
+        uri = mlflow.get_tracking_uri()
+    return {
+        "model_version": after.version,
+        "ancestors": list(manifest.ancestors),
+        "comparison": comparison,
+        "run_id": run_id,
+        "tracking_uri": uri,
+    }
+
+
+BEFORE_AND_AFTER = (
+    "Before and after fine-tuning (co-located / solo throughput). The new sets were learned from; what is known of sets that "
+    "nobody has seen are the intervals below"
+)
+
+
+def before_and_after(
+    base: Predictor, after: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame
+) -> dict[str, dict[str, Any]]:
+    """Metrics of both on the sets that were new, and on those of `base` that are in the tables."""
+    known = colocation.set_id.astype(str).isin(set(base.fitted_.manifest.set_ids))
+    comparison = {}
+    for side, rows in (("new sets", colocation[~known]), ("old sets", colocation[known])):
+        if not len(rows):
+            continue
+        examples = examples_of(rows, solo)
+        there = ~np.isnan(examples.ratio) & ~examples.censored
+        for name, predictor in ((f"before {side}", base), (f"after {side}", after)):
+            ratio, _ = predictor.fitted_.model.predict_log_ratio(examples)
+            if there.any():
+                comparison[name] = score(examples.ratio[there], np.exp(ratio[there]))
+    return comparison

@@ -1,0 +1,268 @@
+"""From tidy tables to a fitted predictor: encoder, networks, heads, intervals, domain, manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from models.colocation_network import NetworkConfig
+from models.features import CONTEXT_BYTES, is_cpu
+from predictor.config import Report, TrainingConfig
+from predictor.examples.examples import Examples, SoloExamples, examples_of
+from predictor.examples.featurizer import Featurizer, JobOnDevice
+from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
+from predictor.fitted.domain import Domain
+from predictor.fitted.intervals import GROUPS, Intervals, conformal_quantile
+from predictor.fitted.model import CotenantModel
+from predictor.fitted.utilization import independent_ratio, measured_difference, predicted_ratio
+from predictor.training.networks import fit, remember_solo
+from predictor.training.progress import NOTHING_KEPT, Progress
+from predictor.training.replay import remember
+from profiling.devices import get_device
+from profiling.workload import SoloProfile, Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from predictor.fitted.fitted import Fitted
+
+
+# Two measurements of one job on one type of device that lie further apart are of different things.
+SAME_STEP = 3.0
+
+
+def solo_examples(solo: pd.DataFrame) -> SoloExamples:
+    """Solo step times on one GPU as training rows of the encoder.
+
+    Campaigns that differ on the same job by more than `SAME_STEP` do not mean the same by a step; the shortest counts.
+    """
+    rows = solo[(solo.gpus == 1) & solo.step_time_s.notna()]
+    shortest = rows.groupby(["workload", "device"], observed=True).step_time_s.transform("min")
+    rows = rows[rows.step_time_s <= SAME_STEP * shortest]
+    return SoloExamples(
+        tuple(Workload.parse(spec) for spec in rows.workload),
+        tuple(rows.device),
+        rows.step_time_s.to_numpy(dtype=float),
+    )
+
+
+def fit_tables(
+    colocation: pd.DataFrame,
+    solo: pd.DataFrame,
+    network: NetworkConfig,
+    config: TrainingConfig,
+    featurizer: Featurizer,
+    report: Report | None = None,
+    progress: Progress = NOTHING_KEPT,
+) -> Fitted:
+    """Fit everything that a checkpoint keeps.
+
+    Intervals come from leaving out each architecture in turn (with one network instead of the ensemble, which errs on the
+    wide side); nothing of a left-out model is seen in that, solo step times included.
+    """
+    from predictor.fitted.fitted import Fitted, Manifest
+
+    examples = examples_of(colocation, solo)
+    model = fit(examples, solo_examples(solo), featurizer, network, config, report, progress=progress)
+    intervals = cross_fitted_intervals(colocation, solo, network, config, featurizer, report, progress)
+    off = remember_solo(model.encoder, solo_examples(solo), featurizer)
+    intervals = replace(intervals, known_log_error=conformal_quantile(np.abs(off)))
+    jobs = dict.fromkeys(
+        (w.without_solo(), d) for w, d in zip(examples.workloads, examples.devices, strict=True)
+    )
+    encoded = model.encode(jobs)
+    points = np.array([encoded[job].embedding for job in jobs])
+    names = [workload.model for workload, _ in jobs]
+    manifest = Manifest(
+        examples.set_ids,
+        tuple(sorted(set(colocation.source))),
+        tuple(sorted(set(colocation.licence))),
+        tuple(sorted(set(examples.architectures))),
+        int(np.bincount(examples.set_index).max()),
+    )
+    return Fitted(
+        model,
+        fit_heads(colocation, solo, featurizer),
+        intervals,
+        Domain.fit(points, names),
+        manifest,
+        remember(model, examples, config.seed),
+    )
+
+
+def cross_fitted_intervals(
+    colocation: pd.DataFrame,
+    solo: pd.DataFrame,
+    network: NetworkConfig,
+    config: TrainingConfig,
+    featurizer: Featurizer,
+    report: Report | None = None,
+    progress: Progress = NOTHING_KEPT,
+) -> Intervals:
+    """Intervals from residuals of architectures left out in turn, some at a time where there are many."""
+    examples = examples_of(colocation, solo)
+    single = replace(config, ensemble=1)
+    parts = []
+    members = np.array(examples.architectures)
+    names = sorted(set(examples.architectures))
+    for start in range(min(CROSS_FITS, len(names))):
+        group = names[start::CROSS_FITS]
+        touched = {examples.set_ids[s] for s in np.unique(examples.set_index[np.isin(members, group)])}
+        kept = [s for s in examples.set_ids if s not in touched]
+        if not kept:
+            continue
+        stage = f"left out {start + 1}"
+
+        def errors(
+            group: list[str] = group, kept: list[str] = kept, touched: set[str] = touched, stage: str = stage
+        ) -> dict[str, np.ndarray]:
+            known, unknown = (solo[solo.architecture.isin(group) == side] for side in (False, True))
+            follow = within(report, stage)
+            inner = progress.within(stage)
+            model = fit(
+                examples.subset(kept),
+                solo_examples(known),
+                featurizer,
+                network,
+                single,
+                follow,
+                progress=inner,
+            )
+            return left_out_errors(model, examples.subset(sorted(touched)), unknown)
+
+        parts.append(progress.arrays(stage, errors))
+    return Intervals.fit(*residuals_of(parts))
+
+
+def left_out_errors(model: CotenantModel, left_out: Examples, solo: pd.DataFrame) -> dict[str, np.ndarray]:
+    """How far off `model` is on sets, and on jobs alone, that it has not seen.
+
+    Returns:
+        per group of intervals, `GROUP` the log error of the ratio and `GROUP slowdown` the predicted log slowdown, of
+        what was measured and is not censored; `alone`, the log error of the solo step times; `utilization`, what the
+        sets' utilisation is off by.
+    """
+    found = {}
+    there = ~np.isnan(left_out.ratio) & ~left_out.censored
+    for kind, seen in (("solo", left_out), ("graph", left_out.without_solo())):
+        ratio, slow = model.predict_log_ratio(seen)
+        found[kind] = np.log(left_out.ratio[there]) - ratio[there]
+        found[f"{kind} slowdown"] = slow[there]
+    off = predicted_ratio(model, left_out) - independent_ratio(model, left_out)
+    busier = measured_difference(model, left_out).numpy() - off
+    return {**found, "alone": solo_errors(model, solo), "utilization": busier[~np.isnan(busier)]}
+
+
+def residuals_of(
+    parts: Sequence[dict[str, np.ndarray]],
+) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], np.ndarray, np.ndarray]:
+    """Arguments of `Intervals.fit` from what `left_out_errors` gave, one after the other."""
+
+    def joined(name: str) -> np.ndarray:
+        return np.concatenate([part[name] for part in parts]) if parts else np.zeros(0)
+
+    return (
+        {kind: (joined(kind), joined(f"{kind} slowdown")) for kind in GROUPS},
+        joined("alone"),
+        joined("utilization"),
+    )
+
+
+def within(report: Report | None, part: str) -> Report | None:
+    """`report` with the part of the run before the name of the phase."""
+    if report is None:
+        return None
+    return lambda phase, step, steps, loss: report(f"{part}: {phase}", step, steps, loss)
+
+
+# At most so many models are fitted to learn how far off they are; each leaves out its share of the architectures.
+CROSS_FITS = 6
+
+
+def solo_errors(model: CotenantModel, solo: pd.DataFrame) -> np.ndarray:
+    """Log predicted / measured step time of every job measured alone."""
+    rows = solo_examples(solo)
+    known = model.encode(zip(rows.workloads, rows.devices, strict=True))
+    predicted = np.array(
+        [known[(w, d)].step_time_s for w, d in zip(rows.workloads, rows.devices, strict=True)]
+    )
+    return np.log(predicted / rows.step_time_s) if len(predicted) else np.zeros(0)
+
+
+def fit_heads(
+    colocation: pd.DataFrame,
+    solo: pd.DataFrame,
+    featurizer: Featurizer,
+    start: HeadCalibration | None = None,
+) -> HeadCalibration:
+    """Constants of the memory and utilisation heads by least absolute error; those of `start` where too little was measured."""
+    start = start or HeadCalibration()
+    rows = _memory_rows(solo, featurizer)
+    host, factor = _host_context(rows, start), _activation_factor(rows, start)
+    calibration = replace(start, host_context_bytes=host, activation_factor=factor)
+    # A processor is always busy and its memory is shared pages; only GPUs say how these add up.
+    on_gpu = [not is_cpu(get_device(name)) for name in colocation.device.astype(str)]
+    examples = examples_of(colocation[on_gpu], solo)
+    offset, solo_error = _sharing_bytes(examples, start)
+    error = [abs(np.log(b / member_memory_bytes(job, SoloProfile(), calibration))) for job, b in rows]
+    graph_error = conformal_quantile(np.array(error)) if len(error) >= ENOUGH else start.memory_log_error[0]
+    return replace(
+        calibration,
+        sharing_bytes=offset,
+        memory_log_error=(max(graph_error, start.memory_log_error[0]), max(solo_error, 0.02)),
+    )
+
+
+# Fewer rows than this calibrate nothing.
+ENOUGH = 8
+
+
+def _memory_rows(solo: pd.DataFrame, featurizer: Featurizer) -> list[tuple[JobOnDevice, float]]:
+    """Jobs alone with the memory that was measured of them."""
+    rows = solo[(solo.gpus == 1) & solo.memory_bytes.notna()].to_dict("records")
+    return [
+        (featurizer.job(Workload.parse(str(r["workload"])), str(r["device"])), float(r["memory_bytes"]))
+        for r in rows
+    ]
+
+
+def _host_context(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration) -> float:
+    """Main memory of a process without its tensors; the least of what was seen where it cannot be told apart."""
+    rest = [b - job.demand.state_bytes - job.demand.activation_bytes for job, b in rows if is_cpu(job.device)]
+    return max(float(np.median(rest)), 0.0) if len(rest) >= ENOUGH else start.host_context_bytes
+
+
+def _activation_factor(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration) -> float:
+    """From GPU rows alone: what a processor's processes take besides says nothing of a GPU's allocator."""
+    found = [
+        (b - CONTEXT_BYTES - job.demand.state_bytes) / job.demand.activation_bytes
+        for job, b in rows
+        if not is_cpu(job.device)
+        and job.demand.activation_bytes > 0
+        and b > CONTEXT_BYTES + job.demand.state_bytes
+    ]
+    return float(np.clip(np.median(found), 0.8, 4.0)) if len(found) >= ENOUGH else start.activation_factor
+
+
+def _members(examples: Examples, what: str) -> list[list[float]]:
+    sets: list[list[float]] = [[] for _ in examples.set_ids]
+    for workload, index in zip(examples.workloads, examples.set_index, strict=True):
+        value = getattr(workload.solo, what)
+        sets[index].append(np.nan if value is None else value)
+    return sets
+
+
+def _sharing_bytes(examples: Examples, start: HeadCalibration) -> tuple[float, float]:
+    totals = np.array([sum(m) for m in _members(examples, "memory_bytes")])
+    extra = np.bincount(examples.set_index, minlength=len(totals)) - 1
+    usable = ~np.isnan(totals) & ~np.isnan(examples.set_memory_bytes) & (extra > 0)
+    usable &= examples.resident
+    if usable.sum() < ENOUGH:
+        return start.sharing_bytes, start.memory_log_error[1]
+    gap = (examples.set_memory_bytes - totals)[usable] / extra[usable]
+    offset = float(np.median(gap))
+    residual = np.abs(np.log(examples.set_memory_bytes[usable] / (totals + offset * extra)[usable]))
+    return offset, conformal_quantile(residual)

@@ -1,0 +1,217 @@
+"""Fitting: the encoder on solo step times, then an ensemble of co-location networks on measured sets."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.colocation_network import (
+    ColocationNetwork,
+    NetworkConfig,
+    SetOutput,
+    SetTensors,
+    member_width,
+)
+from models.graph_tensors import side_by_side
+from models.workload_encoder import WorkloadEncoder
+from predictor.config import Report, TrainingConfig
+from predictor.examples.examples import Examples, SoloExamples
+from predictor.examples.featurizer import Featurizer
+from predictor.fitted.model import CotenantModel, Scaler, encoder_input
+from predictor.fitted.utilization import utilization_loss
+from predictor.training.accelerator import moved, training_device
+from predictor.training.progress import NOTHING_KEPT, Progress
+from predictor.training.targets import Lesson, Lessons
+from profiling.workload import SHARING_MODES
+
+
+def fit_encoder(
+    solo: SoloExamples,
+    featurizer: Featurizer,
+    network: NetworkConfig,
+    config: TrainingConfig,
+    report: Report | None = None,
+    progress: Progress = NOTHING_KEPT,
+) -> WorkloadEncoder:
+    """Level 1: minimise the error of log solo step time. With no rows the encoder stays at the roofline."""
+    torch.manual_seed(config.seed)
+    encoder = WorkloadEncoder(network.encoder)
+    if not len(solo.workloads):
+        return encoder
+    inputs = [
+        encoder_input([featurizer.job(w, d)], featurizer)
+        for w, d in zip(solo.workloads, solo.devices, strict=True)
+    ]
+    target = np.log(solo.step_time_s)
+    with torch.no_grad():
+        start = [float(encoder(*given).log_step_s) for given in inputs]
+    # The loss forgives what is far off, so the prior starts among the measurements; and nothing else is driven to its bound.
+    encoder.prior.shift(float(np.median(target - start)))
+    device = training_device()
+    encoder.to(device)
+    corrections = [p for n, p in encoder.named_parameters() if not n.startswith("prior")]
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": corrections, "weight_decay": 0.02},
+            {"params": encoder.prior.parameters(), "lr": config.encoder_prior_rate, "weight_decay": 0.0},
+        ],
+        lr=config.encoder_learning_rate,
+    )
+    rates = [g["lr"] for g in optimizer.param_groups]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, rates, total_steps=max(config.encoder_steps, 1) + 1
+    )
+    rng = np.random.default_rng(config.seed)
+    # Each model on a device counts the same, however often it was measured.
+    _, group, count = np.unique(
+        [f"{w.model} {d}" for w, d in zip(solo.workloads, solo.devices, strict=True)],
+        return_inverse=True,
+        return_counts=True,
+    )
+    odds = 1.0 / count[group] / len(count)
+    encoder.train()
+    for step in progress.steps("encoder", config.encoder_steps, encoder, optimizer, schedule, rng):
+        chosen = rng.choice(len(inputs), min(config.encoder_batch, len(inputs)), replace=False, p=odds)
+        parts = [inputs[i] for i in chosen]
+        graphs = side_by_side([part[0] for part in parts])
+        totals, devices, launch = (
+            torch.cat(column).to(device)
+            for column in ([p[1] for p in parts], [p[2] for p in parts], [p[3] for p in parts])
+        )
+        optimizer.zero_grad()
+        predicted = encoder(moved(graphs, device), totals, devices, launch).log_step_s
+        error = predicted - torch.tensor(target[chosen], dtype=torch.float32, device=device)
+        loss = torch.log1p((error / config.encoder_scale) ** 2).mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        progress.note("encoder", step + 1, loss.item())
+        if report:
+            report("encoder", step + 1, config.encoder_steps, loss.item())
+    encoder.cpu().eval()
+    remember_solo(encoder, solo, featurizer)
+    return encoder
+
+
+def remember_solo(encoder: WorkloadEncoder, solo: SoloExamples, featurizer: Featurizer) -> np.ndarray:
+    """Let `encoder` know jobs that were measured alone.
+
+    Of measurements that disagree on a job, the one counts that is nearest to what the encoder expects.
+
+    Returns:
+        per measurement: log measured / predicted, where all jobs but this one are known.
+    """
+    measured = np.log(solo.step_time_s)
+    features: list[np.ndarray] = []
+    off, row = np.zeros(len(measured)), np.zeros(len(measured), dtype=int)
+    rows: dict[bytes, int] = {}
+    for i, (workload, device) in enumerate(zip(solo.workloads, solo.devices, strict=True)):
+        given = encoder_input([featurizer.job(workload, device)], featurizer)
+        with torch.no_grad():
+            off[i] = measured[i] - float(encoder(*given).log_graph_step_s)
+        totals = torch.cat(given[1:3], 1).numpy().astype(np.float64)[0]
+        row[i] = rows.setdefault(totals.tobytes(), len(rows))
+        if row[i] == len(features):
+            features.append(totals)
+    if not features:
+        return off
+    nearest = np.full(len(features), np.inf)
+    for r, error in zip(row, off, strict=True):
+        nearest[r] = min(nearest[r], error, key=abs)
+    left = encoder.known.remember(np.array(features), nearest)
+    return off - (nearest - left)[row]
+
+
+def fit(
+    examples: Examples,
+    solo: SoloExamples,
+    featurizer: Featurizer,
+    network: NetworkConfig,
+    config: TrainingConfig,
+    report: Report | None = None,
+    encoder: WorkloadEncoder | None = None,
+    progress: Progress = NOTHING_KEPT,
+) -> CotenantModel:
+    """Fit the whole model on `examples`; every set is seen with and without its members' solo measurements."""
+    encoder = encoder or fit_encoder(solo, featurizer, network, config, report, progress)
+    campaigns = tuple(sorted(set(examples.campaign)))
+    model = CotenantModel(network, campaigns, encoder, [], Scaler.neutral(member_width(network)), featurizer)
+    lessons = Lessons(model, examples, config)
+    for member in range(config.ensemble):
+        model.networks.append(
+            _fit_one(lessons, model, config, config.seed * 1000 + member, report, member, progress)
+        )
+    return model
+
+
+def _fit_one(
+    lessons: Lessons,
+    model: CotenantModel,
+    config: TrainingConfig,
+    seed: int,
+    report: Report | None,
+    number: int,
+    progress: Progress,
+) -> ColocationNetwork:
+    torch.manual_seed(seed)
+    device = training_device()
+    network = ColocationNetwork(model.config, model.campaigns).to(device)
+    lessons, phase = lessons.on(device), f"network {number + 1}"
+    slow = [p for n, p in network.named_parameters() if not n.startswith(("prior", "baseline"))]
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": slow, "weight_decay": config.weight_decay},
+            {"params": network.prior.parameters(), "lr": config.prior_learning_rate, "weight_decay": 0.0},
+            {"params": network.baseline.parameters(), "weight_decay": config.baseline_decay},
+        ],
+        lr=config.learning_rate,
+    )
+    rates = [g["lr"] for g in optimizer.param_groups]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=config.epochs + 1)
+    for epoch in progress.steps(phase, config.epochs, network, optimizer, schedule):
+        network.train()
+        optimizer.zero_grad()
+        loss = torch.zeros((), device=device)
+        given = lessons.of(epoch)
+        for lesson in given:
+            output = network(hide_campaigns(lesson.sets, config.campaign_dropout))
+            loss = loss + lesson.weight * lesson_loss(output, lesson, config.beta) / len(given)
+        loss.backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        progress.note(phase, epoch + 1, loss.item())
+        if report:
+            report(phase, epoch + 1, config.epochs, loss.item())
+    return network.cpu().eval()
+
+
+def lesson_loss(output: SetOutput, lesson: Lesson, beta: float) -> Tensor:
+    """What all that is known of a lesson's sets costs."""
+    loss = colocation_loss(output, lesson.target, lesson.known, lesson.censored, beta)
+    if lesson.busier is not None:
+        loss = loss + utilization_loss(output, lesson.sets.set_index, lesson.busier, beta)
+    return loss
+
+
+def colocation_loss(
+    output: SetOutput, target: Tensor, measured: Tensor, censored: Tensor, beta: float
+) -> Tensor:
+    """Huber loss of the log ratio; a censored ratio is a lower bound, so only falling short of it costs."""
+    predicted = output.log_baseline - output.log_slowdown
+    error = torch.where(measured, predicted - torch.nan_to_num(target), torch.zeros_like(predicted))
+    error = torch.where(censored, error.clamp_max(0.0), error)
+    return nn.functional.smooth_l1_loss(error[measured], torch.zeros_like(error[measured]), beta=beta)
+
+
+def hide_campaigns(sets: SetTensors, ratio: float) -> SetTensors:
+    """Move some sets to the column of unknown campaigns."""
+    first = len(SHARING_MODES)
+    count = int(sets.set_index.max()) + 1
+    hidden = (torch.rand(count, device=sets.set_index.device) < ratio)[sets.set_index]
+    setting = sets.setting.clone()
+    setting[hidden, first:] = 0.0
+    setting[hidden, -1] = 1.0
+    return SetTensors(sets.member, sets.others, setting, sets.edge_index, sets.edges, sets.set_index)

@@ -1,0 +1,241 @@
+"""One training run from tables to a checkpoint: comparison with the baselines, MLflow, model card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models.colocation_network import NetworkConfig
+from models.workload_encoder import EncoderConfig
+from predictor.config import Report, TrainingConfig
+from predictor.fitted.checkpoint import save
+from predictor.fitted.model_card import model_card
+from predictor.predictor import Predictor
+from predictor.training.progress import NOTHING_KEPT, Progress, fingerprint
+from profiling.errors import InputError
+from profiling.files import write_json, write_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from datasets.bundle import Bundle
+
+
+def load_config(path: Path | None, seed: int = 0) -> tuple[NetworkConfig, TrainingConfig]:
+    """Read `network:` and `training:` from a YAML file; the defaults without one.
+
+    Raises:
+        InputError: the file is not YAML, or a key or value is not known.
+    """
+    if path is None:
+        return NetworkConfig(), TrainingConfig(seed=seed)
+    import yaml
+
+    try:
+        body = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        network = dict(body.get("network") or {})
+        encoder = EncoderConfig(**(network.pop("encoder", None) or {}))
+        return NetworkConfig(**network, encoder=encoder), TrainingConfig(
+            **{"seed": seed, **(body.get("training") or {})}
+        )
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"configuration {path}",
+            expected="YAML with network: and training:",
+            got=" ".join(str(error).split())[:160],
+        ) from None
+
+
+def training_tables(data: Path | None, bundled: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`colocation` and `solo` of a folder and, if asked, of the measurements that come with the project.
+
+    Raises:
+        InputError: there is nothing to train on.
+    """
+    import pandas as pd
+
+    from datasets.tables import read_table
+
+    parts = []
+    if data is not None:
+        parts.append((read_table(data, "colocation"), read_table(data, "solo")))
+    if bundled:
+        from datasets import bundled as own
+
+        tables = own.load()
+        if "colocation" in tables:
+            parts.append((tables["colocation"], tables["solo"]))
+    if not parts or not sum(len(c) for c, _ in parts):
+        raise InputError(
+            "nothing to train on",
+            expected="measured co-location sets",
+            got="none",
+            hint="cotenant data import",
+        )
+    if len(parts) == 1:
+        return parts[0]
+    return tuple(pd.concat(side, ignore_index=True) for side in zip(*parts, strict=True))  # type: ignore[return-value]
+
+
+def train_run(
+    data: Path | None,
+    out: Path,
+    network: NetworkConfig,
+    training: TrainingConfig,
+    *,
+    bundled: bool = True,
+    baselines: bool = True,
+    tracking_uri: str | None = None,
+    experiment: str = "cotenant",
+    report: Report | None = None,
+    keep_every_s: float = 20.0,
+) -> dict[str, Any]:
+    """Train, compare on pairs left out, write the checkpoint and log it all.
+
+    What was done is kept in `OUT.progress` beside `out` until the run ends; the same call after a kill goes on from
+    there, and ends with the same bits (on the same machine, with the same number of threads).
+
+    Args:
+        data, bundled: see `training_tables`.
+        out: folder of the checkpoint.
+        network, training: configuration.
+        baselines: whether to fit the baselines, too.
+        tracking_uri, experiment: of MLflow.
+        report: follows the losses.
+        keep_every_s: seconds between two states of a loop; the end of a stage is always kept.
+
+    Returns:
+        `model_version`, `comparison` (predictor name to metrics), `run_id`, `tracking_uri`, `resumed`.
+    """
+    colocation, solo = training_tables(data, bundled)
+    target = out.resolve()
+    progress = Progress(
+        target.with_name(f"{target.name}.progress"),
+        fingerprint((colocation, solo), network, training, baselines),
+        keep_every_s,
+    )
+    compared = compare(colocation, solo, network, training, baselines, report, progress.within("compare"))
+    predictor = Predictor(network, training).fit(colocation, solo, report, progress)
+    save(predictor, out)
+    comparison = {name: part["metrics"] for name, part in compared.items()}
+    write_json(out / "metrics.json", {"split": "by-pair", "comparison": comparison})
+    write_whole(out / "MODEL_CARD.md", model_card(predictor, comparison))
+    with tracked(tracking_uri, experiment) as mlflow:
+        mlflow.log_params(flat({"network": asdict(network), "training": asdict(training)}))
+        for phase, losses in progress.losses.items():
+            for step, loss in enumerate(losses):
+                mlflow.log_metric(f"loss {phase}", loss, step=step)
+        for name, scores in comparison.items():
+            mlflow.log_metrics({f"{name} {k}": v for k, v in scores.items() if isinstance(v, int | float)})
+        mlflow.log_figure(scatter(compared), "predicted_against_measured.png")
+        from predictor.fitted.mlflow_registry import log_predictor
+
+        log_predictor(out, colocation)
+        run_id = mlflow.active_run().info.run_id
+        uri = mlflow.get_tracking_uri()
+    progress.finish()
+    return {
+        "model_version": predictor.version,
+        "comparison": comparison,
+        "run_id": run_id,
+        "tracking_uri": uri,
+        "resumed": progress.resumed,
+    }
+
+
+def compare(
+    colocation: pd.DataFrame,
+    solo: pd.DataFrame,
+    network: NetworkConfig,
+    training: TrainingConfig,
+    baselines: bool,
+    report: Report | None,
+    progress: Progress = NOTHING_KEPT,
+) -> dict[str, dict[str, Any]]:
+    """E-GGAT and the baselines on one fold of pairs left out: name to metrics, measured and predicted values."""
+    from dataclasses import replace
+
+    from datasets.bundle import Bundle
+    from datasets.splits import make_split, select_sets
+    from predictor.evaluation.metrics import score
+    from predictor.evaluation.protocols.networks import NetworkContender
+    from predictor.evaluation.protocols.registry import contenders
+
+    folds = [
+        f for f in make_split(colocation, "by-pair", training.seed) if f.train_set_ids and f.test_set_ids
+    ]
+    if not folds:
+        return {}
+    fold = folds[0]
+    train = Bundle("throughput_ratio", select_sets(colocation, fold.train_set_ids), solo)
+    test = Bundle("throughput_ratio", select_sets(colocation, fold.test_set_ids), solo)
+    entrants: dict[str, Any] = {
+        "e-ggat": NetworkContender(network, replace(training, ensemble=min(training.ensemble, 2)), progress)
+    }
+    if baselines:
+        entrants |= {
+            c.name: c.make() for c in contenders(["constant", "additive", "trees-identity", "trees-solo"])
+        }
+    result: dict[str, dict[str, Any]] = {}
+    points = test.points
+    for number, (name, entrant) in enumerate(entrants.items()):
+        if report:
+            report(f"compare: {name}", number, len(entrants), 0.0)
+        answer = partial(_answer, entrant, train, test, training.seed)
+        guess = progress.arrays(name, answer)["guess"]
+        usable = points & ~_nan(guess)
+        if not usable.any():
+            continue
+        result[name] = {
+            "metrics": score(test.y[usable], guess[usable]),
+            "measured": test.y[usable],
+            "predicted": guess[usable],
+        }
+    return result
+
+
+def _answer(entrant: Any, train: Bundle, test: Bundle, seed: int) -> dict[str, Any]:
+    return {"guess": entrant.fit(train, seed).predict(test.without_targets())}
+
+
+def scatter(compared: dict[str, dict[str, Any]]) -> Any:
+    """Predicted against measured ratio of every predictor, one panel each."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4 * max(len(compared), 1), 4), layout="constrained")
+    for index, (name, part) in enumerate(compared.items()):
+        axes = figure.add_subplot(1, len(compared), index + 1)
+        axes.scatter(part["measured"], part["predicted"], s=6, alpha=0.5)
+        axes.plot([0, 1.2], [0, 1.2], color="black", linewidth=0.8)
+        axes.set(title=name, xlabel="measured ratio", ylabel="predicted ratio", xlim=(0, 1.3), ylim=(0, 1.3))
+    return figure
+
+
+def _nan(values: Any) -> Any:
+    import numpy as np
+
+    return np.isnan(values)
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        result |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return result
+
+
+@contextmanager
+def tracked(tracking_uri: str | None, experiment: str) -> Iterator[Any]:
+    """An MLflow run; an SQLite file in the working folder where no store is set."""
+    import mlflow
+
+    from predictor.fitted.mlflow_registry import use_store
+
+    use_store(tracking_uri)
+    mlflow.set_experiment(experiment)
+    with mlflow.start_run():
+        yield mlflow

@@ -1,0 +1,222 @@
+"""A sweep over sizes and hyper-parameters with Optuna (extra `sweep`): left-out models of the training tables decide.
+
+Architectures are left out in groups, as the `by-model` protocols leave them out one by one, but of the tables that are
+given only: what is kept apart to be scored must not be among them. The study is an SQLite file; a sweep that was killed
+goes on with it, and the trial that was killed is done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from models.colocation_network import NetworkConfig
+from predictor.config import TrainingConfig
+from predictor.evaluation.metrics import score
+from predictor.examples.examples import examples_of
+from predictor.examples.featurizer import Featurizer, GraphSource
+from predictor.training.fit import solo_examples
+from predictor.training.networks import fit
+from predictor.training.progress import fingerprint
+from predictor.training.run import flat, tracked
+from profiling.errors import InputError, UnavailableError
+from profiling.files import write_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Called after each trial: finished trials, trials asked for, its error, the least error so far.
+Follow = Callable[[int, int, float, float], None]
+
+
+def sweep(
+    colocation: pd.DataFrame,
+    solo: pd.DataFrame,
+    network: NetworkConfig,
+    training: TrainingConfig,
+    trials: int,
+    study_file: Path,
+    *,
+    folds: int = 3,
+    out: Path | None = None,
+    graph_source: GraphSource | None = None,
+    tracking_uri: str | None = None,
+    experiment: str = "cotenant-sweep",
+    follow: Follow | None = None,
+) -> dict[str, Any]:
+    """Try configurations until the study has `trials` finished ones.
+
+    Args:
+        colocation, solo: the training tables, nothing else.
+        network, training: where the sweep starts: its first trial, and the value of what is not swept.
+        trials: finished trials that the study shall have, those of earlier calls counted in.
+        study_file: SQLite file of the study; each fingerprint of tables and start is a study of its own in it.
+        folds: groups of architectures that are left out in turn.
+        out: YAML file for the best configuration, to be trained with `--config`.
+        graph_source: as of `Predictor`.
+        tracking_uri, experiment: of MLflow; every trial is a run.
+        follow: is told of each trial.
+
+    Returns:
+        `study`, `trials` (finished), `best` with `trial`, `mape_percent`, `network` and `training`.
+
+    Raises:
+        UnavailableError: Optuna is not installed.
+        InputError: there are fewer architectures than folds, or `trials` is below 1.
+    """
+    try:
+        import optuna
+        from optuna.trial import TrialState
+    except ImportError:
+        raise UnavailableError("Optuna is not installed", hint="pip install 'cotenant[sweep]'") from None
+    if trials < 1:
+        raise InputError("number of trials is out of range", expected="an integer from 1", got=trials)
+    groups = inner_folds(colocation, folds)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study_file.parent.mkdir(parents=True, exist_ok=True)
+    study = optuna.create_study(
+        storage=f"sqlite:///{study_file}",
+        study_name=f"cotenant-{fingerprint((colocation, solo), network, training, folds)[:12]}",
+        load_if_exists=True,
+        sampler=optuna.samplers.TPESampler(seed=training.seed, n_startup_trials=8),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
+    )
+    if not study.trials:
+        study.enqueue_trial(within_space(network, training))
+    for cut_off in study.get_trials(states=(TrialState.RUNNING,)):
+        study.tell(cut_off.number, state=TrialState.FAIL)
+        study.enqueue_trial(cut_off.params)
+    featurizer = Featurizer(graph_source)
+    ended = (TrialState.COMPLETE, TrialState.PRUNED)
+    while (done := len(study.get_trials(deepcopy=False, states=ended))) < trials:
+        trial = study.ask(_distributions())
+        chosen, how = configured(trial.params, network, training)
+        errors: list[float] = []
+        for number, group in enumerate(groups):
+            errors.append(left_out_error(colocation, solo, group, chosen, how, featurizer))
+            trial.report(float(np.mean(errors)), number)
+            if number + 1 < len(groups) and trial.should_prune():
+                break
+        whole = len(errors) == len(groups)
+        with tracked(tracking_uri, experiment) as mlflow:
+            mlflow.log_params(flat({"network": asdict(chosen), "training": asdict(how)}))
+            mlflow.log_metrics({f"left-out fold {k + 1} mape_percent": e for k, e in enumerate(errors)})
+            if whole:
+                mlflow.log_metric("left-out mape_percent", float(np.mean(errors)))
+            mlflow.set_tags({"study": study.study_name, "trial": trial.number})
+        if whole:
+            study.tell(trial, float(np.mean(errors)))
+        else:
+            study.tell(trial, state=TrialState.PRUNED)
+        if follow:
+            follow(done + 1, trials, float(np.mean(errors)), study.best_value)
+    best = study.best_trial
+    chosen, how = configured(best.params, network, training)
+    result = {"network": asdict(chosen), "training": asdict(how)}
+    if out is not None:
+        import yaml
+
+        write_whole(out, yaml.safe_dump(result, sort_keys=False))
+    return {
+        "study": study.study_name,
+        "trials": done,
+        "best": {"trial": best.number, "mape_percent": best.value, **result},
+    }
+
+
+# Field: choices, or the ends of a range; the third says how it is drawn.
+SPACE: dict[str, tuple[Any, ...]] = {
+    "network.encoder.layers": (1, 3, "int"),
+    "network.encoder.embedding": ([2, 4, 8, 16], None, "choice"),
+    "network.width": ([16, 32, 64], None, "choice"),
+    "network.layers": (1, 2, "int"),
+    "network.dropout": (0.0, 0.3, "float"),
+    "training.epochs": (100, 600, "int"),
+    "training.learning_rate": (1e-3, 3e-2, "log"),
+    "training.weight_decay": (1e-3, 1.0, "log"),
+    "training.teaching": (0.5, 16.0, "log"),
+}
+
+
+def _distributions() -> dict[str, Any]:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    make: dict[str, Any] = {
+        "choice": lambda choices, _: CategoricalDistribution(choices),
+        "int": IntDistribution,
+        "float": FloatDistribution,
+        "log": lambda low, high: FloatDistribution(low, high, log=True),
+    }
+    return {name: make[how](low, high) for name, (low, high, how) in SPACE.items()}
+
+
+def within_space(network: NetworkConfig, training: TrainingConfig) -> dict[str, Any]:
+    """The configuration that the sweep starts from, as far as it lies within `SPACE`; the rest is drawn."""
+    values = flat({"network": asdict(network), "training": asdict(training)})
+    return {
+        name: values[name]
+        for name, (low, high, how) in SPACE.items()
+        if (values[name] in low if how == "choice" else low <= values[name] <= high)
+    }
+
+
+def configured(
+    parameters: dict[str, Any], network: NetworkConfig, training: TrainingConfig
+) -> tuple[NetworkConfig, TrainingConfig]:
+    """`network` and `training` with fields named as in `SPACE` replaced."""
+
+    def under(prefix: str) -> dict[str, Any]:
+        cut = {k.removeprefix(prefix): v for k, v in parameters.items() if k.startswith(prefix)}
+        return {k: v for k, v in cut.items() if "." not in k}
+
+    encoder = replace(network.encoder, **under("network.encoder."))
+    return replace(network, **under("network."), encoder=encoder), replace(training, **under("training."))
+
+
+def inner_folds(colocation: pd.DataFrame, folds: int) -> list[list[str]]:
+    """Architectures in groups; every one is left out once.
+
+    Raises:
+        InputError: fewer than two folds, or more than architectures.
+    """
+    names = sorted(set(colocation.architecture.astype(str)))
+    if not 2 <= folds <= len(names):
+        raise InputError(
+            "cannot leave models out",
+            expected=f"from 2 folds to {len(names)}, one per architecture",
+            got=folds,
+        )
+    return [names[start::folds] for start in range(folds)]
+
+
+def left_out_error(
+    colocation: pd.DataFrame,
+    solo: pd.DataFrame,
+    group: list[str],
+    network: NetworkConfig,
+    training: TrainingConfig,
+    featurizer: Featurizer,
+) -> float:
+    """MAPE of co-located / solo throughput on the sets with an architecture of `group`, without a row of which was fitted."""
+    examples = examples_of(colocation, solo)
+    touched = {
+        examples.set_ids[s] for s in np.unique(examples.set_index[np.isin(examples.architectures, group)])
+    }
+    kept = [s for s in examples.set_ids if s not in touched]
+    known = solo[~solo.architecture.isin(group)]
+    if not kept:
+        raise InputError(
+            "no set is left to learn from",
+            expected="sets without the left-out models",
+            got=", ".join(group),
+            hint="more folds",
+        )
+    model = fit(examples.subset(kept), solo_examples(known), featurizer, network, training)
+    unseen = examples.subset(sorted(touched))
+    ratio, _ = model.predict_log_ratio(unseen)
+    there = ~np.isnan(unseen.ratio) & ~unseen.censored
+    return float(score(unseen.ratio[there], np.exp(ratio[there]))["mape_percent"])

@@ -1,0 +1,137 @@
+"""What the co-location network learns from in an epoch: measured sets, pairs that a forest labels, sharing by the book.
+
+Every measured set is seen with and without its members' solo measurements. Pairs invented by `predictor.training.teachers.forest` come in
+pages, a page an epoch. What no shippable measurement shows, jobs whose utilisation is known on a GPU of no campaign, is
+taught by processor sharing (`predictor.training.teachers.processor_sharing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.colocation_network import SetTensors
+from models.features import Floats, device_features, is_cpu
+from predictor.examples.examples import Examples, edges_of, settings_of
+from predictor.fitted.model import CotenantModel, Scaler
+from predictor.fitted.utilization import measured_difference
+from predictor.training.accelerator import moved
+from predictor.training.teachers.processor_sharing import SharedSets, invent_shared_sets, sharing_log_ratio
+from profiling.devices import list_devices
+
+if TYPE_CHECKING:
+    from predictor.config import TrainingConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Sets with what the network should answer.
+
+    Attributes:
+        target, known, censored: [T] log ratio, where it is known, where it is a lower bound only.
+        weight: of this lesson's loss.
+        busier: [S] measured utilisation beyond that of independent phases, NaN where it was not.
+    """
+
+    sets: SetTensors
+    target: Tensor
+    known: Tensor
+    censored: Tensor
+    weight: float = 1.0
+    busier: Tensor | None = None
+
+
+class Lessons:
+    """All lessons of a training; fits the scaler of `model` to what they hold.
+
+    Args:
+        model: with its encoder fitted; its scaler is replaced.
+        examples: the measured sets.
+        config: how much is invented, and what it weighs.
+    """
+
+    def __init__(self, model: CotenantModel, examples: Examples, config: TrainingConfig) -> None:
+        ways = (examples, examples.without_solo())
+        shared = invent_shared_sets(model, examples, config.shared_sets, config.seed)
+        model.scaler = scaler_of(model, ways, shared)
+        target = torch.tensor(np.log(examples.ratio), dtype=torch.float32)
+        known = ~torch.isnan(target) & torch.from_numpy(examples.resident[examples.set_index])
+        censored = torch.from_numpy(examples.censored)
+        busier = [measured_difference(model, e) for e in ways]
+        self.always = [
+            Lesson(model.inputs(e), target, known, censored, busier=difference)
+            for e, difference in zip(ways, busier, strict=True)
+        ]
+        if shared:
+            self.always.append(_shared_lesson(model, shared))
+        self.pages = _taught(model, ways, busier, np.where(known, np.log(examples.ratio), np.nan), config)
+
+    def on(self, device: torch.device) -> Lessons:
+        """The same on a device."""
+        there = copy(self)
+        there.always, there.pages = (
+            [moved(one, device) for one in each] for each in (self.always, self.pages)
+        )
+        return there
+
+    def of(self, epoch: int) -> list[Lesson]:
+        """The lessons of an epoch."""
+        return [*self.always, *self.pages[epoch % len(self.pages) :][:1]] if self.pages else self.always
+
+
+def scaler_of(model: CotenantModel, ways: Sequence[Examples], shared: SharedSets | None = None) -> Scaler:
+    """Fitted to the members of measured sets, in every way that they are seen, and of invented ones."""
+    members = [model.variants(examples.workloads, examples.devices)[0] for examples in ways]
+    return Scaler.fit(
+        np.concatenate([m.features for m in members]),
+        np.concatenate([m.wants for m in members]),
+        (shared.features, shared.wants) if shared else None,
+        model.config.encoder.embedding,
+    )
+
+
+def _shared_lesson(model: CotenantModel, shared: SharedSets) -> Lesson:
+    setting = settings_of(shared.mode, [""] * len(shared.mode), model.campaigns)
+    sets = edges_of(
+        model.scaler(shared.features), model.scaler.wants(shared.wants), setting, shared.set_index
+    )
+    target = torch.tensor(sharing_log_ratio(shared), dtype=torch.float32)
+    everything = torch.ones(len(target), dtype=torch.bool)
+    return Lesson(sets, target, everything, ~everything)
+
+
+def _taught(
+    model: CotenantModel,
+    ways: Sequence[Examples],
+    busier: Sequence[Tensor],
+    log_ratio: Floats,
+    config: TrainingConfig,
+) -> list[Lesson]:
+    """Invented pairs with the forest's answers, in pages."""
+    from predictor.training.teachers.forest import ForestTeacher, Seen
+
+    if not config.mixed_sets:
+        return []
+    seen = []
+    for examples, difference in zip(ways, busier, strict=True):
+        variants, where = model.variants(examples.workloads, examples.devices)
+        setting = settings_of(examples.mode, examples.campaign, model.campaigns)
+        seen.append(Seen(examples, variants, where, setting, difference.numpy().astype(np.float64)))
+    gpus = np.array([device_features(d) for d in list_devices() if not is_cpu(d)])
+    teacher = ForestTeacher(model.config.encoder.embedding, gpus, seed=config.seed).fit(seen, log_ratio)
+    pages = []
+    for page in range(config.pages):
+        mixed = teacher.mix(seen, config.mixed_sets, page)
+        index = np.arange(len(mixed.features)) // 2
+        sets = edges_of(model.scaler(mixed.features), model.scaler.wants(mixed.wants), mixed.setting, index)
+        everything = torch.ones(len(index), dtype=torch.bool)
+        target = torch.tensor(mixed.log_ratio, dtype=torch.float32)
+        busy = torch.tensor(mixed.busier, dtype=torch.float32)
+        pages.append(Lesson(sets, target, everything, ~everything, config.teaching, busy))
+    return pages

@@ -1,0 +1,1 @@
+"""Answers to sets that nobody measured, from which the network learns besides measurements."""

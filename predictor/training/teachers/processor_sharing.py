@@ -1,0 +1,89 @@
+"""Sets of no campaign on GPUs of any type, with jobs whose utilisation is known, and what processor sharing says of them.
+
+A job alone keeps the device busy for a share u of its step. Jobs that ask together for no more than there is run as alone;
+beyond that each gets its share of what it asks for, so everyone's step is sum(u) times as long. It is the form by which
+packing schedulers have decided since Gandiva (Xiao et al., OSDI 2018), and what is known of sharing before anything was
+measured on a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from models.features import Floats, is_cpu
+from predictor.examples.examples import Examples, Integers
+from predictor.fitted.model import CotenantModel
+from profiling.devices import get_device, list_devices
+from profiling.workload import SoloProfile
+
+# GPUs besides those of the examples, jobs on each, and the two modes in which jobs share one without a fixed partition.
+GPUS, JOBS = 6, 8
+MODES = ("time-slice", "mps")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSets:
+    """Invented sets of two to four jobs.
+
+    Attributes:
+        features: [T, member_width] and wants [T, WANTS_WIDTH] of the members.
+        busy_ratio: [T] share of its step for which a member alone keeps the device busy.
+        mode: T sharing modes.
+        set_index: [T].
+    """
+
+    features: Floats
+    wants: Floats
+    busy_ratio: Floats
+    mode: tuple[str, ...]
+    set_index: Integers
+
+
+def invent_shared_sets(
+    model: CotenantModel, examples: Examples, count: int, seed: int = 0
+) -> SharedSets | None:
+    """`count` sets of the examples' jobs on GPUs of the catalogue; None where nothing is asked for.
+
+    GPUs that the examples have are among them: it is the known utilisation that changes the answer, not the type.
+    """
+    rng = np.random.default_rng(seed)
+    jobs = sorted(
+        {w.without_solo() for w, d in zip(examples.workloads, examples.devices, strict=True)}, key=str
+    )
+    if not (count and jobs):
+        return None
+    there = sorted(d for d in set(examples.devices) if not is_cpu(get_device(d)))
+    others = [d.name for d in list_devices() if not is_cpu(d) and d.name not in there]
+    gpus = [*there, *rng.choice(others, GPUS, replace=False)]
+    members, devices = [], []
+    for gpu in gpus:
+        for number in rng.choice(len(jobs), JOBS):
+            members.append(jobs[number])
+            devices.append(str(gpu))
+    encoded = model.encode(zip(members, devices, strict=True))
+    for row, (job, gpu) in enumerate(zip(members, devices, strict=True)):
+        busy = float(rng.uniform(0.02, 1.0))
+        measured = SoloProfile(
+            step_time_s=encoded[(job, gpu)].graph_step_time_s * float(np.exp(rng.normal(0.0, 0.5))),
+            utilization_ratio=busy,
+            memory_bandwidth_ratio=busy * float(rng.uniform(0.05, 0.9)) if rng.random() < 0.7 else None,
+        )
+        members[row] = replace(job, solo=measured)
+    variants, where = model.variants(members, devices)
+    sizes = rng.choice((2, 2, 2, 3, 4), count)
+    chosen = np.concatenate(
+        [JOBS * rng.integers(len(members) // JOBS) + rng.integers(0, JOBS, n) for n in sizes]
+    )
+    set_index = np.repeat(np.arange(count), sizes)
+    mode = np.array(MODES)[rng.integers(len(MODES), size=count)][set_index]
+    busy_ratio = np.array([float(members[row].solo.utilization_ratio or 0.0) for row in chosen])
+    rows = where[chosen]
+    return SharedSets(variants.features[rows], variants.wants[rows], busy_ratio, tuple(mode), set_index)
+
+
+def sharing_log_ratio(sets: SharedSets) -> Floats:
+    """[T] log of co-located / solo throughput by processor sharing."""
+    asked = np.bincount(sets.set_index, sets.busy_ratio)
+    return -np.log(np.maximum(asked, 1.0))[sets.set_index]

@@ -1,0 +1,1 @@
+"""What a policy believes of step times: measured tables, and learning from what runs."""

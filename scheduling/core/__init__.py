@@ -1,0 +1,1 @@
+"""Jobs, cluster state and cached predictions: what policies, placement and simulator share."""

@@ -1,0 +1,29 @@
+"""What a policy is: a pure function from snapshot and predictor to decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from predictor.types import SetPredictor
+from scheduling.core.job import Allocation
+from scheduling.core.set_cache import SetCache
+from scheduling.core.state import SchedulingSnapshot
+
+Decide = Callable[[SchedulingSnapshot, SetPredictor | SetCache], list[Allocation]]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A named policy.
+
+    Attributes:
+        decide: jobs that it does not mention stay as they are.
+        round_s: called every so many seconds; None: whenever a job arrives or leaves.
+        preemptive: also called when nobody waits.
+    """
+
+    name: str
+    decide: Decide
+    round_s: float | None = None
+    preemptive: bool = False

@@ -1,0 +1,128 @@
+"""`SchedulingSnapshot`: what a policy sees, kept up to date in place so that 82,000 jobs do not mean 82,000 copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from profiling.errors import InputError
+from scheduling.core.job import Job, JobState
+from scheduling.core.set_cache import Ints
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+
+
+class SchedulingSnapshot:
+    """Cluster, running jobs and queue at one moment. Policies read it and change nothing.
+
+    Args:
+        cluster: nodes and GPUs; tenants in it count as running jobs of one GPU.
+
+    Attributes:
+        now_s: time.
+        devices, sharing: type and sharing mode of each GPU, by number.
+        types: device types in the cluster's order; `type_of`: [G] index into it; `node_of`: [G]; `node_type`: [N].
+        node_gpus: GPU numbers of each node; one with GPUs of two types counts as two nodes.
+        tenants: jobs on each GPU.
+        free: [N] empty GPUs of each node.
+        tenant_count: [G].
+        waiting: jobs in the queue by submission; running: jobs that hold GPUs.
+        stamp: [G] changes whenever the tenants of a GPU or their pace change; `derived`: what policies compute from
+            a snapshot and keep with it.
+    """
+
+    def __init__(self, cluster: ClusterSnapshot) -> None:
+        self.cluster = cluster
+        places = list(cluster.gpus())
+        if not places:
+            raise InputError("the cluster has no GPU", expected="at least one node with one GPU", got="none")
+        self.now_s = 0.0
+        self.devices = [gpu.device for _, gpu in places]
+        self.sharing = [gpu.sharing for _, gpu in places]
+        self.names = [(node.name, gpu.id) for node, gpu in places]
+        self.types = list(dict.fromkeys(self.devices))
+        index = {name: k for k, name in enumerate(self.types)}
+        self.type_of: Ints = np.array([index[d] for d in self.devices], np.int64)
+        # A node with GPUs of two types counts as two: a gang is of one type, so that nothing is lost by it.
+        groups: dict[tuple[str, str], list[int]] = {}
+        for number, ((node, _), device) in enumerate(zip(places, self.devices, strict=True)):
+            groups.setdefault((node.name, device), []).append(number)
+        self.node_gpus: list[list[int]] = list(groups.values())
+        self.node_of: Ints = np.zeros(len(places), np.int64)
+        for index_of_node, numbers in enumerate(self.node_gpus):
+            self.node_of[numbers] = index_of_node
+        self.node_type: Ints = np.array([self.type_of[g[0]] for g in self.node_gpus], np.int64)
+        self.tenants: list[list[JobState]] = [[] for _ in places]
+        self.free: Ints = np.array([len(g) for g in self.node_gpus], np.int64)
+        self.tenant_count: Ints = np.zeros(len(places), np.int64)
+        self.stamp: Ints = np.zeros(len(places), np.int64)
+        self.derived: dict[object, object] = {}
+        self.nodes_of_type = [np.flatnonzero(self.node_type == t) for t in range(len(self.types))]
+        self.node_size = np.array([len(g) for g in self.node_gpus], np.int64)
+        self.waiting: dict[int, JobState] = {}
+        self.running: dict[int, JobState] = {}
+        self.free_of_type: Ints = np.bincount(self.type_of, minlength=len(self.types)).astype(np.int64)
+        self.type_size: Ints = self.free_of_type.copy()
+        for gpu_number, (_, gpu) in enumerate(places):
+            for tenant in gpu.tenants:
+                job = Job(
+                    tenant.job_id or f"tenant-{len(self.running)}",
+                    tenant.job,
+                    max(tenant.iterations_left, 1e-9),
+                )
+                state = JobState(job, -1 - len(self.running), job.iterations, gpus=(gpu_number,))
+                self.running[state.number] = state
+                self.occupy(state)
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    def left(self, job: JobState) -> float:
+        """Iterations that `job` has left at `now_s`."""
+        return max(job.left - job.rate * max(self.now_s - max(job.updated_s, 0.0), 0.0), 0.0)
+
+    def attained_s(self, job: JobState) -> float:
+        """GPU-seconds that `job` has held up to `now_s`."""
+        return job.attained_s + len(job.gpus) * (self.now_s - job.updated_s)
+
+    def active(self) -> Iterator[JobState]:
+        """Running and waiting jobs."""
+        yield from self.running.values()
+        yield from self.waiting.values()
+
+    def occupy(self, job: JobState) -> None:
+        """Enter `job` on the GPUs it holds (the simulator's side)."""
+        for gpu in job.gpus:
+            if not self.tenants[gpu]:
+                self.free[self.node_of[gpu]] -= 1
+                self.free_of_type[self.type_of[gpu]] -= 1
+            self.tenants[gpu].append(job)
+            self.tenant_count[gpu] += 1
+            self.stamp[gpu] += 1
+
+    def vacate(self, job: JobState) -> None:
+        """Take `job` off the GPUs it holds (the simulator's side)."""
+        for gpu in job.gpus:
+            self.tenants[gpu].remove(job)
+            self.tenant_count[gpu] -= 1
+            self.stamp[gpu] += 1
+            if not self.tenants[gpu]:
+                self.free[self.node_of[gpu]] += 1
+                self.free_of_type[self.type_of[gpu]] += 1
+
+    def to_cluster(self) -> ClusterSnapshot:
+        """The same moment as `ClusterSnapshot`: what the service's placement reads."""
+        gpus = iter(range(len(self)))
+        nodes: list[Node] = []
+        for node in self.cluster.nodes:
+            members: Sequence[Gpu] = [
+                Gpu(
+                    self.names[g][1],
+                    self.devices[g],
+                    self.sharing[g],
+                    tuple(Tenant(j.job.workload, self.left(j), j.id) for j in self.tenants[g]),
+                )
+                for g in (next(gpus) for _ in node.gpus)
+            ]
+            nodes.append(Node(node.name, tuple(members)))
+        return ClusterSnapshot(tuple(nodes), self.cluster.links)

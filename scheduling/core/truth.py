@@ -1,0 +1,122 @@
+"""What really happens: step times that the policy does not see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from predictor.types import SetPredictor
+from profiling.workload import Workload
+from scheduling.core.job import JobState
+from scheduling.core.set_cache import SetCache, cache_of
+from scheduling.core.state import SchedulingSnapshot
+
+
+class Segment(NamedTuple):
+    """How a job proceeds from now on: iterations per second, until `until` of them are left."""
+
+    rate: float
+    until: float = 0.0
+
+
+class GroundTruth(Protocol):
+    """Step time for (job, allocation, co-tenants, frozen prefix); all four are in the job and the snapshot."""
+
+    def segment(self, job: JobState, snapshot: SchedulingSnapshot) -> Segment:
+        """How `job` proceeds on the GPUs it holds, beside whoever else is there."""
+        ...
+
+    def fits(self, members: Sequence[JobState], gpu: int, snapshot: SchedulingSnapshot) -> bool:
+        """Whether the memory of all `members` together fits on `gpu`."""
+        ...
+
+    def restart_s(self, job: JobState, first: bool) -> float:
+        """Seconds of checkpoint and restart when `job` starts (`first`), moves or resumes."""
+        ...
+
+    def boundary(self, job: JobState, snapshot: SchedulingSnapshot) -> bool:
+        """Called when `until` was reached; True where the job is done."""
+        ...
+
+
+class SetTruth:
+    """Step times of co-location sets from measurements (or any `SetPredictor`).
+
+    A gang goes at the pace of its slowest GPU.
+
+    Args:
+        predictor: the measured table.
+        restart_s: seconds to resume or move a job; a first start costs nothing.
+        inter_node_slowdown: factor on the step time of a gang that spans nodes.
+        scaling: a job resized to k times its GPUs makes k ** scaling times the progress.
+    """
+
+    def __init__(
+        self,
+        predictor: SetPredictor | SetCache,
+        restart_s: float = 30.0,
+        inter_node_slowdown: float = 1.0,
+        scaling: float = 0.9,
+    ) -> None:
+        self.scaling = scaling
+        self.cache = cache_of(predictor)
+        self._restart_s = restart_s
+        self.inter_node_slowdown = inter_node_slowdown
+        self._solo: dict[tuple[str, str, Workload], float] = {}
+
+    def segment(self, job: JobState, snapshot: SchedulingSnapshot) -> Segment:
+        slowest = 0.0
+        for gpu in job.gpus:
+            slowest = max(slowest, self.step_time_s(job, snapshot.tenants[gpu], gpu, snapshot))
+        if len(job.gpus) > 1 and self.inter_node_slowdown != 1.0:
+            nodes = {int(snapshot.node_of[g]) for g in job.gpus}
+            slowest *= self.inter_node_slowdown if len(nodes) > 1 else 1.0
+        resized = (len(job.gpus) / job.job.gpus) ** self.scaling
+        return Segment(resized / slowest)
+
+    def step_time_s(
+        self, job: JobState, members: Sequence[JobState], gpu: int, snapshot: SchedulingSnapshot
+    ) -> float:
+        """Seconds per step of `job` on `gpu` among `members` (it is one of them)."""
+        device, sharing = snapshot.devices[gpu], snapshot.sharing[gpu]
+        own = current_workload(job)
+        if len(members) == 1:
+            key = (device, sharing, own)
+            found = self._solo.get(key)
+            if found is None:
+                row = self.cache.solo(self.cache.device_id(device, sharing), self.cache.workload_id(own))
+                found = self._solo[key] = float(self.cache.step_time_s[row, 0])
+            return found
+        ids = [self.cache.workload_id(current_workload(m)) for m in members]
+        order = sorted(range(len(ids)), key=ids.__getitem__)
+        row = self._row(device, sharing, [ids[k] for k in order])
+        position = next(p for p, k in enumerate(order) if members[k] is job)
+        return float(self.cache.step_time_s[row, position])
+
+    def fits(self, members: Sequence[JobState], gpu: int, snapshot: SchedulingSnapshot) -> bool:
+        ids = sorted(self.cache.workload_id(current_workload(m)) for m in members)
+        row = self._row(
+            snapshot.devices[gpu], snapshot.sharing[gpu], ids
+        )  # first: it may grow the cache's arrays
+        return bool(self.cache.fits[row])
+
+    def restart_s(self, job: JobState, first: bool) -> float:
+        return 0.0 if first else self._restart_s
+
+    def boundary(self, job: JobState, snapshot: SchedulingSnapshot) -> bool:
+        return True
+
+    def _row(self, device: str, sharing: str, ids: list[int]) -> int:
+        one = np.array([ids])
+        devices = np.array([self.cache.device_id(device, sharing)])
+        return int(self.cache.rows(devices, one, np.ones(one.shape, bool))[0])
+
+
+def current_workload(job: JobState) -> Workload:
+    """The job's workload with the prefix that is frozen now."""
+    if job.frozen_prefix == job.job.workload.frozen_prefix:
+        return job.job.workload
+    return replace(job.job.workload, frozen_prefix=job.frozen_prefix)

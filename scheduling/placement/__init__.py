@@ -1,0 +1,1 @@
+"""Where one job goes on a cluster as it is."""

@@ -1,0 +1,165 @@
+"""What policies share: whole empty GPUs for a gang, predicted solo times, admission by priority."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from predictor.types import SetPredictor
+from profiling.devices import list_devices
+from profiling.workload import Workload
+from scheduling.core.job import Allocation, JobState
+from scheduling.core.set_cache import Ints, SetCache, cache_of
+from scheduling.core.state import SchedulingSnapshot
+
+
+class Pool:
+    """Empty GPUs while one decision is made: `take` reserves, nothing is written to the snapshot.
+
+    Args:
+        also: GPUs to count as empty although they have tenants (of jobs that this decision stops).
+    """
+
+    def __init__(self, snapshot: SchedulingSnapshot, also: Iterable[int] = ()) -> None:
+        self.snapshot = snapshot
+        self.free: Ints = snapshot.free.copy()
+        self.free_of_type: list[int] = snapshot.free_of_type.tolist()
+        self.taken: set[int] = set()
+        self.also = set(also)
+        for gpu in self.also:
+            if snapshot.tenants[gpu]:
+                self.free[snapshot.node_of[gpu]] += 1
+                self.free_of_type[snapshot.type_of[gpu]] += 1
+
+    def take(self, count: int, kind: int) -> tuple[int, ...]:
+        """`count` empty GPUs of type number `kind`, or none.
+
+        On the node that they fill best; over several nodes (emptiest first) only where no node is large enough.
+        """
+        if self.free_of_type[kind] < count:
+            return ()
+        snapshot = self.snapshot
+        nodes = snapshot.nodes_of_type[kind]
+        free = self.free[nodes]
+        enough = free >= count
+        if enough.any():
+            best = int(nodes[np.where(enough, free, np.iinfo(np.int64).max).argmin()])
+            return self._reserve([(best, count)])
+        if count <= int(snapshot.node_size[nodes].max()):
+            return ()
+        chosen: list[tuple[int, int]] = []
+        for node in nodes[np.argsort(-free, kind="stable")].tolist():
+            here = min(count, int(self.free[node]))
+            chosen.append((node, here))
+            count -= here
+            if count == 0:
+                return self._reserve(chosen)
+        return ()
+
+    def keep(self, gpus: Iterable[int]) -> None:
+        """Give `gpus` to nobody, as far as they are empty."""
+        for gpu in gpus:
+            if gpu not in self.taken and (not self.snapshot.tenants[gpu] or gpu in self.also):
+                self.taken.add(gpu)
+                self.free[self.snapshot.node_of[gpu]] -= 1
+                self.free_of_type[self.snapshot.type_of[gpu]] -= 1
+
+    def _reserve(self, chosen: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        snapshot = self.snapshot
+        found: list[int] = []
+        for node, count in chosen:
+            numbers = (
+                g
+                for g in snapshot.node_gpus[node]
+                if g not in self.taken and (not snapshot.tenants[g] or g in self.also)
+            )
+            found.extend(next(numbers) for _ in range(count))
+            self.free[node] -= count
+            self.free_of_type[snapshot.node_type[node]] -= count
+        self.taken.update(found)
+        return tuple(found)
+
+
+def solo_step_s(
+    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, workload: Workload
+) -> list[float]:
+    """Predicted seconds per step alone on each type of the cluster; infinite where it does not fit.
+
+    A job that is predicted to fit on no type may be tried on the one with the most memory: the bound may be too high, and
+    a job that nobody starts is never done.
+    """
+    cache = cache_of(belief)
+    memo = snapshot.derived.setdefault(("solo", id(cache)), {})
+    assert isinstance(memo, dict)
+    known = memo.get(workload)
+    if known is None:
+        number, alone, fits = cache.workload_id(workload), [], []
+        for kind, device in enumerate(snapshot.types):
+            sharing = snapshot.sharing[int(np.argmax(snapshot.type_of == kind))]
+            row = cache.solo(cache.device_id(device, sharing), number)
+            alone.append(float(cache.step_time_s[row, 0]))
+            fits.append(bool(cache.fits[row]))
+        if not any(fits):
+            fits[_most_memory(snapshot.types)] = True
+        known = memo[workload] = [s if f else float("inf") for s, f in zip(alone, fits, strict=True)]
+    return known
+
+
+def _most_memory(types: Sequence[str]) -> int:
+    """Number of the type with the most memory by the catalogue; the first of those that it does not know."""
+    known = {device.name: device.memory_bytes for device in list_devices()}
+    return max(range(len(types)), key=lambda k: known.get(types[k], 0.0))
+
+
+def remaining_s(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, job: JobState) -> float:
+    """Predicted seconds that `job` still needs alone on the fastest type it fits on."""
+    return snapshot.left(job) * min(solo_step_s(snapshot, belief, job.job.workload))
+
+
+def exclusive_gpus(
+    pool: Pool, belief: SetPredictor | SetCache, job: JobState, count: int | None = None
+) -> tuple[int, ...]:
+    """Whole empty GPUs of the fastest type that has enough of them, or none."""
+    steps = solo_step_s(pool.snapshot, belief, job.job.workload)
+    for kind in sorted(range(len(steps)), key=steps.__getitem__):
+        if steps[kind] < float("inf"):
+            gpus = pool.take(count or job.job.gpus, kind)
+            if gpus:
+                return gpus
+    return ()
+
+
+def admit_by_priority(
+    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, order: Sequence[JobState]
+) -> list[Allocation]:
+    """Time sharing on whole GPUs: the first jobs of `order` that fit in run, running ones stay where they are.
+
+    A job that is not preemptible keeps its GPUs whatever its place in the order.
+    """
+    room = len(snapshot)
+    keep: dict[int, None] = {}
+    start: list[JobState] = []
+    for job in (j for j in snapshot.running.values() if not j.job.preemptible):
+        room -= len(job.gpus)
+        keep[job.number] = None
+    for job in order:
+        if job.number in keep:
+            continue
+        need = len(job.gpus) or job.job.gpus
+        if need <= room:
+            room -= need
+            if job.gpus:
+                keep[job.number] = None
+            else:
+                start.append(job)
+        if room == 0:
+            break
+    spare = [j for j in snapshot.running.values() if j.number not in keep]
+    if not start:
+        return []
+    pool = Pool(snapshot, (g for j in spare for g in j.gpus))
+    placed = [Allocation(job, gpus) for job in start if (gpus := exclusive_gpus(pool, belief, job))]
+    # Only those are stopped whose GPUs somebody gets: nothing is gained by stopping the others.
+    stopped = [Allocation(j) for j in spare if any(g in pool.taken for g in j.gpus)]
+    return [*stopped, *placed]

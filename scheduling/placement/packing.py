@@ -1,0 +1,124 @@
+"""What packing policies share: the state of shared GPUs in arrays, brought up to date where something changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.types import Floats, SetPredictor
+from scheduling.core.job import JobState
+from scheduling.core.set_cache import Ints, SetCache, cache_of
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import current_workload
+from scheduling.placement.ranking import Candidates
+
+
+@dataclass(slots=True)
+class Tenancy:
+    """Tenants of every GPU in numbers, [G, M].
+
+    Attributes:
+        members: workload numbers of `cache`; left, rate, updated_s: iterations left then, per second, and when.
+        present: which there are; shareable: [G] holds no gang and no job that must be alone.
+    """
+
+    cache: SetCache
+    devices: Ints
+    members: Ints
+    left: Floats
+    rate: Floats
+    updated_s: Floats
+    present: NDArray[np.bool_]
+    shareable: NDArray[np.bool_]
+    seen: Ints
+
+    @classmethod
+    def of(cls, snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, width: int) -> Tenancy:
+        """The tenancy of `snapshot`, kept with it."""
+        cache = cache_of(belief)
+        key = ("tenancy", id(cache), width)
+        found = snapshot.derived.get(key)
+        if not isinstance(found, Tenancy):
+            count = len(snapshot)
+            devices = [cache.device_id(d, s) for d, s in zip(snapshot.devices, snapshot.sharing, strict=True)]
+            shape = (count, width)
+            found = cls(
+                cache,
+                np.array(devices, np.int64),
+                np.zeros(shape, np.int64),
+                np.zeros(shape),
+                np.zeros(shape),
+                np.zeros(shape),
+                np.zeros(shape, bool),
+                np.ones(count, bool),
+                np.full(count, -1, np.int64),
+            )
+            snapshot.derived[key] = found
+        found.refresh(snapshot)
+        return found
+
+    def refresh(self, snapshot: SchedulingSnapshot) -> None:
+        for gpu in np.flatnonzero(self.seen != snapshot.stamp).tolist():
+            tenants = snapshot.tenants[gpu]
+            self.present[gpu] = False
+            self.shareable[gpu] = all(len(t.gpus) == 1 and not t.exclusive for t in tenants)
+            for column, tenant in enumerate(tenants[: self.members.shape[1]]):
+                self.members[gpu, column] = self.cache.workload_id(current_workload(tenant))
+                self.left[gpu, column], self.rate[gpu, column] = tenant.left, tenant.rate
+                self.updated_s[gpu, column] = tenant.updated_s
+                self.present[gpu, column] = True
+            self.seen[gpu] = snapshot.stamp[gpu]
+
+    def candidates(self, snapshot: SchedulingSnapshot, gpus: Ints) -> Candidates:
+        """`gpus` as the placement reads them, with iterations left now."""
+        present = self.present[gpus]
+        gone = self.rate[gpus] * (snapshot.now_s - self.updated_s[gpus])
+        left = np.where(present, np.maximum(self.left[gpus] - gone, 0.0), 0.0)
+        return Candidates(
+            self.devices[gpus], self.members[gpus], left, present, np.full(present.shape, np.nan)
+        )
+
+
+def shared_gpus(snapshot: SchedulingSnapshot, tenancy: Tenancy, max_members: int) -> Ints:
+    """GPUs with tenants and room for one more."""
+    count = snapshot.tenant_count
+    return np.flatnonzero((count > 0) & (count < max_members) & tenancy.shareable)
+
+
+class Company:
+    """Shared GPUs while one decision is made: who fits beside their tenants is asked once for each workload.
+
+    Attributes:
+        gpus: [N] numbers of the GPUs; open: [N] those that nobody was put on yet.
+    """
+
+    def __init__(self, tenancy: Tenancy, gpus: Ints) -> None:
+        self.gpus, self.open = gpus, np.ones(len(gpus), bool)
+        self._tenancy = tenancy
+        self._known: dict[int, NDArray[np.bool_]] = {}
+
+    def fits(self, job: JobState) -> NDArray[np.bool_]:
+        """[N] whether the GPU is open and the predicted memory of its tenants and `job` together fits."""
+        cache, gpus = self._tenancy.cache, self.gpus
+        own = cache.workload_id(job.job.workload)
+        if own not in self._known:
+            members = np.column_stack([self._tenancy.members[gpus], np.full((len(gpus), 1), own)])
+            present = np.column_stack([self._tenancy.present[gpus], np.ones(len(gpus), bool)])
+            order = np.argsort(np.where(present, members, np.iinfo(np.int64).max), axis=1, kind="stable")
+            at = np.arange(len(gpus))[:, None]
+            with cache.lock:
+                rows = cache.rows(self._tenancy.devices[gpus], members[at, order], present[at, order])
+                self._known[own] = cache.fits[rows]
+        return self._known[own] & self.open
+
+    def take(self, index: int) -> tuple[int]:
+        """Close the GPU at `index`; its number."""
+        self.open[index] = False
+        return (int(self.gpus[index]),)
+
+
+def may_share(job: JobState) -> bool:
+    """Gangs and jobs that ran out of memory beside others are placed on whole GPUs."""
+    return job.job.gpus == 1 and not job.exclusive

@@ -1,0 +1,255 @@
+"""A job against many GPU states at once: what it would meet on each, and what waiting for a departure would bring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.types import Floats
+from profiling.errors import InputError
+from scheduling.core.set_cache import Ints, SetCache
+from scheduling.core.snapshot import Gpu
+from scheduling.placement.stages import Stages, stages
+
+OBJECTIVES = ("jct", "interference", "makespan")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementConfig:
+    """How a GPU is chosen.
+
+    Attributes:
+        objective: `jct` the predicted increase of the sum of completion times, `interference` the multi-stage score,
+            `makespan` the predicted time at which the GPU falls empty. The least wins.
+        max_slowdown: largest predicted slowdown of any member that has no budget of its own.
+        wait: whether waiting for a departure may be the answer when it is predicted to be better than any GPU now.
+            Waiting always shows no interference, so the objective `interference` waits only for lack of room.
+        max_members: largest co-location set.
+        limit: how many GPUs the answer ranks.
+        literal: the paper's score (contention instead of contention above 1).
+        default_duration_s: how long a job of unknown length is taken to run alone on the fastest type present.
+        gpus: a gang of so many: whole empty GPUs of one type, all at once, on as few nodes as possible.
+    """
+
+    objective: str = "jct"
+    max_slowdown: float = 2.0
+    wait: bool = True
+    max_members: int = 4
+    limit: int = 32
+    literal: bool = False
+    default_duration_s: float = 3600.0
+    gpus: int = 1
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise InputError(
+                "objective is not known", expected="one of " + ", ".join(OBJECTIVES), got=self.objective
+            )
+        if not self.max_slowdown >= 1:
+            raise InputError(
+                "max_slowdown is out of range", expected="a number from 1", got=self.max_slowdown
+            )
+        for name in ("max_members", "limit", "gpus"):
+            if getattr(self, name) < 1:
+                raise InputError(
+                    f"{name} is out of range", expected="an integer from 1", got=getattr(self, name)
+                )
+        if not 0 < self.default_duration_s < float("inf"):
+            raise InputError(
+                "default_duration_s is out of range", expected="seconds above 0", got=self.default_duration_s
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """N GPU states in numbers.
+
+    Attributes:
+        devices: [N] device numbers of the cache.
+        members: [N, M] workload numbers; iterations: [N, M] left; present: [N, M]; budgets: [N, M] or NaN.
+    """
+
+    devices: Ints
+    members: Ints
+    iterations: Floats
+    present: NDArray[np.bool_]
+    budgets: Floats
+
+    @classmethod
+    def of(cls, cache: SetCache, states: Sequence[Gpu]) -> Candidates:
+        width = max((len(g.tenants) for g in states), default=0)
+        shape = (len(states), width)
+        members, present = np.zeros(shape, np.int64), np.zeros(shape, bool)
+        iterations, budgets = np.zeros(shape), np.full(shape, np.nan)
+        for row, gpu in enumerate(states):
+            for column, tenant in enumerate(gpu.tenants):
+                members[row, column] = cache.workload_id(tenant.job)
+                iterations[row, column] = tenant.iterations_left
+                present[row, column] = True
+                if tenant.max_slowdown is not None:
+                    budgets[row, column] = tenant.max_slowdown
+        devices = np.array([cache.device_id(g.device, g.sharing) for g in states], np.int64)
+        return cls(devices, members, iterations, present, budgets)
+
+    def take(self, rows: NDArray[Any]) -> Candidates:
+        return Candidates(
+            self.devices[rows],
+            self.members[rows],
+            self.iterations[rows],
+            self.present[rows],
+            self.budgets[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What a job would meet on each of N candidates.
+
+    Attributes:
+        score: [N] value of the objective; infinite where the job cannot go.
+        cost_s: [N] finish plus delays, whatever the objective.
+        finish_s: [N]; delays_s: [N, M]; slowdown: [N, M + 1], the job in the last column.
+        fits: [N] memory; within_budget: [N]; has_room: [N] set size.
+    """
+
+    score: Floats
+    cost_s: Floats
+    finish_s: Floats
+    delays_s: Floats
+    slowdown: Floats
+    fits: NDArray[np.bool_]
+    within_budget: NDArray[np.bool_]
+    has_room: NDArray[np.bool_]
+
+    @property
+    def feasible(self) -> NDArray[np.bool_]:
+        return self.fits & self.within_budget & self.has_room
+
+
+def rank(
+    cache: SetCache,
+    candidates: Candidates,
+    workload: Ints | int,
+    iterations: Floats | float,
+    config: PlacementConfig,
+    before: Stages | None = None,
+) -> Ranking:
+    """Quantify a job (or one job per candidate) on every candidate.
+
+    Args:
+        workload, iterations: of the job; scalars, or [N] for a different job on each candidate.
+        before: outcome of the candidates without the job, when the caller has it already.
+    """
+    count = len(candidates.devices)
+    members = np.column_stack([candidates.members, np.broadcast_to(np.asarray(workload, np.int64), count)])
+    left = np.column_stack([candidates.iterations, np.broadcast_to(np.asarray(iterations, float), count)])
+    present = np.column_stack([candidates.present, np.ones(count, bool)])
+    newcomer = np.zeros_like(present)
+    newcomer[:, -1] = True
+    after = stages(cache, candidates.devices, members, left, present, newcomer, config.literal)
+    if before is None:
+        c, nobody = candidates, np.zeros_like(candidates.present)
+        before = stages(cache, c.devices, c.members, c.iterations, c.present, nobody)
+    delays = np.where(candidates.present, after.finish_s[:, :-1] - before.finish_s, 0.0)
+    finish = after.finish_s[:, -1]
+    cost = finish + delays.sum(axis=1)
+    if config.objective == "jct":
+        score = cost.copy()
+    elif config.objective == "makespan":
+        score = after.finish_s.max(axis=1)
+    else:
+        tenants = np.maximum(candidates.present.sum(axis=1), 1)
+        score = after.interference[:, -1] + after.interference[:, :-1].sum(axis=1) / tenants
+    budgets = np.where(np.isnan(candidates.budgets), config.max_slowdown, candidates.budgets)
+    budgets = np.column_stack([budgets, np.full(count, config.max_slowdown)])
+    within = np.all(~present | (after.slowdown <= budgets), axis=1)
+    room = candidates.present.sum(axis=1) < config.max_members
+    score = np.where(after.fits & within & room, score, np.inf)
+    return Ranking(score, cost, finish, delays, after.slowdown, after.fits, within, room)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The best departure to wait for, for each of J jobs: [J] score with the waiting in it (infinite where there is
+    none that beats the bound), [J] seconds of waiting, [J] candidate or -1."""
+
+    score: Floats
+    wait_s: Floats
+    candidate: Ints
+
+
+def best_wait(
+    cache: SetCache,
+    candidates: Candidates,
+    workloads: Ints,
+    iterations: Floats,
+    config: PlacementConfig,
+    bounds: Floats,
+    before: Stages | None = None,
+) -> Waiting:
+    """Place each job after 1, 2, ... departures of each candidate; only what can beat its bound is looked at.
+
+    Args:
+        workloads, iterations, bounds: [J] of the jobs; `bounds` is the best score without waiting.
+        before: outcome of the candidates without the jobs, when the caller has it already.
+    """
+    jobs = len(workloads)
+    best, wait_s, where = np.full(jobs, np.inf), np.zeros(jobs), np.full(jobs, -1, np.int64)
+    rows = np.flatnonzero(candidates.present.any(axis=1))
+    if not rows.size:
+        return Waiting(best, wait_s, where)
+    if before is None:
+        c, nobody = candidates, np.zeros_like(candidates.present)
+        before = stages(cache, c.devices, c.members, c.iterations, c.present, nobody)
+    state, gone = candidates.take(rows), before.finish_s[rows]
+    leave = np.sort(np.where(state.present, gone, np.inf), axis=1)
+    alone = iterations[:, None] * np.stack([_solo_step_s(cache, state.devices, int(w)) for w in workloads])
+    for departures in range(leave.shape[1]):
+        wait = leave[:, departures]
+        least = wait[None, :] + alone  # nothing is done sooner than alone
+        job, row = np.nonzero(np.isfinite(wait)[None, :] & (least < np.minimum(bounds, best)[:, None]))
+        if not job.size:
+            continue
+        used, back = np.unique(row, return_inverse=True)
+        later = _advance(cache, state.take(used), wait[used]).take(back)
+        score = rank(cache, later, workloads[job], iterations[job], config).score + wait[row]
+        order = np.lexsort((score, job))
+        first = order[np.r_[True, job[order][1:] != job[order][:-1]]]
+        better = first[score[first] < np.minimum(bounds, best)[job[first]]]
+        best[job[better]], wait_s[job[better]] = score[better], wait[row[better]]
+        where[job[better]] = rows[row[better]]
+    return Waiting(best, wait_s, where)
+
+
+def _solo_step_s(cache: SetCache, devices: Ints, workload: int) -> Floats:
+    unique, back = np.unique(devices, return_inverse=True)
+    with cache.lock:
+        rows = cache.solos(unique, workload)  # first: it may grow the cache's arrays
+        return cache.step_time_s[rows, 0][back]
+
+
+def _advance(cache: SetCache, state: Candidates, seconds: Floats) -> Candidates:
+    """The candidates `seconds` ([N]) from now, as predicted."""
+    left, present = state.iterations.copy(), state.present.copy()
+    clock = np.asarray(seconds, float).copy()
+    for _ in range(left.shape[1]):
+        if not (clock > 0).any():
+            break
+        order = np.argsort(np.where(present, state.members, np.iinfo(np.int64).max), axis=1, kind="stable")
+        at = np.arange(len(left))[:, None]
+        with cache.lock:
+            rows = cache.rows(state.devices, state.members[at, order], present[at, order])
+            step = np.empty_like(left)
+            column = np.minimum(np.arange(left.shape[1]), cache.step_time_s.shape[1] - 1)
+            step[at, order] = cache.step_time_s[rows[:, None], column]
+        need = np.where(present, left * step, np.inf)
+        period = np.minimum(need.min(axis=1, initial=np.inf), clock)
+        done = present & (need <= (period * (1.0 + 1e-9))[:, None])
+        left = np.where(present & ~done, left - period[:, None] / step, 0.0)
+        present &= ~done
+        clock = np.where(present.any(axis=1), clock - period, 0.0)
+    return Candidates(state.devices, state.members, left, present, state.budgets)

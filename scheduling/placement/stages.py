@@ -1,0 +1,205 @@
+"""Multi-stage interference: what happens on a GPU, departure by departure, when a job joins it.
+
+Liu et al., "ISACPP", IEEE TPDS 36(8), 2025 (doi 10.1109/TPDS.2025.3577796), with the score taken as contention above
+1 so that an unharmed member counts 0 like an empty GPU; `literal=True` gives the paper's form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.types import Floats, SetPredictor
+from profiling.workload import ColocationSet, Workload
+from scheduling.core.set_cache import Ints, SetCache, contention
+from scheduling.core.snapshot import Tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Outcome of N co-locations of up to M members, in the callers' order of members.
+
+    Attributes:
+        finish_s: [N, M] seconds from now until the member leaves; 0 where there is none.
+        interference: [N, M] time-weighted contention above 1 while together with the newcomer, over its own time left.
+        slowdown: [N, M] largest predicted slowdown over the stages.
+        fits: [N] whether the first set's memory fits.
+        memory_upper_bytes: [N] of the first set.
+    """
+
+    finish_s: Floats
+    interference: Floats
+    slowdown: Floats
+    fits: NDArray[np.bool_]
+    memory_upper_bytes: Floats
+
+
+def stages(
+    cache: SetCache,
+    devices: Ints,
+    members: Ints,
+    iterations: Floats,
+    present: NDArray[np.bool_],
+    newcomer: NDArray[np.bool_],
+    literal: bool = False,
+) -> Stages:
+    """Follow N sets until each is empty; all of them together, one departure at a time.
+
+    In every stage the period is the least of iterations left x step time; who reaches it leaves (all of them on a
+    tie), the others' iterations drop by period / step time, real-valued.
+
+    Args:
+        devices: [N] device numbers of `cache`.
+        members: [N, M] workload numbers of `cache`.
+        iterations: [N, M] iterations left.
+        present: [N, M] which members there are.
+        newcomer: [N, M] which of them is the job that joins (at most one a row; none for the state without it).
+        literal: weigh contention itself, not contention - 1.
+    """
+    count, width = members.shape
+    # [M, N] from here on: numpy works along the long axis, several times faster than along rows of a few members.
+    order = np.argsort(np.where(present, members, np.iinfo(np.int64).max), axis=1, kind="stable").T
+    flat = np.arange(count) * width + order
+    ids, alive, new = members.take(flat), present.take(flat), newcomer.take(flat)
+    left = np.where(alive, iterations.take(flat), 0.0)
+    finish, harm, worst = np.zeros((width, count)), np.zeros((width, count)), np.ones((width, count))
+    fits, memory = np.ones(count, bool), np.zeros(count)
+    out_finish, out_harm, out_worst = finish.copy(), harm.copy(), worst.copy()
+    clock = np.zeros(count)
+    at_work = np.arange(
+        count
+    )  # the sets that the arrays below stand for: who falls empty is written out and dropped
+    stays, first = alive, True
+    with cache.lock:
+        while True:
+            go = stays.any(axis=0)
+            if not go.all():
+                gone, kept = np.flatnonzero(~go), np.flatnonzero(go)
+                where = at_work[gone]
+                out_finish[:, where] = finish.take(gone, axis=1)
+                out_harm[:, where], out_worst[:, where] = harm.take(gone, axis=1), worst.take(gone, axis=1)
+                ids, stays, new, left = (x.take(kept, axis=1) for x in (ids, stays, new, left))
+                finish, harm, worst = (x.take(kept, axis=1) for x in (finish, harm, worst))
+                at_work, clock = at_work[kept], clock[kept]
+            if not at_work.size:
+                break
+            alive = stays
+            rows = cache.rows(devices[at_work], ids.T, alive.T)
+            rank = np.maximum(np.cumsum(alive, axis=0) - 1, 0)
+            at = rows * cache.step_time_s.shape[1] + rank
+            step = cache.step_time_s.take(at)
+            if first:
+                fits[at_work], memory[at_work] = cache.fits[rows], cache.memory_upper_bytes[rows]
+                first = False
+            need = np.where(alive, left * step, np.inf)
+            period = need.min(axis=0)
+            done = alive & (need <= period * (1.0 + 1e-12))
+            stays = alive & ~done
+            left = np.where(stays, left - period / step, 0.0)
+            together = alive & ((alive & new).any(axis=0) & (alive.sum(axis=0) > 1))
+            if together.any():
+                kappa = cache.contention.take(at)
+                harm += np.where(together, period * (kappa if literal else kappa - 1.0), 0.0)
+            worst = np.maximum(worst, np.where(alive, cache.slowdown.take(at), 1.0))
+            clock += period
+            finish = np.where(done, clock, finish)
+    score = np.divide(out_harm, out_finish, out=np.zeros_like(out_harm), where=out_finish > 0)
+    back = np.empty_like(order)
+    back[order, np.arange(count)] = np.arange(width)[:, None]
+    flat = back * count + np.arange(count)
+    return Stages(out_finish.take(flat).T, score.take(flat).T, out_worst.take(flat).T, fits, memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantification:
+    """What joining one GPU means, in plain numbers.
+
+    Attributes:
+        interference: on the newcomer plus the mean over the tenants of that on each; 0 for an empty GPU.
+        finish_s: seconds until the newcomer is done.
+        delays_s: per tenant, how much later it is done than without the newcomer.
+        empty_s: seconds until the GPU falls empty.
+        slowdowns: largest predicted slowdown of each, the newcomer last.
+        fits: whether the memory of all together fits.
+    """
+
+    interference: float
+    finish_s: float
+    delays_s: tuple[float, ...]
+    empty_s: float
+    slowdowns: tuple[float, ...]
+    fits: bool
+
+
+def quantify(
+    predictor: SetPredictor,
+    device: str,
+    tenants: Sequence[Tenant],
+    job: Workload,
+    iterations: float,
+    sharing: str = "time-slice",
+    literal: bool = False,
+) -> Quantification:
+    """The plain loop for one GPU: the reference that the batched form must equal.
+
+    Args:
+        tenants: who runs there now, with iterations left.
+        job, iterations: the newcomer.
+
+    Raises:
+        UnknownNameError: the predictor does not know the device or a model.
+    """
+    entries = [(t.job, t.iterations_left) for t in tenants] + [(job, iterations)]
+    finish, harm, worst, fits = _follow(predictor, device, sharing, entries, len(tenants), literal)
+    before = _follow(predictor, device, sharing, entries[:-1], None, literal)[0] if tenants else []
+    scores = [h / f if f > 0 else 0.0 for h, f in zip(harm, finish, strict=True)]
+    return Quantification(
+        interference=scores[-1] + (sum(scores[:-1]) / len(tenants) if tenants else 0.0),
+        finish_s=finish[-1],
+        delays_s=tuple(f - b for f, b in zip(finish[:-1], before, strict=True)),
+        empty_s=max(finish),
+        slowdowns=tuple(worst),
+        fits=fits,
+    )
+
+
+def _follow(
+    predictor: SetPredictor,
+    device: str,
+    sharing: str,
+    entries: Sequence[tuple[Workload, float]],
+    newcomer: int | None,
+    literal: bool,
+) -> tuple[list[float], list[float], list[float], bool]:
+    left = [n for _, n in entries]
+    here = list(range(len(entries)))
+    finish, harm, worst = [0.0] * len(left), [0.0] * len(left), [1.0] * len(left)
+    clock, fits, first = 0.0, True, True
+    while here:
+        together = ColocationSet(device, tuple(entries[i][0] for i in here), sharing)
+        alone = [ColocationSet(device, (entries[i][0],), sharing) for i in here]
+        answer = predictor.predict_arrays([together, *alone])
+        size = len(here)
+        kappa = contention(
+            answer.slowdown[0, :size], answer.utilization_ratio[0, :size], answer.utilization_ratio[1:, 0]
+        )
+        if first:
+            fits, first = bool(answer.fits[0]), False
+        need = [left[i] * float(answer.step_time_s[0, k]) for k, i in enumerate(here)]
+        period = min(need)
+        clock += period
+        stay = []
+        for k, i in enumerate(here):
+            worst[i] = max(worst[i], float(answer.slowdown[0, k]))
+            if newcomer in here and size > 1:
+                harm[i] += period * (float(kappa[k]) - (0.0 if literal else 1.0))
+            if need[k] <= period * (1.0 + 1e-12):
+                finish[i] = clock
+            else:
+                left[i] -= period / float(answer.step_time_s[0, k])
+                stay.append(i)
+        here = stay
+    return finish, harm, worst, fits

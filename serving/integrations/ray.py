@@ -1,0 +1,104 @@
+"""The Ray door: on which node of a Ray cluster a job should share a GPU.
+
+    door = RayDoor(Service("http://127.0.0.1:8080"))
+    strategy = door.place("train-7", "resnet18-cifar:batch_size=64", iterations=20000)
+    actor = Trainer.options(num_gpus=0.5, scheduling_strategy=strategy or "DEFAULT").remote()
+
+None where the service does not answer: Ray then places the job as if nobody had been asked. Ray itself chooses which GPU
+of the node a fraction comes from; `started` tells the door which it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from profiling.devices import list_devices
+from serving.integrations.ask import Service
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A job that the door placed, and until when it was predicted to run."""
+
+    job: str
+    iterations: float
+    node: str
+    gpu: str
+    since_s: float
+    finish_s: float
+
+    def tenant(self, now_s: float) -> dict[str, Any]:
+        """As a tenant of `POST /v1/place`; at least 1 % is left while it runs."""
+        left = max(0.01, 1 - (now_s - self.since_s) / self.finish_s) if self.finish_s > 0 else 1.0
+        return {"job": self.job, "iterations_left": self.iterations * left}
+
+
+@dataclass
+class RayDoor:
+    """Asks the service, and remembers who was placed where by this door; other users of the GPUs it cannot see.
+
+    Attributes:
+        devices: accelerator type of Ray (`V100`, `A100`) to catalogue name, beside the catalogue's own names.
+    """
+
+    service: Service = field(default_factory=Service)
+    devices: Mapping[str, str] = field(default_factory=dict)
+    running: dict[str, Running] = field(default_factory=dict)
+
+    def place(self, job_id: str, job: str, iterations: float | None = None, nodes: Iterable[Mapping[str, Any]] | None = None) -> Any:  # fmt: skip
+        """A `NodeAffinitySchedulingStrategy`, or None where Ray should choose: no answer, no GPU, or no place now.
+
+        The affinity is soft: a node that dies meanwhile does not take the job with it.
+
+        Args:
+            nodes: as `ray.nodes()` gives them; asked for where None.
+        """
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        answer = self.ask(job, iterations, ray.nodes() if nodes is None else nodes)
+        if answer is None or not answer["ranked"]:
+            return None
+        best = answer["ranked"][0]
+        self.running[job_id] = Running(
+            job, iterations or 1e6, best["node"], best["gpu"], time.time(), float(best["finish_s"])
+        )
+        return NodeAffinitySchedulingStrategy(node_id=best["node"], soft=True)
+
+    def ask(self, job: str, iterations: float | None, nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:  # fmt: skip
+        """The answer of the service about a cluster of these nodes; None where there is none."""
+        cluster = self.cluster(nodes)
+        return self.service.place(job, iterations, cluster) if cluster["nodes"] else None
+
+    def cluster(self, nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Nodes alive with GPUs of a known type, and who runs there: the `cluster` of `POST /v1/place`."""
+        known = {d.name: d.name for d in list_devices()}
+        now_s, found = time.time(), []
+        for node in nodes:
+            resources = node.get("Resources") or {}
+            kinds = [k.partition(":")[2] for k in resources if k.startswith("accelerator_type:")]
+            device = next((d for k in kinds if (d := self.devices.get(k) or known.get(k.lower()))), None)
+            if not node.get("Alive") or device is None or not resources.get("GPU"):
+                continue
+            name = str(node["NodeID"])
+            tenants: dict[str, list[dict[str, Any]]] = {}
+            for one in self.running.values():
+                if one.node == name:
+                    tenants.setdefault(one.gpu, []).append(one.tenant(now_s))
+            gpus = [
+                {"id": str(i), "device": device, "tenants": tenants.get(str(i), [])}
+                for i in range(int(resources["GPU"]))
+            ]
+            found.append({"name": name, "gpus": gpus})
+        return {"nodes": found}
+
+    def started(self, job_id: str, node: str, gpu: str) -> None:
+        """Where the job really runs: `ray.get_runtime_context().get_node_id()`, `ray.get_gpu_ids()[0]`."""
+        if job_id in self.running:
+            self.running[job_id] = replace(self.running[job_id], node=node, gpu=str(gpu))
+
+    def ended(self, job_id: str) -> None:
+        self.running.pop(job_id, None)

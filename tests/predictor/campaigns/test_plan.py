@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from predictor.campaigns.experiment_design import greedy_design, set_kernel
+from predictor.campaigns.plan import Candidate as _Candidate
+from predictor.campaigns.plan import PlanConfig, choose_workloads, farthest, plan_campaign
+from profiling.campaign.plan import CampaignPlan
+from profiling.errors import InputError
+from profiling.workload import Workload
+
+JOBS = [
+    Workload("vgg11-cifar", batch_size=2),
+    Workload("neumf-ml1m", batch_size=64),
+    Workload("ppo-lunarlander", batch_size=64),
+    Workload("dcgan-64", batch_size=2),
+]
+
+
+def candidate(model: str, batch_size: int, *features: float) -> _Candidate:
+    return _Candidate(Workload(model, batch_size=batch_size), 0.01 * batch_size, np.array(features), 10)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(2, 6), st.integers(0, 100))
+def test_kernel_is_symmetric_semi_definite_with_unit_diagonal(jobs: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    sets = [tuple(map(int, generator.integers(0, jobs, generator.integers(2, 4)))) for _ in range(12)]
+    kernel = set_kernel(generator.normal(size=(jobs, 4)), sets, np.zeros(12))
+    np.testing.assert_allclose(kernel, kernel.T, atol=1e-12)
+    np.testing.assert_allclose(np.diag(kernel), 1.0)
+    assert np.linalg.eigvalsh(kernel).min() > -1e-9
+
+
+def test_order_of_members_does_not_matter() -> None:
+    x = np.random.default_rng(0).normal(size=(3, 4))
+    kernel = set_kernel(x, [(0, 1, 2), (2, 0, 1)], np.zeros(2))
+    assert kernel[0, 1] == pytest.approx(1.0)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 100), st.floats(1.0, 60.0))
+def test_design_stays_within_the_budget_and_repeats_nothing(seed: int, budget: float) -> None:
+    generator = np.random.default_rng(seed)
+    sets = [(i, j) for i in range(4) for j in range(i, 4)]
+    kernel = set_kernel(generator.normal(size=(4, 3)), sets, np.zeros(len(sets)))
+    costs = generator.uniform(1, 5, len(sets))
+    chosen = [i for i, _ in greedy_design(kernel, costs, budget, sets)]
+    assert len(set(chosen)) == len(chosen)
+    assert costs[chosen].sum() <= budget + 1e-6
+
+
+def test_a_copy_of_a_chosen_set_comes_last() -> None:
+    kernel = np.array([[1.0, 0.999, 0.1], [0.999, 1.0, 0.1], [0.1, 0.1, 1.0]])
+    order = [i for i, _ in greedy_design(kernel, np.ones(3), 3.0, [(0, 1), (0, 1), (2, 3)])]
+    assert order.index(2) == 1
+
+
+def test_every_model_comes_before_a_second_batch_size() -> None:
+    pool = [candidate("a", 1, 0.0), candidate("a", 4, 9.0), candidate("b", 2, 1.0), candidate("c", 2, 2.0)]
+    assert {c.workload.model for c in choose_workloads(pool, 3)} == {"a", "b", "c"}
+    assert len(choose_workloads(pool, 4)) == 4
+    assert len(choose_workloads(pool, 2)) == 2
+
+
+def test_farthest_takes_the_one_most_unlike_the_rest() -> None:
+    pool = [candidate("a", 1, 0.0), candidate("b", 1, 0.1), candidate("c", 1, 5.0)]
+    assert [c.workload.model for c in farthest(pool, 1, 2)] == ["a", "c"]
+
+
+def test_plan_of_given_jobs(tmp_path: Path) -> None:
+    plan = plan_campaign("cpu", JOBS, PlanConfig(budget_s=300, frozen_models=1), name="t", predictor=None)
+    kinds = {r.request.kind for r in plan.runs}
+    assert kinds == {"solo", "colocation", "freezing", "operators"}
+    assert plan.expected_s <= 300
+    in_sets = {w for r in plan.runs if r.request.kind == "colocation" for w in r.request.workloads}
+    assert in_sets == set(JOBS)
+    assert [r.request.kind for r in plan.runs[: len(JOBS)]] == ["solo"] * len(JOBS)
+    assert CampaignPlan.load(plan.save(tmp_path / "plan.json")).runs[0].request == plan.runs[0].request
+
+
+def test_equal_seeds_plan_equally() -> None:
+    config = PlanConfig(budget_s=120, frozen_models=0, operators=False)
+    plans = [plan_campaign("cpu", JOBS, config, predictor=None) for _ in range(2)]
+    assert plans[0] == plans[1]
+
+
+def test_budget_too_short_for_the_jobs_alone() -> None:
+    with pytest.raises(InputError, match="too short"):
+        plan_campaign("cpu", JOBS, PlanConfig(budget_s=3), predictor=None)
+
+
+def test_bundled_plan_is_as_large_as_it_should_be() -> None:
+    import datasets
+
+    plan = CampaignPlan.load(Path(datasets.__file__).parent / "bundled" / "cpu-plan.json")
+    kinds = [r.request.kind for r in plan.runs]
+    assert kinds.count("solo") >= 15
+    assert kinds.count("colocation") >= 60
+    frozen = {r.request.workloads[0].model for r in plan.runs if r.request.kind == "freezing"}
+    assert len(frozen) >= 5

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from predictor.evaluation.evaluation import evaluate
+from predictor.predictor import Predictor
+from profiling.errors import InputError, UnavailableError
+from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
+
+Tables = tuple[pd.DataFrame, pd.DataFrame]
+# What `cotenant evaluate` promises; there may be more.
+METRICS = {"n", "mape_percent", "mae", "rmse", "r2", "spearman", "coverage_90", "median_width"}
+
+
+def renamed(measured: Tables) -> Tables:
+    """The same rows as if the model had not been trained on them."""
+    return measured[0].assign(set_id=measured[0].set_id + "-later"), measured[1]
+
+
+def test_as_it_is(predictor: Predictor, measured: Tables) -> None:
+    colocation, solo = renamed(measured)
+    result = evaluate(predictor, colocation, solo)
+    assert (result["split"], result["left_out"]) == ("none", 0)
+    assert set(result["metrics"]) >= METRICS
+    assert result["metrics"]["n"] == len(colocation)
+    assert set(result["by_model"]) == {"alpha", "beta", "gamma", "delta"}
+    assert set(result["by_device"]) == {"v100", "p100"}
+    assert sum(part["n"] for part in result["by_model"].values()) == len(colocation)
+    assert result["targets"]["memory"]["mape_percent"] < 1
+    assert result["targets"]["utilization"]["mae"] < 0.03
+    assert predictor.score(colocation, solo) == result["metrics"]["r2"]
+
+
+def test_sets_that_were_trained_on_are_left_out(predictor: Predictor, measured: Tables) -> None:
+    colocation, solo = measured
+    later = colocation.assign(
+        set_id=colocation.set_id.where(colocation.device == "p100", colocation.set_id + "-x")
+    )
+    result = evaluate(predictor, later, solo)
+    assert result["left_out"] == colocation[colocation.device == "p100"].set_id.nunique()
+    assert set(result["by_device"]) == {"v100"}
+    with pytest.raises(InputError, match="no set is left to score"):
+        evaluate(predictor, colocation, solo)
+
+
+def test_censored_rows_are_not_scored(predictor: Predictor, measured: Tables) -> None:
+    colocation, solo = renamed(measured)
+    censored = colocation.assign(censored=colocation.member == 1)
+    assert evaluate(predictor, censored, solo)["metrics"]["n"] == (colocation.member == 0).sum()
+    with pytest.raises(InputError, match="no measured throughput"):
+        evaluate(predictor, colocation.assign(censored=True), solo)
+
+
+@pytest.fixture(scope="module")
+def quick(measured: Tables) -> tuple[Predictor, Tables]:
+    """A configuration that is fitted in no time, and the sets of one device."""
+    colocation, solo = measured
+    few = colocation[colocation.device == "v100"], solo[solo.device == "v100"]
+    training = replace(TRAINING, epochs=2, encoder_steps=1)
+    return Predictor(NETWORK, training, graph_source).fit(*few), few
+
+
+def test_refitted_by_model(quick: tuple[Predictor, Tables]) -> None:
+    predictor, (colocation, solo) = quick
+    result = evaluate(predictor, colocation, solo, "by-model")
+    assert (result["split"], result["folds"]) == ("by-model", 4)
+    assert set(result["metrics"]) >= METRICS
+    # A pair of two models is scored with either of them left out.
+    mixed = colocation.groupby("set_id").architecture.nunique().gt(1).sum()
+    assert result["metrics"]["n"] == len(colocation) + 2 * mixed
+
+
+def test_weights_of_the_given_model_are_not_used(
+    quick: tuple[Predictor, Tables], predictor: Predictor
+) -> None:
+    one, few = quick
+    other = Predictor.of(predictor.fitted_, "other", NETWORK, one.training or TRAINING)
+    two = tuple(t[t.architecture.isin(["alpha", "beta"])] for t in few)
+    first, second = (evaluate(p, two[0], two[1], "by-model")["metrics"] for p in (one, other))
+    assert first == second
+
+
+def test_unknown_split_and_unfitted(predictor: Predictor, measured: Tables) -> None:
+    with pytest.raises(InputError, match="by-model"):
+        evaluate(predictor, *measured, "by-moon")
+    with pytest.raises(UnavailableError):
+        evaluate(Predictor(graph_source=graph_source), *measured)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from predictor import load_predictor
+from predictor.fitted.checkpoint import load, save
+from predictor.predictor import Predictor
+from profiling.errors import InputError, UnavailableError, UnknownNameError
+from profiling.workload import ColocationSet, Workload
+from tests.predictor.synthetic import graph_source
+
+SETS = [
+    ColocationSet("v100", (Workload("alpha", 32), Workload.parse("beta:batch_size=32,step_time_s=0.03"))),
+    ColocationSet("p100", (Workload("gamma"), Workload("delta"), Workload("delta", 8)), "mps"),
+]
+
+
+@pytest.fixture
+def saved(predictor: Predictor, tmp_path: Path) -> Path:
+    version = predictor.version
+    folder = save(predictor, tmp_path / "model")
+    predictor.version = version
+    return folder
+
+
+def test_loads_what_was_saved(predictor: Predictor, saved: Path) -> None:
+    again = load(saved, graph_source)
+    first, second = predictor.predict_arrays(SETS), again.predict_arrays(SETS)
+    for name in ("slowdown", "step_time_s", "memory_bytes", "utilization_ratio", "fits"):
+        np.testing.assert_allclose(getattr(first, name), getattr(second, name), rtol=1e-6)
+    for one, other in zip(predictor.predict_many(SETS), again.predict_many(SETS), strict=True):
+        assert [m.in_domain for m in one.members] == [m.in_domain for m in other.members]
+        assert one.members[0].slowdown.upper == pytest.approx(other.members[0].slowdown.upper)
+    assert again.version.startswith("model-")
+    assert again.fitted_.manifest == predictor.fitted_.manifest
+    assert again.fitted_.heads == predictor.fitted_.heads
+    assert again.fitted_.intervals == predictor.fitted_.intervals
+    assert load_predictor(str(saved), graph_source).version == again.version
+
+
+def test_same_weights_same_version(predictor: Predictor, saved: Path, tmp_path: Path) -> None:
+    assert load(saved, graph_source).version == load(save(load(saved), tmp_path / "b" / "model")).version
+
+
+def test_nothing_in_it_is_code(saved: Path) -> None:
+    assert {p.name for p in saved.iterdir()} == {"weights.safetensors", "config.json", "manifest.json"}
+
+
+def test_unknown_name_and_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="no such predictor"):
+        load_predictor("nowhere")
+    with pytest.raises(InputError, match=r"config\.json"):
+        load(tmp_path)
+    with pytest.raises(UnavailableError, match="not been fitted"):
+        save(Predictor(), tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "config.json", "manifest.json"])
+@pytest.mark.parametrize("damage", ["missing", "truncated", "garbage", "empty"])
+def test_damage_is_one_clear_error(saved: Path, name: str, damage: str) -> None:
+    file = saved / name
+    body = file.read_bytes()
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(
+            {"truncated": body[: len(body) // 2], "garbage": b"\x80\x04" * 50, "empty": b""}[damage]
+        )
+    with pytest.raises(InputError) as caught:
+        load(saved)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "word"),
+    [
+        ("version", 99, "this version"),
+        ("format", "something else", "this version"),
+        ("features", {}, "other features"),
+        ("networks", 7, "damaged"),
+        ("networks", "many", "damaged"),
+        ("network", {"width": 4}, "damaged"),
+        ("heads", {}, "damaged"),
+        ("campaigns", ["a", "b", "c"], "damaged"),
+    ],
+)
+def test_a_changed_configuration_is_refused(saved: Path, key: str, value: Any, word: str) -> None:
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps({**config, key: value}))
+    with pytest.raises(InputError, match=word):
+        load(saved)
+
+
+@pytest.mark.parametrize("body", ["[]", "null", "{}"])
+def test_json_of_another_shape(saved: Path, body: str) -> None:
+    for name in ("config.json", "manifest.json"):
+        kept = (saved / name).read_text()
+        (saved / name).write_text(body)
+        if (name, body) != ("manifest.json", "{}"):
+            with pytest.raises(InputError):
+                load(saved)
+        (saved / name).write_text(kept)

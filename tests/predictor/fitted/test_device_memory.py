@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictor.examples.featurizer import Featurizer
+from predictor.fitted.device_memory import (
+    HeadCalibration,
+    member_memory_bytes,
+    set_memory_bytes,
+    set_utilization_ratio,
+)
+from predictor.training.fit import fit_heads
+from profiling.errors import InputError, UnknownNameError
+from profiling.workload import SoloProfile, Workload
+from tests.predictor.synthetic import MODELS, graph_source
+
+FEATURIZER = Featurizer(graph_source)
+
+
+@given(
+    model=st.sampled_from(sorted(MODELS)),
+    batch=st.integers(1, 256),
+    frozen=st.integers(0, 2),
+    device=st.sampled_from(["v100", "cpu"]),
+)
+def test_memory_is_at_least_the_state(model: str, batch: int, frozen: int, device: str) -> None:
+    job = FEATURIZER.job(Workload(model, batch, frozen_prefix=frozen), device)
+    graph = job.graph
+    memory = member_memory_bytes(job, SoloProfile(), HeadCalibration())
+    assert memory >= job.demand.state_bytes >= graph.parameter_bytes
+    if not frozen:
+        assert memory >= graph.state_bytes
+    whole = FEATURIZER.job(Workload(model, batch), device)
+    assert memory <= member_memory_bytes(whole, SoloProfile(), HeadCalibration())
+
+
+def test_measured_memory_is_taken_as_it_is() -> None:
+    job = FEATURIZER.job(Workload("alpha"), "v100")
+    assert member_memory_bytes(job, SoloProfile(memory_bytes=7e9), HeadCalibration()) == 7e9
+
+
+def test_memory_is_context_state_and_activations() -> None:
+    calibration, job = HeadCalibration(), FEATURIZER.job(Workload("beta"), "v100")
+    rest = job.demand.state_bytes + calibration.activation_factor * job.demand.activation_bytes
+    whole = member_memory_bytes(job, SoloProfile(), calibration)
+    assert whole - rest == pytest.approx(calibration.context_bytes)
+
+
+def test_memory_of_a_set_adds_up() -> None:
+    calibration = HeadCalibration(sharing_bytes=10.0)
+    sets = np.array([[100.0, 0, 0], [100, 200, 0], [100, 200, 300]])
+    assert set_memory_bytes(sets, calibration).tolist() == [100, 310, 620]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=5), st.floats(-1, 1))
+def test_utilization_of_a_set_is_a_ratio_and_grows_with_members(busy: list[float], learned: float) -> None:
+    values = [
+        float(set_utilization_ratio(np.array([busy[:k]]), np.array([learned]))[0])
+        for k in range(1, len(busy) + 1)
+    ]
+    assert all(0 <= v <= 1 for v in values)
+    assert values == sorted(values)
+
+
+def test_calibration_finds_what_made_the_rows(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    heads = fit_heads(*measured, Featurizer(graph_source))
+    assert heads.sharing_bytes == pytest.approx(3.02e9 - 2 * 1.5e9)
+
+
+def test_defaults_where_nothing_was_measured(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    colocation, solo = measured
+    empty = colocation.assign(set_memory_bytes=np.nan, set_utilization_ratio=np.nan)
+    bare = solo.assign(memory_bytes=np.nan, utilization_ratio=np.nan)
+    assert fit_heads(empty, bare, Featurizer(graph_source)) == HeadCalibration()
+
+
+def test_unknown_names_and_too_long_prefixes() -> None:
+    with pytest.raises(UnknownNameError, match="alpha"):
+        FEATURIZER.job(Workload("omega"), "v100")
+    with pytest.raises(UnknownNameError):
+        FEATURIZER.job(Workload("alpha"), "abacus")
+    with pytest.raises(InputError, match="from 0 to 2"):
+        FEATURIZER.job(Workload("alpha", frozen_prefix=3), "v100")

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from predictor.fitted.domain import Domain
+from predictor.fitted.intervals import LEVEL, Intervals, conformal_quantile
+
+
+def test_intervals_cover_what_they_say() -> None:
+    """Noise that grows with the slowdown, as it does in measurements; calibrated on one half, checked on the other."""
+    rng = np.random.default_rng(0)
+    slow = rng.uniform(0, 0.7, 4000)
+    error = rng.standard_t(5, 4000) * (0.05 + slow) * 0.3
+    half = slice(0, 2000), slice(2000, None)
+    intervals = Intervals.fit(
+        {"solo": (error[half[0]], slow[half[0]]), "graph": (2 * error[half[0]], slow[half[0]])},
+        error[half[0]],
+        np.arange(-20.0, 0.0) / 100,
+    )
+    assert intervals.utilization_error == 0.19
+    for group, factor in (("solo", 1), ("graph", 2)):
+        covered = np.abs(factor * error[half[1]]) <= intervals.half_width(slow[half[1]], group)
+        assert 0.88 <= covered.mean() <= 0.92
+    assert intervals.quantile["graph"] == pytest.approx(2 * intervals.quantile["solo"])
+    assert (np.diff(intervals.half_width(np.array([0.0, 0.1, 0.5]), "solo")) > 0).all()
+
+
+def test_conformal_quantile() -> None:
+    # ceil((9 + 1) * 0.9) = 9: the largest of nine; with nineteen the 18th.
+    assert conformal_quantile(np.arange(1.0, 10)) == 9
+    assert conformal_quantile(np.arange(1.0, 20)) == 18
+    assert conformal_quantile(np.array([3.0])) == 3
+    assert conformal_quantile(np.zeros(0)) == 1.5
+    assert LEVEL == 0.9
+
+
+def test_domain() -> None:
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(40, 3))
+    names = [f"model{i // 2}" for i in range(40)]
+    domain = Domain.fit(points, names)
+    assert all(domain.contains(p) for p in points)
+    assert not domain.contains(np.full(3, 50.0))
+    # The same architecture twice does not make the radius 0.
+    assert Domain.fit(np.repeat(points, 2, 0), [n for n in names for _ in range(2)]).radius > 0
+
+
+def test_domain_of_nothing_or_one_architecture_flags_nothing() -> None:
+    assert Domain().contains(np.zeros(3))
+    assert Domain.fit(np.zeros((2, 3)), ["only", "only"]).contains(np.full(3, 9.0))

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictor.freezing import Exchange, RooflineSettings, Rows
+from predictor.freezing.calibrate import START, MeasuredGraph, calibrate, predicted_s
+from profiling.devices import get_device
+from profiling.errors import InputError
+from tests.predictor.freezing.profiles import graph
+
+V100 = get_device("v100")
+
+
+def test_learns_what_a_framework_costs() -> None:
+    real = replace(START, compute_efficiency=0.6, optimizer_launch_s=6e-5)
+    measured = []
+    for seed in (0, 1):
+        made = graph(10, seed=seed)
+        blank = MeasuredGraph(made, Rows.of(np.arange(10), 32, np.ones(10)), update_kernels=4.0)
+        times = predicted_s(blank, V100, real)
+        measured.append(MeasuredGraph(made, Rows.of(np.arange(10), 32, times), 4.0))
+    found = calibrate(measured, V100)
+    for one in measured:
+        error = predicted_s(one, V100, found) / one.rows.step_time_s - 1
+        assert np.abs(error).mean() < 0.03
+    with pytest.raises(InputError, match="nothing to calibrate"):
+        calibrate([], V100)
+
+
+def test_settings_are_checked() -> None:
+    for options in ({"compute_efficiency": 0.0}, {"launch_s": -1.0}, {"bandwidth_efficiency": 2.0}):
+        with pytest.raises(InputError, match="out of range"):
+            RooflineSettings(**options)
+    with pytest.raises(InputError, match="out of range"):
+        Exchange(overlap_ratio=1.5)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from predictor.freezing import layer_throughput
+from profiling.errors import InputError
+from profiling.workload import SoloProfile, Workload
+from tests.predictor.freezing.profiles import graph
+
+JOB = Workload("made-up", batch_size=32)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    layers=st.integers(1, 20),
+    seed=st.integers(0, 10**6),
+    gpus=st.sampled_from([1, 2, 4, 8, 16]),
+    device=st.sampled_from(["v100", "t4", "a100", "cpu"]),
+    kernels=st.floats(0, 100),
+)
+def test_non_increasing_in_frozen_prefix(
+    layers: int, seed: int, gpus: int, device: str, kernels: float
+) -> None:
+    made = graph(layers, seed=seed, kernels=kernels)
+    found = [
+        layer_throughput(JOB, device, k, gpus, nodes=max(gpus // 4, 1), graph=made) for k in range(layers)
+    ]
+    for before, after in itertools.pairwise(found):
+        assert after.step_time_s <= before.step_time_s * (1 + 1e-12)
+        assert after.memory_bytes <= before.memory_bytes * (1 + 1e-12)
+    assert found[0].speedup == pytest.approx(1.0)
+    assert all(one.step_time_s > 0 and one.exchange_s >= 0 for one in found)
+
+
+def test_parts_sum_to_the_step() -> None:
+    one = layer_throughput(JOB, "v100", 2, gpus=4, graph=graph())
+    parts = one.forward_s + one.backward_s + one.optimizer_s + one.exchange_s + one.overhead_s
+    assert parts == pytest.approx(one.step_time_s)
+    assert one.samples_per_s == pytest.approx(4 * 32 / one.step_time_s)
+    assert one.to_json()["frozen_prefix"] == 2
+
+
+def test_solo_measurement_sets_the_scale() -> None:
+    made = graph()
+    job = Workload("made-up", batch_size=32, solo=SoloProfile(step_time_s=0.5))
+    assert layer_throughput(job, "v100", graph=made).step_time_s == pytest.approx(0.5)
+    free, anchored = (layer_throughput(j, "v100", 3, graph=made) for j in (JOB, job))
+    assert anchored.anchored
+    assert not free.anchored
+    assert anchored.speedup == pytest.approx(free.speedup)
+    frozen = Workload("made-up", batch_size=32, frozen_prefix=3, solo=SoloProfile(step_time_s=0.5))
+    assert layer_throughput(frozen, "v100", graph=made).step_time_s == pytest.approx(0.5)
+    assert layer_throughput(frozen, "v100", 0, graph=made).step_time_s > 0.5
+
+
+def test_cache_skips_the_frozen_forward_pass() -> None:
+    made = graph()
+    plain = layer_throughput(JOB, "v100", 3, graph=made)
+    fast = layer_throughput(JOB, "v100", 3, cache=1e15, graph=made)
+    slow = layer_throughput(JOB, "v100", 3, cache=1e6, graph=made)
+    assert fast.forward_s < plain.forward_s < slow.forward_s
+    assert layer_throughput(JOB, "v100", 0, cache=True, graph=made).step_time_s == pytest.approx(
+        layer_throughput(JOB, "v100", 0, graph=made).step_time_s
+    )
+
+
+def test_freezing_after_the_wrap_exposes_the_exchange() -> None:
+    made = graph()
+    again = layer_throughput(JOB, "v100", 4, gpus=16, nodes=4, graph=made)
+    before = layer_throughput(JOB, "v100", 4, gpus=16, nodes=4, rewrapped=False, graph=made)
+    assert before.exchange_s > again.exchange_s
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"frozen_prefix": -1},
+        {"frozen_prefix": 6},
+        {"gpus": 0},
+        {"gpus": True},
+        {"gpus": 2, "nodes": 3},
+        {"cache": -1.0},
+        {"network_bytes_per_s": 0.0},
+    ],
+)
+def test_bad_numbers_are_named(options: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="expected"):
+        layer_throughput(JOB, "v100", **options, graph=graph())  # type: ignore[arg-type]
+
+
+def test_zoo_model() -> None:
+    job = Workload.parse("resnet18-cifar:batch_size=32")
+    found = [layer_throughput(job, "v100", k) for k in (0, 20, 40)]
+    assert found[0].total_layers == 41
+    assert found[0].step_time_s > found[1].step_time_s > found[2].step_time_s
+    assert found[0].memory_bytes > found[1].memory_bytes > found[2].memory_bytes

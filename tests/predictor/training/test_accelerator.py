@@ -1,0 +1,59 @@
+"""That training follows its device, as far as a machine without CUDA can tell: on `meta` tensors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+
+from predictor.examples.examples import examples_of
+from predictor.examples.featurizer import Featurizer
+from predictor.fitted.model import encoder_input
+from predictor.training import networks as training
+from predictor.training.accelerator import moved, training_device
+from predictor.training.fit import solo_examples
+from predictor.training.targets import Lesson
+from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
+
+Tables = tuple[pd.DataFrame, pd.DataFrame]
+
+
+def test_cuda_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, name in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        assert training_device().type == name
+
+
+def test_all_tensors_of_a_lesson_move(measured: Tables) -> None:
+    model = training.fit(
+        examples_of(*measured), solo_examples(measured[1]), Featurizer(graph_source), NETWORK, TRAINING
+    )
+    sets = model.inputs(examples_of(*measured))
+    known = torch.ones(len(sets.member), dtype=torch.bool)
+    lesson = moved(Lesson(sets, known.float(), known, known), torch.device("meta"))
+    assert lesson.target.device == lesson.sets.member.device == lesson.sets.edge_index.device
+    assert lesson.target.device.type == "meta"
+    assert lesson.weight == 1.0
+
+
+def test_networks_make_no_tensor_on_a_device_of_their_own(measured: Tables) -> None:
+    examples = examples_of(*measured)
+    model = training.fit(
+        examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, replace(TRAINING, epochs=1)
+    )
+    sets = model.inputs(examples)
+    job = model.featurizer.job(examples.workloads[0], examples.devices[0])
+    encoded = encoder_input([job], model.featurizer)
+    target = torch.zeros(len(sets.member))
+    known = torch.ones(len(target), dtype=torch.bool)
+    # What names no device is made on the default one; mixed with tensors of another, it is refused.
+    with torch.device("meta"):
+        assert torch.zeros(1).device.type == "meta"
+        output = model.networks[0].train()(training.hide_campaigns(sets, 0.5))
+        training.colocation_loss(output, target, known, ~known, 0.05).backward()
+        model.encoder.train()(*encoded).log_step_s.sum().backward()
+    assert all(p.grad is None or p.grad.device.type == "cpu" for p in model.networks[0].parameters())
+    with pytest.raises(RuntimeError), torch.device("meta"):
+        _ = sets.member + torch.zeros(sets.member.shape)

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from datasets.tables import write_table
+from predictor.evaluation.evaluation import evaluate
+from predictor.examples.examples import examples_of
+from predictor.fitted.checkpoint import load, save
+from predictor.fitted.mlflow_registry import promote, versions
+from predictor.predictor import Predictor
+from predictor.training.fine_tuning import FineTuning, fine_tune, with_campaigns
+from predictor.training.fine_tuning_run import fine_tune_run
+from predictor.training.replay import with_more_campaigns
+from profiling.errors import InputError
+from profiling.workload import ColocationSet, Workload
+from tests.predictor.synthetic import NETWORK, TRAINING, graph_source, tables
+
+Tables = tuple[pd.DataFrame, pd.DataFrame]
+QUICK = FineTuning(epochs=3, cross_fits=1)
+
+
+def of_device(device: str) -> Tables:
+    colocation, solo = (table[table.device == device].reset_index(drop=True) for table in tables())
+    return colocation, solo
+
+
+@pytest.fixture(scope="module")
+def old() -> Tables:
+    return of_device("v100")
+
+
+@pytest.fixture(scope="module")
+def new() -> Tables:
+    """20 rows of a campaign and of a device that the base has not seen, where jobs get in each other's way much more."""
+    colocation, solo = (table.assign(campaign="cluster") for table in of_device("p100"))
+    harder = colocation.assign(throughput_ratio=colocation.throughput_ratio**1.6)
+    return harder, solo
+
+
+@pytest.fixture(scope="module")
+def base(old: Tables) -> Predictor:
+    training = replace(TRAINING, ensemble=2, epochs=150, encoder_steps=20)
+    return Predictor(NETWORK, training, graph_source, "base-1").fit(*old)
+
+
+@pytest.fixture(scope="module")
+def tuned(base: Predictor, new: Tables) -> Predictor:
+    return fine_tune(base, *new)
+
+
+def error_percent(predictor: Predictor, measured: Tables) -> float:
+    examples = examples_of(*measured)
+    ratio, _ = predictor.fitted_.model.predict_log_ratio(examples)
+    return float(np.abs(np.exp(ratio) / examples.ratio - 1).mean() * 100)
+
+
+def test_learns_the_new_and_keeps_the_old(
+    base: Predictor, tuned: Predictor, old: Tables, new: Tables
+) -> None:
+    assert len(new[0]) == 20
+    before, after = error_percent(base, new), error_percent(tuned, new)
+    assert before > 10
+    assert after < before / 4
+    assert error_percent(base, old) < 2
+    assert error_percent(tuned, old) < error_percent(base, old) + 2
+    # Without the memory it would have forgotten.
+    forgetful = fine_tune(base, *new, FineTuning(keeping=0.0, cross_fits=1))
+    assert error_percent(forgetful, old) > error_percent(tuned, old) + 3
+
+
+def test_users_are_answered_by_what_was_learned(base: Predictor, tuned: Predictor, new: Tables) -> None:
+    """Answers to users name no campaign."""
+    pair = new[0][new[0].set_id == new[0].set_id.iloc[0]]
+    one = ColocationSet("p100", tuple(Workload.parse(w) for w in pair.workload))
+    measured = 1 / pair.throughput_ratio.to_numpy()
+    before, after = (np.array([m.slowdown.value for m in p.predict(one).members]) for p in (base, tuned))
+    assert (np.abs(after - measured) < np.abs(before - measured)).all()
+
+
+def test_the_base_stays_as_it_is(base: Predictor, new: Tables, old: Tables) -> None:
+    weights = [{k: v.clone() for k, v in n.state_dict().items()} for n in base.fitted_.model.networks]
+    fine_tune(base, *new, QUICK)
+    for network, kept in zip(base.fitted_.model.networks, weights, strict=True):
+        assert all(torch.equal(v, kept[k]) for k, v in network.state_dict().items())
+    assert base.fitted_.model.campaigns == ("by-hand",)
+
+
+def test_same_seed_same_weights(base: Predictor, new: Tables) -> None:
+    first, again = (fine_tune(base, *new, QUICK).fitted_.model.networks for _ in range(2))
+    for one, other in zip(first, again, strict=True):
+        assert all(torch.equal(v, other.state_dict()[k]) for k, v in one.state_dict().items())
+
+
+def test_manifest_records_ancestors_and_new_sets(
+    base: Predictor, tuned: Predictor, new: Tables, tmp_path: Path
+) -> None:
+    manifest = tuned.fitted_.manifest
+    assert manifest.ancestors == ("base-1",)
+    assert set(manifest.added_set_ids) == set(new[0].set_id)
+    assert set(manifest.set_ids) == set(new[0].set_id) | set(base.fitted_.manifest.set_ids)
+    save(tuned, tmp_path / "m2")
+    again = load(tmp_path / "m2", graph_source)
+    assert again.fitted_.manifest == manifest
+    # From there it can learn on.
+    third = fine_tune(again, new[0].assign(set_id="third/" + new[0].set_id, campaign="other"), new[1], QUICK)
+    assert third.fitted_.manifest.ancestors == ("base-1", again.version)
+    assert third.fitted_.model.campaigns == ("by-hand", "cluster", "other")
+    # Sets that were learned from are not scored.
+    with pytest.raises(InputError, match="no set is left"):
+        evaluate(again, *new)
+
+
+def test_new_jobs_alone_are_known(base: Predictor, tuned: Predictor, new: Tables) -> None:
+    solo = new[1]
+    jobs = [(Workload.parse(w), d) for w, d in zip(solo.workload, solo.device, strict=True)]
+
+    def off(predictor: Predictor) -> float:
+        encoded = predictor.fitted_.model.encode(jobs)
+        predicted = np.array([encoded[job].step_time_s for job in jobs])
+        return float(np.abs(np.log(predicted / solo.step_time_s)).mean())
+
+    assert off(tuned) < 0.5 * off(base)
+    # What was known before still is.
+    assert len(tuned.fitted_.model.encoder.known.error) == len(base.fitted_.model.encoder.known.error) + len(
+        jobs
+    )
+
+
+def test_intervals_are_nowhere_narrower(base: Predictor, tuned: Predictor, new: Tables) -> None:
+    before, after = base.fitted_.intervals, tuned.fitted_.intervals
+    assert all(after.quantile[k] >= before.quantile[k] for k in before.quantile)
+    assert after.solo_log_error >= before.solo_log_error
+    assert after.known_log_error >= before.known_log_error
+    assert after.utilization_error >= before.utilization_error
+    heads = tuned.fitted_.heads
+    assert all(
+        a >= b for a, b in zip(heads.memory_log_error, base.fitted_.heads.memory_log_error, strict=True)
+    )
+    # What is measured of an architecture that was left out widens them, however well it was learned.
+    rng = np.random.default_rng(0)
+    noisy = new[0].assign(throughput_ratio=new[0].throughput_ratio * np.exp(rng.normal(0, 0.8, len(new[0]))))
+    wide = fine_tune(base, noisy, new[1], QUICK).fitted_.intervals
+    assert all(wide.quantile[k] > 1.5 * before.quantile[k] for k in before.quantile)
+
+
+def test_new_workloads_are_in_the_domain(base: Predictor, tuned: Predictor, new: Tables) -> None:
+    assert len(tuned.fitted_.domain.points) == len(base.fitted_.domain.points) + 4
+    assert tuned.fitted_.domain.radius == base.fitted_.domain.radius
+    examples = examples_of(*new)
+    encoded = tuned.fitted_.model.encode(zip(examples.workloads, examples.devices, strict=True))
+    assert all(tuned.fitted_.domain.is_near(e.embedding) for e in encoded.values())
+
+
+def test_a_new_campaign_starts_as_an_unknown_one(base: Predictor, old: Tables) -> None:
+    network = base.fitted_.model.networks[0]
+    grown = with_campaigns(network, (*network.campaigns, "a", "b"))
+    sets = base.fitted_.memory
+    assert sets is not None
+    wide = with_more_campaigns(sets, 2)
+    with torch.no_grad():
+        assert torch.allclose(grown(wide).log_slowdown, network(sets).log_slowdown, atol=1e-6)
+        unknown = sets.setting.clone()
+        unknown[:, -2:] = torch.tensor([0.0, 1.0])
+        named = wide.setting.clone()
+        named[:, -4:] = torch.tensor([0.0, 1.0, 0.0, 0.0])
+        was, now = network(replace(sets, setting=unknown)), grown(replace(wide, setting=named))
+    assert torch.allclose(now.log_slowdown, was.log_slowdown, atol=1e-6)
+    assert torch.allclose(now.log_baseline, was.log_baseline, atol=1e-6)
+
+
+def test_refuses_what_it_cannot_learn_from(base: Predictor, old: Tables, new: Tables) -> None:
+    with pytest.raises(InputError, match="all known"):
+        fine_tune(base, *old)
+    without = Predictor.of(replace(base.fitted_, memory=None), "v0", NETWORK, TRAINING)
+    with pytest.raises(InputError, match="train it again"):
+        fine_tune(without, *new)
+
+
+@pytest.fixture
+def run(
+    base: Predictor, old: Tables, new: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """A checkpoint, tables with new and old sets, and an MLflow store of its own."""
+    monkeypatch.setattr("profiling.capture.graph_for", graph_source)
+    before, version = mlflow.get_tracking_uri(), base.version
+    save(base, tmp_path / "m1")
+    base.version = version
+    for name, one, other in zip(("colocation", "solo"), new, old, strict=True):
+        write_table(tmp_path / "tables", name, pd.concat([one, other], ignore_index=True))
+    yield tmp_path
+    mlflow.set_tracking_uri(before)
+
+
+def test_the_command(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from serving.cli.main import main
+
+    store = f"sqlite:///{run}/mlflow.db"
+    arguments = ["train", "--from", str(run / "m1"), "--data", str(run / "tables"), "--out", str(run / "m2")]
+    with pytest.raises(SystemExit) as done:
+        main([*arguments, "--tracking-uri", store, "--json"])
+    assert not done.value.code
+    result = json.loads(capsys.readouterr().out)
+    assert result["ancestors"] == [load(run / "m1").version]
+    found = result["comparison"]
+    assert set(found) == {f"{when} {side} sets" for when in ("before", "after") for side in ("new", "old")}
+    assert found["after new sets"]["mape_percent"] < found["before new sets"]["mape_percent"] / 4
+    assert load(run / "m2").version == result["model_version"]
+    card = (run / "m2" / "MODEL_CARD.md").read_text()
+    assert f"Fine-tuned from {result['ancestors'][0]}; the last time on 10 new sets" in card
+    logged = mlflow.get_run(result["run_id"]).data
+    assert logged.params["from"] == result["ancestors"][0]
+    assert logged.metrics["after new sets mape_percent"] == found["after new sets"]["mape_percent"]
+    with pytest.raises(SystemExit) as done:
+        main([*arguments, "--config", "c.yaml"])
+    assert done.value.code == 2
+    assert "does not go with --from" in capsys.readouterr().err
+
+
+def test_a_fine_tuned_version_is_promoted_by_force_only(run: Path) -> None:
+    store = f"sqlite:///{run}/mlflow.db"
+    fine_tune_run(str(run / "m1"), run / "tables", run / "m2", QUICK, tracking_uri=store)
+    assert promote("1")["promoted"]  # there is no champion that it could be worse than
+    client = mlflow.MlflowClient()
+    client.log_metric(versions()[0]["run_id"], "e-ggat mape_percent", 5.0)
+    fine_tune_run(str(run / "m1"), run / "tables", run / "m3", QUICK, tracking_uri=store)
+    assert not promote("2")["promoted"]
+    assert promote("2", force=True)["promoted"]

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+from predictor.training.progress import Progress, fingerprint
+from tests.predictor.synthetic import NETWORK, TRAINING, tables
+from tests.predictor.training.killed_training import CONFIG, train
+
+FILES = ("weights.safetensors", "config.json", "manifest.json")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    """The process that is killed has one thread, too; sums in another order are other bits."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[float]]]:
+    out = tmp_path_factory.mktemp("uninterrupted") / "model"
+    return out, train(out).losses
+
+
+def killed(out: Path, phase: str, step: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.predictor.training.killed_training", str(out), phase, str(step)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-2000:]
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("phase", "step"), [("encoder", 4), ("network 2", 3), ("left out 3: network 1", 5)], ids=lambda v: str(v)
+)
+def test_a_killed_training_ends_with_the_same_bits(
+    uninterrupted: tuple[Path, dict[str, list[float]]], tmp_path: Path, phase: str, step: int
+) -> None:
+    out = tmp_path / "model"
+    killed(out, phase, step)
+    done: list[tuple[str, int]] = []
+    progress = train(out, lambda phase, step, steps, loss: done.append((phase, step)))
+    # It goes on at the step at which it was killed: nothing before that is done twice.
+    assert done[0] == (phase, step)
+    assert len(done) == len(set(done))
+    assert progress.resumed
+    for name in FILES:
+        assert (out / name).read_bytes() == (uninterrupted[0] / name).read_bytes(), name
+    assert progress.losses == uninterrupted[1]
+
+
+def test_nothing_is_pickled_and_every_file_is_whole(tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    killed(out, "network 1", 2)
+    kept = sorted((tmp_path / "model.progress").iterdir())
+    assert [p.name for p in kept] == ["encoder.safetensors", "network-1.safetensors"]
+    for file in kept:
+        with pytest.raises((pickle.UnpicklingError, ValueError, EOFError, KeyError, IndexError)):
+            pickle.loads(file.read_bytes())
+        with safe_open(file, framework="pt") as opened:
+            assert json.loads(opened.metadata()["about"])["fingerprint"]
+    # A file that is damaged all the same costs its stage and nothing else.
+    kept[1].write_bytes(kept[1].read_bytes()[:100])
+    done: list[tuple[str, int]] = []
+    train(out, lambda phase, step, steps, loss: done.append((phase, step)))
+    assert done[0] == ("network 1", 1)
+
+
+def test_between_two_states_a_stage_starts_anew(tmp_path: Path) -> None:
+    out, done = tmp_path / "model", []
+
+    class Stop(Exception):
+        pass
+
+    def report(phase: str, step: int, steps: int, loss: float) -> None:
+        done.append((phase, step))
+        if (phase, step) == ("network 2", 4) and done.count((phase, step)) == 1:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(out, report, every_s=1e9)
+    done.append(("again", 0))
+    train(out, report, every_s=1e9)
+    assert done[done.index(("again", 0)) + 1] == ("network 2", 1)
+
+
+def test_another_configuration_does_not_go_on(tmp_path: Path) -> None:
+    out, done = tmp_path / "model", []
+    train(out, every_s=1e9)
+    other = train(
+        out, lambda phase, step, *_: done.append((phase, step)), replace(CONFIG, weight_decay=0.5), 1e9
+    )
+    assert not other.resumed
+    assert done[0] == ("encoder", 1)
+    other.finish()
+    assert not (tmp_path / "model.progress").exists()
+
+
+def test_fingerprint_is_of_data_and_configuration() -> None:
+    colocation, solo = tables()
+    first = fingerprint((colocation, solo), NETWORK, TRAINING, True)
+    assert fingerprint((colocation.copy(), solo), NETWORK, TRAINING, True) == first
+    changed = colocation.assign(throughput_ratio=colocation.throughput_ratio + 1e-9)
+    others = [
+        fingerprint((changed, solo), NETWORK, TRAINING, True),
+        fingerprint((colocation, solo.iloc[1:]), NETWORK, TRAINING, True),
+        fingerprint((colocation, solo), replace(NETWORK, width=6), TRAINING, True),
+        fingerprint((colocation, solo), NETWORK, replace(TRAINING, seed=1), True),
+        fingerprint((colocation, solo), NETWORK, TRAINING, False),
+    ]
+    assert len({first, *others}) == 6
+
+
+def test_results_of_stages_are_kept(tmp_path: Path) -> None:
+    made = {"a": np.arange(3.0), "none": np.zeros(0)}
+    Progress(tmp_path, "x").within("part").arrays("stage", lambda: made)
+
+    def never() -> dict[str, np.ndarray]:
+        raise AssertionError
+
+    kept = Progress(tmp_path, "x").within("part").arrays("stage", never)
+    assert {k: (v.tolist(), v.dtype) for k, v in kept.items()} == {
+        k: (v.tolist(), v.dtype) for k, v in made.items()
+    }
+    for other in (Progress(tmp_path, "x"), Progress(tmp_path, "y").within("part")):
+        with pytest.raises(AssertionError):
+            other.arrays("stage", never)

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pandas as pd
+import pytest
+
+from datasets.tables import write_table
+from predictor.examples.featurizer import Featurizer
+from predictor.training import sweep as module
+from predictor.training.run import load_config
+from predictor.training.sweep import SPACE, configured, inner_folds, left_out_error, sweep, within_space
+from profiling.errors import InputError, UnavailableError
+from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
+
+Tables = tuple[pd.DataFrame, pd.DataFrame]
+QUICK = replace(TRAINING, encoder_steps=2, mixed_sets=10)
+SMALL = {
+    "network.width": ([4, 8], None, "choice"),
+    "training.epochs": (1, 4, "int"),
+    "training.teaching": (0.5, 2.0, "log"),
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    before = mlflow.get_tracking_uri()
+    monkeypatch.setattr(module, "SPACE", SMALL)
+    yield f"sqlite:///{tmp_path}/mlflow.db"
+    mlflow.set_tracking_uri(before)
+
+
+def run(measured: Tables, folder: Path, store: str, trials: int) -> dict[str, Any]:
+    return sweep(
+        *measured,
+        NETWORK,
+        QUICK,
+        trials,
+        folder / "study.db",
+        folds=2,
+        out=folder / "best.yaml",
+        graph_source=graph_source,
+        tracking_uri=store,
+    )
+
+
+def test_a_killed_sweep_goes_on(
+    measured: Tables, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import optuna
+
+    calls: list[tuple[int, list[str]]] = []
+
+    def error(
+        colocation: Any, solo: Any, group: list[str], network: Any, training: Any, featurizer: Any
+    ) -> float:
+        calls.append((network.width, group))
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return left_out_error(colocation, solo, group, network, training, featurizer)
+
+    monkeypatch.setattr(module, "left_out_error", error)
+    with pytest.raises(KeyboardInterrupt):
+        run(measured, tmp_path, store, 3)
+    result = run(measured, tmp_path, store, 3)
+    assert result["trials"] == 3
+    (name,) = optuna.get_all_study_names(f"sqlite:///{tmp_path}/study.db")
+    assert name == result["study"]
+    states = [
+        t.state.name
+        for t in optuna.load_study(study_name=name, storage=f"sqlite:///{tmp_path}/study.db").trials
+    ]
+    # The first was finished before the kill; the second was cut off and is done again as the third.
+    assert states == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
+    trials = optuna.load_study(study_name=name, storage=f"sqlite:///{tmp_path}/study.db").trials
+    assert trials[1].params == trials[2].params
+    # The first trial is the configuration that the sweep started from.
+    assert (trials[0].params["network.width"], calls[0][0]) == (4, 4)
+    # Once there are enough, nothing is done.
+    before = len(calls)
+    assert run(measured, tmp_path, store, 3)["best"] == result["best"]
+    assert len(calls) == before
+    runs = mlflow.search_runs(experiment_names=["cotenant-sweep"], output_format="list")
+    logged = sorted(r.data.metrics["left-out mape_percent"] for r in runs)
+    assert logged == pytest.approx(sorted(t.value for t in trials if t.value is not None))
+    assert {r.data.tags["study"] for r in runs} == {name}
+    network, training = load_config(tmp_path / "best.yaml")
+    assert {"network": asdict(network), "training": asdict(training)} == {
+        k: result["best"][k] for k in ("network", "training")
+    }
+    assert result["best"]["mape_percent"] == pytest.approx(logged[0])
+
+
+def test_nothing_of_a_left_out_model_is_seen(measured: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = inner_folds(measured[0], 2)
+    assert groups == [["alpha", "delta"], ["beta", "gamma"]]
+    fit = module.fit
+
+    def watched(examples: Any, solo: Any, *rest: Any) -> Any:
+        assert not set(examples.architectures) & set(groups[0])
+        assert not {w.model for w in solo.workloads} & set(groups[0])
+        return fit(examples, solo, *rest)
+
+    monkeypatch.setattr(module, "fit", watched)
+    assert left_out_error(*measured, groups[0], NETWORK, QUICK, Featurizer(graph_source)) > 0
+    with pytest.raises(InputError, match="no set is left"):
+        left_out_error(*measured, [*groups[0], *groups[1]], NETWORK, QUICK, Featurizer(graph_source))
+
+
+def test_space_names_fields_that_there_are() -> None:
+    from models.colocation_network import NetworkConfig
+    from predictor.config import TrainingConfig
+
+    start = within_space(NetworkConfig(), TrainingConfig())
+    assert set(start) == set(SPACE)
+    assert configured(start, NetworkConfig(), TrainingConfig()) == (NetworkConfig(), TrainingConfig())
+    network, training = configured({"network.encoder.layers": 3, "training.epochs": 7}, NETWORK, TRAINING)
+    assert (network.encoder.layers, training.epochs, network.width) == (3, 7, NETWORK.width)
+
+
+def test_refusals(measured: Tables, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="number of trials"):
+        run(measured, tmp_path, store, 0)
+    for folds in (1, 5):
+        with pytest.raises(InputError, match="2 folds to 4"):
+            inner_folds(measured[0], folds)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(UnavailableError, match=r"cotenant\[sweep\]"):
+        run(measured, tmp_path, store, 1)
+
+
+def test_the_command(
+    measured: Tables,
+    tmp_path: Path,
+    store: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import runpy
+
+    monkeypatch.setattr("profiling.capture.graph_for", graph_source)
+    for name, table in zip(("colocation", "solo"), measured, strict=True):
+        write_table(tmp_path / "tables", name, table)
+    (tmp_path / "start.yaml").write_text(json.dumps({"network": asdict(NETWORK), "training": asdict(QUICK)}))
+    best = tmp_path / "best.yaml"
+    arguments = ["--data", tmp_path / "tables", "--trials", 1, "--folds", 2, "--out", best, "--no-bundled"]
+    arguments += [
+        "--study",
+        tmp_path / "s.db",
+        "--config",
+        tmp_path / "start.yaml",
+        "--tracking-uri",
+        store,
+        "--json",
+    ]
+    monkeypatch.setattr(sys, "argv", ["train.py", "sweep", *map(str, arguments)])
+    with pytest.raises(SystemExit) as done:
+        runpy.run_path(str(Path(__file__).parents[3] / "train.py"), run_name="__main__")
+    assert not done.value.code
+    result = json.loads(capsys.readouterr().out)
+    assert (result["trials"], result["best"]["trial"]) == (1, 0)
+    assert load_config(best)[0].width == result["best"]["network"]["width"]

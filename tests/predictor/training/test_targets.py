@@ -1,0 +1,90 @@
+"""Tests of what the co-location network learns from beside the measurements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from models.colocation_network import NetworkConfig
+from predictor.examples.examples import examples_of
+from predictor.examples.featurizer import Featurizer
+from predictor.training.fit import solo_examples
+from predictor.training.networks import fit
+from predictor.training.targets import Lessons
+from predictor.training.teachers.processor_sharing import invent_shared_sets, sharing_log_ratio
+from profiling.devices import get_device
+from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
+
+
+def with_memory(examples, taken_together: float):
+    """The same sets, every member 1 GB alone and the set `taken_together`."""
+    workloads = tuple(replace(w, solo=replace(w.solo, memory_bytes=1e9)) for w in examples.workloads)
+    return replace(
+        examples,
+        workloads=workloads,
+        set_memory_bytes=np.full(len(examples.set_ids), taken_together),
+    )
+
+
+@pytest.fixture(scope="module")
+def examples(measured):
+    return examples_of(*measured)
+
+
+def test_a_set_that_takes_what_one_member_takes_is_not_learned_from(examples):
+    assert examples.resident.all()
+    assert with_memory(examples, 2e9).resident.all()
+    assert not with_memory(examples, 1e9).resident.any()
+
+
+def test_invented_sets_are_on_other_gpus_too_and_share_by_the_book(examples, measured):
+    config = replace(TRAINING, encoder_steps=1, epochs=1, mixed_sets=0)
+    model = fit(examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, config)
+    shared = invent_shared_sets(model, examples, 50, seed=3)
+    sizes = np.bincount(shared.set_index)
+    assert len(sizes) == 50
+    assert set(sizes) <= {2, 3, 4}
+    known = {d for _, d in model.encode([])} - set(examples.devices)
+    assert known
+    assert all(get_device(d).compute_capability for d in known)
+    ratio = np.exp(sharing_log_ratio(shared))
+    for number in range(50):
+        members = shared.set_index == number
+        asked = shared.busy_ratio[members].sum()
+        assert np.allclose(ratio[members], 1 / max(asked, 1.0))
+
+
+def test_a_page_of_invented_pairs_an_epoch(examples, measured):
+    config = replace(TRAINING, encoder_steps=1, epochs=1, mixed_sets=30, pages=2, shared_sets=10)
+    model = fit(examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, config)
+    lessons = Lessons(model, examples, config)
+    first, second, third = (lessons.of(epoch)[-1].sets.member for epoch in range(3))
+    assert torch.equal(first, third)
+    assert not torch.equal(first, second)
+    assert len(lessons.of(0)) == 4
+    assert Lessons(model, examples, replace(config, mixed_sets=0, shared_sets=0)).pages == []
+
+
+def test_a_known_utilisation_on_an_unknown_gpu_is_shared_by_the_book(examples, measured):
+    config = replace(TRAINING, encoder_steps=1, epochs=150, mixed_sets=0, shared_sets=400)
+    model = fit(
+        examples, solo_examples(measured[1]), Featurizer(graph_source), NetworkConfig(width=16), config
+    )
+    idle, busy = (
+        replace(
+            with_memory(examples, np.nan),
+            devices=("rtx-3090",) * len(examples.devices),
+            campaign=("elsewhere",) * len(examples.devices),
+            workloads=tuple(
+                replace(w, solo=replace(w.solo, utilization_ratio=u, memory_bytes=None))
+                for w in examples.workloads
+            ),
+        )
+        for u in (0.2, 0.95)
+    )
+    light, heavy = (np.exp(-model.predict_log_ratio(e)[1]).mean() for e in (idle, busy))
+    assert light > 0.85
+    assert heavy < 0.7

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pandas as pd
+import pytest
+
+from datasets.tables import write_table
+from predictor import load_predictor
+from predictor.config import Report
+from predictor.evaluation.protocols import networks
+from predictor.examples import featurizer
+from predictor.fitted.mlflow_registry import promote, use_store, versions
+from predictor.training.run import load_config, train_run, training_tables
+from profiling.errors import InputError, UnavailableError, UnknownNameError
+from profiling.workload import ColocationSet, Workload
+from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
+
+Tables = tuple[pd.DataFrame, pd.DataFrame]
+QUICK = replace(TRAINING, epochs=2, encoder_steps=2)
+
+
+@pytest.fixture(scope="module")
+def data(measured: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tables")
+    for name, table in zip(("colocation", "solo"), measured, strict=True):
+        write_table(folder, name, table[table.device == "v100"])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, Any], Path]]:
+    """One run with MLflow in a new store; the hand-made graphs stand in for captured ones."""
+    folder = tmp_path_factory.mktemp("run")
+    before = mlflow.get_tracking_uri()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("profiling.capture.graph_for", graph_source)
+        featurizer.shared_featurizer.cache_clear()
+        store = f"sqlite:///{folder}/mlflow.db"
+        result = train_run(
+            data, folder / "model", NETWORK, QUICK, bundled=False, baselines=False, tracking_uri=store
+        )
+        yield result, folder
+    featurizer.shared_featurizer.cache_clear()
+    mlflow.set_tracking_uri(before)
+
+
+def test_run_is_written_and_logged(trained: tuple[dict[str, Any], Path]) -> None:
+    result, folder = trained
+    names = {p.name for p in (folder / "model").iterdir()}
+    assert names >= {"weights.safetensors", "config.json", "manifest.json", "metrics.json", "MODEL_CARD.md"}
+    assert json.loads((folder / "model" / "metrics.json").read_text())["comparison"] == result["comparison"]
+    assert result["model_version"] in (folder / "model" / "MODEL_CARD.md").read_text()
+    run = mlflow.get_run(result["run_id"])
+    assert run.data.params["training.epochs"] == "2"
+    assert run.data.metrics["e-ggat mape_percent"] == result["comparison"]["e-ggat"]["mape_percent"]
+    client = mlflow.MlflowClient()
+    assert len(client.get_metric_history(run.info.run_id, "loss network 1")) == 2
+    assert "predicted_against_measured.png" in {a.path for a in client.list_artifacts(run.info.run_id)}
+
+
+def test_a_run_that_was_cut_off_goes_on(
+    trained: tuple[dict[str, Any], Path], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, folder = trained
+    out = folder / "again" / "model"
+    store = f"sqlite:///{folder}/again.db"
+    monkeypatch.setattr("profiling.capture.graph_for", graph_source)
+
+    def run(report: Report | None = None) -> dict[str, Any]:
+        return train_run(
+            data,
+            out,
+            NETWORK,
+            QUICK,
+            bundled=False,
+            baselines=False,
+            tracking_uri=store,
+            report=report,
+            keep_every_s=0.0,
+        )
+
+    def stop(phase: str, step: int, steps: int, loss: float) -> None:
+        if (phase, step) == ("left out 2: network 1", 2):
+            raise KeyboardInterrupt
+
+    before = mlflow.get_tracking_uri()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(stop)
+        assert not out.exists()
+        # The comparison with the baselines is not made again.
+        monkeypatch.delattr(networks.NetworkContender, "fit")
+        phases: list[tuple[str, int]] = []
+        again = run(lambda phase, step, steps, loss: phases.append((phase, step)))
+    finally:
+        mlflow.set_tracking_uri(before)
+    assert phases[0][0] == "compare: e-ggat"
+    assert phases[1] == ("left out 2: network 1", 2)
+    assert (again["resumed"], result["resumed"]) == (True, False)
+    assert again["model_version"] == result["model_version"]
+    assert again["comparison"] == result["comparison"]
+    assert {p.name for p in out.parent.iterdir()} == {"model"}
+
+
+def test_registry(trained: tuple[dict[str, Any], Path]) -> None:
+    result, folder = trained
+    (row,) = versions()
+    assert (row["version"], row["champion"], row["run_id"]) == ("1", False, result["run_id"])
+    with pytest.raises(UnavailableError):
+        load_predictor("models:/cotenant@champion", graph_source)
+    with pytest.raises(UnknownNameError, match="one of 1"):
+        promote("7")
+    assert promote("1")["promoted"]
+    champion = load_predictor("models:/cotenant@champion", graph_source)
+    assert champion.version == result["model_version"]
+    one = ColocationSet("v100", (Workload("alpha", 32), Workload("beta", 32)))
+    file = load_predictor(str(folder / "model"), graph_source)
+    assert champion.predict(one) == file.predict(one)
+
+
+def test_a_worse_version_is_not_promoted(
+    trained: tuple[dict[str, Any], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from serving.cli.main import main
+
+    result, folder = trained
+    promote("1", force=True)
+    client = mlflow.MlflowClient()
+    source = client.get_model_version("cotenant", "1").source
+    assert source
+    run = client.create_run(mlflow.get_run(result["run_id"]).info.experiment_id)
+    worse = result["comparison"]["e-ggat"]["mape_percent"] * 2
+    client.log_metric(run.info.run_id, "e-ggat mape_percent", worse)
+    version = client.create_model_version("cotenant", source, run.info.run_id).version
+    store = ["--tracking-uri", f"sqlite:///{folder}/mlflow.db"]
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as done:
+            main(["models", *arguments, *store])
+        out = capsys.readouterr()
+        return int(done.value.code or 0), out.out, out.err
+
+    code, out, _ = command("promote", str(version), "--json")
+    assert code == 1
+    answer = json.loads(out)
+    assert answer["promoted"] is False
+    assert answer["version"]["mape_percent"] == pytest.approx(worse)
+    assert answer["champion"]["version"] == "1"
+    code, out, _ = command("promote", str(version))
+    assert code == 1
+    assert "worse than the champion" in out
+    code, out, _ = command("promote", "99")
+    assert code == 2
+    listing = json.loads(command("list", "--json")[1])["versions"]
+    assert [(r["version"], r["champion"]) for r in listing] == [("2", False), ("1", True)]
+    assert "registered predictors" in command("list")[1]
+    assert command("promote", str(version), "--force")[0] == 0
+    assert next(r for r in versions() if r["champion"])["version"] == "2"
+
+
+def test_an_empty_registry(tmp_path: Path) -> None:
+    before = mlflow.get_tracking_uri()
+    use_store(f"sqlite:///{tmp_path}/empty.db")
+    try:
+        assert versions() == []
+        with pytest.raises(UnknownNameError, match="none yet"):
+            promote("1")
+    finally:
+        mlflow.set_tracking_uri(before)
+
+
+def test_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("network:\n  width: 8\n  encoder: {layers: 1}\ntraining:\n  epochs: 3\n")
+    network, training = load_config(file, seed=4)
+    assert (network.width, network.encoder.layers, training.epochs, training.seed) == (8, 1, 3, 4)
+    for body in ("network: {wide: 8}", "- 1\n- 2", "network: [", "training: 7", "training: {epochs: 0}"):
+        file.write_text(body)
+        with pytest.raises(InputError):
+            load_config(file)
+    with pytest.raises(InputError, match=r"missing\.yaml"):
+        load_config(tmp_path / "missing.yaml")
+
+
+def test_nothing_to_train_on(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nothing to train on"):
+        training_tables(None, bundled=False)
+    with pytest.raises(InputError, match="no table"):
+        training_tables(tmp_path, bundled=False)

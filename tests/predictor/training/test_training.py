@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from models.colocation_network import SetOutput
+from predictor.config import TrainingConfig
+from predictor.examples.examples import examples_of
+from predictor.examples.featurizer import Featurizer
+from predictor.training.fit import solo_examples
+from predictor.training.networks import colocation_loss, fit, fit_encoder
+from profiling.errors import InputError
+from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
+
+Tables = tuple[pd.DataFrame, pd.DataFrame]
+
+
+def losses_of(measured: Tables, config: TrainingConfig) -> dict[str, list[float]]:
+    curve: dict[str, list[float]] = {}
+    fit(
+        examples_of(*measured),
+        solo_examples(measured[1]),
+        Featurizer(graph_source),
+        NETWORK,
+        config,
+        lambda phase, step, steps, loss: curve.setdefault(phase, []).append(loss),
+    )
+    return curve
+
+
+def test_same_seed_same_loss(measured: Tables) -> None:
+    first, again = losses_of(measured, TRAINING), losses_of(measured, TRAINING)
+    assert first == again
+    other = losses_of(measured, replace(TRAINING, seed=1))
+    assert other != first
+
+
+def test_the_loss_falls(measured: Tables) -> None:
+    curve = losses_of(measured, replace(TRAINING, epochs=60, encoder_steps=40))
+    assert set(curve) == {"encoder", "network 1"}
+    # Of the encoder's corrections little is asked: beyond the prior they are bounded.
+    for phase, ratio in (("encoder", 0.95), ("network 1", 0.7)):
+        losses = curve[phase]
+        assert np.mean(losses[-5:]) < ratio * np.mean(losses[:5])
+
+
+def test_what_was_learned_beats_the_start(measured: Tables) -> None:
+    examples = examples_of(*measured)
+    error = []
+    for epochs in (1, 60):
+        model = fit(
+            examples,
+            solo_examples(measured[1]),
+            Featurizer(graph_source),
+            NETWORK,
+            replace(TRAINING, epochs=epochs),
+        )
+        ratio, latent = model.predict_log_ratio(examples)
+        assert (latent >= 0).all()
+        error.append(np.abs(np.exp(ratio) / examples.ratio - 1).mean())
+        # The same model answers without solo measurements: they are masked inputs.
+        blind, _ = model.predict_log_ratio(examples.without_solo())
+        assert np.isfinite(blind).all()
+        assert not np.allclose(blind, ratio)
+    assert error[1] < error[0]
+
+
+def test_encoder_without_rows_stays_at_the_roofline(measured: Tables) -> None:
+    encoder = fit_encoder(solo_examples(measured[1].iloc[:0]), Featurizer(graph_source), NETWORK, TRAINING)
+    assert not encoder.correct.weight.any()
+
+
+def output(*log_ratio: float) -> SetOutput:
+    zero = torch.zeros(len(log_ratio))
+    return SetOutput(-torch.tensor(log_ratio), zero, zero)
+
+
+def test_a_censored_ratio_is_a_lower_bound() -> None:
+    target, censored, measured = torch.tensor([-0.5]), torch.tensor([True]), torch.tensor([True])
+
+    def loss(predicted: float, bound: torch.Tensor) -> float:
+        return float(colocation_loss(output(predicted), target, measured, bound, 0.05))
+
+    assert loss(-0.2, censored) == 0.0
+    assert 0 < loss(-0.8, censored) == loss(-0.8, ~censored)
+    assert loss(-0.2, ~censored) > 0
+
+
+def test_what_was_not_measured_costs_nothing() -> None:
+    target = torch.tensor([-0.5, float("nan")])
+    there = ~torch.isnan(target)
+    one = colocation_loss(output(-0.4, -9.0), target, there, torch.zeros(2, dtype=torch.bool), 0.05)
+    two = colocation_loss(output(-0.4, 0.0), target, there, torch.zeros(2, dtype=torch.bool), 0.05)
+    assert torch.isfinite(one)
+    assert one == two
+
+
+def test_refuses_a_bad_configuration() -> None:
+    with pytest.raises(InputError, match=r"training\.epochs"):
+        TrainingConfig(epochs=0)
+
+
+def test_a_campaign_with_another_definition_of_a_step_is_left_out(measured: Tables) -> None:
+    solo = measured[1]
+    epochs = solo.assign(step_time_s=solo.step_time_s * 200, campaign="epochs")
+    again = solo.assign(step_time_s=solo.step_time_s * 1.2, campaign="again")
+    examples = solo_examples(pd.concat([solo, epochs, again], ignore_index=True))
+    assert len(examples.workloads) == 2 * len(solo)
+    assert max(examples.step_time_s) <= 1.2 * solo.step_time_s.max()

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiling.errors import InfeasibleError, InputError, UnknownNameError
+from profiling.workload import Workload
+from scheduling.beliefs.table import Solo, TablePredictor
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from scheduling.placement.place import PlacementConfig, _first, place
+from scheduling.placement.stages import quantify
+from tests.scheduling.tables import JOBS, table
+
+PREDICTOR = table()
+
+
+def cluster(*gpus: Gpu) -> ClusterSnapshot:
+    return ClusterSnapshot((Node("n", tuple(gpus)),))
+
+
+def test_empty_fast_gpu_wins() -> None:
+    snapshot = cluster(
+        Gpu("0", "k80"), Gpu("1", "v100", tenants=(Tenant(JOBS[1], 1e5, "x"),)), Gpu("2", "v100")
+    )
+    decision = place(JOBS[0], 1000, snapshot, PREDICTOR)
+    assert decision.decision == "place"
+    assert decision.ranked[0].gpu == "2"
+    body = decision.to_json()
+    assert set(body["ranked"][0]) == {"node", "gpu", "score", "finish_s", "delays_s", "reasons"}
+    assert body["ranked"][0]["finish_s"] == pytest.approx(100.0)
+    shared = next(r for r in decision.ranked if r.gpu == "1")
+    assert shared.delays_s["x"] > 0
+    assert [r.score for r in decision.ranked] == sorted(r.score for r in decision.ranked)
+
+
+def test_wait_when_a_departure_is_near() -> None:
+    a, b = Workload("a"), Workload("b")
+    predictor = TablePredictor(
+        {("v100", a): Solo(1.0), ("v100", b): Solo(1.0)}, {("v100", (a, b)): (0.5, 0.5)}
+    )
+    snapshot = cluster(Gpu("0", "v100", tenants=(Tenant(b, 10.0),)))
+    # now: a is done 10 s late and b 10 s late; after b has left only a is 10 s late
+    decision = place(a, 1000, snapshot, predictor)
+    assert decision.decision == "wait"
+    assert decision.wait_s == pytest.approx(10.0)
+    assert decision.ranked[0].score == pytest.approx(1020.0)
+    assert place(a, 1000, snapshot, predictor, PlacementConfig(wait=False)).decision == "place"
+
+
+def test_memory_full_means_wait() -> None:
+    snapshot = cluster(Gpu("0", "v100", tenants=(Tenant(JOBS[5], 100.0),)))
+    decision = place(JOBS[5], 10, snapshot, PREDICTOR)
+    assert decision.decision == "wait"
+    assert decision.ranked == ()
+    assert "memory" in " ".join(decision.reasons)
+
+
+def test_budgets() -> None:
+    a, b = Workload("a"), Workload("b")
+    predictor = TablePredictor(
+        {("v100", a): Solo(1.0), ("v100", b): Solo(1.0)}, {("v100", (a, b)): (0.9, 0.4)}
+    )
+    snapshot = cluster(Gpu("0", "v100", tenants=(Tenant(b, 1000.0),)))
+    refused = place(a, 10, snapshot, predictor, PlacementConfig(wait=False))
+    assert refused.decision == "wait"
+    assert "budget" in " ".join(refused.reasons)
+    assert place(a, 10, snapshot, predictor, PlacementConfig(max_slowdown=3, wait=False)).decision == "place"
+    patient = cluster(Gpu("0", "v100", tenants=(Tenant(b, 1000.0, max_slowdown=2.5),)))
+    assert place(a, 10, patient, predictor, PlacementConfig(wait=False)).decision == "place"
+
+
+def test_objectives_differ() -> None:
+    snapshot = cluster(Gpu("0", "k80"), Gpu("1", "v100", tenants=(Tenant(JOBS[0], 100.0),)))
+    interference = place(JOBS[1], 1000, snapshot, PREDICTOR, PlacementConfig(objective="interference"))
+    assert interference.ranked[0].gpu == "0"
+    assert interference.ranked[0].score == 0.0
+    jct = place(JOBS[1], 1000, snapshot, PREDICTOR, PlacementConfig(objective="jct", wait=False))
+    assert jct.ranked[0].gpu == "1"
+
+
+def test_unknown_length() -> None:
+    decision = place(JOBS[0], None, cluster(Gpu("0", "k80"), Gpu("1", "v100")), PREDICTOR)
+    assert decision.ranked[0].finish_s == pytest.approx(3600.0)
+    assert "length unknown" in decision.reasons[0]
+
+
+def test_bad_input() -> None:
+    with pytest.raises(InputError, match="no GPU"):
+        place(JOBS[0], 1, ClusterSnapshot(()), PREDICTOR)
+    with pytest.raises(InputError, match="iterations"):
+        place(JOBS[0], 0, cluster(Gpu("0", "v100")), PREDICTOR)
+    with pytest.raises(UnknownNameError):
+        place(JOBS[0], 1, cluster(Gpu("0", "nowhere")), PREDICTOR)
+    with pytest.raises(InfeasibleError, match="does not fit"):
+        place(JOBS[5], 1, cluster(Gpu("0", "v100")), table(memory_gib=4.0))
+    with pytest.raises(InputError, match="objective"):
+        PlacementConfig(objective="speed")
+
+
+def test_equal_gpus_are_grouped_and_ranked_in_order() -> None:
+    snapshot = ClusterSnapshot.from_mapping(
+        {"nodes": [{"name": "n", "count": 50, "gpus": [{"device": "v100", "count": 8}]}]}
+    )
+    decision = place(JOBS[0], 10, snapshot, PREDICTOR, PlacementConfig(limit=3))
+    assert [(r.node, r.gpu) for r in decision.ranked] == [("n-0", "0"), ("n-0", "1"), ("n-0", "2")]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["v100", "k80"]),
+            st.lists(st.tuples(st.integers(0, 5), st.floats(1, 1e4)), max_size=2),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(0, 4),
+    st.floats(1, 1e4),
+    st.sampled_from(["jct", "interference", "makespan"]),
+)
+def test_decides_as_the_plain_loop(raw: list, number: int, iterations: float, objective: str) -> None:
+    gpus = [Gpu(str(i), d, tenants=tuple(Tenant(JOBS[j], n) for j, n in t)) for i, (d, t) in enumerate(raw)]
+    config = PlacementConfig(objective=objective, wait=False)
+    decision = place(JOBS[number], iterations, cluster(*gpus), PREDICTOR, config)
+    plain = []
+    for gpu in gpus:
+        q = quantify(PREDICTOR, gpu.device, gpu.tenants, JOBS[number], iterations)
+        total = q.finish_s + sum(q.delays_s)
+        score = {"jct": total, "interference": q.interference, "makespan": q.empty_s}[objective]
+        if q.fits and max(q.slowdowns) <= config.max_slowdown:
+            plain.append((score, gpu.id))
+    assert len(plain) == len(decision.ranked)
+    expected = {name: score for score, name in plain}
+    for one in decision.ranked:
+        assert one.score == pytest.approx(expected[one.gpu], rel=1e-9, abs=1e-9)
+    if plain:
+        assert decision.ranked[0].score == pytest.approx(min(plain)[0], rel=1e-9, abs=1e-9)
+
+
+def test_gangs_take_whole_gpus_of_one_type() -> None:
+    nodes = (
+        Node(
+            "a",
+            tuple(Gpu(str(k), "v100", tenants=(Tenant(JOBS[0], 10.0),) if k < 2 else ()) for k in range(4)),
+        ),
+        Node("b", tuple(Gpu(str(k), "v100") for k in range(4))),
+        Node("c", tuple(Gpu(str(k), "k80") for k in range(4))),
+    )
+    snapshot = ClusterSnapshot(nodes)
+    two = place(JOBS[1], 100, snapshot, PREDICTOR, PlacementConfig(gpus=2)).ranked
+    assert [r.gang for r in two] == [(("a", "2"), ("a", "3")), (("c", "0"), ("c", "1"))]
+    four = place(JOBS[1], 100, snapshot, PREDICTOR, PlacementConfig(gpus=4)).to_json()
+    assert {g["node"] for g in four["ranked"][0]["gang"]} == {"b"}
+    assert place(JOBS[1], 100, snapshot, PREDICTOR, PlacementConfig(gpus=8)).decision == "wait"
+    with pytest.raises(InfeasibleError, match="9 GPUs"):
+        place(JOBS[1], 100, snapshot, PREDICTOR, PlacementConfig(gpus=9))
+
+
+@pytest.mark.parametrize("limit", [1, 5, 40, 100])
+def test_the_first_of_many_equal_scores(limit: int) -> None:
+    rng = np.random.default_rng(limit)
+    score = rng.choice([1.0, 2.0, 3.0, np.inf], 60)
+    cost_s = rng.choice([10.0, 20.0], 60)
+    whole = np.lexsort((cost_s, score))
+    assert _first(score, cost_s, limit).tolist() == whole[np.isfinite(score[whole])][:limit].tolist()

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from profiling.errors import InputError
+from profiling.workload import Workload
+from scheduling.beliefs.table import Solo, TablePredictor
+from scheduling.core.job import Job, JobState
+from scheduling.core.set_cache import SetCache
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import SetTruth
+from scheduling.placement.queueing import QueueConfig, first_overdue
+from scheduling.placement.ranking import PlacementConfig
+from scheduling.policies.isacpp import decide, isacpp
+from scheduling.simulator.engine import simulate
+from tests.scheduling.tables import JOBS, table
+
+LONG, SHORT = Workload("long"), Workload("short")
+# one step a second, side by side as fast as alone; `long` beside anyone: no room
+SIDE_BY_SIDE = TablePredictor(
+    {("v100", w): Solo(1.0) for w in (LONG, SHORT)}, {("v100", (SHORT, SHORT)): (1.0, 1.0)}
+)
+
+
+def cluster(gpus: int) -> ClusterSnapshot:
+    return ClusterSnapshot((Node("n", tuple(Gpu(str(k), "v100") for k in range(gpus))),))
+
+
+def started_s(jobs: list[Job], gpus: int, queue: QueueConfig, objective: str = "jct") -> dict[str, float]:
+    belief = SetCache(SIDE_BY_SIDE)
+    policy = isacpp(PlacementConfig(objective=objective, max_members=2), queue=queue)
+    result = simulate(jobs, cluster(gpus), policy, SetTruth(belief), belief)
+    return {job.id: float(job.started_s or 0.0) for job in result.jobs}
+
+
+def test_who_is_looked_at_first() -> None:
+    lengths = [300.0, 100.0, 50.0]  # of jobs with 0.1, 0.2 and 0.3 s a step: 30, 20 and 15 s
+
+    def chosen(queue: QueueConfig, waited_s: float = 0.0) -> list[str]:
+        state = SchedulingSnapshot(cluster(1))
+        state.now_s = waited_s
+        for number, steps in enumerate(lengths):
+            state.waiting[number] = JobState(Job(f"j{number}", JOBS[number], steps), number, steps)
+        return [d.job.id for d in decide(state, SetCache(table(1)), PlacementConfig(max_members=1), queue)]
+
+    assert chosen(QueueConfig("fifo", batch=1)) == ["j0"]
+    assert chosen(QueueConfig("shortest", batch=1)) == ["j2"]
+    assert chosen(QueueConfig("shortest", batch=1, aging_s=60.0), waited_s=59.0) == ["j2"]
+    assert chosen(QueueConfig("shortest", batch=1, aging_s=60.0), waited_s=60.0) == ["j0"]
+
+
+@pytest.mark.parametrize("order", ["fifo", "shortest"])
+@pytest.mark.parametrize("objective", ["jct", "interference", "makespan"])
+@pytest.mark.parametrize("gang", [1, 2])
+def test_nobody_starves(order: str, objective: str, gang: int) -> None:
+    # Two GPUs that short jobs keep shared: before one goes there is another, so that no GPU is ever empty.
+    stream = [Job(f"s{k}", SHORT, 200.0, 60.0 * k) for k in range(400)]
+    jobs = [*stream, Job("long", LONG, 1000.0, 100.0, gpus=gang)]
+    for_ever = started_s(jobs, 2, QueueConfig(order, aging_s=math.inf), objective)["long"]
+    bounded = started_s(jobs, 2, QueueConfig(order, aging_s=3600.0), objective)["long"]
+    assert for_ever > 20_000.0  # when the stream is over
+    assert 3700.0 <= bounded <= 3700.0 + 2 * 200.0
+
+
+def test_a_job_too_large_for_the_cluster_does_not_stand_in_the_way() -> None:
+    state = SchedulingSnapshot(cluster(2))
+    state.now_s = 100.0
+    for number, (workload, gpus) in enumerate(((LONG, 8), (SHORT, 1))):
+        state.waiting[number] = JobState(Job(f"j{number}", workload, 10.0, gpus=gpus), number, 10.0)
+    found = first_overdue(state, SetCache(SIDE_BY_SIDE), 50.0)
+    assert found is not None
+    assert found.id == "j1"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"order": "longest"}, {"batch": 0}, {"aging_s": -1.0}, {"aging_s": math.nan}]
+)
+def test_settings_out_of_range(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        QueueConfig(**wrong)

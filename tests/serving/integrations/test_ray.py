@@ -1,0 +1,41 @@
+"""The Ray door's view of a cluster and its questions; Ray itself is looked at by `benchmarks.ray_door`."""
+
+from __future__ import annotations
+
+import time
+
+from serving.integrations.ask import Service
+from serving.integrations.ray import RayDoor, Running
+from tests.serving.integrations.test_slurm import away, service
+
+__all__ = ["service"]
+
+NODES = [
+    {"NodeID": "head", "Alive": True, "Resources": {"CPU": 1.0}},
+    {"NodeID": "one", "Alive": True, "Resources": {"GPU": 1.0, "accelerator_type:V100": 1.0}},
+    {"NodeID": "two", "Alive": True, "Resources": {"GPU": 2.0, "accelerator_type:tesla": 1.0}},
+    {"NodeID": "gone", "Alive": False, "Resources": {"GPU": 1.0, "accelerator_type:V100": 1.0}},
+]
+
+
+def test_cluster() -> None:
+    assert [n["name"] for n in RayDoor().cluster(NODES)["nodes"]] == ["one"]
+    door = RayDoor(devices={"tesla": "k80"})
+    now_s = time.time()
+    door.running["7"] = Running("lstm-wikitext2", 1000, "two", "0", now_s, 1e9)
+    door.started("7", "two", "1")
+    one, two = door.cluster(NODES)["nodes"]
+    assert one["gpus"] == [{"id": "0", "device": "v100", "tenants": []}]
+    assert [len(g["tenants"]) for g in two["gpus"]] == [0, 1]
+    assert two["gpus"][1]["tenants"][0]["iterations_left"] > 999
+    door.ended("7")
+    assert not any(g["tenants"] for n in door.cluster(NODES)["nodes"] for g in n["gpus"])
+
+
+def test_answers(service: Service) -> None:
+    answer = RayDoor(service).ask("resnet18-cifar", 1000, NODES)
+    assert answer is not None
+    assert answer["ranked"][0]["node"] == "one"
+    assert RayDoor(service).ask("no-such-model", 1000, NODES) is None
+    assert RayDoor(away()).ask("resnet18-cifar", 1000, NODES) is None
+    assert RayDoor(service).ask("resnet18-cifar", 1000, NODES[:1]) is None

@@ -1,0 +1,122 @@
+"""What Slurm says, read: own comments, and the JSON that Slurm 22.05 gave."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiling.errors import InputError
+from serving.integrations.slurm_state import (
+    Job,
+    Request,
+    cluster_for,
+    gpus_of,
+    iterations_left,
+    number,
+    read_comment,
+    used_gpus,
+)
+
+HERE = Path(__file__).parent
+DEVICES = {"v100": "v100", "k80": "k80"}
+
+
+def recorded() -> tuple[list[Job], list[dict[str, Any]]]:
+    jobs = [Job.read(j) for j in json.loads((HERE / "squeue.json").read_text())["jobs"]]
+    return jobs, json.loads((HERE / "sinfo.json").read_text())["nodes"]
+
+
+@pytest.mark.parametrize(
+    ("comment", "expected"),
+    [
+        ("", None),
+        ("notes", None),
+        ("cotenant:resnet18-cifar", Request("resnet18-cifar", None)),
+        ("cotenant:resnet18-cifar,iterations=20", Request("resnet18-cifar", 20.0)),
+        ("cotenant:resnet18-cifar:iterations=20", Request("resnet18-cifar", 20.0)),
+        (
+            "cotenant:resnet18-cifar:batch_size=64,iterations=2e4",
+            Request("resnet18-cifar:batch_size=64", 2e4),
+        ),
+        ("cotenant:a:batch_size=8,iterations=9,precision=amp", Request("a:batch_size=8,precision=amp", 9.0)),
+        ("cotenant:graph:abc:batch_size=8", Request("graph:abc:batch_size=8", None)),
+    ],
+)
+def test_comments(comment: str, expected: Request | None) -> None:
+    assert read_comment(comment) == expected
+
+
+@pytest.mark.parametrize(
+    "comment",
+    ["cotenant:", "cotenant:a:what=1", "cotenant:a,iterations=0", "cotenant:a,iterations=x",
+     "cotenant:a,iterations=inf", "cotenant:a,iterations=1,iterations=2", "cotenant:a; scancel 1:b=2"],
+)  # fmt: skip
+def test_bad_comments(comment: str) -> None:
+    with pytest.raises(InputError):
+        read_comment(comment)
+
+
+def test_gres() -> None:
+    assert used_gpus("shard:1(IDX:1)") == {1: ("shard", 1)}
+    assert used_gpus("gpu:v100:2(IDX:0-1)") == {0: ("gpu", 1), 1: ("gpu", 1)}
+    assert used_gpus("shard:v100:3(1/4,2/4)") == {0: ("shard", 1), 1: ("shard", 2)}
+    assert used_gpus("") == {}
+    assert gpus_of("gpu:v100_0:1,gpu:v100_1:1,shard:v100_0:4,shard:v100_1:4") == (["v100_0", "v100_1"], 4)
+    assert gpus_of("") == ([], 0)
+
+
+def test_numbers_of_newer_versions() -> None:
+    assert number({"set": True, "infinite": False, "number": 7}) == 7
+    assert number({"set": False, "number": 7}) == number(None) == 0
+
+
+def test_recorded_state() -> None:
+    """A job that runs with a comment is a tenant of the GPU whose index Slurm gave."""
+    jobs, nodes = recorded()
+    running = next(j for j in jobs if j.state == "RUNNING")
+    waiting = next(j for j in jobs if j.state == "PENDING")
+    assert running.holds == {"node-a": {0: ("shard", 1)}}
+    cluster = cluster_for(waiting, jobs, nodes, DEVICES, running.started_s)
+    assert [(n["name"], [(g["id"], g["device"]) for g in n["gpus"]]) for n in cluster["nodes"]] == [
+        ("node-a", [("0", "v100"), ("1", "v100")]), ("node-b", [("0", "k80"), ("1", "k80")]),
+    ]  # fmt: skip
+    tenants = [t for n in cluster["nodes"] for g in n["gpus"] for t in g["tenants"]]
+    assert tenants == [{"job": "resnet18-cifar", "iterations_left": 20000.0, "job_id": str(running.id)}]
+
+
+def test_what_is_left_out() -> None:
+    jobs, nodes = recorded()
+    running = next(j for j in jobs if j.state == "RUNNING")
+    job = next(j for j in jobs if j.state == "PENDING")
+
+    def left(jobs: list[Job], nodes: list[Any], job: Job = job) -> list[tuple[str, str]]:
+        cluster = cluster_for(job, jobs, nodes, DEVICES, 0)
+        return [(n["name"], g["id"]) for n in cluster["nodes"] for g in n["gpus"]]
+
+    assert ("node-a", "0") not in left([replace(running, comment="")], nodes)  # says nothing about itself
+    assert ("node-a", "0") not in left([replace(running, holds={"node-a": {0: ("gpu", 1)}})], nodes)
+    assert ("node-a", "0") not in left([replace(running, holds={"node-a": {0: ("shard", 4)}})], nodes)
+    assert (
+        left([], [nodes[0] | {"state": "draining"}])
+        == left([], [nodes[0] | {"state_flags": ["DRAIN"]}])
+        == []
+    )
+    assert (
+        left([], [nodes[0] | {"state": ["IDLE", "DRAIN"]}]) == left([], [nodes[0] | {"partitions": []}]) == []
+    )
+    assert (
+        left([], [nodes[0] | {"alloc_cpus": 4}]) == left([], [nodes[0] | {"gres": "gpu:odd:1,shard:4"}]) == []
+    )
+    assert left([], nodes, replace(job, shards=5)) == []
+
+
+def test_iterations_left() -> None:
+    job = Job.read({"job_id": 1, "start_time": 100, "admin_comment": "cotenant:placed finish_s=50.0 at_s=9"})
+    request = Request("a", 1000.0)
+    assert iterations_left(job, request, 125) == 500
+    assert iterations_left(job, request, 9999) == 10
+    assert iterations_left(replace(job, admin_comment=""), request, 125) == 1000

@@ -1,0 +1,119 @@
+"""Imports run one way, and never in a circle; imports inside functions count."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# Each folder may import itself and those before it.
+FOLDERS = ("profiling", "datasets", "models", "predictor", "scheduling", "serving")
+
+
+def modules() -> dict[str, Path]:
+    """Dotted name to file."""
+    found = {}
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Modules of this project that a file imports at run time, at its top or inside a function."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for part in node.body
+        for inner in ast.walk(part)
+    }
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in MODULES else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+GRAPH = {name: {m for m in imports_of(path) if m in MODULES and m != name} for name, path in MODULES.items()}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_imports_run_one_way(folder: str) -> None:
+    allowed = FOLDERS[: FOLDERS.index(folder) + 1]
+    upward = [
+        f"{name} imports {target}"
+        for name, targets in GRAPH.items()
+        if name.split(".")[0] == folder
+        for target in targets
+        if target.split(".")[0] not in allowed
+    ]
+    assert not upward
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected components of more than one module (Tarjan, SIAM J. Comput. 1972)."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        number[node] = low[node] = len(number)
+        stack.append(node)
+        for target in sorted(graph[node]):
+            if target not in number:
+                visit(target)
+                low[node] = min(low[node], low[target])
+            elif target in stack:
+                low[node] = min(low[node], number[target])
+        if low[node] == number[node]:
+            component = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for node in sorted(graph):
+        if node not in number:
+            visit(node)
+    return found
+
+
+def test_no_circle_among_modules() -> None:
+    assert circles(GRAPH) == []
+
+
+def test_the_search_finds_circles() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+
+
+def test_policies_simulator_and_placement_do_not_know_each_other() -> None:
+    """`scheduling.core` holds what they share; only the simulator's scenarios look policies up by name."""
+    for name, targets in GRAPH.items():
+        if name.startswith(("scheduling.policies", "scheduling.placement")):
+            assert not [t for t in targets if t.startswith("scheduling.simulator")], name
+        if name.startswith("scheduling.placement"):
+            assert not [t for t in targets if t.startswith("scheduling.policies")], name
+
+
+def test_the_service_does_not_import_the_simulator() -> None:
+    reached: set[str] = set()
+    todo = ["serving.app"]
+    while todo:
+        name = todo.pop()
+        if name not in reached:
+            reached.add(name)
+            todo += GRAPH[name]
+    assert not [name for name in reached if name.startswith("scheduling.simulator")]
