@@ -14,7 +14,7 @@ from profiling.errors import InputError
 
 Loss = Callable[[Any, Any, dict[str, Any]], Tensor]
 
-HALF_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+PARAMETER_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp64": torch.float64}
 AUTOCAST = "amp"
 
 

@@ -7,7 +7,11 @@ from typing import Any
 
 from profiling.errors import InputError
 
-PRECISIONS = ("fp32", "tf32", "amp", "fp16", "bf16")
+PRECISIONS = ("fp32", "tf32", "amp", "fp16", "bf16", "fp64")
+MODES = ("training", "inference")
+FRAMEWORKS = ("torch", "tensorflow")
+COMPILERS = ("eager", "compile")
+MEMORY_LAYOUTS = ("contiguous", "channels-last")
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad")
 SHARING_MODES = ("time-slice", "mps", "mig")
 
@@ -52,35 +56,44 @@ class Workload:
         batch_size: samples per forward/backward pass and GPU (a step takes `gradient_accumulation` of them); None takes
             the zoo entry's default.
         sequence_length: tokens per sample where the model has such a thing; None takes the default.
-        precision: `fp32`, `tf32`, `amp` (fp16 autocast), `fp16`, `bf16`.
+        image_size: pixels along an image's side where the model takes other than its default; None takes that.
+        mode: `training` (a step is forward, backward and optimiser) or `inference` (a step is one forward pass).
+        precision: `fp32`, `tf32`, `amp` (fp16 autocast), `fp16`, `bf16`, `fp64`.
+        framework: `torch` or `tensorflow`.
+        compiler: `eager`, or `compile` (torch.compile or XLA).
+        memory_layout: of images: `contiguous` (NCHW) or `channels-last` (NHWC).
+        data_on_device: the batch waits on the device: no input pipeline, no copy from the host.
         optimizer: one of `OPTIMIZERS`; None takes the zoo entry's default.
         frozen_prefix: number of first atomic layers that are not trained.
         gradient_accumulation: forward/backward passes per optimiser step.
         activation_checkpointing: recompute activations in the backward pass.
+        sm_share_ratio: most of the device's SMs that the process may use at a time (the active-thread percentage of MPS).
         solo: optional measurements of this job alone.
     """
 
     model: str
     batch_size: int | None = None
     sequence_length: int | None = None
+    image_size: int | None = None
+    mode: str = "training"
     precision: str = "fp32"
+    framework: str = "torch"
+    compiler: str = "eager"
+    memory_layout: str = "contiguous"
+    data_on_device: bool = False
     optimizer: str | None = None
     frozen_prefix: int = 0
     gradient_accumulation: int = 1
     activation_checkpointing: bool = False
+    sm_share_ratio: float = 1.0
     solo: SoloProfile = field(default_factory=SoloProfile)
 
     def __post_init__(self) -> None:
         if not self.model:
             raise InputError("a job needs a model", expected="ZOO_NAME[:key=value,...]", got="an empty name")
-        for name, least in (
-            ("batch_size", 1),
-            ("sequence_length", 1),
-            ("frozen_prefix", 0),
-            ("gradient_accumulation", 1),
-        ):
+        for name, least in _INTEGERS.items():
             value = getattr(self, name)
-            if value is None and name in ("batch_size", "sequence_length"):
+            if value is None and name in _MAY_BE_NONE:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least or value > 10**9:
                 raise InputError(
@@ -88,14 +101,18 @@ class Workload:
                     expected=f"an integer from {least} to {10**9}",
                     got=value,
                 )
-        if self.precision not in PRECISIONS:
-            raise InputError(
-                "precision is not known", expected="one of " + ", ".join(PRECISIONS), got=self.precision
-            )
-        if self.optimizer is not None and self.optimizer not in OPTIMIZERS:
-            raise InputError(
-                "optimizer is not known", expected="one of " + ", ".join(OPTIMIZERS), got=self.optimizer
-            )
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices and not (value is None and name == "optimizer"):
+                raise InputError(f"unknown {name}", expected="one of " + ", ".join(choices), got=value)
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(
+                    f"{name} of {self.model} is not a flag", expected="true or false", got=getattr(self, name)
+                )
+        share = self.sm_share_ratio
+        if not isinstance(share, int | float) or isinstance(share, bool) or not 0 < share <= 1:
+            raise InputError("sm_share_ratio is out of range", expected="above 0, at most 1", got=share)
 
     @classmethod
     def parse(cls, spec: str) -> Workload:
@@ -117,7 +134,7 @@ class Workload:
                 raise InputError(f"job SPEC {spec!r} has a bad part", expected="key=value", got=repr(part))
             if key in options:
                 raise InputError(f"job SPEC {spec!r} gives {key} twice", expected="each key once")
-            options[key] = _convert(key, text, spec)
+            options[key] = option_value(key, text, f"job SPEC {spec!r}")
         return cls.from_mapping({"model": head, **options})
 
     @classmethod
@@ -130,9 +147,11 @@ class Workload:
         if "workload" in values and "model" not in values:
             values["model"] = values.pop("workload")
         for key in values:
-            if key != "model" and key not in _KEYS:
+            if key != "model" and key not in JOB_OPTIONS:
                 raise InputError(
-                    f"job option {key!r} is not known", expected="one of " + ", ".join(sorted(_KEYS)), got=key
+                    f"job option {key!r} is not known",
+                    expected="one of " + ", ".join(sorted(JOB_OPTIONS)),
+                    got=key,
                 )
         if not isinstance(values.get("model"), str):
             raise InputError("a job needs a model", expected="a string 'workload'", got=values.get("model"))
@@ -146,6 +165,10 @@ class Workload:
     def without_solo(self) -> Workload:
         """The same job with its solo measurements dropped: the key of its graph and of its encoding."""
         return replace(self, solo=SoloProfile())
+
+    def captured(self) -> Workload:
+        """The job whose graph this job's is read from: what only masks, scales or times a graph is left out."""
+        return Workload(**{name: getattr(self, name) for name in _CAPTURED})
 
     def to_mapping(self) -> dict[str, Any]:
         """The JSON object that `from_mapping` reads; defaults are left out."""
@@ -166,26 +189,62 @@ class Workload:
         return f"{name}:{text}" if text else name
 
 
-_KEYS = {f.name for f in fields(Workload) if f.name not in ("model", "solo")} | set(_SOLO_KEYS)
-_INTEGERS = {"batch_size", "sequence_length", "frozen_prefix", "gradient_accumulation"}
+_INTEGERS = {
+    "batch_size": 1,
+    "sequence_length": 1,
+    "image_size": 1,
+    "frozen_prefix": 0,
+    "gradient_accumulation": 1,
+}
+_MAY_BE_NONE = ("batch_size", "sequence_length", "image_size")
+_CHOICES = {
+    "mode": MODES,
+    "precision": PRECISIONS,
+    "framework": FRAMEWORKS,
+    "compiler": COMPILERS,
+    "memory_layout": MEMORY_LAYOUTS,
+    "optimizer": OPTIMIZERS,
+}
+_FLAGS = ("data_on_device", "activation_checkpointing")
+_NUMBERS = ("sm_share_ratio", *_SOLO_KEYS)
+JOB_OPTIONS = {f.name for f in fields(Workload) if f.name not in ("model", "solo")} | set(_SOLO_KEYS)
+# Options that change the graph itself.
+_CAPTURED = (
+    "model",
+    "batch_size",
+    "sequence_length",
+    "image_size",
+    "precision",
+    "optimizer",
+    "gradient_accumulation",
+    "activation_checkpointing",
+)
 
 
-def _convert(key: str, text: str, spec: str) -> Any:
-    if key not in _KEYS:
+def option_value(key: str, text: str, where: str) -> Any:
+    """The value of a job option from its text, as it stands in a SPEC.
+
+    Args:
+        where: what the text is part of, for the error.
+
+    Raises:
+        InputError: unknown key, or text that is no such value.
+    """
+    if key not in JOB_OPTIONS:
         raise InputError(
-            f"job SPEC {spec!r} has an unknown key", expected="one of " + ", ".join(sorted(_KEYS)), got=key
+            f"{where} has an unknown key", expected="one of " + ", ".join(sorted(JOB_OPTIONS)), got=key
         )
     try:
         if key in _INTEGERS:
             return int(text)
-        if key in _SOLO_KEYS:
+        if key in _NUMBERS:
             return float(text)
     except ValueError:
         kind = "an integer" if key in _INTEGERS else "a number"
-        raise InputError(f"job SPEC {spec!r}: {key} is not {kind}", expected=kind, got=repr(text)) from None
-    if key == "activation_checkpointing":
+        raise InputError(f"{where}: {key} is not {kind}", expected=kind, got=repr(text)) from None
+    if key in _FLAGS:
         if text.lower() not in ("true", "false"):
-            raise InputError(f"job SPEC {spec!r}: {key}", expected="true or false", got=repr(text))
+            raise InputError(f"{where}: {key}", expected="true or false", got=repr(text))
         return text.lower() == "true"
     return text
 
@@ -209,5 +268,5 @@ class ColocationSet:
             raise InputError("a co-location set is empty", expected="at least one job", got="none")
         if self.sharing not in SHARING_MODES:
             raise InputError(
-                "sharing mode is not known", expected="one of " + ", ".join(SHARING_MODES), got=self.sharing
+                "unknown sharing mode", expected="one of " + ", ".join(SHARING_MODES), got=self.sharing
             )

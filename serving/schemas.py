@@ -30,11 +30,18 @@ class Job(Struct, forbid_unknown_fields=True, omit_defaults=True):
     workload: Name
     batch_size: Count | None = None
     sequence_length: Count | None = None
-    precision: Literal["fp32", "tf32", "amp", "fp16", "bf16"] = "fp32"
+    image_size: Count | None = None
+    mode: Literal["training", "inference"] = "training"
+    precision: Literal["fp32", "tf32", "amp", "fp16", "bf16", "fp64"] = "fp32"
+    framework: Literal["torch", "tensorflow"] = "torch"
+    compiler: Literal["eager", "compile"] = "eager"
+    memory_layout: Literal["contiguous", "channels-last"] = "contiguous"
+    data_on_device: bool = False
     optimizer: Literal["sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad"] | None = None
     frozen_prefix: Annotated[int, Meta(ge=0, le=10**9)] = 0
     gradient_accumulation: Count = 1
     activation_checkpointing: bool = False
+    sm_share_ratio: Annotated[float, Meta(gt=0, le=1)] = 1.0
     step_time_s: Positive | None = None
     memory_bytes: Positive | None = None
     utilization_ratio: Ratio | None = None

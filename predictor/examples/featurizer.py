@@ -20,7 +20,7 @@ from models.graph_tensors import GraphTensors, tensors_of
 from profiling.devices import DeviceSpec, get_device
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
-from profiling.workload import SoloProfile, Workload
+from profiling.workload import Workload
 
 GraphSource = Callable[[Workload], ComputationGraph]
 
@@ -66,7 +66,7 @@ class Featurizer:
 
     def graph(self, workload: Workload) -> tuple[ComputationGraph, Floats]:
         """Graph without freezing, and its operator columns."""
-        key = replace(workload, frozen_prefix=0, solo=SoloProfile())
+        key = workload.captured()
         if key not in self._graphs:
             source = self.graph_source
             if source is None:

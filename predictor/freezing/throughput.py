@@ -148,11 +148,10 @@ def layer_throughput(
 
 def unfrozen_graph(workload: Workload) -> ComputationGraph:
     """The graph of `workload` with nothing frozen: one capture serves every prefix."""
-    from dataclasses import replace
 
     from profiling.capture import graph_for
 
-    return graph_for(replace(workload.without_solo(), frozen_prefix=0))
+    return graph_for(workload.captured())
 
 
 def _checked(prefix: int, times: LayerTimes, workload: Workload) -> int:

@@ -18,7 +18,7 @@ from profiling.capture.step import capture_job
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.training import (
-    HALF_TYPES,
+    PARAMETER_TYPES,
     Phase,
     TrainingJob,
     checkpoint_blocks,
@@ -76,8 +76,8 @@ def job_of(
     loss: Callable[[Any], Tensor] | None = None,
 ) -> TrainingJob:
     """The training job of a module with the options of a workload."""
-    if workload.precision in HALF_TYPES:
-        dtype = HALF_TYPES[workload.precision]
+    if workload.precision in PARAMETER_TYPES:
+        dtype = PARAMETER_TYPES[workload.precision]
         model = model.to(dtype)
         batch = _map(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
     model.train()

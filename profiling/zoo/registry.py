@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
 
 from profiling.errors import InputError, UnavailableError, UnknownNameError
-from profiling.training import HALF_TYPES, TrainingJob, atomic_layers, checkpoint_blocks, freeze_prefix
+from profiling.training import PARAMETER_TYPES, TrainingJob, atomic_layers, checkpoint_blocks, freeze_prefix
 from profiling.workload import Workload
 from profiling.zoo.aliases import ALIASES
 from profiling.zoo.entry import ZooEntry
@@ -93,16 +94,14 @@ def resolve(workload: Workload) -> Workload:
     entry = get_entry(workload.model)
     if workload.sequence_length is not None and entry.sequence_length is None:
         raise InputError(f"{entry.name} has no sequence length", got=workload.sequence_length)
-    return Workload(
+    if workload.image_size is not None:
+        raise InputError(f"{entry.name} has one image size only", got=workload.image_size)
+    return replace(
+        workload,
         model=entry.name,
         batch_size=workload.batch_size or entry.batch_size,
         sequence_length=workload.sequence_length or entry.sequence_length,
-        precision=workload.precision,
         optimizer=workload.optimizer or entry.optimizer,
-        frozen_prefix=workload.frozen_prefix,
-        gradient_accumulation=workload.gradient_accumulation,
-        activation_checkpointing=workload.activation_checkpointing,
-        solo=workload.solo,
     )
 
 
@@ -126,8 +125,8 @@ def build(workload: Workload, device: str = "cpu") -> TrainingJob:
     with torch.device(device):
         model = entry.model()
         batch = entry.batch(full.batch_size, full.sequence_length or 0)
-    if full.precision in HALF_TYPES:
-        dtype = HALF_TYPES[full.precision]
+    if full.precision in PARAMETER_TYPES:
+        dtype = PARAMETER_TYPES[full.precision]
         model = model.to(dtype)
         batch = _cast(batch, dtype)
     model.train()

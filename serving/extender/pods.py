@@ -6,14 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from profiling.errors import InputError
-from profiling.workload import Workload
+from profiling.workload import JOB_OPTIONS, Workload, option_value
 
 PREFIX = "cotenant.dev/"
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
-_INTEGERS = ("batch_size", "sequence_length", "frozen_prefix", "gradient_accumulation")
-_NUMBERS = ("step_time_s", "memory_bytes", "utilization_ratio", "memory_bandwidth_ratio")
-_TEXTS = ("precision", "optimizer")
-_FLAGS = ("activation_checkpointing",)
 _OURS = ("iterations", "max_slowdown", "objective")
 
 
@@ -98,14 +94,8 @@ def read_job(pod: dict[str, Any]) -> PodJob | None:
     ours: dict[str, float] = {}
     objective = "jct"
     for key, text in own.items():
-        if key in _INTEGERS:
-            values[key] = int(_number(key, text, whole=True))
-        elif key in _NUMBERS:
-            values[key] = _number(key, text)
-        elif key in _TEXTS:
-            values[key] = text
-        elif key in _FLAGS:
-            values[key] = text.lower() == "true"
+        if key in JOB_OPTIONS:
+            values[key] = option_value(key, text, f"annotation {PREFIX}{key.replace('_', '-')}")
         elif key == "objective":
             objective = text
         elif key in _OURS:
@@ -135,11 +125,12 @@ def _named(item: Any) -> bool:
     return isinstance(field(field(item, "metadata"), "name"), str)
 
 
-def _number(key: str, text: str, whole: bool = False) -> float:
+def _number(key: str, text: str) -> float:
     try:
-        return int(text) if whole else float(text)
+        return float(text)
     except ValueError:
         raise InputError(
             f"annotation {PREFIX}{key.replace('_', '-')} is not a number",
-            expected="an integer" if whole else "a number", got=repr(text[:80]),
-        ) from None  # fmt: skip
+            expected="a number",
+            got=repr(text[:80]),
+        ) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -76,7 +75,7 @@ def _points(service: Service, belief: Belief, job: Workload, body: ThroughputBod
     if anchor is None:
         arrays = belief.predictor.predict_arrays([ColocationSet(body.device, (job,))])
         anchor = float(arrays.solo_step_time_s[0, 0])
-    graph = service.graph_of(replace(job.without_solo(), frozen_prefix=0))
+    graph = service.graph_of(job.captured())
     return [
         layer_throughput(
             job, body.device, prefix, body.gpus, body.cache, nodes=body.nodes, rewrapped=body.rewrapped,

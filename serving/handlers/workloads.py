@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 import zlib
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +26,7 @@ async def register_zoo(service: Service, workload: Workload) -> tuple[dict[str, 
         )
     from profiling.capture import graph_for
 
-    plain = replace(workload.without_solo(), frozen_prefix=0)  # freezing is an option of jobs, not of graphs
+    plain = workload.captured()  # freezing is an option of jobs, not of graphs
     graph = await service.batcher.slow(graph_for, plain)
     return await service.stored(keep, service, graph, str(plain), "zoo")
 
