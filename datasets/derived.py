@@ -48,8 +48,8 @@ def fill_derived(fields: tuple[Field, ...], data: dict[str, pd.Series]) -> list[
             if field.derived and field.name != "processes":
                 values = pd.Series([known.get(field.name) for known in by_spec] + [None], dtype=object)
                 said[field.name] = values.iloc[codes].reset_index(drop=True)
-    if "processes" in data and "set_id" in data:
-        members = data["set_id"].groupby(data["set_id"]).transform("size")
+    if {"processes", "set_id", "member"} <= set(data):
+        members = data["member"].groupby(data["set_id"]).transform("nunique")
         said["processes"] = members.astype(object)
     for field in fields:
         if not field.derived or field.name not in data:

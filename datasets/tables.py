@@ -131,12 +131,16 @@ def _cells(field: Field, column: pd.Series) -> tuple[pd.Series, list[tuple[int, 
     import pandas as pd
 
     missing = column.isna()
-    if not pd.api.types.is_numeric_dtype(column):
+    if isinstance(column.dtype, pd.StringDtype):
+        missing |= column.str.strip().eq("").fillna(True).astype(bool)
+    elif not pd.api.types.is_numeric_dtype(column):
         missing |= column.astype(object).map(lambda v: isinstance(v, str) and not v.strip())
     if field.kind == "text":
-        values = column.astype(object).where(~missing, None)
         bad = list(np.flatnonzero(missing)) if field.required and not field.derived else []
-        typed = pd.Series(values.map(lambda v: v if v is None else str(v)), dtype="str")
+        if not isinstance(column.dtype, pd.StringDtype):
+            values = column.astype(object).where(~missing, None)
+            column = pd.Series(values.map(lambda v: v if v is None else str(v)), dtype="str")
+        typed: pd.Series = column.where(~missing).astype("str")
     elif field.kind == "flag":
         if column.dtype == bool:
             return column, []
@@ -230,27 +234,37 @@ def table_bytes(name: str, frame: pd.DataFrame) -> bytes:
 
 
 def read_table(directory: Path | str, name: str) -> pd.DataFrame:
-    """Read and validate `directory/name.parquet`.
+    """Read and validate `directory/name.parquet`; columns that were not there when it was written are derived or empty.
 
     Raises:
         InputError: the table is not there, is not Parquet, or does not hold to the schema.
     """
+    table_fields(name)
+    path = Path(directory) / f"{name}.parquet"
+    return validate_table(name, _read_parquet(path, name), where=str(path))
+
+
+def sources_of(directory: Path | str, name: str) -> set[str]:
+    """Sources that have rows in `directory/name.parquet`; raises as `read_table` does where it is no Parquet file."""
+    frame = _read_parquet(Path(directory) / f"{name}.parquet", name, ["source"])
+    return set(frame["source"].astype(str))
+
+
+def _read_parquet(path: Path, name: str, columns: list[str] | None = None) -> pd.DataFrame:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table_fields(name)
-    path = Path(directory) / f"{name}.parquet"
     try:
         with pq.ParquetFile(path) as file:
             if file.metadata.num_rows > MAX_ROWS:
                 raise InputError(
                     f"{path} is too long", expected=f"at most {MAX_ROWS} rows", got=file.metadata.num_rows
                 )
-            frame: pd.DataFrame = file.read().to_pandas()
+            frame: pd.DataFrame = file.read(columns=columns).to_pandas()
     except FileNotFoundError:
-        present = ", ".join(available_tables(directory)) or "no tables"
+        present = ", ".join(available_tables(path.parent)) or "no tables"
         raise InputError(
-            f"no table {name!r} in {directory}",
+            f"no table {name!r} in {path.parent}",
             got=present,
             hint="import data first: cotenant data import --help",
         ) from None
@@ -258,7 +272,9 @@ def read_table(directory: Path | str, name: str) -> pd.DataFrame:
         raise InputError(
             f"{path} is not a Parquet file", expected="a whole Parquet file", got=str(error)
         ) from None
-    return validate_table(name, frame, where=str(path))
+    if columns is not None and not set(columns) <= set(frame.columns):
+        raise InputError(f"{path} lacks a column", expected=", ".join(columns), got=", ".join(frame.columns))
+    return frame
 
 
 def available_tables(directory: Path | str) -> list[str]:
