@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from profiling.errors import UnknownNameError
+from profiling.errors import InputError, UnknownNameError
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,3 +228,27 @@ def get_source(name: str) -> Source:
     if name not in SOURCES:
         raise UnknownNameError("no such source", expected="one of " + ", ".join(SOURCES), got=name)
     return SOURCES[name]
+
+
+def withheld(names: Iterable[str]) -> list[Source]:
+    """Of `names`, the sources that a shipped model may not learn from; a source of one's own may."""
+    return [SOURCES[name] for name in sorted(set(names)) if name in SOURCES and not SOURCES[name].may_ship]
+
+
+def check_may_learn(names: Iterable[str], own_use: bool = False) -> None:
+    """Refuse to learn from sources whose licence does not let the model be passed on.
+
+    Args:
+        own_use: the model stays with whoever trains it: every source may teach it.
+
+    Raises:
+        InputError: there is such a source, and `own_use` is not set.
+    """
+    found = [] if own_use else withheld(names)
+    if found:
+        raise InputError(
+            "a model that may be passed on cannot learn from these rows",
+            expected="sources under MIT or Apache-2.0, or your own",
+            got=", ".join(f"{source.name} ({source.licence}: {source.use})" for source in found),
+            hint="leave them out, or pass --own-use for a model that you keep",
+        )
