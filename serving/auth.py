@@ -28,7 +28,7 @@ _PLACE_POSTS = ("/v1/place", "/v1/observations", "/extender/")
 
 
 class UnauthorizedError(CotenantError):
-    """No token, or one that is not known."""
+    """No token, or an unknown one."""
 
     status = 401
     slug = "unauthorized"
@@ -76,7 +76,7 @@ def create_token(store: Store, name: str, scopes: list[str]) -> str:
     """Make a token. Raises `InputError` for an unknown scope, `ConflictError` for a name in use."""
     for scope in scopes:
         if scope not in SCOPES:
-            raise InputError("scope is not known", expected="one of " + ", ".join(SCOPES), got=scope)
+            raise InputError("unknown scope", expected="one of " + ", ".join(SCOPES), got=scope)
     if not scopes or not name:
         raise InputError(
             "a token needs a name and a scope", expected="one of " + ", ".join(SCOPES), got="none"

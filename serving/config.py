@@ -72,7 +72,7 @@ class ServiceConfig:
     def __post_init__(self) -> None:
         if self.auth not in AUTH_MODES:
             raise InputError(
-                "auth mode is not known", expected="one of " + ", ".join(AUTH_MODES), got=self.auth
+                "unknown auth mode", expected="one of " + ", ".join(AUTH_MODES), got=self.auth
             )
         if self.auth == "off" and not self.on_loopback:
             raise InputError(
@@ -84,7 +84,7 @@ class ServiceConfig:
             raise InputError("port is out of range", expected="0 to 65535", got=self.port)
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise InputError(
-                "log level is not known", expected="debug, info, warning, error", got=self.log_level
+                "unknown log level", expected="debug, info, warning, error", got=self.log_level
             )
         for name in ("workers", "body_bytes", "upload_bytes", "graph_operators", "batch_sets", "set_jobs",
                      "cluster_gpus", "requests_in_flight", "slow_calls", "model_jobs", "rate_burst", "parse_memory_bytes"):  # fmt: skip

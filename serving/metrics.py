@@ -30,7 +30,7 @@ class Metrics:
         self.requests_in_flight = Gauge(
             "requests_in_flight", "Requests being answered", multiprocess_mode="livesum", **shared
         )
-        self.refused = Counter("requests_refused", "Requests turned away at the door", ("reason",), **shared)
+        self.refused = Counter("requests_refused", "Requests refused before they were handled", ("reason",), **shared)
         self.predictions = Counter("predictions", "Co-location sets by outcome", ("outcome",), **shared)
         self.placements = Counter("placements", "Placement decisions by outcome", ("outcome",), **shared)
         self.decision_duration = Histogram(

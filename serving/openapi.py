@@ -33,7 +33,7 @@ _ERRORS = {
     400: "Body is not JSON",
     401: "A token is needed",
     403: "The token does not allow this",
-    404: "A name is not known",
+    404: "Unknown name",
     409: "No feasible answer, or the state has changed",
     412: "`If-Match` names an old version",
     413: "Over a limit",

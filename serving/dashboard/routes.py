@@ -95,7 +95,7 @@ def routes(service: Service) -> APIRouter:
     @router.get("/static/{name}")
     async def static(request: Request, name: str) -> Response:
         if name not in _STATIC:
-            raise UnknownNameError("file is not known", expected=", ".join(_STATIC), got=repr(name[:80]))
+            raise UnknownNameError("unknown file", expected=", ".join(_STATIC), got=repr(name[:80]))
         package, media = _STATIC[name]
         body = resources.files(package).joinpath(name).read_bytes()
         headers = {"ETag": etag(body), "Cache-Control": "no-cache"}

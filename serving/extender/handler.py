@@ -48,7 +48,7 @@ async def filter_nodes(service: Service, body: Any) -> dict[str, Any]:
 
 
 async def prioritize_nodes(service: Service, body: Any) -> list[dict[str, Any]]:
-    """`HostPriorityList`: 10 for the best node, in proportion for the others, 0 for what is not known or full.
+    """`HostPriorityList`: 10 for the best node, in proportion for the others, 0 for unknown or full nodes.
 
     The type has no place for an error: then every node gets 0 and the scheduler goes by its other preferences.
     """

@@ -79,7 +79,7 @@ def read_job(pod: dict[str, Any]) -> PodJob | None:
     `cotenant.dev/batch-size`, and `iterations`, `max-slowdown`, `objective`.
 
     Raises:
-        InputError: an annotation is not known or has a wrong value.
+        InputError: unknown annotation, or one with a wrong value.
     """
     annotations = field(field(pod, "metadata"), "annotations") or {}
     own = {

@@ -97,7 +97,7 @@ def delete_node(service: Service, name: str, expected: int | None) -> int:
         row = advance(session, expected)
         node = session.get(NodeRow, name)
         if node is None:
-            raise UnknownNameError("node is not known", expected="a node of /v1/cluster", got=repr(name))
+            raise UnknownNameError("unknown node", expected="a node of /v1/cluster", got=repr(name))
         _remove(session, node)
         return row.version
 
@@ -108,7 +108,7 @@ def read_node(service: Service, name: str) -> tuple[dict[str, Any], int]:
     for node in snapshot.nodes:
         if node.name == name:
             return ClusterSnapshot((node,)).to_mapping()["nodes"][0], version
-    raise UnknownNameError("node is not known", expected="a node of /v1/cluster", got=repr(name))
+    raise UnknownNameError("unknown node", expected="a node of /v1/cluster", got=repr(name))
 
 
 def tenant_row(node: str, gpu: str, tenant: Tenant, placement_id: str | None = None) -> TenantRow:

@@ -40,7 +40,7 @@ def unknown_graphs(service: Service, workloads: Iterable[Workload]) -> set[str]:
             continue
         if not model.startswith(GRAPH_PREFIX):
             raise UnknownNameError(
-                "model is not known",
+                "unknown model",
                 expected="a zoo name, or graph:HASH of a workload registered with POST /v1/workloads",
                 got=repr(model[:200]),
             )
@@ -52,7 +52,7 @@ async def admit(service: Service, workloads: Iterable[Workload], devices: Iterab
     """Check that devices and models are known, and load registered graphs that this process needs.
 
     Raises:
-        UnknownNameError: a device or a model is not known.
+        UnknownNameError: unknown device or model.
     """
     for device in devices:
         get_device(device)

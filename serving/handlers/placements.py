@@ -204,6 +204,6 @@ def _row(session: Session, key: str) -> PlacementRow:
     row = session.get(PlacementRow, key[:32]) if len(key) == 32 else None
     if row is None:
         raise UnknownNameError(
-            "placement is not known", expected="an id of /v1/placements", got=repr(key[:80])
+            "unknown placement", expected="an id of /v1/placements", got=repr(key[:80])
         )
     return row

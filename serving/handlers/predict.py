@@ -19,7 +19,7 @@ async def predict(service: Service, raw: bytes) -> bytes:
     """How the set of a request's body runs, as JSON; the same question is answered from memory.
 
     Raises:
-        CotenantError: for what is not known. UnavailableError: no model serves.
+        CotenantError: unknown device, model or option. UnavailableError: no model serves.
     """
     belief = service.belief()
     known = service.answers.get(belief, raw)
@@ -45,9 +45,9 @@ async def predict_batch(service: Service, body: BatchBody) -> dict[str, Any]:
     if len(body.sets) > limit:
         raise LimitError("the batch is too large", expected=f"at most {limit} sets", got=len(body.sets))
     sets: list[ColocationSet] = []
-    for index, one in enumerate(body.sets):
+    for index, body_set in enumerate(body.sets):
         try:
-            sets.append(set_of(one, service.config.set_jobs))
+            sets.append(set_of(body_set, service.config.set_jobs))
         except InputError as error:
             raise InputError(
                 f"sets[{index}]: {error.detail}", expected=error.expected, got=error.got

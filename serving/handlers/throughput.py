@@ -59,7 +59,7 @@ async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
 
     Raises:
         InputError: more layers are frozen than there are, or more nodes than GPUs.
-        UnknownNameError: the device or the model is not known.
+        UnknownNameError: unknown device or model.
     """
     belief = service.belief()
     job = job_of(body.job)

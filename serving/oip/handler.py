@@ -90,19 +90,19 @@ async def infer(
 
 def _known(service: Service, name: str, version: str | None) -> None:
     if name != MODEL:
-        raise UnknownNameError("model is not known", expected=MODEL, got=repr(name[:80]))
+        raise UnknownNameError("unknown model", expected=MODEL, got=repr(name[:80]))
     if version is not None and version not in versions(service):
         if not versions(service):
             raise UnavailableError("no model serves yet", got=service.life.last_error or "still loading")
         raise UnknownNameError(
-            "model version is not known", expected=", ".join(versions(service)), got=repr(version[:80])
+            "unknown model version", expected=", ".join(versions(service)), got=repr(version[:80])
         )
 
 
 def _sets(service: Service, inputs: dict[str, tensors.Strings]) -> list[ColocationSet]:
     for key in inputs:
         if key not in ("device", "jobs", "sharing"):
-            raise InputError("input is not known", expected="device, jobs, sharing", got=repr(key[:80]))
+            raise InputError("unknown input", expected="device, jobs, sharing", got=repr(key[:80]))
     if "device" not in inputs or "jobs" not in inputs:
         raise InputError("an input is missing", expected="device and jobs", got=", ".join(inputs) or "none")
     device, jobs = inputs["device"], inputs["jobs"]

@@ -85,7 +85,7 @@ def test_errors_reach_the_client(official: triton.InferenceServerClient) -> None
         official.infer("cotenant", [bad, jobs])
     with pytest.raises(InferenceServerException, match="missing"):
         official.infer("cotenant", [jobs])
-    with pytest.raises(InferenceServerException, match="not known"):
+    with pytest.raises(InferenceServerException, match="unknown"):
         official.infer("cotenant", tensors(True), "2")
 
 
