@@ -30,17 +30,29 @@ class Metrics:
         self.requests_in_flight = Gauge(
             "requests_in_flight", "Requests being answered", multiprocess_mode="livesum", **shared
         )
-        self.refused = Counter("requests_refused", "Requests refused before they were handled", ("reason",), **shared)
+        self.refused = Counter(
+            "requests_refused", "Requests refused before they were handled", ("reason",), **shared
+        )
+        self.connections_ended = Counter(
+            "connections_ended",
+            "Connections that the service ended, by the limit that they met",
+            ("limit",),
+            **shared,
+        )
         self.predictions = Counter("predictions", "Co-location sets by outcome", ("outcome",), **shared)
         self.placements = Counter("placements", "Placement decisions by outcome", ("outcome",), **shared)
         self.decision_duration = Histogram(
             "placement_decision_seconds", "Time to choose a GPU", buckets=_SECONDS, **shared
         )
-        self.slow_queue = Gauge(
-            "slow_queue_length",
-            "Captures and first predictions that wait",
+        self.lane_queue = Gauge(
+            "lane_queue_length",
+            "Calls that wait for a lane",
+            ("lane",),
             multiprocess_mode="livesum",
             **shared,
+        )
+        self.captures = Counter(
+            "captures", "Graphs captured for a request, by outcome", ("outcome",), **shared
         )
         self.reloads = Counter("model_reloads", "Model loads by outcome", ("outcome",), **shared)
         self.model_info = Gauge(

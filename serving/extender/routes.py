@@ -10,6 +10,7 @@ from profiling.errors import CotenantError
 from serving.extender import handler
 from serving.http import answer, decode
 from serving.openapi import operation
+from serving.routing import ServiceRoute
 from serving.service import Service
 
 _ARGUMENTS = {
@@ -54,12 +55,12 @@ _EXAMPLE = {
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/extender", tags=["kubernetes"])
+    router = APIRouter(prefix="/extender", tags=["kubernetes"], route_class=ServiceRoute)
 
     @router.post(
         "/filter",
         summary="Nodes where the pod can run",
-        **operation(body=_ARGUMENTS, answer=_FILTER, examples={"names only": _EXAMPLE}),
+        **operation(scope="place", body=_ARGUMENTS, answer=_FILTER, examples={"names only": _EXAMPLE}),
     )
     async def filter_(request: Request) -> Response:
         return answer(await handler.filter_nodes(service, await _body(request)))
@@ -67,7 +68,7 @@ def routes(service: Service) -> APIRouter:
     @router.post(
         "/prioritize",
         summary="How well the pod would run on each node",
-        **operation(body=_ARGUMENTS, answer=_PRIORITIES, examples={"names only": _EXAMPLE}),
+        **operation(scope="place", body=_ARGUMENTS, answer=_PRIORITIES, examples={"names only": _EXAMPLE}),
     )
     async def prioritize(request: Request) -> Response:
         return answer(await handler.prioritize_nodes(service, await _body(request)))

@@ -61,7 +61,10 @@ def _keep(
         if given is not None:
             return (*given, False)
         for index, observation in enumerate(body.observations):
-            if observation.placement_id is not None and session.get(PlacementRow, observation.placement_id) is None:
+            if (
+                observation.placement_id is not None
+                and session.get(PlacementRow, observation.placement_id) is None
+            ):
                 raise UnknownNameError(
                     f"observations[{index}]: unknown placement", expected="an id of /v1/placements",
                     got=repr(observation.placement_id),

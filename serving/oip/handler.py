@@ -13,9 +13,10 @@ import numpy as np
 
 from predictor.types import MemberPrediction, Prediction
 from profiling.errors import InputError, LimitError, UnavailableError, UnknownNameError
-from profiling.workload import ColocationSet, Workload
+from profiling.workload import ColocationSet
 from serving.handlers.jobs import admit_sets
 from serving.oip import tensors
+from serving.schemas import job_of
 from serving.service import Service
 
 MODEL = "cotenant"
@@ -76,8 +77,7 @@ async def infer(
 ) -> tuple[dict[str, Any], bytes]:
     """Predict the request's sets. Returns the JSON answer and the binary tensors after it."""
     check_ready(service, name, version)
-    body, binary = tensors.read_request(raw, header_length)
-    sets = _sets(service, tensors.strings(body, binary))
+    body, sets = await service.batcher.off_loop(len(raw), _read, service, raw, header_length)
     names, as_bytes = tensors.wanted(body, OUTPUTS)
     await admit_sets(service, sets)
     predictions = await service.batcher.predict_many(sets)
@@ -86,6 +86,13 @@ async def infer(
     if isinstance(body.get("id"), str):
         answer["id"] = body["id"]
     return tensors.write_response(answer, {n: arrays[n] for n in names}, as_bytes)
+
+
+def _read(
+    service: Service, raw: bytes, header_length: str | None
+) -> tuple[dict[str, Any], list[ColocationSet]]:
+    body, binary = tensors.read_request(raw, header_length)
+    return body, _sets(service, tensors.strings(body, binary))
 
 
 def _known(service: Service, name: str, version: str | None) -> None:
@@ -122,7 +129,7 @@ def _sets(service: Service, inputs: dict[str, tensors.Strings]) -> list[Colocati
             raise LimitError(
                 "a set is too large", expected=f"at most {service.config.set_jobs} jobs", got=len(specs)
             )
-        sets.append(ColocationSet(device.values[row], tuple(map(Workload.parse, specs)), sharing.values[row]))
+        sets.append(ColocationSet(device.values[row], tuple(map(job_of, specs)), sharing.values[row]))
     return sets
 
 

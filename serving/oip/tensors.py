@@ -66,7 +66,9 @@ def strings(body: dict[str, Any], binary: bytes) -> dict[str, Strings]:
             )
         if tensor.get("datatype") != "BYTES":
             raise InputError(
-                f"input {name!r} has the wrong datatype", expected="BYTES", got=repr(tensor.get("datatype"))[:80]
+                f"input {name!r} has the wrong datatype",
+                expected="BYTES",
+                got=repr(tensor.get("datatype"))[:80],
             )
         if (
             not isinstance(shape, list)
@@ -104,7 +106,11 @@ def write_response(
     """Add `outputs` to the answer `body`: as JSON, or those in `binary` as the bytes that are returned."""
     described, tail = [], b""
     for name, array in outputs.items():
-        described_tensor: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": datatype(array)}
+        described_tensor: dict[str, Any] = {
+            "name": name,
+            "shape": list(array.shape),
+            "datatype": datatype(array),
+        }
         if name in binary:
             data = array.tobytes()
             described_tensor["parameters"] = {"binary_data_size": len(data)}
@@ -132,9 +138,7 @@ def wanted(body: dict[str, Any], known: tuple[str, ...]) -> tuple[list[str], set
     for tensor in outputs:
         name = tensor.get("name")
         if name not in known:
-            raise InputError(
-                "unknown output", expected="one of " + ", ".join(known), got=repr(name)[:80]
-            )
+            raise InputError("unknown output", expected="one of " + ", ".join(known), got=repr(name)[:80])
         own = tensor.get("parameters")
         asked = own.get("binary_data") if isinstance(own, dict) else None
         names.append(name)

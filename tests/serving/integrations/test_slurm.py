@@ -77,7 +77,7 @@ def test_without_the_service_it_goes_untouched() -> None:
 @pytest.mark.parametrize(
     "comment", ["cotenant:no-such-model", "cotenant:a:what=1", "cotenant:a,iterations=-1"]
 )
-def test_errors_leave_it_untouched(service: Service, comment: str) -> None:
+def test_errors_leave_it_untouched(service: ServiceClient, comment: str) -> None:
     _, nodes = recorded()
     changes = decide(held(comment), [], nodes, service, CONFIG, 1001.0)
     assert changes["StartTime"] == "now"
