@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from profiling.errors import InputError
@@ -140,6 +140,20 @@ class ServiceConfig:
         if not self.rate_per_s >= 0:
             raise InputError("rate_per_s is out of range", expected="a number from 0", got=self.rate_per_s)
 
+    def with_limits(self, pairs: list[str]) -> ServiceConfig:
+        """These settings with others for `NAME=NUMBER`. Raises `InputError`."""
+        numbers = {f.name: f.type for f in fields(self) if f.type in ("int", "float")}
+        values: dict[str, Any] = {}
+        for pair in pairs:
+            name, _, text = pair.partition("=")
+            if name not in numbers:
+                raise InputError("unknown limit", expected="one of " + ", ".join(sorted(numbers)), got=name)
+            try:
+                values[name] = int(text) if numbers[name] == "int" else float(text)
+            except ValueError:
+                raise InputError(f"limit {name} is not a number", expected="NAME=NUMBER", got=pair) from None
+        return replace(self, **values)
+
     @property
     def on_loopback(self) -> bool:
         """Whether only this machine can reach the service."""
@@ -163,4 +177,6 @@ class ServiceConfig:
         """Read what `to_environment` wrote; the defaults where nothing was."""
         text = os.environ.get(ENVIRONMENT_VARIABLE)
         values: dict[str, Any] = json.loads(text) if text else {}
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+        for name in ("allowed_hosts", "trusted_proxies"):
+            values[name] = tuple(values.get(name, ()))
+        return cls(**values)

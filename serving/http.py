@@ -102,7 +102,7 @@ async def read_body(request: Request, kind: type[T], off_loop: OffLoop | None = 
 
 async def read_json(request: Request) -> bytes:
     """The bytes of a body that is declared as JSON. Raises `MediaTypeError`."""
-    declared = request.headers.get("content-type", "application/json")
+    declared = request.headers.get("content-type", "")
     if declared != "application/json":
         media = declared.partition(";")[0].strip().lower()
         if media != "application/json" and not media.endswith("+json"):

@@ -155,11 +155,6 @@ class _Exchange:
         foreign = origin is not None and urlsplit(origin.decode("latin-1")).netloc.lower() != host.lower()
         if site not in (b"none", b"same-origin") or foreign:
             raise ForbiddenError("a request of another site", expected="the same origin, or a bearer token")
-        if self.path not in _SMALL_BODIES and b"content-type" not in self.headers and self._has_body():
-            raise MediaTypeError("the body has no type", expected="Content-Type: application/json")
-
-    def _has_body(self) -> bool:
-        return b"transfer-encoding" in self.headers or self.headers.get(b"content-length", b"0") != b"0"
 
     async def receive(self) -> dict[str, Any]:
         message = await self._receive()

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from profiling.errors import CotenantError
 from serving.extender import handler
-from serving.http import answer, decode
+from serving.http import answer, decode, read_json
 from serving.openapi import operation
 from serving.routing import ServiceRoute
 from serving.service import Service
@@ -78,7 +78,8 @@ def routes(service: Service) -> APIRouter:
 
 async def _body(request: Request) -> Any:
     """The body, or None where it is no JSON: the handlers say so in the scheduler's own terms."""
+    raw = await read_json(request)
     try:
-        return decode(await request.body(), dict)
+        return decode(raw, dict)
     except CotenantError:
         return None
