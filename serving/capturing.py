@@ -18,6 +18,7 @@ from serving.metrics import Metrics
 
 _KEPT = 8192
 _LOOK_S = 0.05
+_START_S = 60.0  # the first process imports for some seconds
 
 
 def limit_memory(more_bytes: int) -> None:
@@ -136,7 +137,7 @@ class Captures:
     def _wait(self, pending: _Pending, call: Call) -> ComputationGraph:
         from pebble import ProcessExpired
 
-        future, until = pending.future, time.monotonic() + 4 * self.seconds  # in the queue and at work
+        future, until = pending.future, time.monotonic() + _START_S + 4 * self.seconds  # in the queue and at work
         while True:
             try:
                 graph: ComputationGraph = future.result(_LOOK_S)
