@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from serving import openapi, problems
 from serving.api import (
+    audit,
     cluster,
     devices,
     health,
@@ -48,6 +49,7 @@ _GROUPS: tuple[Any, ...] = (
     workloads,
     devices,
     models,
+    audit,
     oip,
     dashboard,
     extender,

@@ -137,7 +137,10 @@ class Captures:
     def _wait(self, pending: _Pending, call: Call) -> ComputationGraph:
         from pebble import ProcessExpired
 
-        future, until = pending.future, time.monotonic() + _START_S + 4 * self.seconds  # in the queue and at work
+        future, until = (
+            pending.future,
+            time.monotonic() + _START_S + 4 * self.seconds,
+        )  # in the queue and at work
         while True:
             try:
                 graph: ComputationGraph = future.result(_LOOK_S)

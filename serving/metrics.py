@@ -79,6 +79,7 @@ class Metrics:
     def render(self) -> bytes:
         """The exposition text; of all worker processes where there are several."""
         if DIRECTORY_VARIABLE in os.environ:
+            _forget_dead(Path(os.environ[DIRECTORY_VARIABLE]))
             registry = CollectorRegistry()
             MultiProcessCollector(registry)
             return generate_latest(registry)
@@ -88,3 +89,11 @@ class Metrics:
         """Take this process's live gauges out of the sum."""
         if DIRECTORY_VARIABLE in os.environ and Path(os.environ[DIRECTORY_VARIABLE]).is_dir():
             mark_process_dead(os.getpid())
+
+
+def _forget_dead(folder: Path) -> None:
+    """Take the live gauges of processes that were killed out of the sum."""
+    for path in folder.glob("gauge_live*_*.db"):
+        pid = path.stem.rpartition("_")[2]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            mark_process_dead(int(pid))

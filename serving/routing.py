@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
-from profiling.errors import InputError
+from profiling.errors import CotenantError, InputError
 from serving.auth import SCOPES, authenticate
 from serving.http import BodyTimeoutError, DeadlineError
 from serving.limits import Slots
@@ -61,7 +61,21 @@ class ServiceRoute(APIRoute):
                 except TimeoutError:
                     raise DeadlineError("no answer in time", expected=f"at most {timeout_s:g} s") from None
 
-        return guarded
+        async def audited(request: Request) -> Response:
+            from serving import audit
+
+            status = 500
+            try:
+                response = await guarded(request)
+                status = response.status_code
+                return response
+            except CotenantError as error:
+                status = error.status
+                raise
+            finally:
+                await audit.record(request.app.state.service, request, status)
+
+        return audited if scope == "admin" and "GET" not in (self.methods or ()) else guarded
 
     def inner_handler(self) -> Handler:
         """The endpoint with FastAPI's reading of its parameters."""

@@ -357,6 +357,22 @@ class ModelEventPage(Struct):
     next: str | None
 
 
+class AuditEntry(Struct):
+    """A request to a route of scope `admin`."""
+
+    id: int
+    at: float
+    caller: str
+    action: str
+    status: int
+    request_id: str
+
+
+class AuditPage(Struct):
+    items: list[AuditEntry]
+    next: str | None
+
+
 class ClusterAnswer(Struct):
     """The stored cluster and its version, which is also its ETag."""
 

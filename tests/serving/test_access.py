@@ -113,6 +113,7 @@ SCOPES: dict[str | None, str] = {
     "admin": """
         PUT /v1/cluster  PUT /v1/cluster/nodes/{name}  DELETE /v1/cluster/nodes/{name}
         POST /v1/workloads  DELETE /v1/workloads/{key}  POST /v1/models/reload
+        GET /v1/audit
     """,
 }
 
@@ -279,3 +280,82 @@ def test_drain(client: TestClient) -> None:
     client.app.state.service.draining = True  # type: ignore[attr-defined]
     problem(client.get("/v1/health/ready"), 503)
     assert client.get("/v1/health/live").status_code == 200
+
+
+def test_other_sites_and_rebound_names_reach_nothing(client: TestClient) -> None:
+    json = {"Content-Type": "application/json"}
+    body = b'{"gpus": [{"device": "v100"}]}'
+    put = {"url": "/v1/cluster/nodes/a", "content": body}
+    problem(client.put(**put, headers=json | {"Host": "evil.example"}), 421)
+    problem(client.put(**put, headers=json | {"Host": "169.254.169.254"}), 421)
+    problem(client.put(**put, headers=json | {"Sec-Fetch-Site": "cross-site"}), 403)
+    problem(client.put(**put, headers=json | {"Origin": "http://evil.example"}), 403)
+    problem(client.put(**put, headers={"Content-Type": "text/plain"}), 415)
+    problem(client.put(**put), 415)
+    problem(client.post("/v1/models/reload", headers={"Sec-Fetch-Site": "same-site"}), 403)
+    assert client.put(**put, headers=json | {"Host": "localhost:8080"}).status_code == 201
+    assert client.put(**put, headers=json | {"Origin": "http://127.0.0.1"}).status_code == 200
+
+
+def test_allowed_hosts(start: Start) -> None:
+    client = start(allowed_hosts=("cotenant.example",))
+    assert client.get("/v1/devices", headers={"Host": "cotenant.example:443"}).status_code == 200
+    problem(client.get("/v1/devices", headers={"Host": "other.example"}), 421)
+
+
+def test_sessions(start: Start, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.auth._REMEMBER_S", 0.0)
+    token = create_token(store, "eyes", ["read"])
+    client = start(auth="on", trusted_proxies=("testclient",))
+    made = client.post(
+        "/login", data={"token": token}, headers={"X-Forwarded-Proto": "https"}, follow_redirects=False
+    )
+    assert (made.status_code, made.headers["location"]) == (303, "/")
+    cookie = made.headers["set-cookie"]
+    assert "Secure" in cookie
+    assert "HttpOnly" in cookie
+    assert token not in cookie
+    session = cookie.partition("=")[2].partition(";")[0]
+    signed_in = {"Cookie": f"cotenant_session={session}"}
+    client.cookies.clear()
+    assert client.get("/", headers=signed_in).status_code == 200
+    problem(client.post("/v1/predict", json=SET, headers=signed_in), 401)
+    assert client.post("/logout", headers=signed_in, follow_redirects=False).headers["location"] == "/login"
+    problem(client.get("/", headers=signed_in), 401)
+
+
+def test_two_authorization_headers(start: Start, store: Store) -> None:
+    token = create_token(store, "ops", ["read"])
+    client = start(auth="on")
+    headers = [("Authorization", f"Bearer {token}"), ("Authorization", "Bearer other")]
+    problem(client.get("/v1/devices", headers=headers), 401)
+
+
+def test_unknown_tokens_are_limited(start: Start, store: Store) -> None:
+    token = create_token(store, "ops", ["read"])
+    client = start(auth="on")
+    assert client.get("/v1/devices", headers=bearer(token)).status_code == 200
+    statuses = [client.get("/v1/devices", headers=bearer(f"guess-{n}")).status_code for n in range(40)]
+    assert statuses[:30] == [401] * 30
+    assert 429 in statuses
+    assert client.get("/v1/devices", headers=bearer(token)).status_code == 200, "known tokens go on"
+
+
+def test_tokens_expire(start: Start, store: Store) -> None:
+    token = create_token(store, "guest", ["read"], days=1e-6)
+    time.sleep(0.2)
+    problem(start(auth="on").get("/v1/devices", headers=bearer(token)), 401)
+    with pytest.raises(InputError):
+        create_token(store, "never", ["read"], days=0)
+
+
+def test_audit_log(start: Start, store: Store) -> None:
+    token = create_token(store, "ops", ["admin"])
+    client = start(auth="on")
+    client.put("/v1/cluster", json=NODE, headers=bearer(token))
+    client.put("/v1/cluster", json={"nodes": 1}, headers=bearer(token))
+    items = client.get("/v1/audit", headers=bearer(token)).json()["items"]
+    assert [(i["caller"], i["action"], i["status"]) for i in items] == [
+        ("ops", "PUT /v1/cluster", 422),
+        ("ops", "PUT /v1/cluster", 200),
+    ]

@@ -46,7 +46,9 @@ def test_every_number_of_a_job_has_a_range() -> None:
         if name in ("iterations", "iterations_left", "max_slowdown", "bandwidth_bytes_per_s"):
             continue
         for value in (least, most):
-            job_of(f"resnet18-cifar:{name}={int(value) if float(value).is_integer() and 'ratio' not in name else value}")
+            job_of(
+                f"resnet18-cifar:{name}={int(value) if float(value).is_integer() and 'ratio' not in name else value}"
+            )
         with pytest.raises(InputError, match=name):
             job_of(f"resnet18-cifar:{name}={int(most * 2 + 1)}")
 

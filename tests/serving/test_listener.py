@@ -80,7 +80,9 @@ def test_half_open_connections_keep_nobody_out(tmp_path: Path) -> None:
 
 def test_connections_of_one_address(tmp_path: Path) -> None:
     with service(tmp_path, connections_per_address=3) as port:
-        opened = [socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)) for _ in range(3)]
+        opened = [
+            socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)) for _ in range(3)
+        ]
         with connected(port, source="127.0.0.2") as one:
             assert answer(one).startswith(b"HTTP/1.1 503")
         assert live(port) == 200

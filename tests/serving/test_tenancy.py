@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +44,9 @@ def test_what_was_read_can_be_put_again(client: TestClient) -> None:
     assert client.put("/v1/cluster", json=CLUSTER).status_code == 200, "tenants left out stay"
     assert seats(client) == {placed["id"]: (placed["node"], placed["gpu"])}
     assert client.post(f"/v1/placements/{placed['id']}/confirm").json()["state"] == "confirmed"
-    assert client.post(f"/v1/placements/{placed['id']}/progress", json={"iterations_left": 5}).status_code == 200
+    assert (
+        client.post(f"/v1/placements/{placed['id']}/progress", json={"iterations_left": 5}).status_code == 200
+    )
 
 
 def test_an_inventory_does_not_drop_or_double_book(client: TestClient) -> None:
@@ -87,13 +88,22 @@ def test_replacing_tenants_keeps_those_that_are_named(client: TestClient) -> Non
 
 def test_the_budget_of_a_placed_job_holds_for_its_life(client: TestClient) -> None:
     client.put("/v1/cluster", json={"nodes": [{"name": "a", "gpus": [{"device": "v100"}]}]})
-    first = client.post("/v1/placements", json={"job": "resnet18-cifar", "iterations": 1e5, "max_slowdown": 1.1}).json()
+    first = client.post(
+        "/v1/placements", json={"job": "resnet18-cifar", "iterations": 1e5, "max_slowdown": 1.1}
+    ).json()
     assert first["state"] == "decided"
-    assert client.get("/v1/cluster").json()["cluster"]["nodes"][0]["gpus"][0]["tenants"][0]["max_slowdown"] == 1.1
-    late = client.post("/v1/placements", json={"job": "resnet18-cifar", "iterations": 10, "max_slowdown": 50.0}).json()
+    assert (
+        client.get("/v1/cluster").json()["cluster"]["nodes"][0]["gpus"][0]["tenants"][0]["max_slowdown"]
+        == 1.1
+    )
+    late = client.post(
+        "/v1/placements", json={"job": "resnet18-cifar", "iterations": 10, "max_slowdown": 50.0}
+    ).json()
     assert late["state"] == "waiting", "the newcomer would slow the first one 1.4 times"
     client.put("/v1/cluster", json=client.get("/v1/cluster").json()["cluster"])
-    late = client.post("/v1/placements", json={"job": "resnet18-cifar", "iterations": 10, "max_slowdown": 50.0}).json()
+    late = client.post(
+        "/v1/placements", json={"job": "resnet18-cifar", "iterations": 10, "max_slowdown": 50.0}
+    ).json()
     assert late["state"] == "waiting"
 
 
@@ -155,7 +165,9 @@ def test_a_job_that_is_not_heard_of_is_shown_as_stale_and_kept(start: Start) -> 
 def test_decisions_at_the_same_time_all_succeed(start: Start) -> None:
     """16 callers of two services: no placement is refused because others are placed at the same time."""
     clients = [start(), start()]
-    clients[0].put("/v1/cluster", json={"nodes": [{"name": "n", "count": 8, "gpus": [{"device": "v100", "count": 4}]}]})
+    clients[0].put(
+        "/v1/cluster", json={"nodes": [{"name": "n", "count": 8, "gpus": [{"device": "v100", "count": 4}]}]}
+    )
     with ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(lambda i: clients[i % 2].post("/v1/placements", json=JOB), range(60)))
     assert {a.status_code for a in answers} == {201}
@@ -229,7 +241,8 @@ class StoredCluster(RuleBasedStateMachine):
         on_node = [k for k, s in self.states.items() if s in SEATED and self.places[k][0] == node]
         gone = [k for k in on_node if force or int(self.places[k][1]) >= gpus]
         if answer.status_code == 409:
-            assert gone and not force
+            assert gone
+            assert not force
         else:
             assert answer.status_code in (200, 201)
             assert force or not gone
@@ -260,6 +273,10 @@ class StoredCluster(RuleBasedStateMachine):
 
 
 StoredCluster.TestCase.settings = settings(
-    max_examples=4, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=4,
+    stateful_step_count=15,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
 )
 TestStoredCluster = pytest.mark.filterwarnings("ignore")(StoredCluster.TestCase)
