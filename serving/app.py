@@ -113,5 +113,5 @@ def from_environment() -> FastAPI:
     process.prepare()
     process.end_with_parent()
     app = create_app(config)
-    app.state.service.captures.warm()
+    app.state.service.warm_captures = True
     return app

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -40,6 +41,16 @@ BUSY_S = 5.0  # how long a writer waits for another one
 log = structlog.get_logger("cotenant.service")
 
 
+@dataclass(slots=True)
+class InferenceCounts:
+    """What was asked by the Open Inference Protocol since the process started."""
+
+    requests: int = 0
+    sets: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+
+
 class Service:
     """Store, model life, metrics and limits, with their start and stop."""
 
@@ -71,6 +82,8 @@ class Service:
         self.open_slots = Slots(config.open_in_flight)
         self.buffered_bytes = 0  # request bodies in memory
         self.started_at = time.time()
+        self.oip = InferenceCounts()
+        self.warm_captures = False
         self.cluster = ClusterReader(self.store)
         self.graphs: dict[str, ComputationGraph] = {}  # registered graphs that this process has loaded
         self.graph_changes = 0
@@ -141,6 +154,9 @@ class Service:
         """End the process when a lane stays stuck: a thread cannot be ended, and whoever started us starts us again."""
         while True:
             await asyncio.sleep(1.0)
+            if self.warm_captures and self.life.serving is not None:
+                self.warm_captures = False
+                await asyncio.to_thread(self.captures.warm)
             for lane in self._lanes:
                 if lane.stuck_for() > lane.stuck_s:
                     log.error("lane stuck, the process ends", lane=lane.name)

@@ -7,12 +7,13 @@ and [N] tensors per set.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
 
 from predictor.types import MemberPrediction, Prediction
-from profiling.errors import InputError, LimitError, UnavailableError, UnknownNameError
+from profiling.errors import CotenantError, InputError, LimitError, UnavailableError, UnknownNameError
 from profiling.workload import ColocationSet
 from serving.handlers.jobs import admit_sets
 from serving.oip import tensors
@@ -64,23 +65,54 @@ def versions(service: Service) -> list[str]:
     return [service.life.serving.version] if service.life.serving else []
 
 
+def statistics(service: Service, name: str, version: str | None = None) -> dict[str, Any]:
+    """What the model was asked since this process started. Raises `UnknownNameError`."""
+    _known(service, name, version)
+    counts = service.oip
+    seconds = {"count": counts.requests, "ns": round(counts.seconds * 1e9)}
+    failed = {"count": counts.failures, "ns": 0}
+    own = [
+        {"name": MODEL, "version": number, "inference_count": counts.sets, "execution_count": counts.requests,
+         "inference_stats": {"success": seconds, "fail": failed}}
+        for number in versions(service)
+    ]  # fmt: skip
+    return {"model_stats": own}
+
+
 def check_ready(service: Service, name: str, version: str | None = None) -> None:
     """Raises `UnknownNameError` for another model, `UnavailableError` while none serves."""
     if name != MODEL:
         _known(service, name, version)
     service.life.current()
     _known(service, name, version)
+    if service.stuck_lanes():
+        raise UnavailableError("a lane is stuck", got=", ".join(service.stuck_lanes()))
 
 
 async def infer(
     service: Service, name: str, version: str | None, raw: bytes, header_length: str | None
 ) -> tuple[dict[str, Any], bytes]:
     """Predict the request's sets. Returns the JSON answer and the binary tensors after it."""
+    started = time.perf_counter()
+    try:
+        answer = await _infer(service, name, version, raw, header_length)
+    except CotenantError:
+        service.oip.failures += 1
+        raise
+    service.oip.requests += 1
+    service.oip.seconds += time.perf_counter() - started
+    return answer
+
+
+async def _infer(
+    service: Service, name: str, version: str | None, raw: bytes, header_length: str | None
+) -> tuple[dict[str, Any], bytes]:
     check_ready(service, name, version)
     body, sets = await service.batcher.off_loop(len(raw), _read, service, raw, header_length)
     names, as_bytes = tensors.wanted(body, OUTPUTS)
     await admit_sets(service, sets)
     predictions = await service.batcher.predict_many(sets)
+    service.oip.sets += len(sets)
     arrays = _arrays(predictions)
     answer: dict[str, Any] = {"model_name": MODEL, "model_version": predictions[0].model_version}
     if isinstance(body.get("id"), str):

@@ -84,7 +84,9 @@ def routes(service: Service) -> APIRouter:
         **operation(scope="read", answer={"type": "object", "required": ["name", "version", "extensions"]}),
     )
     async def server(request: Request) -> Response:
-        return answer({"name": "cotenant", "version": version(), "extensions": ["binary_tensor_data"]})
+        return answer(
+            {"name": "cotenant", "version": version(), "extensions": ["binary_tensor_data", "statistics"]}
+        )
 
     @router.get("/health/live", summary="The process runs", **operation(scope="watch", answer=_flag("live")))
     async def live(request: Request) -> Response:
@@ -139,6 +141,18 @@ def routes(service: Service) -> APIRouter:
     )
     async def version_ready(request: Request, name: str, number: str) -> Response:
         return _ready(service, name, number)
+
+    stats = operation(scope="read", answer={"type": "object", "required": ["model_stats"]}, errors=(404,))
+
+    @router.get("/models/{name}/stats", summary="What it was asked in this process", **stats)
+    async def statistics(request: Request, name: str) -> Response:
+        return answer(handler.statistics(service, name))
+
+    @router.get(
+        "/models/{name}/versions/{number}/stats", summary="What a version was asked in this process", **stats
+    )
+    async def version_statistics(request: Request, name: str, number: str) -> Response:
+        return answer(handler.statistics(service, name, number))
 
     infer = operation(
         scope="read", body=_INFER, answer=_ANSWER, examples={"one pair": _EXAMPLE}, errors=(404,), parameters=_LENGTH,

@@ -102,6 +102,7 @@ SCOPES: dict[str | None, str] = {
         GET /v1/placements  GET /v1/placements/{key}  GET /v1/observations
         GET /v1/devices  GET /v1/devices/{name}  GET /v1/models  GET /v1/models/events
         GET /v2  GET /v2/models  GET /v2/models/{name}  GET /v2/models/{name}/versions/{number}
+        GET /v2/models/{name}/stats  GET /v2/models/{name}/versions/{number}/stats
         GET /v2/models/{name}/ready  GET /v2/models/{name}/versions/{number}/ready
         POST /v2/models/{name}/infer  POST /v2/models/{name}/versions/{number}/infer
     """,
