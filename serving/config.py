@@ -92,13 +92,13 @@ class ServiceConfig:
     new_workloads: int = 256
     capture_processes: int = 1
     capture_s: float = 60.0
-    capture_memory_bytes: int = 3 * 2**30
+    capture_memory_bytes: int = 3 * 2**29
     stuck_s: float = 30.0
     model_jobs: int = 50_000
     rate_per_s: float = 0.0
     rate_burst: int = 100
     parse_seconds: float = 60.0
-    parse_memory_bytes: int = 3 * 2**29
+    parse_memory_bytes: int = 2**30
     token_check_s: float = 1.0
     token_grace_s: float = 300.0
     retention_s: float = 90 * 86_400.0
