@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from profiling.errors import ConflictError, InputError, LimitError, UnknownNameError
@@ -121,7 +121,7 @@ def replace_cluster(
             change.put(stored.pop(node.name, None), node, position)
         for gone in stored.values():
             change.remove(gone)
-        change.check()
+        change.finish()
         return row.version
 
 
@@ -138,9 +138,11 @@ def put_node(
             position = old.position
         else:
             position = (session.scalar(select(func.max(NodeRow.position))) or 0) + 1
-        change = _Change(session, service.store.now(session), row.changes, inventory, replace_tenants)
+        change = _Change(
+            session, service.store.now(session), row.changes, inventory, replace_tenants, node.name
+        )
         change.put(old, node, position)
-        change.check()
+        change.finish()
         return row.version, new
 
 
@@ -152,10 +154,15 @@ def delete_node(service: Service, name: str, expected: int | None, replace_tenan
         if node is None or node.removed:
             raise UnknownNameError("unknown node", expected="a node of /v1/cluster", got=repr(name))
         change = _Change(
-            session, service.store.now(session), row.changes, Inventory(ClusterSnapshot(())), replace_tenants
+            session,
+            service.store.now(session),
+            row.changes,
+            Inventory(ClusterSnapshot(())),
+            replace_tenants,
+            name,
         )
         change.remove(node)
-        change.check()
+        change.finish()
         return row.version
 
 
@@ -163,13 +170,23 @@ class _Change:
     """One change of the inventory, in one transaction."""
 
     def __init__(
-        self, session: Session, now: float, number: int, inventory: Inventory, replace_tenants: bool
+        self,
+        session: Session,
+        now: float,
+        number: int,
+        inventory: Inventory,
+        replace_tenants: bool,
+        node: str | None = None,
     ) -> None:
         self.session, self.now, self.number, self.inventory = session, now, number, inventory
         self.replace_tenants = replace_tenants
         self.in_the_way: list[str] = []
+        self._new: list[dict[str, Any]] = []
         self._tenants: dict[str, list[TenantRow]] = {}
-        for tenant in session.scalars(select(TenantRow).order_by(TenantRow.id)):
+        query = select(TenantRow).order_by(TenantRow.id)
+        if node is not None:
+            query = query.where(TenantRow.node == node)
+        for tenant in session.scalars(query):
             self._tenants.setdefault(tenant.node, []).append(tenant)
 
     def put(self, row: NodeRow | None, node: Node, position: int) -> None:
@@ -194,14 +211,17 @@ class _Change:
             self._end(self._tenants.get(row.name, []))
             row.removed, row.gpus, row.revision = True, [], self.number
 
-    def check(self) -> None:
-        """Raises `ConflictError` where tenants stand in the way."""
+    def finish(self) -> None:
+        """Write what is new. Raises `ConflictError` where tenants stand in the way."""
         if self.in_the_way:
             more = len(self.in_the_way) - _NAMED
             raise ConflictError(
                 "tenants stand in the way", expected="their placements ended first, or replace_tenants=true",
                 got=", ".join(self.in_the_way[:_NAMED]) + (f" and {more} more" if more > 0 else ""),
             )  # fmt: skip
+        if self._new:
+            self.session.flush()
+            self.session.execute(insert(TenantRow), self._new)
 
     def _on(self, node: str, gpu: str) -> list[TenantRow]:
         return [t for t in self._tenants.get(node, []) if t.gpu == gpu]
@@ -248,7 +268,7 @@ class _Change:
                     hint="leave placement_id out for a tenant that the service did not place",
                 )  # fmt: skip
             else:
-                self.session.add(tenancy.row_of(node, gpu.id, tenant))
+                self._new.append(tenancy.values_of(node, gpu.id, tenant))
         for row in present:
             if row not in kept:
                 tenancy.end(self.session, row, self.now)

@@ -59,6 +59,16 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
     return {"decisions": decisions}
 
 
+async def prepare(service: Service, job: Workload, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+    """Let the model meet the job and all tenants; the snapshot without the GPUs of which nothing can be said."""
+    await admit(service, (job,))
+    snapshot = await without_unknown(service, snapshot)
+    await service.batcher.meet(
+        service.belief().serving, snapshot, job, lambda workloads, devices: admit(service, workloads, devices)
+    )
+    return snapshot
+
+
 async def choose(
     service: Service,
     job: Workload,
@@ -68,11 +78,7 @@ async def choose(
 ) -> PlacementDecision:
     """One decision with the serving model and its corrections; new workloads are encoded first, away from the others' decisions."""
     belief, batcher = service.belief(), service.batcher
-    await admit(service, (job,))
-    snapshot = await without_unknown(service, snapshot)
-    await batcher.meet(
-        belief.serving, snapshot, job, lambda workloads, devices: admit(service, workloads, devices)
-    )
+    snapshot = await prepare(service, job, snapshot)
     started = time.perf_counter()
     try:
         decision = await batcher.place(place, job, iterations, snapshot, belief.predictor, config)

@@ -18,8 +18,8 @@ from scheduling.placement.place import PlacementConfig, PlacementDecision, Ranke
 from serving.cluster_state import ClusterState
 from serving.handlers.cluster import advance, stored_state
 from serving.handlers.idempotency import remember, replay
-from serving.handlers.place import choose
-from serving.handlers.tenancy import move, row_of, touch
+from serving.handlers.place import choose, prepare
+from serving.handlers.tenancy import move, touch, values_of
 from serving.http import Once
 from serving.schemas import PlacementBody, job_of
 from serving.service import Service
@@ -50,13 +50,17 @@ async def decide(service: Service, body: PlacementBody, once: Once | None) -> tu
         given = await service.read(_replayed, service, once)
         if given is not None:
             return given
+    await prepare(service, job, (await service.read(stored_state, service)).snapshot)
     for attempt in range(_TRIES):
-        state = await service.read(stored_state, service)
-        decision = await choose(service, job, body.iterations, state.snapshot, config)
         try:
-            return await service.stored(
-                _keep, service, body, job, decision, state, once, attempt < _EXACT_TRIES
-            )
+            # One after the other in a process: who decides sees what the one before reserved, and only other processes
+            # can be in the way.
+            async with service.reserving:
+                state = await service.read(stored_state, service)
+                decision = await choose(service, job, body.iterations, state.snapshot, config)
+                return await service.stored(
+                    _keep, service, body, job, decision, state, once, attempt < _EXACT_TRIES
+                )
         except _Taken:
             # Others decide on the same state: who was late waits a little, each for another time.
             await asyncio.sleep(random.uniform(0.0, 0.005 * min(attempt + 1, 8)))
@@ -118,7 +122,7 @@ def _keep(
             left = body.iterations if body.iterations is not None else _UNKNOWN_ITERATIONS
             tenant = Tenant(job, left, body.job_id or row.id, body.max_slowdown)
             session.flush()
-            session.add(row_of(top.node, top.gpu, tenant, row.id))
+            session.add(TenantRow(**values_of(top.node, top.gpu, tenant, row.id)))
             touch(session, top.node, number)
         entry = entry_of(row)
         remember(session, once, 201, entry)

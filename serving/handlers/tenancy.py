@@ -13,6 +13,8 @@ A placement has a tenant while it is decided or confirmed, and at no other time.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -31,12 +33,12 @@ NEXT = {
 SEATED = ("decided", "confirmed")
 
 
-def row_of(node: str, gpu: str, tenant: Tenant, placement_id: str | None = None) -> TenantRow:
-    """A tenant as a row; its job as the SPEC that reads back to it."""
-    return TenantRow(
-        node=node, gpu=gpu, job=str(tenant.job), model=tenant.job.model[:200], job_id=tenant.job_id,
-        iterations_left=tenant.iterations_left, max_slowdown=tenant.max_slowdown, placement_id=placement_id,
-    )  # fmt: skip
+def values_of(node: str, gpu: str, tenant: Tenant, placement_id: str | None = None) -> dict[str, Any]:
+    """The row of a tenant; its job as the SPEC that reads back to it."""
+    return {
+        "node": node, "gpu": gpu, "job": str(tenant.job), "model": tenant.job.model[:200], "job_id": tenant.job_id,
+        "iterations_left": tenant.iterations_left, "max_slowdown": tenant.max_slowdown, "placement_id": placement_id,
+    }  # fmt: skip
 
 
 def move(session: Session, row: PlacementRow, state: str, now: float) -> bool:

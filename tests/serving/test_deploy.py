@@ -129,7 +129,9 @@ def test_the_lock_names_every_dependency_with_hashes() -> None:
              "dev.txt": project["dependencies"] + project["optional-dependencies"]["dev"]}  # fmt: skip
     for file, wanted in names.items():
         text = (root / "requirements" / file).read_text()
-        locked = {name.lower() for name in re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==", text, re.MULTILINE)}
+        locked = {
+            name.lower() for name in re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==", text, re.MULTILINE)
+        }
         for requirement in wanted:
             name = re.split(r"[\[<>=;~! ]", requirement, maxsplit=1)[0].lower()
             assert name == "torch" or name in locked, f"{name}: run make lock"
