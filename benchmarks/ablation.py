@@ -95,7 +95,7 @@ def main() -> None:
         by_fold = replace(plan, missing=tuple(sorted(plan.missing, key=lambda cell: cell.fold.name)))
         with progress() as bar:
             advance = partial(bar.advance, bar.add_task(protocol, total=len(by_fold.missing)))
-            run_missing(by_fold, lambda cell, advance=advance: advance())  # type: ignore[misc]
+            run_missing(by_fold, lambda _cell, advance=advance: advance())  # type: ignore[misc]
         figures[protocol] = {
             name: {key: result["metrics"][key] for key in ("mape_percent", "r2", "spearman")}
             for name, result in collect(plan).items()

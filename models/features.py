@@ -24,7 +24,6 @@ Floats = NDArray[np.float64]
 
 # Shares of a step for which a job alone occupies each resource; the order is that of `demand_ratios`.
 RESOURCES = ("gpu", "memory_bandwidth", "compute", "launch", "host")
-DEMAND_FEATURES = tuple(f"{name}_ratio" for name in RESOURCES)
 
 WORKLOAD_FEATURES = (
     "log_roofline_s",
@@ -70,7 +69,6 @@ DEVICE_FEATURES = (
     "log_l2_bytes",
     "is_cpu",
 )
-SHARING_FEATURES = ("time_slice", "mps", "mig")
 # Scalars whose ratio between two members decides who of them waits longer: a device that takes turns by kernel or by
 # time slice favours long kernels and many processes.
 PACE_FEATURES = ("log_step_time_s", "log_kernel_s", "log_kernel_gap_s", "log_processes")
@@ -281,7 +279,7 @@ def device_features(device: DeviceSpec) -> Floats:
     )
 
 
-def demand_ratios(demand: Demand, step_time_s: float, workload: Workload, device: DeviceSpec) -> Floats:
+def demand_ratios(demand: Demand, step_time_s: float, workload: Workload) -> Floats:
     """[len(RESOURCES)] share of the step in which the job alone wants each resource, 0 to 1.
 
     Measured utilisation replaces the roofline's estimate where the caller gives it.

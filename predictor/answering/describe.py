@@ -11,8 +11,8 @@ import numpy as np
 
 from models.features import is_cpu
 from predictor.answering.explain import sentence, shares_of
-from predictor.answering.few_sets import prior_parts
 from predictor.answering.job_table import JobTable, setting_rows
+from predictor.answering.set_network import prior_parts
 from predictor.examples.examples import Integers
 from predictor.fitted.device_memory import set_memory_bytes, set_utilization_ratio
 from predictor.types import MemberPrediction, Prediction, PredictionArrays, Quantity

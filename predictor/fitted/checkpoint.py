@@ -25,7 +25,7 @@ from profiling.errors import InputError, UnavailableError
 from profiling.files import read_json, write_json, write_whole
 
 FORMAT = "cotenant-predictor"
-VERSION = 3
+VERSION = 4
 
 
 def save(predictor: Predictor, folder: Path | str) -> Path:

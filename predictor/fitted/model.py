@@ -18,8 +18,7 @@ from predictor.examples.examples import (
     Integers,
     JobEncoding,
     MemberVariants,
-    edges_of,
-    settings_of,
+    set_tensors,
     variants_of,
 )
 from predictor.examples.featurizer import Featurizer, JobOnDevice
@@ -143,23 +142,22 @@ class CotenantModel:
 
     def predict_log_ratio(self, examples: Examples) -> tuple[Floats, Floats]:
         """[T] ensemble mean of the observed log ratio, and of the latent log slowdown."""
-        inputs = self.inputs(examples)
+        inputs, places = self.inputs(examples), examples.places
         ratio, latent = [], []
         with torch.no_grad():
             for network in self.networks:
                 output = network.eval()(inputs)
-                ratio.append((output.log_baseline - output.log_slowdown).numpy())
-                latent.append(output.log_slowdown.numpy())
+                ratio.append((output.log_baseline - output.log_slowdown).numpy()[places])
+                latent.append(output.log_slowdown.numpy()[places])
         return np.mean(ratio, 0).astype(np.float64), np.mean(latent, 0).astype(np.float64)
 
     def inputs(self, examples: Examples) -> SetTensors:
         """The network's input for measured or hypothetical sets."""
         variants, where = self.variants(examples.workloads, examples.devices)
-        setting = settings_of(examples.mode, examples.campaign, self.campaigns)
-        return edges_of(
+        return set_tensors(
             self.scaler(variants.features)[where],
             self.scaler.wants(variants.wants)[where],
-            setting,
+            examples.settings(self.campaigns),
             examples.set_index,
         )
 

@@ -145,10 +145,11 @@ def _learned(
     members, _ = before.variants(new.workloads, new.devices)
     scaler = before.scaler.widened(members.features, members.wants)
     model = replace(before, campaigns=campaigns, networks=[], scaler=scaler)
-    target = torch.tensor(np.log(new.ratio), dtype=torch.float32)
-    there, censored = ~torch.isnan(target), torch.from_numpy(new.censored)
+    log_ratio = np.log(new.ratio)
+    target = torch.tensor(new.padded(log_ratio), dtype=torch.float32)
+    measured, censored = (torch.from_numpy(new.padded(v)) for v in (~np.isnan(log_ratio), new.censored))
     lessons = [
-        Lesson(model.inputs(e), target, there, censored, busier=measured_difference(model, e))
+        Lesson(model.inputs(e), target, measured, censored, busier=measured_difference(model, e))
         for e in (new, new.without_solo())
     ]
     for number, network in enumerate(before.networks):

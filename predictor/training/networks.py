@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -192,7 +194,7 @@ def lesson_loss(output: SetOutput, lesson: Lesson, beta: float) -> Tensor:
     """What all that is known of a lesson's sets costs."""
     loss = colocation_loss(output, lesson.target, lesson.known, lesson.censored, beta)
     if lesson.busier is not None:
-        loss = loss + utilization_loss(output, lesson.sets.set_index, lesson.busier, beta)
+        loss = loss + utilization_loss(output, lesson.sets.present, lesson.busier, beta)
     return loss
 
 
@@ -209,9 +211,8 @@ def colocation_loss(
 def hide_campaigns(sets: SetTensors, ratio: float) -> SetTensors:
     """Move some sets to the column of unknown campaigns."""
     first = len(SHARING_MODES)
-    count = int(sets.set_index.max()) + 1
-    hidden = (torch.rand(count, device=sets.set_index.device) < ratio)[sets.set_index]
+    hidden = torch.rand(len(sets.setting), device=sets.setting.device) < ratio
     setting = sets.setting.clone()
     setting[hidden, first:] = 0.0
     setting[hidden, -1] = 1.0
-    return SetTensors(sets.member, sets.others, setting, sets.edge_index, sets.edges, sets.set_index)
+    return replace(sets, setting=setting)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from models.colocation_network import SetTensors
 from models.features import Floats, device_features, is_cpu
-from predictor.examples.examples import Examples, edges_of, settings_of
+from predictor.examples.examples import Examples, Integers, padded_rows, places_of, set_tensors, settings_of
 from predictor.fitted.model import CotenantModel, Scaler
 from predictor.fitted.utilization import measured_difference
 from predictor.training.accelerator import moved
@@ -34,7 +34,7 @@ class Lesson:
     """Sets with what the network should answer.
 
     Attributes:
-        target, known, censored: [T] log ratio, where it is known, where it is a lower bound only.
+        target, known, censored: [S, M] log ratio, where it is known, where it is a lower bound only.
         weight: of this lesson's loss.
         busier: [S] measured utilisation beyond that of independent phases, NaN where it was not.
     """
@@ -60,9 +60,10 @@ class Lessons:
         ways = (examples, examples.without_solo())
         shared = invent_shared_sets(model, examples, config.shared_sets, config.seed)
         model.scaler = scaler_of(model, ways, shared)
-        target = torch.tensor(np.log(examples.ratio), dtype=torch.float32)
-        known = ~torch.isnan(target) & torch.from_numpy(examples.resident[examples.set_index])
-        censored = torch.from_numpy(examples.censored)
+        log_ratio = np.log(examples.ratio)
+        usable = ~np.isnan(log_ratio) & examples.resident[examples.set_index]
+        target = torch.tensor(examples.padded(log_ratio), dtype=torch.float32)
+        known, censored = (torch.from_numpy(examples.padded(v)) for v in (usable, examples.censored))
         busier = [measured_difference(model, e) for e in ways]
         self.always = [
             Lesson(model.inputs(e), target, known, censored, busier=difference)
@@ -70,7 +71,7 @@ class Lessons:
         ]
         if shared:
             self.always.append(_shared_lesson(model, shared))
-        self.pages = _taught(model, ways, busier, np.where(known, np.log(examples.ratio), np.nan), config)
+        self.pages = _taught(model, ways, busier, np.where(usable, log_ratio, np.nan), config)
 
     def on(self, device: torch.device) -> Lessons:
         """The same on a device."""
@@ -98,12 +99,23 @@ def scaler_of(model: CotenantModel, ways: Sequence[Examples], shared: SharedSets
 
 def _shared_lesson(model: CotenantModel, shared: SharedSets) -> Lesson:
     setting = settings_of(shared.mode, [""] * len(shared.mode), model.campaigns)
-    sets = edges_of(
-        model.scaler(shared.features), model.scaler.wants(shared.wants), setting, shared.set_index
-    )
-    target = torch.tensor(sharing_log_ratio(shared), dtype=torch.float32)
-    everything = torch.ones(len(target), dtype=torch.bool)
-    return Lesson(sets, target, everything, ~everything)
+    return _lesson(model, shared.features, shared.wants, setting, shared.set_index, sharing_log_ratio(shared))
+
+
+def _lesson(
+    model: CotenantModel,
+    features: Floats,
+    wants: Floats,
+    setting: Floats,
+    set_index: Integers,
+    log_ratio: Floats,
+    weight: float = 1.0,
+    busier: Tensor | None = None,
+) -> Lesson:
+    """Invented members [T] with their answers, all of them known."""
+    sets = set_tensors(model.scaler(features), model.scaler.wants(wants), setting, set_index)
+    target = torch.tensor(padded_rows(log_ratio, *places_of(set_index)), dtype=torch.float32)
+    return Lesson(sets, target, sets.present, torch.zeros_like(sets.present), weight, busier)
 
 
 def _taught(
@@ -121,7 +133,7 @@ def _taught(
     seen = []
     for examples, difference in zip(ways, busier, strict=True):
         variants, where = model.variants(examples.workloads, examples.devices)
-        setting = settings_of(examples.mode, examples.campaign, model.campaigns)
+        setting = examples.settings(model.campaigns)[examples.set_index]
         seen.append(Seen(examples, variants, where, setting, difference.numpy().astype(np.float64)))
     gpus = np.array([device_features(d) for d in list_devices() if not is_cpu(d)])
     teacher = ForestTeacher(model.config.encoder.embedding, gpus, seed=config.seed).fit(seen, log_ratio)
@@ -129,9 +141,17 @@ def _taught(
     for page in range(config.pages):
         mixed = teacher.mix(seen, config.mixed_sets, page)
         index = np.arange(len(mixed.features)) // 2
-        sets = edges_of(model.scaler(mixed.features), model.scaler.wants(mixed.wants), mixed.setting, index)
-        everything = torch.ones(len(index), dtype=torch.bool)
-        target = torch.tensor(mixed.log_ratio, dtype=torch.float32)
         busy = torch.tensor(mixed.busier, dtype=torch.float32)
-        pages.append(Lesson(sets, target, everything, ~everything, config.teaching, busy))
+        pages.append(
+            _lesson(
+                model,
+                mixed.features,
+                mixed.wants,
+                mixed.setting[::2],
+                index,
+                mixed.log_ratio,
+                config.teaching,
+                busy,
+            )
+        )
     return pages

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from models.features import Floats, edge_features
-from predictor.examples.examples import Examples, Integers, MemberVariants, pairs_within
+from predictor.examples.examples import Examples, Integers, MemberVariants
 
 # Share of the invented pairs that are moved to a GPU of the catalogue.
 MOVED = 0.25
@@ -170,8 +170,6 @@ class ForestTeacher:
 
 def _neighbour(set_index: Integers) -> tuple[Integers, Integers]:
     """Members of pairs, and the other member of each; larger sets are left to the network."""
-    source, target = pairs_within(set_index)
-    between = source != target
-    sizes = np.bincount(set_index)
-    of_pair = sizes[set_index[target]] == 2
-    return target[between & of_pair], source[between & of_pair]
+    rows = np.flatnonzero(np.bincount(set_index)[set_index] == 2)
+    # The members of a set stand together, so those of the pairs come two by two.
+    return rows, rows.reshape(-1, 2)[:, ::-1].ravel()

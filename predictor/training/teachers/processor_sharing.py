@@ -30,7 +30,7 @@ class SharedSets:
     Attributes:
         features: [T, member_width] and wants [T, WANTS_WIDTH] of the members.
         busy_ratio: [T] share of its step for which a member alone keeps the device busy.
-        mode: T sharing modes.
+        mode: S sharing modes.
         set_index: [T].
     """
 
@@ -77,7 +77,7 @@ def invent_shared_sets(
         [JOBS * rng.integers(len(members) // JOBS) + rng.integers(0, JOBS, n) for n in sizes]
     )
     set_index = np.repeat(np.arange(count), sizes)
-    mode = np.array(MODES)[rng.integers(len(MODES), size=count)][set_index]
+    mode = np.array(MODES)[rng.integers(len(MODES), size=count)]
     busy_ratio = np.array([float(members[row].solo.utilization_ratio or 0.0) for row in chosen])
     rows = where[chosen]
     return SharedSets(variants.features[rows], variants.wants[rows], busy_ratio, tuple(mode), set_index)

@@ -8,8 +8,7 @@ import torch
 
 from models.colocation_network import ColocationNetwork, NetworkConfig
 from models.features import WANTS_WIDTH, edge_features
-from predictor.answering.few_sets import prior_parts
-from predictor.answering.set_network import CHUNK, PreparedJobs, from_torch, padded
+from predictor.answering.set_network import CHUNK, PreparedJobs, from_torch, padded, prior_parts
 from profiling.errors import InputError
 from tests.predictor.synthetic import NETWORK
 

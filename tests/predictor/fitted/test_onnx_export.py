@@ -88,11 +88,11 @@ def test_refuses(predictor: Predictor, tmp_path: Path) -> None:
 
 
 def test_one_member_has_no_slowdown(predictor: Predictor) -> None:
-    dense = exporting.DenseSet(predictor.fitted_.model.networks, predictor.fitted_.model.scaler, 1).eval()
+    whole = exporting.WholeSets(predictor.fitted_.model.networks, predictor.fitted_.model.scaler).eval()
     network = predictor.fitted_.model.networks[0]
     width = len(predictor.fitted_.model.scaler.mean)
     with torch.no_grad():
-        slowdown, _, busier = dense(
+        slowdown, _, busier = whole(
             torch.randn(4, 1, width),
             torch.rand(4, 1, WANTS_WIDTH),
             torch.zeros(4, network.prior.raw.shape[0]),
