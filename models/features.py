@@ -114,20 +114,18 @@ class OperatorTimes:
 
 def operator_columns(graph: ComputationGraph) -> Floats:
     """[8, N]: forward and backward FLOPs, forward and backward bytes, kernels, tensor core, repeat, layer index."""
-    rows = [
-        (
-            op.forward_flops,
-            op.backward_flops,
-            op.bytes_read + op.bytes_written,
-            op.backward_bytes,
-            op.kernel_count,
-            op.tensor_core,
-            op.repeat,
-            op.layer_index,
-        )
-        for op in graph.operators
-    ]
-    return np.array(rows, dtype=np.float64).reshape(len(rows), 8).T.copy()
+    found = graph.columns
+    rows = (
+        found["forward_flops"],
+        found["backward_flops"],
+        found["bytes_read"] + found["bytes_written"],
+        found["backward_bytes"],
+        found["kernel_count"],
+        found["tensor_core"],
+        found["repeat"],
+        found["layer_index"],
+    )
+    return np.stack(rows)
 
 
 def operator_times(columns: Floats, device: DeviceSpec, precision: str) -> OperatorTimes:
