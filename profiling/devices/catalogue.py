@@ -70,7 +70,7 @@ def get_device(name: str) -> DeviceSpec:
 
 
 @lru_cache(maxsize=4096)
-def _supports(name: str, precision: str, files: str) -> bool:
+def _supports(name: str, precision: str, _files: str) -> bool:
     try:
         return get_device(name).supports(precision)
     except UnknownNameError:

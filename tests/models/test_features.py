@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.features import (
+    DEMAND_WIDTH,
     DEVICE_FEATURES,
     EDGE_FEATURES,
     RESOURCES,
     SOLO_FEATURES,
-    WANTS_WIDTH,
     WORKLOAD_FEATURES,
     Demand,
     backward_mask,
@@ -96,7 +96,7 @@ def test_vectors_are_as_long_as_their_names() -> None:
 
 
 def test_edge_features() -> None:
-    target, source = np.linspace(0.1, 1.0, WANTS_WIDTH), np.linspace(1.0, 0.1, WANTS_WIDTH)
+    target, source = np.linspace(0.1, 1.0, DEMAND_WIDTH), np.linspace(1.0, 0.1, DEMAND_WIDTH)
     there, back = edge_features(target, source), edge_features(source, target)
     named = dict(zip(EDGE_FEATURES, there, strict=True))
     assert named["gpu_product"] == pytest.approx(0.1)
