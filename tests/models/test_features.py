@@ -48,14 +48,14 @@ def demand(spec: str, device: str = "v100") -> Demand:
 )
 def test_demands_are_shares(model: str, batch: int, step: float, device: str) -> None:
     workload = Workload(model, batch)
-    ratios = demand_ratios(demand(str(workload), device), step, workload, get_device(device))
+    ratios = demand_ratios(demand(str(workload), device), step, workload)
     assert ratios.shape == (len(RESOURCES),)
     assert ((ratios >= 0) & (ratios <= 1)).all()
 
 
 def test_measured_use_replaces_the_estimate() -> None:
     solo = SoloProfile(step_time_s=0.1, utilization_ratio=0.37, memory_bandwidth_ratio=0.21)
-    ratios = demand_ratios(demand("alpha"), 0.1, Workload("alpha", solo=solo), get_device("v100"))
+    ratios = demand_ratios(demand("alpha"), 0.1, Workload("alpha", solo=solo))
     assert ratios[:2].tolist() == [0.37, 0.21]
 
 
