@@ -86,8 +86,8 @@ class Target:
                 return f"health {worst['/v1/health/live']:.2f} s, known set {worst['/v1/predict']:.2f} s at worst"
 
 
-def siege(target: Target) -> dict[str, str]:
-    """Every item, the gentle ones first; each value says what happened."""
+def siege(target: Target, only: str) -> dict[str, str]:
+    """Every item that starts with `only`, the gentle ones first; each value says what happened."""
     items: dict[str, str] = {}
     for name, attack in (
         ("B7 GET, then PUT of the same cluster", keeps_reservations),
@@ -104,6 +104,8 @@ def siege(target: Target) -> dict[str, str]:
         ("A1 step_time_s=5e-324", denormal),
         ("A1 SIGTERM afterwards", terminates),
     ):
+        if not name.startswith(only):
+            continue
         try:
             items[name] = attack(target)
         except (httpx.HTTPError, OSError, KeyError, AssertionError) as error:
@@ -249,7 +251,9 @@ def slow_logins(target: Target) -> str:
 
 
 def denormal(target: Target) -> str:
-    body = {"job": "resnet18-cifar:step_time_s=5e-324", "cluster": NODE}
+    tenants = [{"job": "lstm-wikitext2:batch_size=20,step_time_s=5e-324", "iterations_left": 1e6}] * 2
+    busy = {"nodes": [{"name": "a", "gpus": [{"id": "0", "device": "v100", "tenants": tenants}]}]}
+    body = {"job": "resnet18-cifar:batch_size=64,step_time_s=5e-324", "iterations": 1e18, "cluster": busy}
     statuses = [target.seconds("POST", "/v1/place", body, most=5, X_Timeout_S="2")[1] for _ in range(8)]
     after = Counter(
         target.seconds("POST", "/v1/place", {"job": "resnet18-cifar", "cluster": NODE}, most=5)[1]
@@ -275,6 +279,9 @@ def main() -> None:
     )
     parser.add_argument("--checkout", type=Path, default=Path(__file__).resolve().parents[1])
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument(
+        "--only", default="", metavar="ITEM", help="the items whose names start so, such as A1"
+    )
     parser.add_argument("--before", action="store_true", help="keep the result as the one to compare with")
     options = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -282,9 +289,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="cotenant-siege-") as folder:
         target = Target(options.checkout.resolve(), Path(folder), options.workers)
         try:
-            items = siege(target)
+            items = siege(target, options.only)
         finally:
             target.process.kill()
+    kept = RESULTS / ("siege_before.json" if options.before else "siege.json")
+    if options.only and kept.is_file():
+        items = json.loads(kept.read_text())["figures"]["items"] | items
     record("siege_before" if options.before else "siege", {"workers": options.workers, "items": items})
     old = RESULTS / "siege_before.json"
     before = json.loads(old.read_text())["figures"]["items"] if old.is_file() else {}

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from profiling.capture.functions import fused_functions
+from profiling.capture.functions import DeviceFunctions, fused_functions
+from profiling.capture.live import forward_peak_bytes
 from profiling.capture.optimizers import FLOPS, PASSES, STATES, launches
 from profiling.capture.recorder import Node, Recorder
 from profiling.errors import InputError
@@ -47,6 +51,8 @@ def capture_job(job: TrainingJob, name: str, options: dict[str, Any] | None = No
             setattr(optimizer, "step", _no_step)  # noqa: B010
     accumulation, job.gradient_accumulation = job.gradient_accumulation, 1
     with _LOCK:
+        with _on_meta(job):
+            forward_bytes = forward_peak_bytes(job)
         recorder = Recorder(job.model, job.batch, layer_of, tf32=job.precision == "tf32")
         _record(job, recorder)
     job.gradient_accumulation = accumulation
@@ -55,20 +61,23 @@ def capture_job(job: TrainingJob, name: str, options: dict[str, Any] | None = No
         warnings.warn(
             f"{name}: operators without a canonical kind, counted by their shapes: {found}", stacklevel=2
         )
-    return _graph(job, recorder, name, [layer for layer, _ in layers], options or {})
+    graph = _graph(job, recorder, name, [layer for layer, _ in layers], options or {})
+    return replace(graph, forward_activation_bytes=forward_bytes)
 
 
-def _record(job: TrainingJob, recorder: Recorder) -> None:
+@contextmanager
+def _on_meta(job: TrainingJob) -> Iterator[DeviceFunctions]:
+    """Run as a GPU build of torch would, with the shapes alone."""
     from torch.fx.experimental import _config
 
     symbolic: Any = _config
-
     autocast = torch.float16 if job.precision == AUTOCAST else None
-    with (
-        symbolic.patch(meta_nonzero_assume_all_nonzero=True),
-        fused_functions(autocast) as functions,
-        recorder.watching(),
-    ):
+    with symbolic.patch(meta_nonzero_assume_all_nonzero=True), fused_functions(autocast) as functions:
+        yield functions
+
+
+def _record(job: TrainingJob, recorder: Recorder) -> None:
+    with _on_meta(job) as functions, recorder.watching():
 
         def mark(part: str) -> None:
             if part == "forward":
@@ -147,11 +156,16 @@ def _operators(nodes: list[Node], repeat: int) -> tuple[Operator, ...]:
                 saved_activation_bytes=node.saved,
                 output_shape=node.shape,
                 dtype=node.dtype,
+                input_dtype=node.input_dtype,
+                weight_dtype=node.weight_dtype,
                 module_path=node.path,
                 layer_index=node.layer,
-                kernel_count=node.kernels,
+                kernel_count=node.forward_kernels + node.backward_kernels,
+                forward_kernel_count=node.forward_kernels,
                 tensor_core=node.tensor_core,
                 repeat=repeat,
+                training_only=node.training_only,
+                sizes=node.sizes,
             )
         )
     return tuple(operators)
