@@ -251,9 +251,9 @@ def slow_logins(target: Target) -> str:
 
 
 def denormal(target: Target) -> str:
-    tenants = [{"job": "lstm-wikitext2:batch_size=20,step_time_s=5e-324", "iterations_left": 1e6}] * 2
+    tenants = [{"job": "lstm-wikitext2:batch_size=20", "iterations_left": 1e6}]
     busy = {"nodes": [{"name": "a", "gpus": [{"id": "0", "device": "v100", "tenants": tenants}]}]}
-    body = {"job": "resnet18-cifar:batch_size=64,step_time_s=5e-324", "iterations": 1e18, "cluster": busy}
+    body = {"job": "resnet18-cifar:batch_size=64,step_time_s=5e-324", "cluster": busy}
     statuses = [target.seconds("POST", "/v1/place", body, most=5, X_Timeout_S="2")[1] for _ in range(8)]
     after = Counter(
         target.seconds("POST", "/v1/place", {"job": "resnet18-cifar", "cluster": NODE}, most=5)[1]
