@@ -94,6 +94,7 @@ class Recorder(TorchDispatchMode):
         self._resident = list(model.buffers())
         self._buffers = {_key(buffer) for buffer in self._resident}
         self._counted: set[int] = set()
+        self._kept: set[int] = set()
         self._producer: dict[int, int] = {}
         self._origin: dict[int, int] = {}
         self._by_sequence: dict[int, int] = {}
@@ -129,7 +130,8 @@ class Recorder(TorchDispatchMode):
     def mark_forward_end(self) -> None:
         """Whatever is alive now is kept for the backward pass, on the account of the operator that made it."""
         for key, size in self.live.sizes.items():
-            if key in self._origin:
+            if key in self._origin and key not in self._kept:
+                self._kept.add(key)
                 self.nodes[self._origin[key]].saved += size
         self._repeated.clear()
 
@@ -292,6 +294,7 @@ class Recorder(TorchDispatchMode):
         self._producer.pop(key, None)
         self._origin.pop(key, None)
         self._inputs.discard(key)
+        self._kept.discard(key)
         self._parameters.pop(key, None)
 
     def _gradient(self, parameter: Tensor) -> None:

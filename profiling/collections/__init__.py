@@ -90,6 +90,9 @@ def collected_graph(workload: Workload) -> ComputationGraph:
             expected="one of " + ", ".join(map(str, stored)),
             got=size,
         )
+    own = (entry.alias_of or entry.name, size, RECORDED[workload.precision])
+    if own not in store_of(collection).rows:
+        raise InputError(f"{workload.model} is not stored in {own[2]}", got=workload.precision)
     return _graph(
         workload.model,
         size,

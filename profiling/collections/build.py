@@ -48,7 +48,10 @@ def record(
             continue
         for size in entry.sizes:
             missing = [
-                p for p in precisions if not recorded_path(folder, collection, entry.name, size, p).exists()
+                p
+                for p in precisions
+                if p in entry.precisions
+                and not recorded_path(folder, collection, entry.name, size, p).exists()
             ]
             if not missing:
                 continue

@@ -19,6 +19,7 @@ class Entry:
         family: what splits by family go by: the library's module that defines it.
         sizes: image sizes (or sequence lengths) to record, the default first; 0 where there is no such thing.
         makers: `(size)` to ways to make its jobs, of which the first that can be recorded counts.
+        precisions: to record.
         alias_of: name with the same network, in whose place it is never recorded itself.
     """
 
@@ -27,3 +28,4 @@ class Entry:
     sizes: tuple[int, ...]
     makers: Callable[[int], Iterator[Maker]]
     alias_of: str = ""
+    precisions: tuple[str, ...] = ("fp32", "amp")
