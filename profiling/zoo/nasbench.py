@@ -187,7 +187,8 @@ class NasBenchNetwork(nn.Module):
         super().__init__()
         cell = cell.pruned()
         self.stem = ConvBnRelu(3, _STEM_CHANNELS, 3)
-        width, body = _STEM_CHANNELS, []
+        width = _STEM_CHANNELS
+        body: list[nn.Module] = []
         for stack in range(_STACKS):
             inputs = width
             if stack:

@@ -134,7 +134,7 @@ def _dispatch_evenly() -> None:
 
     def forward(self: Any, hidden_states: Tensor) -> Tensor:
         samples, length, width = hidden_states.shape
-        selected, weights, _ = self.router(hidden_states)
+        _, weights, _ = self.router(hidden_states)
         count = samples * min(length // self.router.num_experts, self.router.expert_capacity)
         hidden_states, weights = hidden_states.view(-1, width), weights.view(-1, 1)
         rows = torch.empty(count, dtype=torch.int64, device=hidden_states.device)
