@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -325,8 +325,3 @@ def chain(operators: Iterable[Operator], name: str = "chain") -> ComputationGrap
     return ComputationGraph(
         name, ops, tuple(TensorEdge(i, i + 1, op.bytes_written) for i, op in enumerate(ops[:-1]))
     )
-
-
-def as_rows(graph: ComputationGraph) -> list[dict[str, Any]]:
-    """One dictionary per operator, for tables."""
-    return [asdict(op) for op in graph.operators]

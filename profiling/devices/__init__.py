@@ -1,6 +1,6 @@
 """GPU types by their public numbers: a catalogue, a user's own, and what this machine has."""
 
-from profiling.devices.catalogue import get_device, list_devices, load_device_file
+from profiling.devices.catalogue import get_device, list_devices, load_device_file, runs_on
 from profiling.devices.discovery import discover, discover_cpu, discover_gpus
 from profiling.devices.spec import DeviceSpec
 
@@ -12,4 +12,5 @@ __all__ = [
     "get_device",
     "list_devices",
     "load_device_file",
+    "runs_on",
 ]

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from profiling.devices.compute_capability import RESIDENCY, compute_capabilities
 from profiling.devices.spec import DeviceSpec
 from profiling.errors import InputError, UnavailableError, UnknownNameError
 
@@ -17,14 +18,29 @@ ENVIRONMENT = "COTENANT_DEVICES"
 """Names YAML files of further device types, separated as PATH is."""
 
 _FIELDS = {f.name: f for f in fields(DeviceSpec) if f.name != "name"}
-_TEXT = {"vendor", "architecture", "compute_capability", "source"}
+_TEXT = {"vendor", "architecture", "compute_capability", "memory_type", "source"}
+_INTEGERS = {"sm_count", "memory_bus_bits", *RESIDENCY}
+_FILES = (
+    "nvidia_kepler_and_pascal",
+    "nvidia_volta_and_turing",
+    "nvidia_ampere",
+    "nvidia_ada",
+    "nvidia_hopper",
+    "nvidia_blackwell",
+    "amd",
+    "processors",
+)
 
 
 @lru_cache(maxsize=1)
 def _catalogue() -> dict[str, DeviceSpec]:
-    path = Path(__file__).with_name("catalogue.toml")
-    with path.open("rb") as stream:
-        return {name: device_from_mapping(name, row, path) for name, row in tomllib.load(stream).items()}
+    known = {}
+    for file in _FILES:
+        path = Path(__file__).parent / "types" / f"{file}.toml"
+        with path.open("rb") as stream:
+            rows = tomllib.load(stream)
+        known.update({name: device_from_mapping(name, row, path) for name, row in rows.items()})
+    return known
 
 
 def list_devices() -> list[DeviceSpec]:
@@ -53,11 +69,25 @@ def get_device(name: str) -> DeviceSpec:
     )
 
 
+@lru_cache(maxsize=4096)
+def _supports(name: str, precision: str, _files: str) -> bool:
+    try:
+        return get_device(name).supports(precision)
+    except UnknownNameError:
+        return True
+
+
+def runs_on(name: str, precision: str) -> bool:
+    """Whether the device type of that name supports `precision`; True for a type that nobody knows."""
+    return _supports(name, precision, os.environ.get(ENVIRONMENT, ""))
+
+
 def load_device_file(path: Path | str) -> list[DeviceSpec]:
     """Read device types from YAML: `{name: {field of DeviceSpec: value, ...}, ...}`.
 
     Fields that have no value are 0, empty, or (`vendor`) `custom`; `sm_count`, `clock_hz`, `fp32_flops`,
-    `memory_bytes` and `memory_bandwidth_bytes_per_s` must be given.
+    `memory_bytes` and `memory_bandwidth_bytes_per_s` must be given. With a known `compute_capability`, what every GPU of
+    it has is filled in: limits of residency, and FP64, FP16 and BF16 on CUDA cores.
 
     Raises:
         InputError: no such file, not YAML, a field that is unknown, missing or not of its type.
@@ -105,7 +135,22 @@ def device_from_mapping(name: str, row: dict[str, Any], where: object = "") -> D
             values.setdefault(key, "")
         elif field.default is MISSING:
             values[key] = 0
+    _fill_in(values)
     return DeviceSpec(name=name.strip().lower(), **values)
+
+
+def _fill_in(values: dict[str, Any]) -> None:
+    """Give fields that a row leaves out what its compute capability says."""
+    known = compute_capabilities().get(values["compute_capability"])
+    if known is None:
+        return
+    for key in RESIDENCY:
+        values[key] = values.get(key) or getattr(known, key)
+    for kind in ("fp64", "fp16", "bf16"):
+        per_clock = getattr(known, f"{kind}_per_clock")
+        rate = 2.0 * per_clock * values["sm_count"] * values["clock_hz"]
+        values[f"{kind}_cuda_flops"] = values.get(f"{kind}_cuda_flops") or rate
+    values["fp64_flops"] = values.get("fp64_flops") or values["fp64_cuda_flops"]
 
 
 def _value(name: str, key: str, value: Any, where: object) -> Any:
@@ -121,7 +166,7 @@ def _value(name: str, key: str, value: Any, where: object) -> Any:
         except (TypeError, ValueError):
             number = float("nan")
         if 0 <= number < float("inf"):
-            return int(number) if key == "sm_count" else number
+            return int(number) if key in _INTEGERS else number
     raise InputError(
         f"device {name!r} in {where}: {key} is not of its type",
         expected="a list" if key == "mig_profiles" else "a number from 0",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from predictor.types import Floats, SetPredictor
+from profiling.devices import runs_on
 from profiling.errors import InfeasibleError, InputError
 from profiling.workload import Workload
 from scheduling.core.set_cache import Ints, SetCache, cache_of
@@ -150,9 +151,15 @@ def place(
     kinds = np.unique(candidates.devices)
     types = dict(zip(kinds.tolist(), cache.solos(kinds, workload).tolist(), strict=True))
     if not any(cache.fits[row] for row in types.values()):
+        names = {cache.devices[d][0]: row for d, row in types.items()}
+        able = {name: row for name, row in names.items() if runs_on(name, job.precision)}
+        if not able:
+            raise InfeasibleError(
+                f"no GPU of this cluster has {job.precision.upper()} ({', '.join(names)})",
+                hint="choose another precision, or add a GPU type that has it",
+            )
         need = ", ".join(
-            f"{cache.devices[d][0]}: {cache.memory_upper_bytes[row] / 2**30:.1f} GiB"
-            for d, row in types.items()
+            f"{name}: {cache.memory_upper_bytes[row] / 2**30:.1f} GiB" for name, row in able.items()
         )
         raise InfeasibleError(
             f"{job} does not fit on any GPU of this cluster even when it is alone (predicted upper bound of its memory {need})",
@@ -286,7 +293,10 @@ def _refusals(ranking: Ranking, group: Ints) -> list[str]:
     budget = ranking.has_room[group] & ranking.fits[group] & ~ranking.within_budget[group]
     texts = (
         (room, "already hold as many jobs as may share one"),
-        (memory, "refused on memory (predicted upper bound over the device's)"),
+        (
+            memory,
+            "refused on memory (predicted upper bound over the device's) or for a precision that they lack",
+        ),
         (budget, "refused on a member's slowdown budget"),
     )
     return [
