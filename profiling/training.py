@@ -35,12 +35,12 @@ class Phase:
 
 
 def make_optimizer(name: str, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer | None:
-    """The optimiser of that name with its usual hyper-parameters, or None when nothing is trained.
+    """The optimiser of that name with its usual hyper-parameters; None when nothing is trained, or for `none`.
 
     Raises:
         InputError: the name is none of `profiling.workload.OPTIMIZERS`.
     """
-    if not parameters:
+    if not parameters or name == "none":
         return None
     builders: dict[str, Callable[[], torch.optim.Optimizer]] = {
         "sgd": lambda: torch.optim.SGD(parameters, lr=1e-3),
@@ -51,7 +51,9 @@ def make_optimizer(name: str, parameters: Sequence[nn.Parameter]) -> torch.optim
         "adagrad": lambda: torch.optim.Adagrad(parameters, lr=1e-3),
     }
     if name not in builders:
-        raise InputError("optimizer is not known", expected="one of " + ", ".join(builders), got=name)
+        raise InputError(
+            "optimizer is not known", expected="one of " + ", ".join((*builders, "none")), got=name
+        )
     return builders[name]()
 
 
@@ -69,7 +71,7 @@ class TrainingJob:
 
     Attributes:
         samples_per_step: `batch_size * gradient_accumulation`.
-        optimizers: one per phase; None where everything that the phase trains is frozen.
+        optimizers: one per phase; None where everything that the phase trains is frozen, and with `none`.
     """
 
     def __init__(
@@ -111,6 +113,9 @@ class TrainingJob:
         for phase, optimizer in zip(self.phases, self.optimizers, strict=True):
             if optimizer is not None:
                 optimizer.zero_grad(set_to_none=True)
+            else:
+                for parameter in self._trained(phase):
+                    parameter.grad = None
             for _ in range(self.gradient_accumulation):
                 with self._autocast():
                     loss = phase.loss(self.model, self.batch, memo)
