@@ -60,7 +60,17 @@ def get_device(name: str) -> DeviceSpec:
         UnknownNameError: no such type or slice; the message names the nearest ones.
         InputError: something else than a slice stands behind a colon.
     """
-    known = {spec.name: spec for spec in list_devices()}
+    if not os.environ.get(ENVIRONMENT):
+        return _of_catalogue(name)
+    return _named(name, {spec.name: spec for spec in list_devices()})
+
+
+@lru_cache(maxsize=1024)
+def _of_catalogue(name: str) -> DeviceSpec:
+    return _named(name, _catalogue())
+
+
+def _named(name: str, known: dict[str, DeviceSpec]) -> DeviceSpec:
     key = name.strip().lower().replace("_", "-").replace(" ", "-")
     card, part = split_device(key)
     card = _ALIASES.get(card, card)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -128,8 +128,24 @@ class MigLayout:
         return tuple(
             one
             for one in self.partitions
-            if not any(_covers(other, one) for other in self.partitions if other is not one)
+            if not any(_covers(other.profiles, one.profiles) for other in self.partitions if other is not one)
         )
+
+    def useful(self, jobs: int) -> tuple[Partition, ...]:
+        """Of `maximal`, those that can be best for so many jobs: whose largest slices no other partition has as large."""
+        if jobs not in self._useful:
+            largest = {one: one.profiles[:jobs] for one in self.maximal}
+            kept: list[Partition] = []
+            for one in self.maximal:
+                if not any(_covers(largest[other], largest[one]) for other in kept):
+                    kept = [other for other in kept if not _covers(largest[one], largest[other])]
+                    kept.append(one)
+            self._useful[jobs] = tuple(kept)
+        return self._useful[jobs]
+
+    @cached_property
+    def _useful(self) -> dict[int, tuple[Partition, ...]]:
+        return {}
 
     def place(self, names: list[str]) -> Partition | None:
         """Slots for slices of these names, or None where the card cannot be cut so."""
@@ -150,12 +166,12 @@ class MigLayout:
         yield from self._placements(slot + 1, compute)
 
 
-def _covers(larger: Partition, smaller: Partition) -> bool:
+def _covers(larger: Sequence[MigProfile], smaller: Sequence[MigProfile]) -> bool:
     """Whether every slice of `smaller` has one of its own in `larger` that is at least as large."""
-    if len(larger.placements) < len(smaller.placements):
+    if len(larger) < len(smaller):
         return False
-    available = list(larger.profiles)
-    for profile in smaller.profiles:
+    available = list(larger)
+    for profile in smaller:
         fits = [
             other
             for other in available

@@ -98,6 +98,14 @@ def test_slices_with_more_memory_take_two_slots() -> None:
     assert [(start, p.short) for start, p in three_and_twos.placements] == [(0, "2g"), (2, "2g"), (4, "3g")]
 
 
+def test_partitions_that_can_be_best_for_few_jobs() -> None:
+    layout = mig_layout("a100")
+    assert [str(p) for p in layout.useful(1)] == ["7g"]
+    assert [str(p) for p in layout.useful(2)] == ["7g", "4g+3g"]
+    assert [str(p) for p in layout.useful(3)] == ["7g", "4g+3g", "4g+2g+1g.10gb", "3g+2g+2g"]
+    assert layout.useful(7) == layout.maximal
+
+
 def test_every_partition_is_within_one_that_is_maximal() -> None:
     layout = mig_layout("a100")
     for partition in layout.partitions:
