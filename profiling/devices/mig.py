@@ -143,6 +143,17 @@ class MigLayout:
             self._useful[jobs] = tuple(kept)
         return self._useful[jobs]
 
+    def cuts(self, slices: int) -> tuple[Partition, ...]:
+        """Every way to lay exactly so many slices on the card, slots may stay empty; unlike `partitions` with all placements."""
+        if slices not in self._cuts:
+            every = (Partition(placements) for placements in self._placements(0, self.compute_slices))
+            self._cuts[slices] = tuple(one for one in every if len(one.placements) == slices)
+        return self._cuts[slices]
+
+    @cached_property
+    def _cuts(self) -> dict[int, tuple[Partition, ...]]:
+        return {}
+
     @cached_property
     def _useful(self) -> dict[int, tuple[Partition, ...]]:
         return {}

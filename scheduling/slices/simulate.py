@@ -136,7 +136,8 @@ class _Simulation:
         self.running: set[int] = set()
         self.card_of: dict[int, int] = {}
         self.now_s, self.arrived, self.done = 0.0, 0, 0
-        self.woke_before_s = self.heard_s = -math.inf
+        self.woke_before_s = -math.inf
+        self.reports_s: list[float] = []
         self.known: dict[tuple[str, str, tuple[Workload, ...]], tuple[float, ...] | None] = {}
         alone = [self._steps(Slot(cards[0]), (j.job.workload,)) for j in self.jobs]
         work = [j.job.iterations * a[0] for j, a in zip(self.jobs, alone, strict=True) if a is not None]
@@ -156,8 +157,8 @@ class _Simulation:
                     self._stuck()
                 target = self.now_s + round_s
             else:
-                heard = self.heard_s if self.heard_s > self.now_s else math.inf
-                target = min(following, ends, wake, heard)
+                self.reports_s = [t for t in self.reports_s if t > self.now_s]
+                target = min([following, ends, wake, *self.reports_s])
                 if math.isinf(target):
                     self._stuck()
             self._advance(target)
@@ -334,7 +335,8 @@ class _Simulation:
         self._sync(job)
         job.left, job.rate, job.finished_s = 0.0, 0.0, self.now_s
         self.running.discard(job.number)
-        self.heard_s = self.now_s + self.costs.report_s
+        if self.policy.round_s is None:
+            self.reports_s.append(self.now_s + self.costs.report_s)
         self.done += 1
         card = self.cards[self.card_of.pop(job.number)]
         slots = tuple(
