@@ -33,8 +33,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "without prior": {"use_prior": False},
     "without pre-training": {"training_encoder_steps": 0},
     "the paper's form of layer": {"form": "paper", "encoder_form": "paper"},
-    "without the forest's lessons": {"training_mixed_sets": 0},
-    "without processor sharing's lessons": {"training_shared_sets": 0},
+    "without the forest's batches": {"training_mixed_sets": 0},
+    "without processor sharing's batches": {"training_shared_sets": 0},
 }
 
 

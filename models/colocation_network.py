@@ -11,9 +11,9 @@ from models.e_ggat import EGGATLayer, start_at_zero
 from models.features import (
     DEVICE_FEATURES,
     EDGE_FEATURES,
-    OTHERS_WIDTH,
     RESOURCES,
     SOLO_FEATURES,
+    SUMMED_WIDTH,
     WORKLOAD_FEATURES,
 )
 from models.prior import ContentionPrior, bounded_excess
@@ -66,13 +66,13 @@ class SetTensors:
 
     Attributes:
         member: [S, M, member_width] per-member features (embedding, workload, solo, device), standardised.
-        wants: [S, M, WANTS_WIDTH] what a member wants of the device, see `models.features.edge_features`.
+        demand: [S, M, DEMAND_WIDTH] what a member wants of the device, see `models.features.edge_features`.
         setting: [S, settings] one-hot sharing mode and campaign.
         present: [S, M] which members there are.
     """
 
     member: Tensor
-    wants: Tensor
+    demand: Tensor
     setting: Tensor
     present: Tensor
 
@@ -93,12 +93,12 @@ class SetOutput:
     utilization: Tensor
 
 
-def edge_tensor(wants: Tensor, between: Tensor) -> Tensor:
+def edge_tensor(demand: Tensor, between: Tensor) -> Tensor:
     """[S, M, M, len(EDGE_FEATURES)] of target (second axis) and source, zero where `between` [S, M, M] is.
 
-    The same as `models.features.edge_features`, for tensors [S, M, WANTS_WIDTH].
+    The same as `models.features.edge_features`, for tensors [S, M, DEMAND_WIDTH].
     """
-    target, source = wants.unsqueeze(2), wants.unsqueeze(1)
+    target, source = demand.unsqueeze(2), demand.unsqueeze(1)
     count = len(RESOURCES)
     product = target[..., :count] * source[..., :count]
     excess = (target[..., :2] + source[..., :2] - 1.0).clamp_min(0.0)
@@ -106,7 +106,7 @@ def edge_tensor(wants: Tensor, between: Tensor) -> Tensor:
         torch.stack([product[..., 0], excess[..., 0], product[..., 1], excess[..., 1]], -1),
         product[..., 2:],
         target[..., count : count + 1] + source[..., count : count + 1],
-        (source[..., OTHERS_WIDTH:] - target[..., OTHERS_WIDTH:]) / 3.0,
+        (source[..., SUMMED_WIDTH:] - target[..., SUMMED_WIDTH:]) / 3.0,
     ]
     return torch.cat(columns, -1) * between.unsqueeze(-1)
 
@@ -135,7 +135,7 @@ class ColocationNetwork(nn.Module):
         width = config.width
         self.drop = nn.Dropout(config.dropout)
         self.enter = nn.Linear(member_width(config) + settings, width)
-        self.enter_others = nn.Linear(OTHERS_WIDTH, width, bias=False)
+        self.enter_others = nn.Linear(SUMMED_WIDTH, width, bias=False)
         self.blocks = nn.ModuleList(
             EGGATLayer(width, len(EDGE_FEATURES), config.heads, config.form, config.use_edge)
             for _ in range(config.layers)
@@ -159,10 +159,10 @@ class ColocationNetwork(nn.Module):
         size = member.shape[1]
         there = sets.present.to(member.dtype)
         between = there.unsqueeze(2) * there.unsqueeze(1) * (1.0 - torch.eye(size, device=member.device))
-        wants = sets.wants * there.unsqueeze(-1)
-        demands = wants[..., :OTHERS_WIDTH]
+        demand = sets.demand * there.unsqueeze(-1)
+        demands = demand[..., :SUMMED_WIDTH]
         others = demands.sum(1, keepdim=True) - demands
-        edges = edge_tensor(wants, between)
+        edges = edge_tensor(demand, between)
         own = torch.cat([member, sets.setting.unsqueeze(1).expand(-1, size, -1)], -1)
         state = torch.tanh(self.enter(self.drop(own)) + self.enter_others(others))
         for block in self.blocks:

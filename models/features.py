@@ -83,10 +83,10 @@ DEMAND_EDGES = (
 )
 EDGE_FEATURES = (*DEMAND_EDGES, "memory_capacity_sum", *(f"{name}_ratio" for name in PACE_FEATURES))
 
-# Columns of a member's `wants` row, see `edge_features`. The first of them are summed over a member's neighbours: demands,
+# Columns of a member's `demand` row, see `edge_features`. The first of them are summed over a member's neighbours: demands,
 # share of device memory, and occupancy.
-OTHERS_WIDTH = len(RESOURCES) + 2
-WANTS_WIDTH = OTHERS_WIDTH + len(PACE_FEATURES)
+SUMMED_WIDTH = len(RESOURCES) + 2
+DEMAND_WIDTH = SUMMED_WIDTH + len(PACE_FEATURES)
 
 # Time that a kernel takes at least on the device, and that the host needs to hand one over. They only set the scale from
 # which the network learns; both are the round figures that vendors' profiling guides give for eager frameworks.
@@ -320,7 +320,7 @@ def pace_of(demand: Demand, step_time_s: float, graph: ComputationGraph) -> Floa
 
 
 def edge_features(target: NDArray[Any], source: NDArray[Any]) -> NDArray[Any]:
-    """[..., len(EDGE_FEATURES)] of target i and source j, from their `wants` rows.
+    """[..., len(EDGE_FEATURES)] of target i and source j, from their `demand` rows.
 
     A row is demands [len(RESOURCES)], share of device memory, occupancy, and pace [len(PACE_FEATURES)], in this order.
     """
@@ -332,7 +332,7 @@ def edge_features(target: NDArray[Any], source: NDArray[Any]) -> NDArray[Any]:
     result[..., 2], result[..., 3] = product[..., 1], excess[..., 1]
     result[..., 4:7] = product[..., 2:resources]
     result[..., 7] = target[..., resources] + source[..., resources]
-    result[..., 8:] = (source[..., OTHERS_WIDTH:] - target[..., OTHERS_WIDTH:]) / 3.0
+    result[..., 8:] = (source[..., SUMMED_WIDTH:] - target[..., SUMMED_WIDTH:]) / 3.0
     return result
 
 

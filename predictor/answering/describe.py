@@ -84,7 +84,7 @@ class Describer:
             arrays.utilization_ratio.tolist(),
             set_memory_bytes(arrays.memory_bytes, heads).tolist(),
             arrays.memory_upper_bytes.tolist(),
-            set_utilization_ratio(solo_use, table.busier(rows)).tolist(),
+            set_utilization_ratio(solo_use, table.utilization_residual(rows)).tolist(),
             arrays.fits.tolist(),
         )
         return [

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from models.colocation_network import ColocationNetwork
-from models.features import OTHERS_WIDTH, WANTS_WIDTH, edge_features
+from models.features import DEMAND_WIDTH, SUMMED_WIDTH, edge_features
 from profiling.errors import InputError
 
 Array = NDArray[np.float32]
@@ -77,11 +77,11 @@ class PreparedJobs:
 
     Attributes:
         entry: [V, width] input projection of the job, setting included.
-        wants: [V, WANTS_WIDTH] demands, share of device memory, occupancy, pace.
+        demand: [V, DEMAND_WIDTH] demands, share of device memory, occupancy, pace.
     """
 
     entry: Array
-    wants: Array
+    demand: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class _Sets:
     Attributes:
         rows: [M, S] rows of the job table; 0 where there is no member.
         present: [M, S] 1 where there is one.
-        others: per position, [S, OTHERS_WIDTH] what the others want together.
+        others: per position, [S, SUMMED_WIDTH] what the others want together.
         edges: (target, source) to [S, len(EDGE_FEATURES)].
     """
 
@@ -104,12 +104,12 @@ class _Sets:
     def of(cls, jobs: PreparedJobs, rows: NDArray[np.int64]) -> _Sets:
         present = np.ascontiguousarray((rows >= 0).T, dtype=np.float32)
         safe = np.maximum(rows.T, 0)
-        wants = [jobs.wants[r] * p[:, None] for r, p in zip(safe, present, strict=True)]
-        everyone = sum(w[:, :OTHERS_WIDTH] for w in wants)
-        others = [everyone - w[:, :OTHERS_WIDTH] for w in wants]
-        size = len(wants)
+        demand = [jobs.demand[r] * p[:, None] for r, p in zip(safe, present, strict=True)]
+        everyone = sum(w[:, :SUMMED_WIDTH] for w in demand)
+        others = [everyone - w[:, :SUMMED_WIDTH] for w in demand]
+        size = len(demand)
         edges = {
-            (i, j): edge_features(wants[i], wants[j]) for i in range(size) for j in range(size) if i != j
+            (i, j): edge_features(demand[i], demand[j]) for i in range(size) for j in range(size) if i != j
         }
         return cls(safe, present, others, edges)
 
@@ -192,16 +192,16 @@ class SetNetwork:
                 pass
         return result
 
-    def busier(self, jobs: PreparedJobs, rows: NDArray[np.int64]) -> Array:
+    def utilization_residual(self, jobs: PreparedJobs, rows: NDArray[np.int64]) -> Array:
         """[S] what the sets' utilisation differs by from that of independent phases; `rows` as for `excess`."""
         result = np.zeros(len(rows), dtype=np.float32)
         if not self.usage[1] and not self.usage[0].any():
             return result  # nothing was learned
         for at in range(0, len(rows), CHUNK):
-            result[at : at + CHUNK] = self._busier(jobs, rows[at : at + CHUNK])
+            result[at : at + CHUNK] = self._utilization_residual(jobs, rows[at : at + CHUNK])
         return result
 
-    def _busier(self, jobs: PreparedJobs, rows: NDArray[np.int64]) -> Array:
+    def _utilization_residual(self, jobs: PreparedJobs, rows: NDArray[np.int64]) -> Array:
         sets = _Sets.of(jobs, rows)
         weight, bias = self.usage
         parts = np.stack([np.tanh(weight @ s + np.float32(bias)) for s in self._states(jobs, sets)])
@@ -336,10 +336,10 @@ def from_torch(network: ColocationNetwork) -> SetNetwork:
     setting = np.zeros(settings, dtype=np.float32)
     setting[[0, settings - 1]] = 1.0
     member = rng.normal(size=(jobs, width - settings)).astype(np.float32)
-    wants = np.concatenate(
-        [rng.random((jobs, OTHERS_WIDTH)) / 2, rng.normal(size=(jobs, WANTS_WIDTH - OTHERS_WIDTH))], 1
+    demand = np.concatenate(
+        [rng.random((jobs, SUMMED_WIDTH)) / 2, rng.normal(size=(jobs, DEMAND_WIDTH - SUMMED_WIDTH))], 1
     ).astype(np.float32)
-    prepared = PreparedJobs(twin.entry(member, np.repeat(setting[None], jobs, 0)), wants)
+    prepared = PreparedJobs(twin.entry(member, np.repeat(setting[None], jobs, 0)), demand)
     rows = rng.integers(0, jobs, (CHECKED, 4))
     for k in range(CHECKED):
         rows[k, 1 + k % 4 :] = -1
@@ -348,16 +348,16 @@ def from_torch(network: ColocationNetwork) -> SetNetwork:
         output = network(
             SetTensors(
                 torch.from_numpy(member[rows]),
-                torch.from_numpy(wants[rows]),
+                torch.from_numpy(demand[rows]),
                 torch.from_numpy(np.repeat(setting[None], CHECKED, 0)),
                 torch.from_numpy(present),
             )
         )
     excess = output.log_slowdown.expm1().numpy() * present
-    busier = (output.utilization.numpy() * present).sum(1) / present.sum(1)
+    utilization_residual = (output.utilization.numpy() * present).sum(1) / present.sum(1)
     worst = max(
         float(np.abs(twin.excess(prepared, rows, setting) - excess).max()),
-        float(np.abs(twin.busier(prepared, rows) - busier).max()),
+        float(np.abs(twin.utilization_residual(prepared, rows) - utilization_residual).max()),
     )
     if worst > 1e-5:
         raise InputError("numpy and torch disagree", expected="equal answers to 1e-5", got=f"{worst:.1e}")

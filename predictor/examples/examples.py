@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from models.colocation_network import SetTensors
 from models.features import (
-    WANTS_WIDTH,
+    DEMAND_WIDTH,
     Floats,
     capacity_ratio,
     demand_ratios,
@@ -53,13 +53,13 @@ class MemberVariants:
         jobs: V jobs on devices.
         features: [V, member_width] embedding, workload, solo and device features, not scaled.
         step_s: [V] solo step time, measured or else predicted.
-        wants: [V, WANTS_WIDTH] demands, share of device memory, occupancy, pace; see `models.features.edge_features`.
+        demand: [V, DEMAND_WIDTH] demands, share of device memory, occupancy, pace; see `models.features.edge_features`.
     """
 
     jobs: tuple[JobOnDevice, ...]
     features: Floats
     step_s: Floats
-    wants: Floats
+    demand: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ def variants_of(
         [index.setdefault((w, d), len(index)) for w, d in zip(workloads, devices, strict=True)],
         dtype=np.int64,
     )
-    jobs, features, steps, wants = [], [], [], []
+    jobs, features, steps, demand = [], [], [], []
     for workload, device in index:
         job = featurizer.job(workload, device)
         encoding = encodings[(workload.without_solo(), device)]
@@ -240,7 +240,7 @@ def variants_of(
         features.append(np.concatenate([encoding.embedding, job.features, solo, featurizer.device(device)]))
         steps.append(measured or encoding.step_time_s)
         step = measured or encoding.graph_step_time_s
-        wants.append(
+        demand.append(
             np.concatenate(
                 [
                     demand_ratios(job.demand, step, full),
@@ -250,24 +250,24 @@ def variants_of(
             )
         )
     variants = MemberVariants(
-        tuple(jobs), np.array(features), np.array(steps), np.array(wants).reshape(-1, WANTS_WIDTH)
+        tuple(jobs), np.array(features), np.array(steps), np.array(demand).reshape(-1, DEMAND_WIDTH)
     )
     return variants, where
 
 
-def set_tensors(member: Floats, wants: Floats, setting: Floats, set_index: Integers) -> SetTensors:
+def set_tensors(member: Floats, demand: Floats, setting: Floats, set_index: Integers) -> SetTensors:
     """The network's input from T members.
 
     Args:
         member: [T, member_width] scaled features.
-        wants: [T, WANTS_WIDTH].
+        demand: [T, DEMAND_WIDTH].
         setting: [S, settings] one-hot sharing mode and campaign of each set.
         set_index: [T] set of each member, ascending.
     """
     place = places_of(set_index)
     return SetTensors(
         torch.tensor(padded_rows(member, *place), dtype=torch.float32),
-        torch.tensor(padded_rows(wants, *place), dtype=torch.float32),
+        torch.tensor(padded_rows(demand, *place), dtype=torch.float32),
         torch.tensor(setting, dtype=torch.float32),
         torch.from_numpy(padded_rows(np.ones(len(member), dtype=bool), *place)),
     )

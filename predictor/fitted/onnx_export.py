@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from models.colocation_network import ColocationNetwork, SetTensors, member_width
 from models.features import (
+    DEMAND_WIDTH,
     DEVICE_FEATURES,
-    OTHERS_WIDTH,
-    WANTS_WIDTH,
+    SUMMED_WIDTH,
     WORKLOAD_FEATURES,
 )
 from models.graph_tensors import GraphTensors
@@ -32,8 +32,8 @@ MOST_MEMBERS = 8
 class WholeSets(nn.Module):
     """The ensemble over sets of M members each, all of them present, from unscaled features.
 
-    Inputs: member [S, M, F] unscaled features, wants [S, M, WANTS_WIDTH], setting [S, K] one-hot.
-    Outputs: slowdown [S, M] (latent, at least 1), ratio [S, M] (observed co-located / solo throughput), busier [S] (what the
+    Inputs: member [S, M, F] unscaled features, demand [S, M, DEMAND_WIDTH], setting [S, K] one-hot.
+    Outputs: slowdown [S, M] (latent, at least 1), ratio [S, M] (observed co-located / solo throughput), utilization_residual [S] (what the
     set's utilisation differs by from that of members with independent phases).
     """
 
@@ -48,12 +48,12 @@ class WholeSets(nn.Module):
         for name in ("mean", "scale", "low", "high"):
             self.register_buffer(name, torch.tensor(getattr(scaler, name), dtype=torch.float32))
 
-    def forward(self, member: Tensor, wants: Tensor, setting: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, member: Tensor, demand: Tensor, setting: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         width = member.shape[-1]
         member = torch.clamp(member, self.low[:width], self.high[:width])
         scaled = ((member - self.mean) / self.scale).clamp(-4.0, 4.0)
-        wants = torch.clamp(wants, self.low[width:], self.high[width:])
-        sets = SetTensors(scaled, wants, setting, torch.ones_like(wants[..., 0], dtype=torch.bool))
+        demand = torch.clamp(demand, self.low[width:], self.high[width:])
+        sets = SetTensors(scaled, demand, setting, torch.ones_like(demand[..., 0], dtype=torch.bool))
         answers = [network(sets) for network in self.networks]
         slow = torch.stack([a.log_slowdown for a in answers]).mean(0)
         ratio = torch.stack([a.log_baseline - a.log_slowdown for a in answers]).mean(0)
@@ -133,16 +133,20 @@ def _set_network(model: CotenantModel, members: int) -> tuple[bytes, float]:
     def sample(sets: int) -> list[Tensor]:
         spread = np.where(np.isfinite(model.scaler.scale), model.scaler.scale, 1.0)
         member = model.scaler.mean + spread * rng.normal(size=(sets, members, width))
-        wants = rng.random((sets, members, WANTS_WIDTH))
-        wants[..., OTHERS_WIDTH:] = rng.normal(size=(sets, members, WANTS_WIDTH - OTHERS_WIDTH))
+        demand = rng.random((sets, members, DEMAND_WIDTH))
+        demand[..., SUMMED_WIDTH:] = rng.normal(size=(sets, members, DEMAND_WIDTH - SUMMED_WIDTH))
         setting = np.zeros((sets, settings))
         setting[:, [0, settings - 1]] = 1.0
-        return [torch.tensor(values, dtype=torch.float32) for values in (member, wants, setting)]
+        return [torch.tensor(values, dtype=torch.float32) for values in (member, demand, setting)]
 
-    names = ["member", "wants", "setting"]
+    names = ["member", "demand", "setting"]
     batch = torch.export.Dim("sets", min=1, max=1_000_000)
     body = _to_onnx(
-        whole, sample(3), names, ["slowdown", "ratio", "busier"], {name: {0: batch} for name in names}
+        whole,
+        sample(3),
+        names,
+        ["slowdown", "ratio", "utilization_residual"],
+        {name: {0: batch} for name in names},
     )
     cases = []
     for sets in (1, 17):

@@ -22,7 +22,7 @@ def independent_ratio(model: CotenantModel, examples: Examples) -> Floats:
     """[S] utilisation if the members' phases were independent, from that alone, measured or else estimated."""
     variants, where = model.variants(examples.workloads, examples.devices)
     idle = np.ones(len(examples.set_ids))
-    np.multiply.at(idle, examples.set_index, 1.0 - variants.wants[where, 0])
+    np.multiply.at(idle, examples.set_index, 1.0 - variants.demand[where, 0])
     return np.asarray(1.0 - idle)
 
 

@@ -43,7 +43,7 @@ def padded_to(sets: SetTensors, size: int) -> SetTensors:
     def pad(values: Tensor) -> Tensor:
         return torch.cat([values, values.new_zeros(len(values), more, *values.shape[2:])], 1)
 
-    return replace(sets, member=pad(sets.member), wants=pad(sets.wants), present=pad(sets.present))
+    return replace(sets, member=pad(sets.member), demand=pad(sets.demand), present=pad(sets.present))
 
 
 def with_more_campaigns(sets: SetTensors, more: int) -> SetTensors:
@@ -55,12 +55,12 @@ def with_more_campaigns(sets: SetTensors, more: int) -> SetTensors:
 
 def to_tensors(sets: SetTensors) -> dict[str, Tensor]:
     """By name, for a file."""
-    return {f"memory.{f.name}": getattr(sets, f.name) for f in fields(SetTensors)}
+    return {f"replay.{f.name}": getattr(sets, f.name) for f in fields(SetTensors)}
 
 
 def from_tensors(tensors: dict[str, Tensor]) -> SetTensors | None:
-    """What `to_tensors` gave; None where the file is of a time before there was a memory."""
+    """What `to_tensors` gave; None where the file is of an older version."""
     names = [f.name for f in fields(SetTensors)]
-    if "memory.wants" not in tensors:
+    if "replay.demand" not in tensors:
         return None
-    return SetTensors(**{name: tensors[f"memory.{name}"] for name in names})
+    return SetTensors(**{name: tensors[f"replay.{name}"] for name in names})

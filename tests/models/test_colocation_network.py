@@ -13,7 +13,7 @@ from models.colocation_network import (
     edge_tensor,
     member_width,
 )
-from models.features import OTHERS_WIDTH, WANTS_WIDTH, edge_features
+from models.features import DEMAND_WIDTH, SUMMED_WIDTH, edge_features
 from models.prior import bounded_excess
 from profiling.errors import InputError
 from profiling.workload import SHARING_MODES
@@ -38,14 +38,14 @@ def sets_of(sizes: list[int], seed: int = 0) -> SetTensors:
     rng = np.random.default_rng(seed)
     shape = (len(sizes), max(sizes))
     member = rng.normal(size=(*shape, member_width(NETWORK)))
-    wants = np.concatenate(
-        [rng.random((*shape, OTHERS_WIDTH)), rng.normal(size=(*shape, WANTS_WIDTH - OTHERS_WIDTH))], 2
+    demand = np.concatenate(
+        [rng.random((*shape, SUMMED_WIDTH)), rng.normal(size=(*shape, DEMAND_WIDTH - SUMMED_WIDTH))], 2
     )
     setting = np.zeros((len(sizes), SETTINGS))
     setting[:, [0, -1]] = 1.0
     present = np.arange(shape[1]) < np.array(sizes)[:, None]
     return SetTensors(
-        *(torch.tensor(values, dtype=torch.float32) for values in (member, wants, setting)),
+        *(torch.tensor(values, dtype=torch.float32) for values in (member, demand, setting)),
         torch.from_numpy(present),
     )
 
@@ -74,7 +74,7 @@ def test_order_of_members_and_padding_do_not_matter() -> None:
     one, sets = network(spread=0.5), sets_of([2, 4, 1, 3])
     order = torch.tensor([3, 1, 0, 2])
     shuffled = replace(
-        sets, member=sets.member[:, order], wants=sets.wants[:, order], present=sets.present[:, order]
+        sets, member=sets.member[:, order], demand=sets.demand[:, order], present=sets.present[:, order]
     )
     with torch.no_grad():
         expected, got, alone = one(sets), one(shuffled), one(replace_rows(sets, 0, 2))
@@ -90,28 +90,28 @@ def replace_rows(sets: SetTensors, number: int, size: int) -> SetTensors:
     """One set without its padding."""
     row = slice(number, number + 1)
     return SetTensors(
-        sets.member[row, :size], sets.wants[row, :size], sets.setting[row], sets.present[row, :size]
+        sets.member[row, :size], sets.demand[row, :size], sets.setting[row], sets.present[row, :size]
     )
 
 
 def test_edges_are_those_of_numpy() -> None:
     sets = sets_of([3])
-    wants = sets.wants.numpy()
-    expected = edge_features(wants[:, :, None], wants[:, None]) * (1 - np.eye(3))[None, :, :, None]
+    demand = sets.demand.numpy()
+    expected = edge_features(demand[:, :, None], demand[:, None]) * (1 - np.eye(3))[None, :, :, None]
     torch.testing.assert_close(
-        edge_tensor(sets.wants, between(sets)), torch.tensor(expected, dtype=torch.float32)
+        edge_tensor(sets.demand, between(sets)), torch.tensor(expected, dtype=torch.float32)
     )
 
 
 def test_starts_at_the_prior() -> None:
     one, sets = network(), sets_of([2, 3])
     mask = between(sets)
-    wants = sets.wants * sets.present[..., None]
+    demand = sets.demand * sets.present[..., None]
     with torch.no_grad():
-        prior = one.prior(edge_tensor(wants, mask), sets.setting, mask)
+        prior = one.prior(edge_tensor(demand, mask), sets.setting, mask)
         output = one(sets)
-    others = wants.sum(1, keepdim=True) - wants
-    expected = bounded_excess(prior, others[..., OTHERS_WIDTH - 1])
+    others = demand.sum(1, keepdim=True) - demand
+    expected = bounded_excess(prior, others[..., SUMMED_WIDTH - 1])
     torch.testing.assert_close(output.log_slowdown.expm1(), expected, rtol=1e-4, atol=1e-5)
     assert (prior[sets.present] > 0).all()
     assert not output.log_baseline.any()
@@ -129,7 +129,7 @@ def test_a_neighbour_takes_no_larger_a_share_of_the_time_than_alone() -> None:
 
 def test_no_answer_passes_what_the_neighbours_leave() -> None:
     one, sets = network(spread=3.0), sets_of([2, 2])
-    sets.wants[..., OTHERS_WIDTH - 1] = 0.2
+    sets.demand[..., SUMMED_WIDTH - 1] = 0.2
     with torch.no_grad():
         assert (one(sets).log_slowdown.exp() <= 1.25 + 1e-4).all()
 
@@ -137,7 +137,7 @@ def test_no_answer_passes_what_the_neighbours_leave() -> None:
 def test_the_parts_of_the_prior_sum_to_it() -> None:
     one, sets = network(spread=0.5), sets_of([2])
     mask = between(sets)
-    edges = edge_tensor(sets.wants, mask)
+    edges = edge_tensor(sets.demand, mask)
     with torch.no_grad():
         parts = one.prior.parts(edges, sets.setting[:, None, None])
         whole = one.prior(edges, sets.setting, mask)

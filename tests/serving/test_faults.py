@@ -44,7 +44,7 @@ def test_full_disk(start: Start) -> None:
     assert client.put("/v1/cluster/nodes/a", json=NODE).status_code == 201
     store: Store = client.app.state.service.store  # type: ignore[attr-defined]
     big = {"gpus": [{"device": "v100", "count": 1000}]}
-    # SQLite's own limit on pages gives the same error as a disk without room.
+    # SQLite's own limit on synthetic_batches gives the same error as a disk without room.
     store.engine.dispose()
     limit = _limit_pages(store)
     problem(client.put("/v1/cluster/nodes/b", json=big), 503)

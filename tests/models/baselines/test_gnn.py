@@ -35,7 +35,10 @@ def alone(sets: SetTensors, member: int) -> SetTensors:
     """The same members, each in a set of its own."""
     one = slice(member, member + 1)
     return replace(
-        sets, member=sets.member[:, one], wants=sets.wants[:, one], present=torch.ones(3, 1, dtype=torch.bool)
+        sets,
+        member=sets.member[:, one],
+        demand=sets.demand[:, one],
+        present=torch.ones(3, 1, dtype=torch.bool),
     )
 
 

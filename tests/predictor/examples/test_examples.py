@@ -88,5 +88,5 @@ def test_nothing_measured_together_is_in_the_input(measured: Tables, predictor: 
     )
     second = model.inputs(examples_of(blinded, solo))
     assert first.member.shape == (colocation.set_id.nunique(), 2, member_width(NETWORK))
-    for column in ("member", "wants", "setting", "present"):
+    for column in ("member", "demand", "setting", "present"):
         assert (getattr(first, column) == getattr(second, column)).all()

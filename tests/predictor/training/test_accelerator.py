@@ -14,7 +14,7 @@ from predictor.fitted.model import encoder_input
 from predictor.training import networks as training
 from predictor.training.accelerator import moved, training_device
 from predictor.training.fit import solo_examples
-from predictor.training.targets import Lesson
+from predictor.training.targets import TargetBatch
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]
@@ -32,10 +32,10 @@ def test_all_tensors_of_a_lesson_move(measured: Tables) -> None:
     )
     sets = model.inputs(examples_of(*measured))
     known = sets.present
-    lesson = moved(Lesson(sets, known.float(), known, known), torch.device("meta"))
-    assert lesson.target.device == lesson.sets.member.device == lesson.sets.present.device
-    assert lesson.target.device.type == "meta"
-    assert lesson.weight == 1.0
+    batch = moved(TargetBatch(sets, known.float(), known, known), torch.device("meta"))
+    assert batch.target.device == batch.sets.member.device == batch.sets.present.device
+    assert batch.target.device.type == "meta"
+    assert batch.weight == 1.0
 
 
 def test_networks_make_no_tensor_on_a_device_of_their_own(measured: Tables) -> None:
