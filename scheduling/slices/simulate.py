@@ -14,7 +14,7 @@ from predictor.types import SetPredictor
 from profiling.errors import InfeasibleError, InputError
 from profiling.workload import ColocationSet, Workload
 from scheduling.core.job import Job, JobState
-from scheduling.slices.cluster import Card, Reshape, SlicePolicy, SliceSnapshot, Slot, without_jobs
+from scheduling.slices.cluster import NEVER_S, Card, Reshape, SlicePolicy, SliceSnapshot, Slot, without_jobs
 
 # A policy that is asked so often at one moment has no end.
 _MOST_ACTIONS = 10_000
@@ -136,7 +136,7 @@ class _Simulation:
         self.running: set[int] = set()
         self.card_of: dict[int, int] = {}
         self.now_s, self.arrived, self.done = 0.0, 0, 0
-        self.woke_before_s = -math.inf
+        self.woke_before_s = NEVER_S
         self.reports_s: list[float] = []
         self.known: dict[tuple[str, str, tuple[Workload, ...]], tuple[float, ...] | None] = {}
         alone = [self._steps(Slot(cards[0]), (j.job.workload,)) for j in self.jobs]
