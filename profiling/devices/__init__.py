@@ -2,6 +2,7 @@
 
 from profiling.devices.catalogue import get_device, list_devices, load_device_file, runs_on
 from profiling.devices.discovery import discover, discover_cpu, discover_gpus
+from profiling.devices.mig import has_mig, mig_layout, split_device, with_sm_share
 from profiling.devices.spec import DeviceSpec
 
 __all__ = [
@@ -10,7 +11,11 @@ __all__ = [
     "discover_cpu",
     "discover_gpus",
     "get_device",
+    "has_mig",
     "list_devices",
     "load_device_file",
+    "mig_layout",
     "runs_on",
+    "split_device",
+    "with_sm_share",
 ]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from profiling.devices.compute_capability import RESIDENCY, compute_capabilities
+from profiling.devices.mig import slice_of, split_device
 from profiling.devices.spec import DeviceSpec
 from profiling.errors import InputError, UnavailableError, UnknownNameError
 
@@ -20,6 +21,7 @@ ENVIRONMENT = "COTENANT_DEVICES"
 _FIELDS = {f.name: f for f in fields(DeviceSpec) if f.name != "name"}
 _TEXT = {"vendor", "architecture", "compute_capability", "memory_type", "source"}
 _INTEGERS = {"sm_count", "memory_bus_bits", *RESIDENCY}
+_ALIASES = {"a100-40gb": "a100", "v100-16gb": "v100", "h100-80gb": "h100", "h200-141gb": "h200"}
 _FILES = (
     "nvidia_kepler_and_pascal",
     "nvidia_volta_and_turing",
@@ -52,34 +54,42 @@ def list_devices() -> list[DeviceSpec]:
 
 
 def get_device(name: str) -> DeviceSpec:
-    """The device type of that catalogue name.
+    """The device type of that catalogue name, or a MIG slice of one: `a100`, `a100:mig=3g`, `a100:mig=3g.20gb`.
 
     Raises:
-        UnknownNameError: no such type; the message names the nearest ones.
+        UnknownNameError: no such type or slice; the message names the nearest ones.
+        InputError: something else than a slice stands behind a colon.
     """
-    known = {spec.name: spec for spec in list_devices()}
+    if not os.environ.get(ENVIRONMENT):
+        return _of_catalogue(name)
+    return _named(name, {spec.name: spec for spec in list_devices()})
+
+
+@lru_cache(maxsize=1024)
+def _of_catalogue(name: str) -> DeviceSpec:
+    return _named(name, _catalogue())
+
+
+def _named(name: str, known: dict[str, DeviceSpec]) -> DeviceSpec:
     key = name.strip().lower().replace("_", "-").replace(" ", "-")
-    if key in known:
-        return known[key]
-    near = difflib.get_close_matches(key, known, n=3, cutoff=0.5) or sorted(known)
+    card, part = split_device(key)
+    card = _ALIASES.get(card, card)
+    if card in known:
+        return known[card] if part is None else slice_of(known[card], part)
+    near = difflib.get_close_matches(card, known, n=3, cutoff=0.5) or sorted(known)
     raise UnknownNameError(
-        f"device {name!r} is not in the catalogue",
+        f"device {card!r} is not in the catalogue",
         expected="one of " + ", ".join(near),
         hint=f"`cotenant devices list` shows all; add your own by a YAML file named in {ENVIRONMENT}",
     )
 
 
-@lru_cache(maxsize=4096)
-def _supports(name: str, precision: str, _files: str) -> bool:
+def runs_on(name: str, precision: str) -> bool:
+    """Whether the device type of that name supports `precision`; True for a type that nobody knows."""
     try:
         return get_device(name).supports(precision)
     except UnknownNameError:
         return True
-
-
-def runs_on(name: str, precision: str) -> bool:
-    """Whether the device type of that name supports `precision`; True for a type that nobody knows."""
-    return _supports(name, precision, os.environ.get(ENVIRONMENT, ""))
 
 
 def load_device_file(path: Path | str) -> list[DeviceSpec]:

@@ -160,7 +160,9 @@ class SetCache:
 
     def _predict(self, sets: list[ColocationSet]) -> PredictionArrays:
         """The predictor's answer; a set with a job whose precision the device lacks does not fit, and is not asked for."""
-        possible = np.array([all(runs_on(s.device, w.precision) for w in s.workloads) for s in sets])
+        kinds = {(s.device, w.precision) for s in sets for w in s.workloads}
+        lacking = {kind for kind in kinds if not runs_on(*kind)}
+        possible = np.array([not any((s.device, w.precision) in lacking for w in s.workloads) for s in sets])
         if possible.all():
             return self.predictor.predict_arrays(sets)
         members = np.array([len(s.workloads) for s in sets])
