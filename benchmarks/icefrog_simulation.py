@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from predictor.load import load_predictor
 
 from benchmarks.record import RESULTS, record
 from predictor.freezing import layer_throughput
 from predictor.freezing.throughput import LayerThroughput, unfrozen_graph
+from predictor.load import load_predictor
 from predictor.types import PredictionArrays
 from profiling.files import read_json
 from profiling.workload import ColocationSet, SoloProfile, Workload

@@ -14,7 +14,8 @@ from scheduling.core.job import Job
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
 from scheduling.core.truth import SetTruth
-from scheduling.placement.place import PlacementDecision, place
+from scheduling.placement.decision import PlacementDecision
+from scheduling.placement.place import Placer
 from scheduling.policies import get_policy
 from scheduling.simulator.engine import simulate
 from scheduling.simulator.result import SimulationResult
@@ -73,10 +74,10 @@ def demo_jobs(predictor: SetPredictor, count: int = 12, seed: int = 0) -> list[J
 
 def stream(jobs: list[Job], cluster: ClusterSnapshot, predictor: SetPredictor) -> Iterator[Placed]:
     """Place jobs one after another on what is left of the cluster; a job that should wait is left out of it."""
-    cache = SetCache(predictor)
+    placer = Placer(predictor)
     snapshot = cluster
     for job in jobs:
-        decision = place(job.workload, job.iterations, snapshot, cache)
+        decision = placer.place(job.workload, job.iterations, snapshot)
         yield Placed(job, decision)
         if decision.decision == "place":
             best = decision.ranked[0]

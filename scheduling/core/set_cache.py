@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import RLock
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from predictor.types import Floats, PredictionArrays, SetPredictor
 from profiling.workload import ColocationSet, Workload
+from scheduling.core.limits import check_predictions
 
 Ints = NDArray[np.int64]
 Keys = NDArray[np.uint64]
@@ -46,6 +46,11 @@ class SetCache:
         self._workload_keys: Keys = np.zeros(0, np.uint64)
         self._device_keys: Keys = np.zeros(0, np.uint64)
         self._clear()
+
+    @classmethod
+    def of(cls, predictor: SetPredictor | SetCache) -> SetCache:
+        """`predictor` itself where it is a cache, else a new cache over it."""
+        return predictor if isinstance(predictor, SetCache) else cls(predictor)
 
     def _clear(self, width: int = _WIDTH) -> None:
         self.step_time_s: Floats = np.ones((0, width))
@@ -86,7 +91,7 @@ class SetCache:
         return number
 
     def rows(self, devices: Ints, members: Ints, present: NDArray[np.bool_]) -> Ints:
-        """Row of each set; sets that are not known are predicted in one call.
+        """Row of each set; sets that are new are predicted in one call.
 
         Args:
             devices: [N] device numbers.
@@ -149,6 +154,7 @@ class SetCache:
             for d, group in zip(all_devices, groups, strict=True)
         ]
         answer = self.predictor.predict_arrays(sets)
+        check_predictions(sets, answer)
         known = len(devices)
         alone = [
             [singles[d, m] for m in group] for d, group in zip(all_devices, groups[:known], strict=False)
@@ -204,26 +210,6 @@ class SetCache:
                 slot = (slot + 1) & mask
             self._table_keys[slot] = key
             self._table_rows[slot] = row
-
-
-_CACHES: WeakKeyDictionary[SetPredictor, SetCache] = WeakKeyDictionary()
-
-
-def cache_of(predictor: SetPredictor | SetCache) -> SetCache:
-    """The one cache of `predictor`, kept as long as the predictor lives."""
-    if isinstance(predictor, SetCache):
-        return predictor
-    try:
-        cache = _CACHES.get(predictor)
-    except TypeError:  # a predictor that cannot be hashed or weakly held
-        return SetCache(predictor)
-    if cache is None:
-        cache = SetCache(predictor)
-        try:
-            _CACHES[predictor] = cache
-        except TypeError:
-            return cache
-    return cache
 
 
 def contention(slowdown: Floats, share: Floats, solo_share: Floats) -> Floats:

@@ -11,7 +11,7 @@ import numpy as np
 from predictor.types import SetPredictor
 from profiling.workload import Workload
 from scheduling.core.job import JobState
-from scheduling.core.set_cache import SetCache, cache_of
+from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 
 
@@ -62,7 +62,7 @@ class SetTruth:
         scaling: float = 0.9,
     ) -> None:
         self.scaling = scaling
-        self.cache = cache_of(predictor)
+        self.cache = SetCache.of(predictor)
         self._restart_s = restart_s
         self.inter_node_slowdown = inter_node_slowdown
         self._solo: dict[tuple[str, str, Workload], float] = {}

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.types import Floats, SetPredictor
+from predictor.types import Floats
 from scheduling.core.job import JobState
-from scheduling.core.set_cache import Ints, SetCache, cache_of
+from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import current_workload
 from scheduling.placement.ranking import Candidates
@@ -35,17 +35,18 @@ class Tenancy:
     seen: Ints
 
     @classmethod
-    def of(cls, snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, width: int) -> Tenancy:
+    def of(cls, snapshot: SchedulingSnapshot, belief: SetCache, width: int) -> Tenancy:
         """The tenancy of `snapshot`, kept with it."""
-        cache = cache_of(belief)
-        key = ("tenancy", id(cache), width)
+        key = ("tenancy", belief, width)
         found = snapshot.derived.get(key)
         if not isinstance(found, Tenancy):
             count = len(snapshot)
-            devices = [cache.device_id(d, s) for d, s in zip(snapshot.devices, snapshot.sharing, strict=True)]
+            devices = [
+                belief.device_id(d, s) for d, s in zip(snapshot.devices, snapshot.sharing, strict=True)
+            ]
             shape = (count, width)
             found = cls(
-                cache,
+                belief,
                 np.array(devices, np.int64),
                 np.zeros(shape, np.int64),
                 np.zeros(shape),

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from predictor.types import SetPredictor
 from profiling.errors import InputError
 from scheduling.core.job import JobState
 from scheduling.core.set_cache import Ints, SetCache
@@ -44,9 +43,7 @@ class QueueConfig:
             raise InputError("aging_s is out of range", expected="seconds from 0", got=self.aging_s)
 
 
-def in_order(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, config: QueueConfig
-) -> list[JobState]:
+def in_order(snapshot: SchedulingSnapshot, belief: SetCache, config: QueueConfig) -> list[JobState]:
     """The waiting jobs as `config` orders them."""
     waiting = list(snapshot.waiting.values())
     if config.order == "shortest":
@@ -54,9 +51,7 @@ def in_order(
     return waiting
 
 
-def first_overdue(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, aging_s: float
-) -> JobState | None:
+def first_overdue(snapshot: SchedulingSnapshot, belief: SetCache, aging_s: float) -> JobState | None:
     """Of the jobs that waited at least `aging_s`, the one that was submitted first; not one that the cluster is too small for."""
     for job in snapshot.waiting.values():
         if job.waited_s + snapshot.now_s - job.waiting_since_s >= aging_s:
@@ -66,9 +61,7 @@ def first_overdue(
     return None
 
 
-def first_empty(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, tenancy: Tenancy, job: JobState
-) -> Ints:
+def first_empty(snapshot: SchedulingSnapshot, belief: SetCache, tenancy: Tenancy, job: JobState) -> Ints:
     """The whole GPUs on which `job` would be done first if nobody else was put on them.
 
     On one node, as a gang is placed, unless no node is large enough. Nothing where the cluster is too small.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from predictor.types import SetPredictor
 from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
@@ -13,9 +12,7 @@ from scheduling.placement.gangs import Pool, exclusive_gpus
 from scheduling.placement.packing import Company, Tenancy, may_share, shared_gpus
 
 
-def decide(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, max_members: int = 2
-) -> list[Allocation]:
+def decide(snapshot: SchedulingSnapshot, belief: SetCache, max_members: int = 2) -> list[Allocation]:
     """Start waiting jobs: alone where a GPU is empty, else on the first shared GPU with room and memory."""
     tenancy = Tenancy.of(snapshot, belief, max_members)
     pool, started = Pool(snapshot), []

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from predictor.types import Floats, SetPredictor
+from predictor.types import Floats
 from profiling.workload import ColocationSet, Workload
 from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
-from scheduling.core.set_cache import SetCache, cache_of
+from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import current_workload
 from scheduling.placement.gangs import Pool, exclusive_gpus
@@ -20,7 +20,7 @@ from scheduling.placement.packing import Company, Tenancy, may_share, shared_gpu
 
 
 def decide(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, max_members: int = 2, budget: float = 1.0
+    snapshot: SchedulingSnapshot, belief: SetCache, max_members: int = 2, budget: float = 1.0
 ) -> list[Allocation]:
     """Start waiting jobs: on an empty GPU, else where the sum of utilisations is least and within `budget`."""
     tenancy = Tenancy.of(snapshot, belief, max_members)
@@ -56,18 +56,17 @@ def decide(
 
 def solo_utilization(
     snapshot: SchedulingSnapshot,
-    belief: SetPredictor | SetCache,
+    belief: SetCache,
     device: str,
     sharing: str,
     workload: Workload,
 ) -> float:
     """Predicted utilisation of `workload` alone, 0 to 1."""
-    cache = cache_of(belief)
-    memo = snapshot.derived.setdefault(("utilization", id(cache)), {})
+    memo = snapshot.derived.setdefault(("utilization", belief), {})
     assert isinstance(memo, dict)
     key = (device, sharing, workload)
     if key not in memo:
-        answer = cache.predictor.predict_arrays([ColocationSet(device, (workload,), sharing)])
+        answer = belief.predictor.predict_arrays([ColocationSet(device, (workload,), sharing)])
         memo[key] = float(answer.utilization_ratio[0, 0])
     return float(memo[key])
 

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from predictor.types import Floats, SetPredictor
+from predictor.types import Floats
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import Ints, SetCache
@@ -29,7 +29,7 @@ _NONE: Ints = np.zeros(0, np.int64)
 
 def decide(
     snapshot: SchedulingSnapshot,
-    belief: SetPredictor | SetCache,
+    belief: SetCache,
     config: PlacementConfig | None = None,
     queue: QueueConfig | None = None,
 ) -> list[Allocation]:
@@ -64,7 +64,7 @@ def decide(
 
 def _before_all(
     snapshot: SchedulingSnapshot,
-    belief: SetPredictor | SetCache,
+    belief: SetCache,
     pool: Pool,
     job: JobState,
     config: PlacementConfig,
@@ -88,7 +88,7 @@ def _before_all(
 
 
 def _plenty(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, pool: Pool, jobs: list[JobState]
+    snapshot: SchedulingSnapshot, belief: SetCache, pool: Pool, jobs: list[JobState]
 ) -> list[int] | None:
     """The fastest type of each job where every job finds an empty GPU of it: nothing can be better than that."""
     if len(jobs) > sum(pool.free_of_type):
@@ -99,7 +99,7 @@ def _plenty(
 
 def _assign(
     snapshot: SchedulingSnapshot,
-    belief: SetPredictor | SetCache,
+    belief: SetCache,
     tenancy: Tenancy,
     pool: Pool,
     shared: Ints,

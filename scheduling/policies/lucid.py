@@ -11,7 +11,6 @@ from bisect import bisect_right
 
 import numpy as np
 
-from predictor.types import SetPredictor
 from profiling.workload import Workload
 from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
@@ -26,9 +25,7 @@ THRESHOLDS = (0.4, 0.8)
 BUDGET = 2
 
 
-def decide(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, max_members: int = 2
-) -> list[Allocation]:
+def decide(snapshot: SchedulingSnapshot, belief: SetCache, max_members: int = 2) -> list[Allocation]:
     """Start waiting jobs, the shortest first: on an empty GPU, else where the labels add up to the budget at most."""
     tenancy = Tenancy.of(snapshot, belief, max_members)
     pool, started = Pool(snapshot), []

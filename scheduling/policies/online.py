@@ -5,21 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from predictor.types import SetPredictor
 from scheduling.beliefs.online import LearningBelief
 from scheduling.core.job import Allocation
 from scheduling.core.policy import Decide, Policy
-from scheduling.core.set_cache import SetCache, cache_of
+from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.policies import isacpp
 
 
 def decide_learning(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, decide: Decide, part: bool
+    snapshot: SchedulingSnapshot, belief: SetCache, decide: Decide, part: bool
 ) -> list[Allocation]:
     """`decide` with a belief that has seen how the jobs of `snapshot` went so far; it is kept with the snapshot."""
-    cache = cache_of(belief)
-    learner = snapshot.derived.setdefault(("learning", id(cache)), LearningBelief(cache.predictor))
+    learner = snapshot.derived.setdefault(("learning", belief), LearningBelief(belief.predictor))
     assert isinstance(learner, LearningBelief)
     new = learner.observe(snapshot)
     if part:

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from predictor.types import Floats, SetPredictor
+from predictor.types import Floats
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import Ints, SetCache
@@ -26,7 +26,7 @@ _RESTART_S = 30.0
 
 
 def decide(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, config: SiaConfig | None = None
+    snapshot: SchedulingSnapshot, belief: SetCache, config: SiaConfig | None = None
 ) -> list[Allocation]:
     """Give every active job its configuration of this round."""
     config = config or SiaConfig()
@@ -65,7 +65,7 @@ def configuration_table(
 
 def job_rows(
     snapshot: SchedulingSnapshot,
-    belief: SetPredictor | SetCache,
+    belief: SetCache,
     jobs: list[JobState],
     table: list[Configuration],
 ) -> tuple[Floats, Floats, Ints, Floats, dict[int, int]]:
@@ -91,7 +91,7 @@ def job_rows(
 
 def job_goodput(
     snapshot: SchedulingSnapshot,
-    belief: SetPredictor | SetCache,
+    belief: SetCache,
     job: JobState,
     table: list[Configuration],
 ) -> tuple[Floats, float]:

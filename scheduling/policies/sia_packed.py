@@ -11,10 +11,10 @@ from functools import partial
 
 import numpy as np
 
-from predictor.types import Floats, SetPredictor
+from predictor.types import Floats
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Policy
-from scheduling.core.set_cache import SetCache, cache_of
+from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import current_workload
 from scheduling.policies.sia import configuration_table, job_rows
@@ -28,7 +28,7 @@ _PARTNERS = 8  # most pairs of a job that are offered to the solver, per type
 
 def decide(
     snapshot: SchedulingSnapshot,
-    belief: SetPredictor | SetCache,
+    belief: SetCache,
     config: SiaConfig | None = None,
     max_slowdown: float = 2.0,
 ) -> list[Allocation]:
@@ -99,7 +99,7 @@ def decide(
 
 def _pairs(
     snapshot: SchedulingSnapshot,
-    belief: SetPredictor | SetCache,
+    belief: SetCache,
     jobs: list[JobState],
     table: list[Configuration],
     goodput: Floats,
@@ -107,7 +107,6 @@ def _pairs(
     max_slowdown: float,
 ) -> list[tuple[int, int, int, float, float]]:
     """(row, row, type, goodput, goodput) of pairs that may share a GPU; the best few partners of each."""
-    cache = cache_of(belief)
     one = {c.kind: k for k, c in enumerate(table) if c.gpus == 1}
     rows = [
         r
@@ -116,18 +115,18 @@ def _pairs(
     ]
     if len(rows) < 2:
         return []
-    ids = np.array([cache.workload_id(current_workload(jobs[r])) for r in rows])
+    ids = np.array([belief.workload_id(current_workload(jobs[r])) for r in rows])
     first, second = np.triu_indices(len(rows), 1)
     found: list[tuple[int, int, int, float, float]] = []
     for kind, column in one.items():
         gpu = int(np.argmax(snapshot.type_of == kind))
-        device = cache.device_id(snapshot.devices[gpu], snapshot.sharing[gpu])
+        device = belief.device_id(snapshot.devices[gpu], snapshot.sharing[gpu])
         members = np.column_stack([ids[first], ids[second]])
         swap = members[:, 0] > members[:, 1]
         members.sort(axis=1)
-        with cache.lock:
-            at = cache.rows(np.full(len(members), device), members, np.ones(members.shape, bool))
-            slow, fits = cache.slowdown[at, :2], cache.fits[at]
+        with belief.lock:
+            at = belief.rows(np.full(len(members), device), members, np.ones(members.shape, bool))
+            slow, fits = belief.slowdown[at, :2], belief.fits[at]
         slow = np.where(swap[:, None], slow[:, ::-1], slow)
         gain = (1.0 / slow).sum(axis=1)
         good = np.flatnonzero(fits & (slow.max(axis=1) <= max_slowdown) & (gain > 1.0))

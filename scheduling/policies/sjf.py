@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from predictor.types import SetPredictor
 from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
@@ -11,7 +10,7 @@ from scheduling.placement.gangs import remaining_s
 from scheduling.policies.exclusive import start
 
 
-def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> list[Allocation]:
+def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
     """Start waiting jobs, the shortest first."""
     if not snapshot.free_of_type.any():
         return []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from predictor.types import SetPredictor
 from profiling.errors import InputError
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Policy
@@ -77,7 +76,7 @@ def ring_policy(
     """An online policy (`scheduling.ring.online`) as the simulator calls it: no preemption, no sharing of GPUs."""
     config, execution = config or OnlineConfig(), execution or Execution()
 
-    def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> list[Allocation]:
+    def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
         waiting = {state.id: state for state in snapshot.waiting.values()}
         running = {
             one.id: (jobs[one.id], gpus_of(one, snapshot), snapshot.left(one))

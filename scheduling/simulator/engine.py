@@ -78,7 +78,8 @@ class _Simulation:
     ) -> None:
         if len({j.id for j in jobs}) != len(jobs):
             raise InputError("job ids are not unique", expected="each id once in a trace")
-        self.policy, self.truth, self.belief, self.config = policy, truth, belief, config
+        self.policy, self.truth, self.config = policy, truth, config
+        self.belief = SetCache.of(belief)
         self.snapshot = SchedulingSnapshot(cluster)
         ordered = sorted(jobs, key=lambda j: j.submit_s)
         self.jobs = [

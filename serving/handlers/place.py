@@ -11,7 +11,8 @@ from msgspec import UNSET
 from profiling.errors import InfeasibleError, InputError, LimitError
 from profiling.workload import Workload
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
-from scheduling.placement.place import PlacementConfig, PlacementDecision, place
+from scheduling.placement.decision import PlacementDecision
+from scheduling.placement.ranking import PlacementConfig
 from serving.handlers.cluster import stored_snapshot
 from serving.handlers.jobs import admit
 from serving.schemas import PlaceBody, job_of, plain
@@ -71,7 +72,7 @@ async def choose(
     )
     started = time.perf_counter()
     try:
-        decision = await batcher.place(place, job, iterations, snapshot, belief.predictor, config)
+        decision = await batcher.place(belief.placer.place, job, iterations, snapshot, config)
     except InfeasibleError:
         service.metrics.placements.labels("infeasible").inc()
         raise

@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 from profiling.errors import ConflictError, UnknownNameError
 from profiling.workload import Workload
 from scheduling.core.snapshot import Tenant
-from scheduling.placement.place import PlacementConfig, PlacementDecision
+from scheduling.placement.decision import PlacementDecision
+from scheduling.placement.ranking import PlacementConfig
 from serving.handlers.cluster import advance, stored_snapshot, tenant_row
 from serving.handlers.idempotency import remember, replay
 from serving.handlers.place import choose

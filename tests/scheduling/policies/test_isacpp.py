@@ -11,7 +11,7 @@ from scheduling.core.job import Job, JobState
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.place import PlacementConfig
+from scheduling.placement.ranking import PlacementConfig
 from scheduling.placement.stages import quantify
 from scheduling.policies import get_policy
 from scheduling.policies.isacpp import decide
