@@ -1,17 +1,20 @@
-"""What packing policies share: the state of shared GPUs in arrays, brought up to date where something changed."""
+"""What packing policies share: the state of shared GPUs in arrays, and the greedy loop over a queue."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from predictor.types import Floats
-from scheduling.core.job import JobState
+from profiling.workload import Workload
+from scheduling.core.job import Allocation, JobState
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import current_workload
+from scheduling.placement.gangs import Pool, exclusive_gpus
 from scheduling.placement.ranking import Candidates
 
 
@@ -88,11 +91,66 @@ def shared_gpus(snapshot: SchedulingSnapshot, tenancy: Tenancy, max_members: int
     return np.flatnonzero((count > 0) & (count < max_members) & tenancy.shareable)
 
 
-class Company:
+Demand = Callable[[str, str, Workload], float]
+
+
+def pack(
+    snapshot: SchedulingSnapshot,
+    belief: SetCache,
+    order: Iterable[JobState],
+    demand: Demand,
+    budget: float = np.inf,
+    max_members: int = 2,
+) -> list[Allocation]:
+    """Start the jobs of `order`: on whole empty GPUs, else beside others where the demands add up to the least.
+
+    Args:
+        demand: of a workload on (device, sharing mode); asked once for each.
+        budget: largest sum of demands on one GPU.
+        max_members: most jobs on one GPU.
+    """
+    tenancy = Tenancy.of(snapshot, belief, max_members)
+    pool, started = Pool(snapshot), []
+    shared = OpenGpus(tenancy, shared_gpus(snapshot, tenancy, max_members))
+    numbers = shared.gpus.tolist()
+    kinds = [(snapshot.devices[g], snapshot.sharing[g]) for g in numbers]
+    memo: dict[tuple[str, str, Workload], float] = {}
+
+    def asked(kind: tuple[str, str], workload: Workload) -> float:
+        key = (*kind, workload)
+        if key not in memo:
+            memo[key] = demand(*key)
+        return memo[key]
+
+    load = np.array(
+        [
+            sum(asked(kind, current_workload(t)) for t in snapshot.tenants[gpu])
+            for gpu, kind in zip(numbers, kinds, strict=True)
+        ]
+    )
+    refused: set[Workload] = set()
+    for job in order:
+        if not any(pool.free_of_type) and not shared.open.any():
+            break
+        gpus = exclusive_gpus(pool, belief, job)
+        workload = job.job.workload
+        if not gpus and may_share(job) and workload not in refused:
+            total = load + np.array([asked(kind, workload) for kind in kinds])
+            allowed = shared.fits(job) & (total <= budget)
+            if allowed.any():
+                gpus = shared.take(int(np.argmin(np.where(allowed, total, np.inf))))
+            else:
+                refused.add(workload)  # GPUs only close while one decision is made
+        if gpus:
+            started.append(Allocation(job, gpus))
+    return started
+
+
+class OpenGpus:
     """Shared GPUs while one decision is made: who fits beside their tenants is asked once for each workload.
 
     Attributes:
-        gpus: [N] numbers of the GPUs; open: [N] those that nobody was put on yet.
+        gpus: [N] numbers of the GPUs; open: [N] those that this decision has put no job on yet.
     """
 
     def __init__(self, tenancy: Tenancy, gpus: Ints) -> None:

@@ -11,7 +11,7 @@ from profiling.errors import InputError
 from scheduling.core.job import JobState
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import remaining_s, solo_step_s
+from scheduling.placement.gangs import shortest_first, solo_step_s
 from scheduling.placement.packing import Tenancy
 from scheduling.placement.stages import stages
 
@@ -47,7 +47,7 @@ def in_order(snapshot: SchedulingSnapshot, belief: SetCache, config: QueueConfig
     """The waiting jobs as `config` orders them."""
     waiting = list(snapshot.waiting.values())
     if config.order == "shortest":
-        waiting.sort(key=lambda j: (remaining_s(snapshot, belief, j), j.number))
+        return shortest_first(snapshot, belief, waiting)
     return waiting
 
 

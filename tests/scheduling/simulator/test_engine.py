@@ -69,6 +69,7 @@ def check(result: SimulationResult, jobs: list[Job], exclusive: bool) -> None:
 EXCLUSIVE = ("fifo", "sjf", "srtf", "exclusive", "tiresias", "themis", "gavel")
 SHARED = (
     "blind",
+    "blind-sjf",
     "horus",
     "lucid",
     "isacpp",
