@@ -27,7 +27,7 @@ from predictor.types import SetPredictor
 from profiling.errors import CotenantError
 from profiling.workload import ColocationSet, SoloProfile, Workload
 from scheduling.beliefs.table import NoisyPredictor, Solo, TablePredictor
-from scheduling.core.job import Job
+from scheduling.core.job import TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.truth import SetTruth
@@ -43,7 +43,7 @@ FIGURES = {"mean_jct_s": "", "p99_jct_s": "-makespan", "makespan_s": "-makespan"
 OURS = {"isacpp": "", "online": "-online"}
 
 
-def traces(table: TablePredictor, device: str, jobs: int, seed: int) -> list[Job]:
+def traces(table: TablePredictor, device: str, jobs: int, seed: int) -> list[TraceJob]:
     """`jobs` jobs over the workloads of which every pair was measured as often as possible, within an hour."""
     rng = np.random.default_rng(seed)
     workloads = list(measured_workloads(table, device))
@@ -51,7 +51,7 @@ def traces(table: TablePredictor, device: str, jobs: int, seed: int) -> list[Job
     duration = rng.lognormal(np.log(1800.0), 0.8, jobs)
     picks = rng.integers(0, len(workloads), jobs)
     return [
-        Job(
+        TraceJob(
             f"job-{k}",
             workloads[picks[k]],
             float(duration[k]) / table.solo[device, workloads[picks[k]].without_solo()].step_time_s,

@@ -11,7 +11,7 @@ from scheduling.core.limits import check_iterations
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TraceJob:
     """One line of a trace.
 
     Attributes:
@@ -68,7 +68,7 @@ class JobState:
         agent: the job's own agent where it has one (Sia: its observations and fitted models).
     """
 
-    job: Job
+    job: TraceJob
     number: int
     left: float
     rate: float = 0.0

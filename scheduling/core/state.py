@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from profiling.errors import InputError
-from scheduling.core.job import Job, JobState
+from scheduling.core.job import JobState, TraceJob
 from scheduling.core.set_cache import Ints
-from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from scheduling.core.snapshot import ClusterSnapshot
 
 
 class SchedulingSnapshot:
@@ -65,7 +65,7 @@ class SchedulingSnapshot:
         self.type_size: Ints = self.free_of_type.copy()
         for gpu_number, (_, gpu) in enumerate(places):
             for tenant in gpu.tenants:
-                job = Job(
+                job = TraceJob(
                     tenant.job_id or f"tenant-{len(self.running)}",
                     tenant.job,
                     max(tenant.iterations_left, 1e-9),
@@ -109,20 +109,3 @@ class SchedulingSnapshot:
             if not self.tenants[gpu]:
                 self.free[self.node_of[gpu]] += 1
                 self.free_of_type[self.type_of[gpu]] += 1
-
-    def to_cluster(self) -> ClusterSnapshot:
-        """The same moment as `ClusterSnapshot`: what the service's placement reads."""
-        gpus = iter(range(len(self)))
-        nodes: list[Node] = []
-        for node in self.cluster.nodes:
-            members: Sequence[Gpu] = [
-                Gpu(
-                    self.names[g][1],
-                    self.devices[g],
-                    self.sharing[g],
-                    tuple(Tenant(j.job.workload, self.left(j), j.id) for j in self.tenants[g]),
-                )
-                for g in (next(gpus) for _ in node.gpus)
-            ]
-            nodes.append(Node(node.name, tuple(members)))
-        return ClusterSnapshot(tuple(nodes), self.cluster.links)

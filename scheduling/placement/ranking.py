@@ -125,10 +125,6 @@ class Ranking:
     within_budget: NDArray[np.bool_]
     has_room: NDArray[np.bool_]
 
-    @property
-    def feasible(self) -> NDArray[np.bool_]:
-        return self.fits & self.within_budget & self.has_room
-
 
 def rank(
     cache: SetCache,

@@ -13,7 +13,7 @@ from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.table import NoisyPredictor, TablePredictor
 from scheduling.clusters import load_cluster
-from scheduling.core.job import Job
+from scheduling.core.job import TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.truth import GroundTruth, SetTruth
@@ -84,12 +84,12 @@ class ScenarioSpec:
 class Scenario:
     """Ready to run."""
 
-    jobs: list[Job]
+    jobs: list[TraceJob]
     cluster: ClusterSnapshot
     truth: GroundTruth
     belief: SetPredictor | SetCache
     config: SimulationConfig = field(default_factory=SimulationConfig)
-    agent: Callable[[Job], object] | None = None
+    agent: Callable[[TraceJob], object] | None = None
 
     def run(
         self,
@@ -149,7 +149,7 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
     return Scenario(jobs, cluster, SetTruth(SetCache(truth), spec.restart_s), SetCache(belief))
 
 
-def _jobs(spec: ScenarioSpec, mix: Mix) -> list[Job]:
+def _jobs(spec: ScenarioSpec, mix: Mix) -> list[TraceJob]:
     head, _, tail = spec.trace.partition(":")
     if head == "synthetic":
         return synthetic(tail, mix, spec.seed)[: spec.limit]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from profiling.errors import InfeasibleError, InputError, UnknownNameError
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
-from scheduling.core.job import Job, JobState
+from scheduling.core.job import JobState, TraceJob
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.place import Placer, _first, place
@@ -113,7 +113,7 @@ def test_nothing_keeps_a_replaced_predictor_alive() -> None:
     decision = placer.place(JOBS[0], 1000, snapshot)
     assert placer.place(JOBS[0], 1000, snapshot) == decision == place(JOBS[0], 1000, snapshot, predictor)
     state = SchedulingSnapshot(snapshot)
-    state.waiting[0] = JobState(Job("j", JOBS[0], 10.0), 0, 10.0)
+    state.waiting[0] = JobState(TraceJob("j", JOBS[0], 10.0), 0, 10.0)
     assert get_policy("isacpp").decide(state, placer.cache)
     kept = [weakref.ref(predictor), weakref.ref(placer), weakref.ref(placer.cache)]
     del predictor, placer, state

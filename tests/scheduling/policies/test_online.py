@@ -12,7 +12,7 @@ from predictor.types import PredictionArrays
 from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.online import LearningBelief
 from scheduling.beliefs.table import Solo, TablePredictor
-from scheduling.core.job import Job, JobState
+from scheduling.core.job import JobState, TraceJob
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
@@ -54,7 +54,9 @@ def running(
         order = sorted(members, key=str)
         steps = truth.predict_arrays([ColocationSet("v100", tuple(order))]).step_time_s[0]
         for k, (member, step) in enumerate(zip(order, steps, strict=True)):
-            state = JobState(Job(f"{gpu}-{k}", member, 1e6), 10 * gpu + k, 1e6, rate=1 / step, gpus=(gpu,))
+            state = JobState(
+                TraceJob(f"{gpu}-{k}", member, 1e6), 10 * gpu + k, 1e6, rate=1 / step, gpus=(gpu,)
+            )
             snapshot.running[state.number] = state
             snapshot.occupy(state)
     return snapshot
@@ -105,7 +107,7 @@ def test_jobs_that_do_less_together_than_one_after_the_other_are_parted(ratio: f
     solo = {("v100", j): Solo(1.0) for j in JOBS}
     ratios = {("v100", (a, b)): (ratio, ratio) for a in JOBS for b in JOBS}
     truth = TablePredictor(solo, ratios)
-    jobs = [Job(f"job-{k}", JOBS[k], 1000.0, float(k)) for k in range(5)]
+    jobs = [TraceJob(f"job-{k}", JOBS[k], 1000.0, float(k)) for k in range(5)]
     blindly, learned = (
         simulate(jobs, CLUSTER, get_policy(name), SetTruth(truth), Told(truth, 1.1))
         for name in ("isacpp", "isacpp-online")
@@ -122,7 +124,7 @@ def test_jobs_that_do_less_together_than_one_after_the_other_are_parted(ratio: f
 @pytest.mark.parametrize("name", ["exclusive", "blind", "isacpp", "isacpp-makespan", "isacpp-online"])
 def test_a_job_that_seems_to_fit_nowhere_is_tried_where_memory_is_largest(name: str) -> None:
     truth = table()
-    jobs = [Job(f"job-{k}", JOBS[k % 5], 100.0, float(k)) for k in range(8)]
+    jobs = [TraceJob(f"job-{k}", JOBS[k % 5], 100.0, float(k)) for k in range(8)]
     mixed = ClusterSnapshot.from_mapping(
         {"nodes": [{"name": "node", "gpus": [{"device": "k80", "count": 1}, {"device": "v100", "count": 2}]}]}
     )
