@@ -29,6 +29,7 @@ class SetCache:
     a probability below 1e-7.
 
     Attributes:
+        revision: counts how often the answers were forgotten.
         step_time_s, slowdown, contention: [K, M] of the sets known so far. Contention is kappa of the multi-stage
             quantification: the mean over memory bandwidth, compute and PCIe of solo demand over co-located share.
         memory_upper_bytes: [K]; fits: [K].
@@ -37,6 +38,7 @@ class SetCache:
     def __init__(self, predictor: SetPredictor, limit: int = 1_000_000) -> None:
         self.predictor = predictor
         self.limit = limit
+        self.revision = 0
         self.lock = RLock()  # held from looking rows up to reading them, because adding sets may move them
         self._random = np.random.default_rng(0x5E7)
         self.workloads: list[Workload] = []
@@ -67,6 +69,7 @@ class SetCache:
         """Ask the predictor anew for every set: it has learned. Numbers of workloads and devices stay."""
         with self.lock:
             self._clear(self.step_time_s.shape[1])
+            self.revision += 1
 
     def workload_id(self, workload: Workload) -> int:
         """Number of `workload`, the same for equal ones."""

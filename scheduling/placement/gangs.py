@@ -86,8 +86,7 @@ def solo_step_s(snapshot: SchedulingSnapshot, belief: SetCache, workload: Worklo
     A job that is predicted to fit on no type may be tried on the one with the most memory: the bound may be too high, and
     a job that nobody starts is never done.
     """
-    memo = snapshot.derived.setdefault(("solo", belief), {})
-    assert isinstance(memo, dict)
+    memo: dict[Workload, list[float]] = snapshot.derived(("solo", belief, belief.revision), dict)
     known = memo.get(workload)
     if known is None:
         number, alone, fits = belief.workload_id(workload), [], []

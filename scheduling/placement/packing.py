@@ -39,29 +39,26 @@ class Tenancy:
 
     @classmethod
     def of(cls, snapshot: SchedulingSnapshot, belief: SetCache, width: int) -> Tenancy:
-        """The tenancy of `snapshot`, kept with it."""
-        key = ("tenancy", belief, width)
-        found = snapshot.derived.get(key)
-        if not isinstance(found, Tenancy):
-            count = len(snapshot)
-            devices = [
-                belief.device_id(d, s) for d, s in zip(snapshot.devices, snapshot.sharing, strict=True)
-            ]
-            shape = (count, width)
-            found = cls(
-                belief,
-                np.array(devices, np.int64),
-                np.zeros(shape, np.int64),
-                np.zeros(shape),
-                np.zeros(shape),
-                np.zeros(shape),
-                np.zeros(shape, bool),
-                np.ones(count, bool),
-                np.full(count, -1, np.int64),
-            )
-            snapshot.derived[key] = found
-        found.refresh(snapshot)
-        return found
+        """The tenancy of `snapshot`, kept with it and brought up to date."""
+        tenancy = snapshot.derived(("tenancy", belief, width), lambda: cls._empty(snapshot, belief, width))
+        tenancy.refresh(snapshot)
+        return tenancy
+
+    @classmethod
+    def _empty(cls, snapshot: SchedulingSnapshot, belief: SetCache, width: int) -> Tenancy:
+        count, shape = len(snapshot), (len(snapshot), width)
+        devices = [belief.device_id(d, s) for d, s in zip(snapshot.devices, snapshot.sharing, strict=True)]
+        return cls(
+            cache=belief,
+            devices=np.array(devices, np.int64),
+            members=np.zeros(shape, np.int64),
+            left=np.zeros(shape),
+            rate=np.zeros(shape),
+            updated_s=np.zeros(shape),
+            present=np.zeros(shape, bool),
+            shareable=np.ones(count, bool),
+            seen=np.full(count, -1, np.int64),
+        )
 
     def refresh(self, snapshot: SchedulingSnapshot) -> None:
         for gpu in np.flatnonzero(self.seen != snapshot.stamp).tolist():

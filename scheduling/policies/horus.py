@@ -26,13 +26,12 @@ def solo_utilization(
     snapshot: SchedulingSnapshot, belief: SetCache, device: str, sharing: str, workload: Workload
 ) -> float:
     """Predicted utilisation of `workload` alone, 0 to 1."""
-    memo = snapshot.derived.setdefault(("utilization", belief), {})
-    assert isinstance(memo, dict)
+    memo: dict[object, float] = snapshot.derived(("utilization", belief), dict)
     key = (device, sharing, workload)
     if key not in memo:
         answer = belief.predictor.predict_arrays([ColocationSet(device, (workload,), sharing)])
         memo[key] = float(answer.utilization_ratio[0, 0])
-    return float(memo[key])
+    return memo[key]
 
 
 POLICY = Policy("horus", decide)

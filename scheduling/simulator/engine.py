@@ -220,8 +220,6 @@ class _Simulation:
         if job.number not in self.snapshot.waiting:
             job.waiting_since_s = self.snapshot.now_s
             self.snapshot.waiting[job.number] = job
-            if len(self.snapshot.waiting) > 1:  # keep the order of submission
-                self.snapshot.waiting = dict(sorted(self.snapshot.waiting.items()))
 
     def _off(self, job: JobState, moves: bool) -> None:
         snapshot = self.snapshot

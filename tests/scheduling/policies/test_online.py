@@ -10,13 +10,14 @@ import pytest
 
 from predictor.types import PredictionArrays
 from profiling.workload import ColocationSet, Workload
-from scheduling.beliefs.online import LearningBelief
+from scheduling.beliefs.ridge import RidgeLearner
 from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import JobState, TraceJob
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
 from scheduling.policies import get_policy
+from scheduling.policies.online import _Learning
 from scheduling.simulator.engine import simulate
 from tests.scheduling.tables import JOBS, table
 
@@ -66,15 +67,17 @@ def test_a_set_that_was_seen_is_answered_as_it_was_and_others_nearer_to_the_trut
     solo = {("v100", j): Solo(0.1 * (k + 1)) for k, j in enumerate(JOBS)}
     ratios = {("v100", (a, b)): (0.9, 0.9) for a in JOBS for b in JOBS}
     truth = TablePredictor(solo, ratios)
-    belief = LearningBelief(Told(truth, 1.5))
+    belief = RidgeLearner(Told(truth, 1.5))
     seen, unseen = [(JOBS[0], JOBS[1]), (JOBS[1], JOBS[2])], ColocationSet("v100", (JOBS[3], JOBS[4]))
-    before = belief.cache.predictor.predict_arrays([unseen]).slowdown[0, 0]
+    before = belief.predict_arrays([unseen]).slowdown[0, 0]
     assert before == pytest.approx(1.5)
     snapshot = running(truth, seen, now_s=0.0)
-    assert belief.observe(snapshot) == []  # who was put together this moment has not gone a step
-    snapshot.now_s = 5.0
-    assert belief.observe(snapshot) == [0, 1]
-    assert belief.observe(snapshot) == []
+    revisions = []
+    for now_s in (0.0, 5.0, 5.0):  # jobs that were put together this moment have not done a step
+        snapshot.now_s = now_s
+        belief.observe(snapshot)
+        revisions.append(belief.revision)
+    assert revisions == [0, 1, 1]
     answer = belief.predict_arrays([ColocationSet("v100", s) for s in seen] + [unseen])
     assert answer.slowdown[:2] == pytest.approx(1 / 0.9)
     assert 1 / 0.9 - 0.1 < answer.slowdown[2, 0] < 1.3
@@ -88,14 +91,14 @@ def test_a_set_that_was_seen_is_answered_as_it_was_and_others_nearer_to_the_trut
 
 def test_a_cache_forgets_what_the_belief_has_learned_better() -> None:
     truth = table()
-    belief = LearningBelief(Told(truth, 1.9))
     pair = (JOBS[0], JOBS[1])
-    cache = belief.cache
+    learning = _Learning.of(RidgeLearner(Told(truth, 1.9)))
+    cache = learning.cache
     ids = np.array([[cache.workload_id(j) for j in pair]])
     where = (np.array([cache.device_id("v100")]), ids, np.ones((1, 2), bool))
     row = cache.rows(*where)  # first: it grows the cache's arrays
     assert cache.step_time_s[row, 0] == pytest.approx(0.1 * 1.9)
-    belief.observe(running(truth, [pair], now_s=5.0))
+    learning.observe(running(truth, [pair], now_s=5.0))
     seen = truth.predict_arrays([ColocationSet("v100", pair)]).step_time_s[0, 0]
     row = cache.rows(*where)
     assert cache.step_time_s[row, 0] == pytest.approx(seen)
