@@ -16,6 +16,20 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import current_workload
 from scheduling.placement.gangs import Pool, exclusive_gpus
 from scheduling.placement.ranking import Candidates
+from scheduling.placement.stages import stages
+
+# Seconds after which the predicted end of a GPU's jobs is computed anew although nothing changed there.
+_ENDS_AGE_S = 300.0
+
+
+@dataclass(slots=True)
+class _Ends:
+    """[G] when each GPU is predicted to fall empty, when that was computed, and the GPU's stamp then."""
+
+    at_s: Floats
+    computed_s: Floats
+    stamp: Ints
+    revision: int
 
 
 @dataclass(slots=True)
@@ -25,6 +39,8 @@ class Tenancy:
     Attributes:
         members: workload numbers of `cache`; left, rate, updated_s: iterations left then, per second, and when.
         present: which there are; shareable: [G] holds no gang and no job that must be alone.
+        seen: [G] stamp of the GPU when its row was filled in.
+        ends: predicted times at which GPUs fall empty.
     """
 
     cache: SetCache
@@ -36,6 +52,7 @@ class Tenancy:
     present: NDArray[np.bool_]
     shareable: NDArray[np.bool_]
     seen: Ints
+    ends: _Ends
 
     @classmethod
     def of(cls, snapshot: SchedulingSnapshot, belief: SetCache, width: int) -> Tenancy:
@@ -58,6 +75,7 @@ class Tenancy:
             present=np.zeros(shape, bool),
             shareable=np.ones(count, bool),
             seen=np.full(count, -1, np.int64),
+            ends=_Ends(np.zeros(count), np.full(count, -np.inf), np.full(count, -1, np.int64), -1),
         )
 
     def refresh(self, snapshot: SchedulingSnapshot) -> None:
@@ -71,6 +89,25 @@ class Tenancy:
                 self.updated_s[gpu, column] = tenant.updated_s
                 self.present[gpu, column] = True
             self.seen[gpu] = snapshot.stamp[gpu]
+
+    def empty_in_s(self, snapshot: SchedulingSnapshot) -> Floats:
+        """[G] predicted seconds until each GPU falls empty if nobody joins it, 0 where it is empty.
+
+        Computed anew where something changed, and now and then elsewhere: a job may run at another pace than predicted.
+        """
+        ends, now_s = self.ends, snapshot.now_s
+        if ends.revision != self.cache.revision:
+            ends.revision = self.cache.revision
+            ends.stamp[:] = -1
+        stale = (ends.stamp != snapshot.stamp) | (ends.computed_s < now_s - _ENDS_AGE_S)
+        gpus = np.flatnonzero(stale & (snapshot.tenant_count > 0))
+        if gpus.size:
+            state = self.candidates(snapshot, gpus)
+            nobody = np.zeros_like(state.present)
+            follow = stages(self.cache, state.devices, state.members, state.iterations, state.present, nobody)
+            ends.at_s[gpus] = now_s + follow.finish_s.max(axis=1)
+            ends.computed_s[gpus], ends.stamp[gpus] = now_s, snapshot.stamp[gpus]
+        return np.where(snapshot.tenant_count > 0, np.maximum(ends.at_s - now_s, 0.0), 0.0)
 
     def candidates(self, snapshot: SchedulingSnapshot, gpus: Ints) -> Candidates:
         """`gpus` as the placement reads them, with iterations left now."""

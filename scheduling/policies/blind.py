@@ -8,17 +8,16 @@ from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import shortest_first
 from scheduling.placement.packing import pack
+from scheduling.placement.queueing import in_order
 
 
 def decide(
     snapshot: SchedulingSnapshot, belief: SetCache, max_members: int = 2, shortest: bool = False
 ) -> list[Allocation]:
     """Start waiting jobs: alone where a GPU is empty, else where the fewest run; by submission or shortest first."""
-    waiting = list(snapshot.waiting.values())
-    order = shortest_first(snapshot, belief, waiting) if shortest else waiting
-    return pack(snapshot, belief, order, demand=lambda *_: 1.0, max_members=max_members)
+    waiting = in_order(snapshot, belief, "shortest" if shortest else "fifo")
+    return pack(snapshot, belief, waiting, demand=lambda *_: 1.0, max_members=max_members)
 
 
 POLICY = Policy("blind", decide)

@@ -14,8 +14,8 @@ from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import shortest_first
 from scheduling.placement.packing import pack
+from scheduling.placement.queueing import in_order
 from scheduling.policies.horus import solo_utilization
 
 THRESHOLDS = (0.4, 0.8)
@@ -28,7 +28,7 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache, max_members: int = 2)
     def label(device: str, sharing: str, workload: Workload) -> float:
         return bisect_right(THRESHOLDS, solo_utilization(snapshot, belief, device, sharing, workload))
 
-    waiting = shortest_first(snapshot, belief, snapshot.waiting.values())
+    waiting = in_order(snapshot, belief)
     return pack(snapshot, belief, waiting, label, BUDGET, max_members)
 
 

@@ -42,9 +42,18 @@ class _Learning:
 
 
 def decide_learning(
-    snapshot: SchedulingSnapshot, belief: SetCache, decide: Decide, part: bool, make: MakeLearner
+    snapshot: SchedulingSnapshot,
+    belief: SetCache,
+    decide: Decide,
+    moves: bool,
+    part: bool,
+    make: MakeLearner,
 ) -> list[Allocation]:
-    """`decide` with a belief that has seen how the jobs of `snapshot` went so far; it is kept with the snapshot."""
+    """`decide` with a belief that has seen how the jobs of `snapshot` went so far; it is kept with the snapshot.
+
+    Args:
+        moves: `decide` may act when nobody waits, too.
+    """
     learning = snapshot.derived(("learning", belief, make), lambda: _Learning.of(make(belief.predictor)))
     learning.observe(snapshot)
     if part:
@@ -55,7 +64,7 @@ def decide_learning(
         ]
         if parted:
             return parted
-    return decide(snapshot, learning.cache) if snapshot.waiting else []
+    return decide(snapshot, learning.cache) if snapshot.waiting or moves else []
 
 
 def _to_part(snapshot: SchedulingSnapshot, cache: SetCache, gpu: int) -> JobState | None:
@@ -78,7 +87,7 @@ def learning(policy: Policy, part: bool = True, make: MakeLearner = LEARNER) -> 
             to the queue.
         make: the learner, given the predictor.
     """
-    decide = partial(decide_learning, decide=policy.decide, part=part, make=make)
+    decide = partial(decide_learning, decide=policy.decide, moves=policy.preemptive, part=part, make=make)
     return replace(policy, name=f"{policy.name}-online", decide=decide, preemptive=policy.preemptive or part)
 
 

@@ -6,7 +6,7 @@ from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import shortest_first
+from scheduling.placement.queueing import in_order
 from scheduling.policies.exclusive import start
 
 
@@ -14,7 +14,7 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
     """Start waiting jobs, the shortest first."""
     if not snapshot.free_of_type.any():
         return []
-    return start(snapshot, belief, shortest_first(snapshot, belief, snapshot.waiting.values()))
+    return start(snapshot, belief, in_order(snapshot, belief))
 
 
 POLICY = Policy("sjf", decide)
