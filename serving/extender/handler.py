@@ -13,7 +13,7 @@ import structlog
 from profiling.errors import CotenantError, InfeasibleError
 from profiling.workload import ColocationSet
 from scheduling.core.snapshot import ClusterSnapshot
-from scheduling.placement.place import PlacementConfig
+from scheduling.placement.ranking import PlacementConfig
 from serving.extender.pods import Arguments, PodJob, field, read_arguments, read_job
 from serving.handlers.cluster import stored_state
 from serving.handlers.jobs import admit

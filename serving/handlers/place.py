@@ -11,7 +11,8 @@ from msgspec import UNSET
 from profiling.errors import InfeasibleError, InputError, LimitError
 from profiling.workload import Workload
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
-from scheduling.placement.place import PlacementConfig, PlacementDecision, place
+from scheduling.placement.decision import PlacementDecision
+from scheduling.placement.ranking import PlacementConfig
 from serving.handlers.cluster import check_body, read_inventory, stored_state
 from serving.handlers.jobs import admit, without_unknown
 from serving.schemas import ClusterBody, PlaceBody, job_of
@@ -81,7 +82,7 @@ async def choose(
     snapshot = await prepare(service, job, snapshot)
     started = time.perf_counter()
     try:
-        decision = await batcher.place(place, job, iterations, snapshot, belief.predictor, config)
+        decision = await batcher.place(belief.placer.place, job, iterations, snapshot, config)
     except InfeasibleError:
         service.metrics.placements.labels("infeasible").inc()
         raise

@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session
 from profiling.errors import ConflictError, UnknownNameError
 from profiling.workload import Workload
 from scheduling.core.snapshot import Tenant
-from scheduling.placement.place import PlacementConfig, PlacementDecision, RankedGpu
+from scheduling.placement.decision import PlacementDecision, RankedGpu
+from scheduling.placement.ranking import PlacementConfig
 from serving.cluster_state import ClusterState
 from serving.handlers.cluster import advance, stored_state
 from serving.handlers.idempotency import remember, replay
