@@ -47,7 +47,7 @@ measured is known to a factor of {_factor(intervals.solo_log_error)}, that of a 
 ## Limits
 
 * Memory is analytic: state and {heads.activation_factor:.2f} x activations from the graph. Where no GPU memory was among the training
-  rows, the factor is a default. Utilisation is the share of time in which any member's kernel runs, phases independent{_busier(predictor)}.
+  rows, the factor is a default. Utilisation is the share of time in which any member's kernel runs, phases independent{_learned_utilization(predictor)}.
 * Nothing was measured under MIG. Answers for it are those of time slicing, and say so.
 * A workload outside the training domain is flagged; its interval may be too narrow.
 * The largest sets among the training rows have {manifest.largest_set} members.
@@ -65,7 +65,7 @@ def _ancestors(manifest: Manifest) -> str:
     return f"\n* Fine-tuned from {', then '.join(manifest.ancestors)}; the last time on {len(manifest.added_set_ids)} new sets."
 
 
-def _busier(predictor: Predictor) -> str:
+def _learned_utilization(predictor: Predictor) -> str:
     learned = any(bool(network.usage.weight.any()) for network in predictor.fitted_.model.networks)
     return ", and what the network learned to add" if learned else "; none was measured on a GPU"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from predictor.config import Report
+from predictor.config import LossCallback
 from predictor.evaluation.metrics import score
 from predictor.examples.examples import examples_of
 from predictor.fitted.checkpoint import save
@@ -33,7 +33,7 @@ def fine_tune_run(
     own_use: bool = False,
     tracking_uri: str | None = None,
     experiment: str = "cotenant",
-    report: Report | None = None,
+    report: LossCallback | None = None,
 ) -> dict[str, Any]:
     """Fine-tune a checkpoint, compare it with what it was, write it and log it all.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.colocation_network import NetworkConfig
 from models.workload_encoder import EncoderConfig
-from predictor.config import Report, TrainingConfig
+from predictor.config import LossCallback, TrainingConfig
 from predictor.fitted.checkpoint import save
 from predictor.fitted.model_card import model_card
 from predictor.predictor import Predictor
@@ -99,7 +99,7 @@ def train_run(
     baselines: bool = True,
     tracking_uri: str | None = None,
     experiment: str = "cotenant",
-    report: Report | None = None,
+    report: LossCallback | None = None,
     keep_every_s: float = 20.0,
 ) -> dict[str, Any]:
     """Train, compare on pairs left out, write the checkpoint and log it all.
@@ -161,7 +161,7 @@ def compare(
     network: NetworkConfig,
     training: TrainingConfig,
     baselines: bool,
-    report: Report | None,
+    report: LossCallback | None,
     progress: Progress = NOTHING_KEPT,
 ) -> dict[str, dict[str, Any]]:
     """E-GGAT and the baselines on one fold of pairs left out: name to metrics, measured and predicted values."""

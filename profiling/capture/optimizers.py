@@ -11,10 +11,12 @@ PASSES = {"sgd": 3, "momentum": 8, "adam": 18, "adamw": 20, "rmsprop": 13, "adag
 STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "rmsprop": 1, "adagrad": 1, "none": 0}
 """Tensors of the parameters' size that are kept."""
 
-_KERNELS = {"sgd": 1, "momentum": 3, "adam": 9, "adamw": 10, "rmsprop": 6, "adagrad": 5, "none": 0}
+KERNELS = {"sgd": 1, "momentum": 3, "adam": 9, "adamw": 10, "rmsprop": 6, "adagrad": 5, "none": 0}
+"""Kernels per chunk of parameter tensors."""
+
 _TENSORS_PER_KERNEL = 64
 
 
 def launches(optimizer: str, tensors: int) -> float:
     """Kernels of a step that updates so many parameter tensors."""
-    return float(_KERNELS[optimizer] * -(-tensors // _TENSORS_PER_KERNEL))
+    return float(KERNELS[optimizer] * -(-tensors // _TENSORS_PER_KERNEL))

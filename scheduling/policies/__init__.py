@@ -19,6 +19,7 @@ POLICIES = {
     "pollux": "pollux:POLICY",
     "exclusive": "exclusive:POLICY",
     "blind": "blind:POLICY",
+    "blind-sjf": "blind:SHORTEST",
     "horus": "horus:POLICY",
     "lucid": "lucid:POLICY",
     "isacpp": "isacpp:POLICY",
@@ -27,7 +28,7 @@ POLICIES = {
     "isacpp-online": "online:POLICY",
     "isacpp-makespan-online": "online:MAKESPAN",
     "sia": "sia:POLICY",
-    "sia-packed": "sia_packed:POLICY",
+    "sia-packed": "sia:PACKED",
 }
 
 
@@ -38,7 +39,7 @@ def get_policy(name: str) -> Policy:
         UnknownNameError: there is none of that name.
     """
     if name not in POLICIES:
-        raise UnknownNameError("policy is not known", expected="one of " + ", ".join(POLICIES), got=name)
+        raise UnknownNameError("unknown policy", expected="one of " + ", ".join(POLICIES), got=name)
     module, _, attribute = POLICIES[name].partition(":")
     policy: Policy = getattr(import_module(f"scheduling.policies.{module}"), attribute)
     return policy

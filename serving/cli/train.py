@@ -15,7 +15,7 @@ from serving.cli.output import JsonFlag, console, print_json, progress
 
 @contextmanager
 def reporting(title: str) -> Iterator[Callable[[str, int, int, float], None]]:
-    """A progress bar on stderr that follows a `predictor.training.networks.Report`."""
+    """A progress bar on stderr that follows a `predictor.training.networks.LossCallback`."""
     with progress() as bar:
         task = bar.add_task(title, total=None)
 

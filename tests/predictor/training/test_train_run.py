@@ -14,7 +14,7 @@ import predictor
 from datasets.sources import withheld
 from datasets.tables import write_table
 from predictor import load_predictor
-from predictor.config import Report
+from predictor.config import LossCallback
 from predictor.evaluation.protocols import networks
 from predictor.examples import featurizer
 from predictor.fitted.mlflow_registry import promote, use_store, versions
@@ -75,7 +75,7 @@ def test_a_run_that_was_cut_off_goes_on(
     store = f"sqlite:///{folder}/again.db"
     monkeypatch.setattr("profiling.capture.graph_for", graph_source)
 
-    def run(report: Report | None = None) -> dict[str, Any]:
+    def run(report: LossCallback | None = None) -> dict[str, Any]:
         return train_run(
             data,
             out,

@@ -1,0 +1,362 @@
+"""Tokens, scopes, rates, sizes, times: who comes in, and with how much."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from predictor.types import Prediction
+from profiling.errors import ConflictError, InputError, UnknownNameError
+from profiling.workload import ColocationSet
+from serving.auth import create_token, list_tokens, revoke_token
+from serving.config import ServiceConfig
+from serving.limits import RateError, RateLimit
+from serving.routing import ServiceRoute
+from serving.store import Store
+from serving.store.tables import TokenRow
+from tests.serving.conftest import Start
+from tests.serving.problems import problem
+from tests.serving.table import TablePredictor, TableSource
+
+SET = {"device": "v100", "jobs": ["resnet18-cifar:batch_size=7"]}
+NODE = {"nodes": [{"name": "a", "gpus": [{"device": "v100"}]}]}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(f"sqlite:///{tmp_path}/store.db")
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def test_scopes(start: Start, store: Store) -> None:
+    tokens = {scope: create_token(store, scope, [scope]) for scope in ("read", "place", "admin")}
+    client = start(auth="on")
+    calls: list[tuple[str, str, Any, str]] = [
+        ("POST", "/v1/predict", SET, "read"),
+        ("GET", "/v1/cluster", None, "read"),
+        ("POST", "/v1/place", {"job": "resnet18-cifar", "cluster": NODE}, "place"),
+        ("PUT", "/v1/cluster", NODE, "admin"),
+    ]
+    order = ["read", "place", "admin"]
+    for method, path, body, least in calls:
+        refused = client.request(method, path, json=body)
+        problem(refused, 401)
+        assert refused.headers["www-authenticate"].startswith("Bearer")
+        problem(client.request(method, path, json=body, headers=bearer("ct_wrong")), 401)
+        for scope in order:
+            answer = client.request(method, path, json=body, headers=bearer(tokens[scope]))
+            allowed = order.index(scope) >= order.index(least)
+            assert answer.status_code == (200 if allowed else 403), (path, scope, answer.text)
+    assert client.get("/v1/health/live").status_code == 200
+    problem(client.get("/v1/nowhere"), 401)
+
+
+def test_tokens_are_hashed_and_revoked(start: Start, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.auth._REMEMBER_S", 0.0)
+    token = create_token(store, "ops", ["read"])
+    with store.read() as session:
+        row = session.scalars(select(TokenRow)).one()
+        assert token not in (row.digest, row.name)
+        assert len(row.digest) == 64
+    assert token not in str(list_tokens(store))
+    client = start(auth="on")
+    assert client.get("/v1/devices", headers=bearer(token)).status_code == 200
+    revoke_token(store, "ops")
+    problem(client.get("/v1/devices", headers=bearer(token)), 401)
+    with pytest.raises(UnknownNameError):
+        revoke_token(store, "ops")
+    with pytest.raises(ConflictError):
+        create_token(store, "ops", ["read"])
+    with pytest.raises(InputError):
+        create_token(store, "other", ["everything"])
+
+
+def test_bootstrap_token(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COTENANT_BOOTSTRAP_TOKEN", "first-of-all")
+    client = start(auth="on")
+    assert client.put("/v1/cluster", json=NODE, headers=bearer("first-of-all")).status_code == 200
+
+
+# Every route and the scope that it takes; None: anybody. A new route must be written here, or the test fails.
+SCOPES: dict[str | None, str] = {
+    None: """
+        GET /v1/health/live  GET /v1/health/ready  GET /v2/health/live  GET /v2/health/ready
+        GET /login  POST /login  POST /logout  GET /static/{name}
+    """,
+    "read": """
+        GET /  GET /what-if  GET /docs  GET /openapi.json  GET /metrics
+        POST /v1/predict  POST /v1/predict/batch  POST /v1/layer-throughput
+        GET /v1/cluster  GET /v1/cluster/nodes/{name}
+        GET /v1/workloads  GET /v1/workloads/{key}  GET /v1/workloads/{key}/graph
+        GET /v1/placements  GET /v1/placements/{key}  GET /v1/observations
+        GET /v1/devices  GET /v1/devices/{name}  GET /v1/models  GET /v1/models/events
+        GET /v2  GET /v2/models  GET /v2/models/{name}  GET /v2/models/{name}/versions/{number}
+        GET /v2/models/{name}/stats  GET /v2/models/{name}/versions/{number}/stats
+        GET /v2/models/{name}/ready  GET /v2/models/{name}/versions/{number}/ready
+        POST /v2/models/{name}/infer  POST /v2/models/{name}/versions/{number}/infer
+    """,
+    "place": """
+        POST /v1/place  POST /v1/placements  POST /v1/observations
+        POST /v1/placements/{key}/confirm  POST /v1/placements/{key}/end  POST /v1/placements/{key}/progress
+        POST /extender/filter  POST /extender/prioritize
+    """,
+    "admin": """
+        PUT /v1/cluster  PUT /v1/cluster/nodes/{name}  DELETE /v1/cluster/nodes/{name}
+        POST /v1/workloads  DELETE /v1/workloads/{key}  POST /v1/models/reload
+        GET /v1/audit
+    """,
+}
+
+
+def routes_of(app: Any) -> set[str]:
+    """Method and path of every route, those of included routers too."""
+    found = set()
+    for entry in app.routes:
+        inner = getattr(entry, "original_router", None)  # how FastAPI keeps a router that was included
+        for route in inner.routes if inner else [entry]:
+            found |= {f"{method} {route.path}" for method in route.methods if method != "HEAD"}
+    return found
+
+
+def test_every_route_has_its_scope(start: Start, store: Store) -> None:
+    expected = {call: scope for scope, text in SCOPES.items() for call in re.findall(r"[A-Z]+ \S+", text)}
+    client = start(auth="on")
+    assert routes_of(client.app) == set(expected)
+    read = create_token(store, "eyes", ["read"])
+    place = create_token(store, "scheduler", ["place"])
+    for call, scope in expected.items():
+        method, path = call.split()
+        path = re.sub(r"\{\w+\}", "x", path)
+        answers = [
+            client.request(method, path, headers=h).status_code for h in ({}, bearer(read), bearer(place))
+        ]
+        refused = [status in (401, 403) for status in answers]
+        if call == "POST /login":
+            continue  # 401 is its answer to a wrong token
+        assert refused == {
+            None: [False] * 3, "read": [True, False, False], "place": [True, True, False], "admin": [True] * 3
+        }[scope], (call, answers)  # fmt: skip
+
+
+def test_a_route_without_a_scope_does_not_start() -> None:
+    with pytest.raises(InputError, match="no scope"):
+        ServiceRoute("/x", lambda: None)
+
+
+def test_without_tokens_only_on_loopback() -> None:
+    assert not ServiceConfig().tokens_required
+    assert ServiceConfig(host="0.0.0.0").tokens_required
+    assert not ServiceConfig(host="::1").tokens_required
+    with pytest.raises(InputError, match="loopback"):
+        ServiceConfig(host="0.0.0.0", auth="off")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"port": -1},
+        {"workers": 0},
+        {"poll_s": 0},
+        {"auth": "maybe"},
+        {"log_level": "loud"},
+        {"rate_per_s": -1},
+    ],
+)
+def test_settings_are_checked(change: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        ServiceConfig(**change)
+
+
+def test_rate(start: Start) -> None:
+    client = start(rate_per_s=0.5, rate_burst=3)
+    answers = [client.post("/v1/predict", json=SET) for _ in range(5)]
+    assert [a.status_code for a in answers[:3]] == [200] * 3
+    problem(answers[4], 429)
+    assert int(answers[4].headers["retry-after"]) >= 1
+    assert client.get("/v1/health/ready").status_code == 200
+    assert 'cotenant_requests_refused_total{reason="rate"} 2.0' in client.get("/metrics").text
+
+
+def test_token_bucket_refills() -> None:
+    limit = RateLimit(2.0, 2)
+    limit.take("a", 0.0)
+    limit.take("a", 0.0)
+    with pytest.raises(RateError):
+        limit.take("a", 0.0)
+    limit.take("b", 0.0)
+    limit.take("a", 0.5)
+
+
+def test_body_limit(start: Start) -> None:
+    client = start(body_bytes=1000)
+    big = {"device": "v100", "jobs": ["resnet18-cifar"], "sharing": "x" * 2000}
+    problem(client.post("/v1/predict", json=big), 413)
+
+    def chunks() -> Any:
+        for _ in range(100):
+            yield b" " * 100
+
+    problem(client.post("/v1/predict", content=chunks(), headers={"content-type": "application/json"}), 413)
+
+
+class Slow(TablePredictor):
+    """Takes its time for jobs that it meets for the first time."""
+
+    def predict_many(self, sets: Sequence[ColocationSet]) -> list[Prediction]:
+        if any(w.batch_size for s in sets for w in s.workloads) and not {*map(str, sets)} <= self.seen:
+            self.seen |= {*map(str, sets)}
+            time.sleep(0.3)
+        return super().predict_many(sets)
+
+
+def test_deadline(start: Start, source: TableSource) -> None:
+    source.predictor = Slow()
+    client = start()
+    problem(client.post("/v1/predict", json=SET, headers={"X-Timeout-S": "0.05"}), 504)
+    problem(client.post("/v1/predict", json=SET, headers={"X-Timeout-S": "soon"}), 422)
+    assert client.post("/v1/predict", json=SET, headers={"X-Timeout-S": "5"}).status_code == 200
+
+
+def test_shedding(start: Start, source: TableSource) -> None:
+    source.predictor = Slow()
+    client = start(requests_in_flight=2)
+
+    async def burst() -> list[Any]:
+        import httpx
+
+        transport = httpx.ASGITransport(client.app)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            bodies = [{"device": "v100", "jobs": [f"resnet18-cifar:batch_size={n}"]} for n in range(1, 7)]
+            return await asyncio.gather(*(http.post("/v1/predict", json=b) for b in bodies))
+
+    answers = client.portal.call(burst)  # type: ignore[union-attr]
+    statuses = sorted(a.status_code for a in answers)
+    assert statuses == [200, 200, 503, 503, 503, 503]
+    shed = next(a for a in answers if a.status_code == 503)
+    assert shed.headers["retry-after"]
+    assert client.post("/v1/predict", json=SET).status_code == 200
+
+
+def test_slow_queue_is_bounded(start: Start, source: TableSource) -> None:
+    source.predictor = Slow()
+    client = start(queue_length=1)
+
+    async def burst() -> list[Any]:
+        import httpx
+
+        transport = httpx.ASGITransport(client.app)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            bodies = [{"device": "v100", "jobs": [f"resnet18-cifar:batch_size={n}"]} for n in range(1, 6)]
+            return await asyncio.gather(*(http.post("/v1/predict", json=b) for b in bodies))
+
+    assert sorted(a.status_code for a in client.portal.call(burst)) == [200, 200, 200, 503, 503]  # type: ignore[union-attr]
+
+
+def test_faults_are_problems_too(start: Start, source: TableSource) -> None:
+    class Broken(TablePredictor):
+        def predict_many(self, sets: Sequence[ColocationSet]) -> list[Prediction]:
+            if any(w.batch_size == 7 for s in sets for w in s.workloads):
+                raise ZeroDivisionError("secret detail")
+            return super().predict_many(sets)
+
+    source.predictor = Broken()
+    client = start()
+    answer = client.post("/v1/predict", json=SET)
+    assert "secret" not in answer.text
+    problem(answer, 500)
+
+
+def test_drain(client: TestClient) -> None:
+    client.app.state.service.draining = True  # type: ignore[attr-defined]
+    problem(client.get("/v1/health/ready"), 503)
+    assert client.get("/v1/health/live").status_code == 200
+
+
+def test_other_sites_and_rebound_names_reach_nothing(client: TestClient) -> None:
+    json = {"Content-Type": "application/json"}
+    body = b'{"gpus": [{"device": "v100"}]}'
+    put = {"url": "/v1/cluster/nodes/a", "content": body}
+    problem(client.put(**put, headers=json | {"Host": "evil.example"}), 421)
+    problem(client.put(**put, headers=json | {"Host": "169.254.169.254"}), 421)
+    problem(client.put(**put, headers=json | {"Sec-Fetch-Site": "cross-site"}), 403)
+    problem(client.put(**put, headers=json | {"Origin": "http://evil.example"}), 403)
+    problem(client.put(**put, headers={"Content-Type": "text/plain"}), 415)
+    problem(client.put(**put), 415)
+    problem(client.post("/v1/models/reload", headers={"Sec-Fetch-Site": "same-site"}), 403)
+    assert client.put(**put, headers=json | {"Host": "localhost:8080"}).status_code == 201
+    assert client.put(**put, headers=json | {"Origin": "http://127.0.0.1"}).status_code == 200
+
+
+def test_allowed_hosts(start: Start) -> None:
+    client = start(allowed_hosts=("cotenant.example",))
+    assert client.get("/v1/devices", headers={"Host": "cotenant.example:443"}).status_code == 200
+    problem(client.get("/v1/devices", headers={"Host": "other.example"}), 421)
+
+
+def test_sessions(start: Start, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.auth._REMEMBER_S", 0.0)
+    token = create_token(store, "eyes", ["read"])
+    client = start(auth="on", trusted_proxies=("testclient",))
+    made = client.post(
+        "/login", data={"token": token}, headers={"X-Forwarded-Proto": "https"}, follow_redirects=False
+    )
+    assert (made.status_code, made.headers["location"]) == (303, "/")
+    cookie = made.headers["set-cookie"]
+    assert "Secure" in cookie
+    assert "HttpOnly" in cookie
+    assert token not in cookie
+    session = cookie.partition("=")[2].partition(";")[0]
+    signed_in = {"Cookie": f"cotenant_session={session}"}
+    client.cookies.clear()
+    assert client.get("/", headers=signed_in).status_code == 200
+    problem(client.post("/v1/predict", json=SET, headers=signed_in), 401)
+    assert client.post("/logout", headers=signed_in, follow_redirects=False).headers["location"] == "/login"
+    problem(client.get("/", headers=signed_in), 401)
+
+
+def test_two_authorization_headers(start: Start, store: Store) -> None:
+    token = create_token(store, "ops", ["read"])
+    client = start(auth="on")
+    headers = [("Authorization", f"Bearer {token}"), ("Authorization", "Bearer other")]
+    problem(client.get("/v1/devices", headers=headers), 401)
+
+
+def test_unknown_tokens_are_limited(start: Start, store: Store) -> None:
+    token = create_token(store, "ops", ["read"])
+    client = start(auth="on")
+    assert client.get("/v1/devices", headers=bearer(token)).status_code == 200
+    statuses = [client.get("/v1/devices", headers=bearer(f"guess-{n}")).status_code for n in range(40)]
+    assert statuses[:30] == [401] * 30
+    assert 429 in statuses
+    assert client.get("/v1/devices", headers=bearer(token)).status_code == 200, "known tokens go on"
+
+
+def test_tokens_expire(start: Start, store: Store) -> None:
+    token = create_token(store, "guest", ["read"], days=1e-6)
+    time.sleep(0.2)
+    problem(start(auth="on").get("/v1/devices", headers=bearer(token)), 401)
+    with pytest.raises(InputError):
+        create_token(store, "never", ["read"], days=0)
+
+
+def test_audit_log(start: Start, store: Store) -> None:
+    token = create_token(store, "ops", ["admin"])
+    client = start(auth="on")
+    client.put("/v1/cluster", json=NODE, headers=bearer(token))
+    client.put("/v1/cluster", json={"nodes": 1}, headers=bearer(token))
+    items = client.get("/v1/audit", headers=bearer(token)).json()["items"]
+    assert [(i["caller"], i["action"], i["status"]) for i in items] == [
+        ("ops", "PUT /v1/cluster", 422),
+        ("ops", "PUT /v1/cluster", 200),
+    ]
