@@ -31,7 +31,7 @@ class GroupMeanPredictor:
     ) -> None:
         self.columns, self.reference, self.geometric = tuple(columns), reference, geometric
 
-    def fit(self, train: Bundle, seed: int = 0) -> GroupMeanPredictor:
+    def fit(self, train: Bundle, seed: int = 0) -> GroupMeanPredictor:  # noqa: ARG002
         """Learn from the measured points of `train`; `seed` is not used.
 
         Raises:
@@ -74,7 +74,7 @@ class FormulaPredictor:
     def __init__(self, formula: Callable[[Bundle], Floats]) -> None:
         self.formula = formula
 
-    def fit(self, train: Bundle, seed: int = 0) -> FormulaPredictor:
+    def fit(self, train: Bundle, seed: int = 0) -> FormulaPredictor:  # noqa: ARG002
         """Nothing to learn."""
         return self
 

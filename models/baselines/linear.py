@@ -15,8 +15,8 @@ from profiling.errors import InputError
 Floats = NDArray[np.float64]
 # From a bundle to a row of totals for each of its rows; NaN where they are not known.
 Totals = Callable[[Bundle], pd.DataFrame]
-# Fewer rows than this fit no weights of their own.
-ENOUGH = 12
+# Fewer rows than this fit no weights of their own; more than the second say nothing new, and the programme grows with them.
+ENOUGH, MANY = 12, 3000
 
 
 def least_relative_error(x: Floats, y: Floats) -> Floats:
@@ -46,20 +46,24 @@ def least_relative_error(x: Floats, y: Floats) -> Floats:
 
 
 class LinearPredictor:
-    """One set of weights for each setting, and one over all settings for those that were never seen.
+    """Weights for each setting. One that was never seen has those of all settings that agree with it but for the first column,
+    or the first two, and so on.
 
     Args:
         totals: the regressors of a row, such as multiply-adds and activations of the whole batch; those that are known of no
             training row are left out.
-        setting: columns whose values together are a setting.
+        setting: columns whose values together are a setting, the one that matters least to the weights first.
         constants: columns with a constant of its own for each of their values; none: one constant.
     """
 
     def __init__(self, totals: Totals, setting: Sequence[str] = (), constants: Sequence[str] = ()) -> None:
         self.totals, self.setting, self.constants = totals, tuple(setting), tuple(constants)
 
-    def fit(self, train: Bundle, seed: int = 0) -> LinearPredictor:
-        """Learn from the measured points of `train` whose totals are known; `seed` is not used.
+    def fit(self, train: Bundle, seed: int = 0) -> LinearPredictor:  # noqa: ARG002
+        """Keep the measured points of `train` whose totals are known: weights are fitted for the settings that are asked for.
+
+        Args:
+            seed: not used.
 
         Raises:
             InputError: there are none.
@@ -67,31 +71,41 @@ class LinearPredictor:
         self.levels_ = sorted(set(group_names(train.rows, self.constants)))
         totals = self.totals(train)
         self.known_ = [name for name in totals if totals[name].notna().any()]
-        x, y = self._regressors(train, totals), train.y
+        x = self._regressors(train, totals)
         usable = train.points & ~np.isnan(x).any(axis=1)
-        if not usable.any():
+        if not self.known_ or not usable.any():
             raise InputError(
                 "nothing to learn from", expected="measured rows whose totals are known", got="none"
             )
-        self.weights_ = {"": least_relative_error(x[usable], y[usable])}
-        names = group_names(train.rows, self.setting)
-        if self.setting:
-            for name in np.unique(names[usable]):
-                rows = usable & (names == name)
-                if rows.sum() >= ENOUGH:
-                    self.weights_[name] = least_relative_error(x[rows], y[rows])
+        self.x_, self.y_, self.rows_ = x[usable], train.y[usable], train.rows[usable]
+        self.weights_: dict[tuple[int, str], Floats | None] = {}
         return self
 
     def predict(self, test: Bundle) -> Floats:
         """[n] for `test.rows`; NaN where the totals are not known."""
         x = self._regressors(test, self.totals(test))
-        names = group_names(test.rows, self.setting)
         result = np.full(len(x), np.nan)
-        for name in np.unique(names):
-            rows = names == name
-            result[rows] = x[rows] @ self.weights_.get(name, self.weights_[""])
+        waiting = ~np.isnan(x).any(axis=1)
+        for dropped in range(len(self.setting) + 1):
+            names = group_names(test.rows, self.setting[dropped:])
+            for name in np.unique(names[waiting].astype(str)):
+                weights = self._weights(dropped, name)
+                if weights is not None:
+                    here = waiting & (names == name)
+                    result[here], waiting[here] = x[here] @ weights, False
         # Without work there is no positive answer.
         return np.where(result > 0, result, np.nan)
+
+    def _weights(self, dropped: int, name: str) -> Floats | None:
+        """Those of the rows that agree in the setting without its first columns; None where they are too few."""
+        if (dropped, name) not in self.weights_:
+            rows = np.flatnonzero(group_names(self.rows_, self.setting[dropped:]) == name)
+            enough = len(rows) >= ENOUGH or dropped == len(self.setting)
+            rows = rows[:: -(-len(rows) // MANY)] if len(rows) else rows
+            self.weights_[dropped, name] = (
+                least_relative_error(self.x_[rows], self.y_[rows]) if enough else None
+            )
+        return self.weights_[dropped, name]
 
     def _regressors(self, bundle: Bundle, totals: pd.DataFrame) -> Floats:
         values = totals[self.known_].to_numpy(dtype=np.float64)

@@ -24,7 +24,7 @@ class RidgeOfMixes:
     def __init__(self, jobs: bool) -> None:
         self.jobs = jobs
 
-    def fit(self, train: Bundle, seed: int = 0) -> RidgeOfMixes:
+    def fit(self, train: Bundle, seed: int = 0) -> RidgeOfMixes:  # noqa: ARG002
         """Learn from the measured points of `train`; `seed` is not used.
 
         Raises:

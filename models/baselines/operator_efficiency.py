@@ -19,7 +19,7 @@ _FLOOR_QUANTILE = 0.01
 class OperatorRoofline:
     """Roofline and one launch; nothing is learned."""
 
-    def fit(self, train: Bundle, seed: int = 0) -> OperatorRoofline:
+    def fit(self, train: Bundle, seed: int = 0) -> OperatorRoofline:  # noqa: ARG002
         """Nothing to learn."""
         return self
 
@@ -34,7 +34,7 @@ class OperatorEfficiency:
     Sizes and intensities are alike within a factor of 2; where no row is alike in all, fewer have to agree.
     """
 
-    def fit(self, train: Bundle, seed: int = 0) -> OperatorEfficiency:
+    def fit(self, train: Bundle, seed: int = 0) -> OperatorEfficiency:  # noqa: ARG002
         """Learn from the measured points of `train` on devices of the catalogue; `seed` is not used.
 
         Raises:

@@ -41,7 +41,7 @@ class SummaryTreePredictor:
         totals = self.totals(train)
         self.known_ = [name for name in totals if totals[name].notna().any()]
         usable = train.points & totals[self.known_].notna().all(axis=1).to_numpy()
-        if not usable.any():
+        if not self.known_ or not usable.any():
             raise InputError(
                 "nothing to learn from", expected="measured rows whose totals are known", got="none"
             )

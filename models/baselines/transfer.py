@@ -26,7 +26,7 @@ class TransferPredictor:
     def __init__(self, job: Sequence[str], setting: Sequence[str]) -> None:
         self.job, self.setting = tuple(job), tuple(setting)
 
-    def fit(self, train: Bundle, seed: int = 0) -> TransferPredictor:
+    def fit(self, train: Bundle, seed: int = 0) -> TransferPredictor:  # noqa: ARG002
         """Learn times per sample from the measured points of `train`; `seed` is not used.
 
         Raises:

@@ -1,12 +1,8 @@
-"""What is known of a job beforehand: totals of its network, as its publisher counts them or as its graph shows them.
-
-A source answers per-sample totals for the rows of a table. The first that knows a figure counts; further ones (computation graphs) are
-added to `SOURCES`.
-"""
+"""What publishers state of a job's network: multiply-adds, activations, parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +24,6 @@ PER_SAMPLE = {
 SCALES_WITH_BATCH = ("macs", "activations", "pooled")
 
 Tables = Mapping[str, "pd.DataFrame"]
-Source = Callable[["pd.DataFrame", Tables], "pd.DataFrame"]
 
 
 def published(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
@@ -60,22 +55,9 @@ def _bare(names: pd.Series) -> pd.Series:
     return names.str.rpartition("/")[2].str.partition(".")[0]
 
 
-SOURCES: list[Source] = [published]
-
-
-def per_sample(bundle: Bundle) -> pd.DataFrame:
-    """[n rows of `bundle`] totals per sample, from the first source that knows each."""
-    rows = bundle.rows
-    found = SOURCES[0](rows, bundle.known)
-    for source in SOURCES[1:]:
-        if found.isna().any(axis=None):
-            found = found.fillna(source(rows, bundle.known))
-    return found
-
-
 def per_step(bundle: Bundle) -> pd.DataFrame:
-    """The same for a whole batch; figures that are stated for no row are left out."""
-    totals = per_sample(bundle)
+    """[n rows of `bundle`] the figures of `published` for a whole batch."""
+    totals = published(bundle.rows, bundle.known)
     batch = bundle.rows["batch_size"].to_numpy(dtype=np.float64, na_value=np.nan)
     scaled = {name: totals[name] * batch for name in SCALES_WITH_BATCH}
     return totals.assign(**scaled)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from predictor.evaluation.protocols.registry import Contender
 
+# Source of the measurements that travel with the project: a protocol that names it needs no import of them.
+OWN = "cotenant"
 Tables = Mapping[str, "pd.DataFrame"]
 # From the rows of a protocol's campaigns, and all tables, to the rows that take part.
 Choose = Callable[["pd.DataFrame", Tables], "pd.DataFrame"]
@@ -41,7 +43,7 @@ class Protocol:
         unit: column whose values are moved whole from side to side.
         folds: the folds, where they are none of `datasets.splits`.
         known: further tables that both sides are given.
-        contenders: names of the only predictors that take part; None: all that can.
+        contenders: names of those that take part, beside the predictors that name this protocol; None: all that can.
         by: columns whose values are scored on their own, too.
     """
 
@@ -62,8 +64,11 @@ class Protocol:
         """Whether `contender` takes part."""
         return (
             self.target in contender.targets
-            and (self.contenders is None or contender.name in self.contenders)
-            and (contender.protocols is None or self.name in contender.protocols)
+            and (
+                self.contenders is None or contender.name in self.contenders
+                if contender.protocols is None
+                else self.name in contender.protocols
+            )
             and (self.with_solo or not contender.uses_solo)
             and (self.split == "zero-shot" or not contender.pretrained)
         )
@@ -109,6 +114,8 @@ def make_trial(protocol: Protocol, tables: Tables, seed: int = 0) -> Trial:
         InputError: the tables lack what it needs; with the command that brings it.
     """
     target = get_target(protocol.target)
+    if OWN in protocol.campaigns:
+        tables = _with_own(tables)
     frame = tables[target.table] if target.table in tables else empty_table(target.table)
     wanted = set(protocol.campaigns) or set(frame["campaign"])
     missing = wanted - set(frame["campaign"]) - set(frame["source"])
@@ -139,6 +146,21 @@ def make_trial(protocol: Protocol, tables: Tables, seed: int = 0) -> Trial:
     )
     known = {name: _known(name, tables, set(frame["source"])) for name in protocol.known}
     return Trial(protocol, frame, solo.reset_index(drop=True), tuple(folds), known)
+
+
+def _with_own(tables: Tables) -> Tables:
+    """The same with the measurements that travel with the project."""
+    import pandas as pd
+
+    from datasets import bundled
+
+    own = bundled.load()
+    joined = dict(tables)
+    for name in own:
+        if name in tables and len(own[name]):
+            others = tables[name][tables[name]["source"] != OWN]
+            joined[name] = pd.concat([others, own[name]], ignore_index=True)
+    return joined
 
 
 def _known(name: str, tables: Tables, sources: set[str]) -> pd.DataFrame:

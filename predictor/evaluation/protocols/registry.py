@@ -62,7 +62,7 @@ class Contender:
         version: raise it when results would change: stored folds of another version are run again. A function where it is
             read from a checkpoint.
         targets: what it can predict.
-        protocols: the only protocols that it takes part in; None: all of its targets.
+        protocols: the only protocols that it takes part in; None: all of its targets that do not choose by name.
         uses_solo: whether it needs solo profiles, so that it sits out where they are withheld.
         partial: whether it may leave rows unanswered (whose features nobody states) and be scored on the others.
         pretrained: whether it is a finished checkpoint: the only kind, beside what is fitted on shippable data, that

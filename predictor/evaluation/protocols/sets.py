@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from predictor.evaluation.protocols.protocol import Protocol
+from predictor.evaluation.protocols.protocol import OWN, Protocol
 
 PROTOCOLS: tuple[Protocol, ...] = (
     Protocol(
@@ -41,13 +41,14 @@ PROTOCOLS: tuple[Protocol, ...] = (
     Protocol("gavel2019-random", "sets at random: flatters, for comparison", ("gavel-2019",), "random"),
     Protocol("gavel2019-by-model", "a model never seen, its step time known", ("gavel-2019",), "by-model"),
     Protocol("gavel-by-device", "a GPU type never seen (2020)", ("gavel-2020",), "by-device"),
-    Protocol("all-by-model", "a model never seen, over every campaign there is", (), "by-model"),
+    Protocol("all-by-model", "a model never seen, over both publishers", ("gavel", "lucid"), "by-model"),
     Protocol(
         "solo-by-model",
-        "step time alone of a model never seen, nothing known but its graph",
-        (),
+        "step time alone of a model never seen, nothing known but its graph; our own CPU included",
+        ("gavel", "lucid", OWN),
         "by-model",
         target="solo_step_time_s",
         with_solo=False,
+        known=("workloads",),
     ),
 )
