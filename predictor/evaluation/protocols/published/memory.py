@@ -40,7 +40,7 @@ def _family(name: str) -> str:
 
 def families_left_out(frame: pd.DataFrame, seed: int) -> list[Fold]:
     """Families are left out across all sources; rows for evaluation only are never learned from."""
-    fold_of = deal(frame["family"], _FOLDS, seed)
+    fold_of = deal(frame["family"], min(_FOLDS, frame["family"].nunique()), seed)
     parts = frame.drop_duplicates("part").set_index("part")
     where, learned = parts["family"].map(fold_of), ~parts.index.str.endswith("(evaluation only)")
     return [
