@@ -65,7 +65,7 @@ def show(prediction: object) -> None:
 
     answer: Any = prediction
     table = Table(title=f"{answer.device}, {answer.sharing} ({answer.model_version})")
-    for name in ("job", "alone", "together", "slowdown", "memory", "utilization", "known kind"):
+    for name in ("job", "alone", "together", "slowdown", "memory", "utilization"):
         table.add_column(name, justify="left" if name == "job" else "right")
     for m in answer.members:
         table.add_row(
@@ -75,7 +75,6 @@ def show(prediction: object) -> None:
             f"{m.slowdown.value:.2f} [{m.slowdown.lower:.2f}, {m.slowdown.upper:.2f}]",
             f"{m.memory_bytes.value / 2**30:.2f} GiB",
             f"{m.utilization_ratio.value:.0%}",
-            "yes" if m.in_domain else "no",
         )
     out = console()
     out.print(table)
