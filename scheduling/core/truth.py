@@ -63,7 +63,7 @@ class SetTruth:
     ) -> None:
         self.scaling = scaling
         self.cache = cache_of(predictor)
-        self._restart_s = restart_s
+        self.resume_s = restart_s
         self.inter_node_slowdown = inter_node_slowdown
         self._solo: dict[tuple[str, str, Workload], float] = {}
 
@@ -104,7 +104,7 @@ class SetTruth:
         return bool(self.cache.fits[row])
 
     def restart_s(self, job: JobState, first: bool) -> float:
-        return 0.0 if first else self._restart_s
+        return 0.0 if first else self.resume_s
 
     def boundary(self, job: JobState, snapshot: SchedulingSnapshot) -> bool:
         return True

@@ -38,7 +38,7 @@ def get_policy(name: str) -> Policy:
         UnknownNameError: there is none of that name.
     """
     if name not in POLICIES:
-        raise UnknownNameError("policy is not known", expected="one of " + ", ".join(POLICIES), got=name)
+        raise UnknownNameError("unknown policy", expected="one of " + ", ".join(POLICIES), got=name)
     module, _, attribute = POLICIES[name].partition(":")
     policy: Policy = getattr(import_module(f"scheduling.policies.{module}"), attribute)
     return policy
