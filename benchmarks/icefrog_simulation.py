@@ -24,7 +24,7 @@ from predictor.load import load_predictor
 from predictor.types import PredictionArrays
 from profiling.files import read_json
 from profiling.workload import ColocationSet, SoloProfile, Workload
-from scheduling.core.job import Job
+from scheduling.core.job import TraceJob
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
@@ -208,7 +208,7 @@ def run(case: Case, trace: Path) -> dict[str, Any]:
     for number, (at, duration, gpus, kind) in enumerate(window(trace, case.load, case.seed)):
         step = 1.0 / float(rate_table(kind, gpus, False)[size_index(gpus), 0])
         jobs.append(
-            Job(
+            TraceJob(
                 id=f"{number}-{kind}",
                 # Only gang policies need the step time; pairs are remembered by workload.
                 workload=Workload(TYPES[kind][0], batch_size=TYPES[kind][1])
@@ -220,7 +220,7 @@ def run(case: Case, trace: Path) -> dict[str, Any]:
             )
         )
 
-    def agent(job: Job) -> ElasticAgent:
+    def agent(job: TraceJob) -> ElasticAgent:
         kind = int(job.id.split("-")[1])
         grid, shares = shares_table(kind, case.curve)
         table = rate_table(kind, job.gpus, case.cache).copy()

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.record import record
 from profiling.workload import Workload
-from scheduling.core.job import Job, JobState
+from scheduling.core.job import JobState, TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
 from scheduling.core.state import SchedulingSnapshot
@@ -137,7 +137,7 @@ def hundred(predictor: Any, jobs: list[Workload]) -> dict[str, float]:
     for name in ("cold", "known"):
         state = SchedulingSnapshot(snapshot)
         for number, (job, steps) in enumerate(waiting):
-            state.waiting[number] = JobState(Job(f"j{number}", job, steps), number, steps)
+            state.waiting[number] = JobState(TraceJob(f"j{number}", job, steps), number, steps)
         start, used = perf_counter(), process_time()
         placed = decide(state, cache, PlacementConfig(max_members=4), QueueConfig(batch=100))
         seconds[f"joint_{name}_s"] = perf_counter() - start

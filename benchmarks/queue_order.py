@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.record import record
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
-from scheduling.core.job import Job
+from scheduling.core.job import TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.truth import SetTruth
@@ -55,14 +55,14 @@ def made_up(seed: int, count: int = 16) -> TablePredictor:
     return TablePredictor(solo, ratios)
 
 
-def trace(table: TablePredictor, jobs: int, span_s: float, sigma: float, seed: int) -> list[Job]:
+def trace(table: TablePredictor, jobs: int, span_s: float, sigma: float, seed: int) -> list[TraceJob]:
     """`jobs` jobs within `span_s`."""
     rng = np.random.default_rng(1000 + seed)
     arrival, length = np.sort(rng.uniform(0, span_s, jobs)), rng.lognormal(np.log(1800.0), sigma, jobs)
     workloads = [workload for _, workload in table.solo]
     picks = [workloads[k] for k in rng.integers(0, len(workloads), jobs)]
     return [
-        Job(f"job-{k}", w, float(length[k]) / table.solo["v100", w].step_time_s, float(arrival[k]))
+        TraceJob(f"job-{k}", w, float(length[k]) / table.solo["v100", w].step_time_s, float(arrival[k]))
         for k, w in enumerate(picks)
     ]
 

@@ -188,6 +188,7 @@ class Predictor:
             nodes=nodes,
             rewrapped=rewrapped,
             anchor_step_time_s=anchor,
+            graph=self.fitted_.model.featurizer.graph(workload)[0],
         )
 
     def predict(self, colocation_set: ColocationSet) -> Prediction:

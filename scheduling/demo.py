@@ -10,11 +10,12 @@ import numpy as np
 from predictor.types import SetPredictor
 from profiling.workload import Workload
 from scheduling.beliefs.table import NoisyPredictor
-from scheduling.core.job import Job
+from scheduling.core.job import TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
 from scheduling.core.truth import SetTruth
-from scheduling.placement.place import PlacementDecision, place
+from scheduling.placement.decision import PlacementDecision
+from scheduling.placement.place import Placer
 from scheduling.policies import get_policy
 from scheduling.simulator.engine import simulate
 from scheduling.simulator.result import SimulationResult
@@ -36,7 +37,7 @@ NOISE = 0.15
 class Placed:
     """One job of the stream and what was decided for it."""
 
-    job: Job
+    job: TraceJob
     decision: PlacementDecision
 
 
@@ -51,7 +52,7 @@ def demo_cluster() -> ClusterSnapshot:
     )
 
 
-def demo_jobs(predictor: SetPredictor, count: int = 12, seed: int = 0) -> list[Job]:
+def demo_jobs(predictor: SetPredictor, count: int = 12, seed: int = 0) -> list[TraceJob]:
     """A stream: models in turn, about half an hour each on a V100, one every three minutes."""
     from profiling.workload import ColocationSet
 
@@ -61,7 +62,7 @@ def demo_jobs(predictor: SetPredictor, count: int = 12, seed: int = 0) -> list[J
     arrivals = np.cumsum(rng.exponential(180.0, count))
     durations = rng.lognormal(np.log(1800.0), 0.5, count)
     return [
-        Job(
+        TraceJob(
             f"job-{k + 1}",
             workloads[k % len(workloads)],
             float(durations[k] / alone[k % len(workloads)]),
@@ -71,12 +72,12 @@ def demo_jobs(predictor: SetPredictor, count: int = 12, seed: int = 0) -> list[J
     ]
 
 
-def stream(jobs: list[Job], cluster: ClusterSnapshot, predictor: SetPredictor) -> Iterator[Placed]:
+def stream(jobs: list[TraceJob], cluster: ClusterSnapshot, predictor: SetPredictor) -> Iterator[Placed]:
     """Place jobs one after another on what is left of the cluster; a job that should wait is left out of it."""
-    cache = SetCache(predictor)
+    placer = Placer(predictor)
     snapshot = cluster
     for job in jobs:
-        decision = place(job.workload, job.iterations, snapshot, cache)
+        decision = placer.place(job.workload, job.iterations, snapshot)
         yield Placed(job, decision)
         if decision.decision == "place":
             best = decision.ranked[0]
@@ -86,7 +87,7 @@ def stream(jobs: list[Job], cluster: ClusterSnapshot, predictor: SetPredictor) -
 
 
 def rules(
-    jobs: list[Job], cluster: ClusterSnapshot, predictor: SetPredictor, seed: int = 0
+    jobs: list[TraceJob], cluster: ClusterSnapshot, predictor: SetPredictor, seed: int = 0
 ) -> dict[str, SimulationResult]:
     """The stream through the simulator under three rules, in a world that departs from the prediction by chance."""
     truth = SetTruth(SetCache(NoisyPredictor(predictor, NOISE, seed)))

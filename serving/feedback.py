@@ -13,6 +13,7 @@ from sqlalchemy import select
 from predictor.learning.feedback import CorrectedPredictor, Corrections
 from predictor.types import SetPredictor
 from profiling.errors import CotenantError
+from scheduling.placement.place import Placer
 from serving.model_life import Serving
 from serving.schemas import job_of
 from serving.store import Store
@@ -34,18 +35,19 @@ class Belief:
         serving: the model, whose own answers are without corrections.
         corrections: factors by job and device, from the observations of this model version.
         predictor: the model with corrections, as policies ask it.
+        placer: decides where jobs go by it; its caches go with this object.
     """
 
     serving: Serving
     corrections: Corrections
     predictor: SetPredictor
+    placer: Placer
 
     @classmethod
     def of(cls, serving: Serving, corrections: Corrections) -> Belief:
         plain = serving.predictor
-        return cls(
-            serving, corrections, CorrectedPredictor(plain, corrections) if corrections.sums else plain
-        )
+        predictor = CorrectedPredictor(plain, corrections) if corrections.sums else plain
+        return cls(serving, corrections, predictor, Placer(predictor))
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,19 +50,26 @@ def load_config(path: Path | None, seed: int = 0) -> tuple[NetworkConfig, Traini
         ) from None
 
 
-def training_tables(data: Path | None, bundled: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
+def training_tables(
+    data: Path | None, bundled: bool, own_use: bool = False
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """`colocation` and `solo` of a folder and, if asked, of the measurements that come with the project.
 
+    Args:
+        own_use: rows whose licence does not let a model be passed on are allowed; see `datasets.sources.check_may_learn`.
+
     Raises:
-        InputError: there is nothing to train on.
+        InputError: there is nothing to train on, or there are such rows and `own_use` is not set.
     """
     import pandas as pd
 
-    from datasets.tables import read_table
+    from datasets.sets import read_sets
+    from datasets.sources import check_may_learn
 
     parts = []
     if data is not None:
-        parts.append((read_table(data, "colocation"), read_table(data, "solo")))
+        parts.append(read_sets(data))
+        check_may_learn({*parts[0][0].source, *parts[0][1].source}, own_use)
     if bundled:
         from datasets import bundled as own
 
@@ -88,6 +95,7 @@ def train_run(
     training: TrainingConfig,
     *,
     bundled: bool = True,
+    own_use: bool = False,
     baselines: bool = True,
     tracking_uri: str | None = None,
     experiment: str = "cotenant",
@@ -100,7 +108,7 @@ def train_run(
     there, and ends with the same bits (on the same machine, with the same number of threads).
 
     Args:
-        data, bundled: see `training_tables`.
+        data, bundled, own_use: see `training_tables`.
         out: folder of the checkpoint.
         network, training: configuration.
         baselines: whether to fit the baselines, too.
@@ -111,7 +119,7 @@ def train_run(
     Returns:
         `model_version`, `comparison` (predictor name to metrics), `run_id`, `tracking_uri`, `resumed`.
     """
-    colocation, solo = training_tables(data, bundled)
+    colocation, solo = training_tables(data, bundled, own_use)
     target = out.resolve()
     progress = Progress(
         target.with_name(f"{target.name}.progress"),

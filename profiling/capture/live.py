@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from profiling.capture import meta_cache
 from profiling.training import TrainingJob, tensors_of
 
 
@@ -23,18 +24,22 @@ class LiveBytes:
 
     Attributes:
         sizes: bytes by storage key.
-        peak: largest sum so far, in bytes.
+        totals: the sum after each storage that came, in bytes; its largest is the peak.
     """
 
     def __init__(self, ignored: tuple[Container[int], ...], freed: Callable[[int], None]) -> None:
         self.sizes: dict[int, float] = {}
-        self.peak = 0.0
+        self.totals = [0.0]
         self._ignored = ignored
         self._freed = freed
         self._total = 0.0
 
+    @property
+    def peak(self) -> float:
+        return max(self.totals)
+
     def add(self, tensor: Tensor, is_peak: bool = True) -> bool:
-        """Count a tensor's storage if it is new; whether it was."""
+        """Count a tensor's storage if it is new, and return whether it was; `is_peak`: whether it may make the peak."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self.sizes or any(key in keys for keys in self._ignored) or not storage.nbytes():
@@ -43,7 +48,7 @@ class LiveBytes:
         self.sizes[key] = size
         self._total += size
         if is_peak:
-            self.peak = max(self.peak, self._total)
+            self.totals.append(self._total)
         weakref.finalize(storage, self._free, key)
         return True
 
@@ -60,14 +65,15 @@ class _ForwardPass(TorchDispatchMode):
     def __init__(self, job: TrainingJob) -> None:
         super().__init__()
         self.depth = 0
-        held = {t.untyped_storage()._cdata for t in (*job.model.parameters(), *job.model.buffers())}
+        self._resident = [*job.model.parameters(), *job.model.buffers()]
+        held = {t.untyped_storage()._cdata for t in self._resident}
         self.live = LiveBytes((held,), lambda _: None)
         for tensor in tensors_of(job.batch):
             self.live.add(tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with torch._C.DisableTorchFunction():
-            out = func(*args, **(kwargs or {}))
+            out = meta_cache.run(func, args, kwargs or {})
             for tensor in tensors_of(out):
                 # Outside of every module runs the loss, which an inference does not.
                 self.live.add(tensor, is_peak=self.depth > 0)
@@ -93,10 +99,10 @@ class _ForwardPass(TorchDispatchMode):
                 handle.remove()
 
 
-def forward_peak_bytes(job: TrainingJob) -> float:
-    """Peak live activations of the forward pass alone, in evaluation mode, without its loss.
+def forward_totals(job: TrainingJob) -> list[float]:
+    """Live activations of the forward pass alone, in evaluation mode, without its loss: the sum after each new tensor.
 
-    Runs every phase of a job on `meta` without gradients; the modules' modes are as before afterwards. 0 where the
+    Runs every phase of a job on `meta` without gradients; the modules' modes are as before afterwards. Only 0 where the
     forward pass cannot run so.
     """
     modes = {module: module.training for module in job.model.modules()}
@@ -108,8 +114,8 @@ def forward_peak_bytes(job: TrainingJob) -> float:
             for phase in job.phases:
                 phase.loss(job.model, job.batch, memo)
     except Exception:  # evaluation may take another path, which needs data; training is what counts
-        return 0.0
+        return [0.0]
     finally:
         for module, mode in modes.items():
             module.training = mode
-    return tracker.live.peak
+    return tracker.live.totals

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from profiling.capture import meta_cache
 from profiling.capture.cost import Cost, cost_of, packet_name, tensor_bytes
 from profiling.capture.live import LiveBytes
 from profiling.capture.sizes import sizes_of
@@ -73,7 +74,7 @@ class Recorder(TorchDispatchMode):
         nodes, edges: what was recorded; edges are bytes by (source, target).
         active, in_backward: set by the caller as the step goes on.
         unknown: how often each operator that the table does not know came.
-        peak_bytes: largest sum of live tensors, without parameters, buffers and gradients.
+        live: tensors alive, without parameters, buffers and gradients.
     """
 
     def __init__(self, model: nn.Module, batch: Any, layer_of: dict[int, int], tf32: bool = False) -> None:
@@ -89,8 +90,11 @@ class Recorder(TorchDispatchMode):
         self._parameters: dict[int, list[nn.Parameter]] = {}
         for parameter in model.parameters():
             self._parameters.setdefault(_key(parameter), []).append(parameter)
-        self._buffers = {_key(buffer) for buffer in model.buffers()}
+        # A forward pass may replace a buffer (a counter of batches); the old one's address must not come again.
+        self._resident = list(model.buffers())
+        self._buffers = {_key(buffer) for buffer in self._resident}
         self._counted: set[int] = set()
+        self._kept: set[int] = set()
         self._producer: dict[int, int] = {}
         self._origin: dict[int, int] = {}
         self._by_sequence: dict[int, int] = {}
@@ -99,7 +103,7 @@ class Recorder(TorchDispatchMode):
         self._pending = _Pending()
         self._paths: list[str] = []
         self._autograd_nodes: dict[int, Any] = {}
-        self._live = LiveBytes((self._parameters, self._buffers), self._free)
+        self.live = LiveBytes((self._parameters, self._buffers), self._free)
         self._inputs = set()
         for tensor in tensors_of(batch):
             self._inputs.add(_key(tensor))
@@ -123,14 +127,11 @@ class Recorder(TorchDispatchMode):
                 handle.remove()
             self._free_autograd_nodes()
 
-    @property
-    def peak_bytes(self) -> float:
-        return self._live.peak
-
     def mark_forward_end(self) -> None:
         """Whatever is alive now is kept for the backward pass, on the account of the operator that made it."""
-        for key, size in self._live.sizes.items():
-            if key in self._origin:
+        for key, size in self.live.sizes.items():
+            if key in self._origin and key not in self._kept:
+                self._kept.add(key)
                 self.nodes[self._origin[key]].saved += size
         self._repeated.clear()
 
@@ -138,7 +139,7 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         # Function modes have had their say; asked again about every shape below, they would take half the time.
         with torch._C.DisableTorchFunction():
-            out = func(*args, **kwargs)
+            out = meta_cache.run(func, args, kwargs)
             if self.active:
                 self._record(func, args, kwargs, out)
         return out
@@ -284,7 +285,7 @@ class Recorder(TorchDispatchMode):
         return known[count % len(known)]
 
     def _allocate(self, tensor: Tensor) -> None:
-        if self._live.add(tensor):
+        if self.live.add(tensor):
             # The address of a freed storage may come again.
             self._producer.pop(_key(tensor), None)
             self._origin.pop(_key(tensor), None)
@@ -293,11 +294,12 @@ class Recorder(TorchDispatchMode):
         self._producer.pop(key, None)
         self._origin.pop(key, None)
         self._inputs.discard(key)
+        self._kept.discard(key)
         self._parameters.pop(key, None)
 
     def _gradient(self, parameter: Tensor) -> None:
         if parameter.grad is not None:
-            self._live.drop(_key(parameter.grad))
+            self.live.drop(_key(parameter.grad))
 
     def _free_autograd_nodes(self) -> None:
         """Let go of the autograd nodes in the order in which they ran.

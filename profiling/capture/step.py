@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from profiling.capture.functions import DeviceFunctions, fused_functions
-from profiling.capture.live import forward_peak_bytes
+from profiling.capture.live import forward_totals
 from profiling.capture.optimizers import FLOPS, PASSES, STATES, launches
 from profiling.capture.recorder import Node, Recorder
 from profiling.errors import InputError
@@ -23,7 +23,12 @@ from profiling.training import AUTOCAST, TrainingJob, atomic_layers, tensors_of
 _LOCK = threading.Lock()
 
 
-def capture_job(job: TrainingJob, name: str, options: dict[str, Any] | None = None) -> ComputationGraph:
+def capture_job(
+    job: TrainingJob,
+    name: str,
+    options: dict[str, Any] | None = None,
+    live_totals: dict[str, list[float]] | None = None,
+) -> ComputationGraph:
     """Record one training step of a job on `meta`: forward, loss, backward, optimiser; nothing is computed.
 
     The job is used up: its gradients remain, and its optimisers no longer step. An operator that the table does not know keeps its
@@ -33,6 +38,8 @@ def capture_job(job: TrainingJob, name: str, options: dict[str, Any] | None = No
         job: built on the `meta` device.
         name: what the user calls the model.
         options: what to write into the graph's options.
+        live_totals: gets the bytes alive after each new tensor of the step (`activation_bytes`) and of a forward pass
+            alone (`forward_activation_bytes`), whose largest are the graph's.
 
     Raises:
         InputError: the job is not on `meta`, or its step cannot run without data.
@@ -52,7 +59,7 @@ def capture_job(job: TrainingJob, name: str, options: dict[str, Any] | None = No
     accumulation, job.gradient_accumulation = job.gradient_accumulation, 1
     with _LOCK:
         with _on_meta(job):
-            forward_bytes = forward_peak_bytes(job)
+            forward = forward_totals(job)
         recorder = Recorder(job.model, job.batch, layer_of, tf32=job.precision == "tf32")
         _record(job, recorder)
     job.gradient_accumulation = accumulation
@@ -62,7 +69,9 @@ def capture_job(job: TrainingJob, name: str, options: dict[str, Any] | None = No
             f"{name}: operators without a canonical kind, counted by their shapes: {found}", stacklevel=2
         )
     graph = _graph(job, recorder, name, [layer for layer, _ in layers], options or {})
-    return replace(graph, forward_activation_bytes=forward_bytes)
+    if live_totals is not None:
+        live_totals |= {"activation_bytes": recorder.live.totals, "forward_activation_bytes": forward}
+    return replace(graph, forward_activation_bytes=max(forward))
 
 
 @contextmanager
@@ -125,7 +134,7 @@ def _graph(
         optimizer_flops=float(FLOPS[kind] * elements),
         optimizer_bytes=PASSES[kind] * updated_bytes + accumulation_bytes,
         optimizer_kernels=launches(kind, len(updated)),
-        activation_bytes=recorder.peak_bytes,
+        activation_bytes=recorder.live.peak,
         host_input_bytes=repeat * float(sum(t.numel() * t.element_size() for t in tensors_of(job.batch))),
         options=options,
         source="torch",

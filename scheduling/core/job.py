@@ -7,10 +7,11 @@ from typing import Any
 
 from profiling.errors import InputError
 from profiling.workload import Workload
+from scheduling.core.limits import check_iterations
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TraceJob:
     """One line of a trace.
 
     Attributes:
@@ -42,8 +43,7 @@ class Job:
     preemptible: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.iterations < float("inf"):
-            raise InputError(f"job {self.id}: iterations", expected="a number above 0", got=self.iterations)
+        check_iterations(f"job {self.id}: iterations", self.iterations)
         if not 0 <= self.submit_s < float("inf"):
             raise InputError(f"job {self.id}: submit_s", expected="seconds from 0", got=self.submit_s)
         if self.gpus < 1:
@@ -68,7 +68,7 @@ class JobState:
         agent: the job's own agent where it has one (Sia: its observations and fitted models).
     """
 
-    job: Job
+    job: TraceJob
     number: int
     left: float
     rate: float = 0.0

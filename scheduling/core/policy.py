@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from predictor.types import SetPredictor
 from scheduling.core.job import Allocation
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 
-Decide = Callable[[SchedulingSnapshot, SetPredictor | SetCache], list[Allocation]]
+Decide = Callable[[SchedulingSnapshot, SetCache], list[Allocation]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import RLock
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from predictor.types import Floats, PredictionArrays, SetPredictor
 from profiling.devices import runs_on
 from profiling.workload import ColocationSet, Workload
+from scheduling.core.limits import check_predictions
 
 Ints = NDArray[np.int64]
 Keys = NDArray[np.uint64]
@@ -32,6 +32,7 @@ class SetCache:
     a probability below 1e-7.
 
     Attributes:
+        revision: counts how often the answers were forgotten.
         step_time_s, slowdown, contention: [K, M] of the sets known so far. Contention is kappa of the multi-stage
             quantification: the mean over memory bandwidth, compute and PCIe of solo demand over co-located share.
         memory_upper_bytes: [K]; fits: [K].
@@ -40,6 +41,7 @@ class SetCache:
     def __init__(self, predictor: SetPredictor, limit: int = 1_000_000) -> None:
         self.predictor = predictor
         self.limit = limit
+        self.revision = 0
         self.lock = RLock()  # held from looking rows up to reading them, because adding sets may move them
         self._random = np.random.default_rng(0x5E7)
         self.workloads: list[Workload] = []
@@ -49,6 +51,11 @@ class SetCache:
         self._workload_keys: Keys = np.zeros(0, np.uint64)
         self._device_keys: Keys = np.zeros(0, np.uint64)
         self._clear()
+
+    @classmethod
+    def of(cls, predictor: SetPredictor | SetCache) -> SetCache:
+        """`predictor` itself where it is a cache, else a new cache over it."""
+        return predictor if isinstance(predictor, SetCache) else cls(predictor)
 
     def _clear(self, width: int = _WIDTH) -> None:
         self.step_time_s: Floats = np.ones((0, width))
@@ -65,6 +72,7 @@ class SetCache:
         """Ask the predictor anew for every set: it has learned. Numbers of workloads and devices stay."""
         with self.lock:
             self._clear(self.step_time_s.shape[1])
+            self.revision += 1
 
     def workload_id(self, workload: Workload) -> int:
         """Number of `workload`, the same for equal ones."""
@@ -89,7 +97,7 @@ class SetCache:
         return number
 
     def rows(self, devices: Ints, members: Ints, present: NDArray[np.bool_]) -> Ints:
-        """Row of each set; sets that are not known are predicted in one call.
+        """Row of each set; sets that are new are predicted in one call.
 
         Args:
             devices: [N] device numbers.
@@ -152,6 +160,7 @@ class SetCache:
             for d, group in zip(all_devices, groups, strict=True)
         ]
         answer = self._predict(sets)
+        check_predictions(sets, answer)
         known = len(devices)
         alone = [
             [singles[d, m] for m in group] for d, group in zip(all_devices, groups[:known], strict=False)
@@ -239,26 +248,6 @@ class SetCache:
                 slot = (slot + 1) & mask
             self._table_keys[slot] = key
             self._table_rows[slot] = row
-
-
-_CACHES: WeakKeyDictionary[SetPredictor, SetCache] = WeakKeyDictionary()
-
-
-def cache_of(predictor: SetPredictor | SetCache) -> SetCache:
-    """The one cache of `predictor`, kept as long as the predictor lives."""
-    if isinstance(predictor, SetCache):
-        return predictor
-    try:
-        cache = _CACHES.get(predictor)
-    except TypeError:  # a predictor that cannot be hashed or weakly held
-        return SetCache(predictor)
-    if cache is None:
-        cache = SetCache(predictor)
-        try:
-            _CACHES[predictor] = cache
-        except TypeError:
-            return cache
-    return cache
 
 
 def contention(slowdown: Floats, share: Floats, solo_share: Floats) -> Floats:

@@ -9,6 +9,7 @@ from typing import Any
 
 from profiling.errors import InputError
 from profiling.workload import SHARING_MODES, Workload
+from scheduling.core.limits import ITERATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +22,11 @@ class Tenant:
     max_slowdown: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.iterations_left >= 0:
+        if not 0 <= self.iterations_left <= ITERATIONS[1]:
             raise InputError(
-                "iterations_left is out of range", expected="a number from 0", got=self.iterations_left
+                "iterations_left is out of range",
+                expected=f"a number from 0 to {ITERATIONS[1]:g}",
+                got=self.iterations_left,
             )
         if self.max_slowdown is not None and not self.max_slowdown >= 1:
             raise InputError(

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
+from typing import TypeVar, cast
 
 import numpy as np
 
 from profiling.errors import InputError
-from scheduling.core.job import Job, JobState
+from scheduling.core.job import JobState, TraceJob
 from scheduling.core.set_cache import Ints
-from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from scheduling.core.snapshot import ClusterSnapshot
+
+Derived = TypeVar("Derived")
+
+
+class WaitingQueue(dict[int, JobState]):
+    """Waiting jobs by number, in the order of submission; `entered` logs who joined, for orders kept up to date."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered: list[JobState] = []
+
+    def __setitem__(self, number: int, job: JobState) -> None:
+        last = next(reversed(self), -1)
+        super().__setitem__(number, job)
+        self.entered.append(job)
+        if number < last:  # a job that comes back goes to its place by submission
+            ordered = sorted(self.items())
+            self.clear()
+            self.update(ordered)
 
 
 class SchedulingSnapshot:
@@ -27,8 +47,7 @@ class SchedulingSnapshot:
         free: [N] empty GPUs of each node.
         tenant_count: [G].
         waiting: jobs in the queue by submission; running: jobs that hold GPUs.
-        stamp: [G] changes whenever the tenants of a GPU or their pace change; `derived`: what policies compute from
-            a snapshot and keep with it.
+        stamp: [G] changes whenever the tenants of a GPU or their pace change.
     """
 
     def __init__(self, cluster: ClusterSnapshot) -> None:
@@ -56,16 +75,16 @@ class SchedulingSnapshot:
         self.free: Ints = np.array([len(g) for g in self.node_gpus], np.int64)
         self.tenant_count: Ints = np.zeros(len(places), np.int64)
         self.stamp: Ints = np.zeros(len(places), np.int64)
-        self.derived: dict[object, object] = {}
+        self._derived: dict[Hashable, object] = {}
         self.nodes_of_type = [np.flatnonzero(self.node_type == t) for t in range(len(self.types))]
         self.node_size = np.array([len(g) for g in self.node_gpus], np.int64)
-        self.waiting: dict[int, JobState] = {}
+        self.waiting = WaitingQueue()
         self.running: dict[int, JobState] = {}
         self.free_of_type: Ints = np.bincount(self.type_of, minlength=len(self.types)).astype(np.int64)
         self.type_size: Ints = self.free_of_type.copy()
         for gpu_number, (_, gpu) in enumerate(places):
             for tenant in gpu.tenants:
-                job = Job(
+                job = TraceJob(
                     tenant.job_id or f"tenant-{len(self.running)}",
                     tenant.job,
                     max(tenant.iterations_left, 1e-9),
@@ -76,6 +95,12 @@ class SchedulingSnapshot:
 
     def __len__(self) -> int:
         return len(self.devices)
+
+    def derived(self, key: Hashable, make: Callable[[], Derived]) -> Derived:
+        """What a policy computed from this snapshot and keeps with it; made where `key` is new."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        return cast(Derived, self._derived[key])
 
     def left(self, job: JobState) -> float:
         """Iterations that `job` has left at `now_s`."""
@@ -109,20 +134,3 @@ class SchedulingSnapshot:
             if not self.tenants[gpu]:
                 self.free[self.node_of[gpu]] += 1
                 self.free_of_type[self.type_of[gpu]] += 1
-
-    def to_cluster(self) -> ClusterSnapshot:
-        """The same moment as `ClusterSnapshot`: what the service's placement reads."""
-        gpus = iter(range(len(self)))
-        nodes: list[Node] = []
-        for node in self.cluster.nodes:
-            members: Sequence[Gpu] = [
-                Gpu(
-                    self.names[g][1],
-                    self.devices[g],
-                    self.sharing[g],
-                    tuple(Tenant(j.job.workload, self.left(j), j.id) for j in self.tenants[g]),
-                )
-                for g in (next(gpus) for _ in node.gpus)
-            ]
-            nodes.append(Node(node.name, tuple(members)))
-        return ClusterSnapshot(tuple(nodes), self.cluster.links)

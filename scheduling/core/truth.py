@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -11,7 +11,7 @@ import numpy as np
 from predictor.types import SetPredictor
 from profiling.workload import Workload
 from scheduling.core.job import JobState
-from scheduling.core.set_cache import SetCache, cache_of
+from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 
 
@@ -23,22 +23,29 @@ class Segment(NamedTuple):
 
 
 class GroundTruth(Protocol):
-    """Step time for (job, allocation, co-tenants, frozen prefix); all four are in the job and the snapshot."""
+    """Step time for (job, allocation, co-tenants, frozen prefix); all four are in the job and the snapshot.
 
-    def segment(self, job: JobState, snapshot: SchedulingSnapshot) -> Segment:
+    Arguments are positional.
+    """
+
+    def segment(self, job: JobState, snapshot: SchedulingSnapshot, /) -> Segment:
         """How `job` proceeds on the GPUs it holds, beside whoever else is there."""
         ...
 
-    def fits(self, members: Sequence[JobState], gpu: int, snapshot: SchedulingSnapshot) -> bool:
+    def fits(self, members: Sequence[JobState], gpu: int, snapshot: SchedulingSnapshot, /) -> bool:
         """Whether the memory of all `members` together fits on `gpu`."""
         ...
 
-    def restart_s(self, job: JobState, first: bool) -> float:
+    def restart_s(self, job: JobState, first: bool, /) -> float:
         """Seconds of checkpoint and restart when `job` starts (`first`), moves or resumes."""
         ...
 
-    def boundary(self, job: JobState, snapshot: SchedulingSnapshot) -> bool:
-        """Called when `until` was reached; True where the job is done."""
+    def segment_done(self, job: JobState, /) -> None:
+        """Called when `until` iterations are left and the job goes on with another segment."""
+        ...
+
+    def affected(self, snapshot: SchedulingSnapshot, /) -> Iterable[JobState]:
+        """Jobs beside the tenants of the same GPUs whose pace a change may change (on network links)."""
         ...
 
 
@@ -62,7 +69,7 @@ class SetTruth:
         scaling: float = 0.9,
     ) -> None:
         self.scaling = scaling
-        self.cache = cache_of(predictor)
+        self.cache = SetCache.of(predictor)
         self.resume_s = restart_s
         self.inter_node_slowdown = inter_node_slowdown
         self._solo: dict[tuple[str, str, Workload], float] = {}
@@ -103,11 +110,14 @@ class SetTruth:
         )  # first: it may grow the cache's arrays
         return bool(self.cache.fits[row])
 
-    def restart_s(self, job: JobState, first: bool) -> float:
+    def restart_s(self, _job: JobState, first: bool) -> float:
         return 0.0 if first else self.resume_s
 
-    def boundary(self, job: JobState, snapshot: SchedulingSnapshot) -> bool:
-        return True
+    def segment_done(self, _job: JobState) -> None:
+        """A job has one segment."""
+
+    def affected(self, _snapshot: SchedulingSnapshot) -> tuple[JobState, ...]:
+        return ()
 
     def _row(self, device: str, sharing: str, ids: list[int]) -> int:
         one = np.array([ids])

@@ -124,8 +124,11 @@ class ElasticTruth:
         slowdown, fits = pair_slowdowns(self.shared, snapshot.devices[gpu], snapshot.sharing[gpu], [pair])
         return max(float(slowdown[0, 0]), 1.0), bool(fits[0])
 
-    def restart_s(self, job: JobState, first: bool) -> float:
+    def restart_s(self, _job: JobState, first: bool) -> float:
         return 0.0 if first else self._restart_s
 
-    def boundary(self, job: JobState, snapshot: SchedulingSnapshot) -> bool:
-        return True
+    def segment_done(self, _job: JobState) -> None:
+        """A job has one segment."""
+
+    def affected(self, _snapshot: SchedulingSnapshot) -> tuple[JobState, ...]:
+        return ()

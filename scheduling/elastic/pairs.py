@@ -10,7 +10,7 @@ import numpy as np
 from predictor.types import Bools, Floats, SetPredictor
 from profiling.errors import InputError
 from profiling.workload import Workload
-from scheduling.core.set_cache import SetCache, cache_of
+from scheduling.core.set_cache import SetCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def pair_slowdowns(
     predictor: SetPredictor | SetCache, device: str, sharing: str, pairs: Sequence[tuple[Workload, Workload]]
 ) -> tuple[Floats, Bools]:
     """([P, 2] slowdown of each job beside the other, [P] whether both fit), each pair asked for once."""
-    cache = cache_of(predictor)
+    cache = SetCache.of(predictor)
     with cache.lock:
         members = np.array([[cache.workload_id(w) for w in pair] for pair in pairs])
         order = np.argsort(members, axis=1, kind="stable")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from predictor.types import SetPredictor
 from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
@@ -55,7 +54,7 @@ def _pollux(jobs: Sequence[ElasticJob], gpus: int, config: IceFrogConfig) -> lis
 
 
 def _policy(name: str, allocator: Allocator, config: IceFrogConfig) -> Policy:
-    def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> list[Allocation]:
+    def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
         states = sorted(snapshot.active(), key=lambda s: s.number)
         jobs = [elastic_job(state, snapshot) for state in states]
         grants = allocator(jobs, len(snapshot), config)

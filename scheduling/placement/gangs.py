@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from predictor.types import SetPredictor
 from profiling.devices import get_device
 from profiling.errors import UnknownNameError
 from profiling.workload import Workload
 from scheduling.core.job import Allocation, JobState
-from scheduling.core.set_cache import Ints, SetCache, cache_of
+from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
 
 
@@ -82,25 +81,21 @@ class Pool:
         return tuple(found)
 
 
-def solo_step_s(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, workload: Workload
-) -> list[float]:
+def solo_step_s(snapshot: SchedulingSnapshot, belief: SetCache, workload: Workload) -> list[float]:
     """Predicted seconds per step alone on each type of the cluster; infinite where it does not fit.
 
     A job that is predicted to fit on no type may be tried on the one with the most memory: the bound may be too high, and
     a job that nobody starts is never done.
     """
-    cache = cache_of(belief)
-    memo = snapshot.derived.setdefault(("solo", id(cache)), {})
-    assert isinstance(memo, dict)
+    memo: dict[Workload, list[float]] = snapshot.derived(("solo", belief, belief.revision), dict)
     known = memo.get(workload)
     if known is None:
-        number, alone, fits = cache.workload_id(workload), [], []
+        number, alone, fits = belief.workload_id(workload), [], []
         for kind, device in enumerate(snapshot.types):
             sharing = snapshot.sharing[int(np.argmax(snapshot.type_of == kind))]
-            row = cache.solo(cache.device_id(device, sharing), number)
-            alone.append(float(cache.step_time_s[row, 0]))
-            fits.append(bool(cache.fits[row]))
+            row = belief.solo(belief.device_id(device, sharing), number)
+            alone.append(float(belief.step_time_s[row, 0]))
+            fits.append(bool(belief.fits[row]))
         if not any(fits):
             fits[_most_memory(snapshot.types)] = True
         known = memo[workload] = [s if f else float("inf") for s, f in zip(alone, fits, strict=True)]
@@ -119,14 +114,19 @@ def _most_memory(types: Sequence[str]) -> int:
     return max(range(len(types)), key=memory_bytes)
 
 
-def remaining_s(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, job: JobState) -> float:
+def remaining_s(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> float:
     """Predicted seconds that `job` still needs alone on the fastest type it fits on."""
     return snapshot.left(job) * min(solo_step_s(snapshot, belief, job.job.workload))
 
 
-def exclusive_gpus(
-    pool: Pool, belief: SetPredictor | SetCache, job: JobState, count: int | None = None
-) -> tuple[int, ...]:
+def shortest_first(
+    snapshot: SchedulingSnapshot, belief: SetCache, jobs: Iterable[JobState]
+) -> list[JobState]:
+    """`jobs` by predicted time left alone on the fastest type, the first submitted first of equal ones."""
+    return sorted(jobs, key=lambda job: (remaining_s(snapshot, belief, job), job.number))
+
+
+def exclusive_gpus(pool: Pool, belief: SetCache, job: JobState, count: int | None = None) -> tuple[int, ...]:
     """Whole empty GPUs of the fastest type that has enough of them, or none."""
     steps = solo_step_s(pool.snapshot, belief, job.job.workload)
     for kind in sorted(range(len(steps)), key=steps.__getitem__):
@@ -138,7 +138,7 @@ def exclusive_gpus(
 
 
 def admit_by_priority(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, order: Sequence[JobState]
+    snapshot: SchedulingSnapshot, belief: SetCache, order: Sequence[JobState]
 ) -> list[Allocation]:
     """Time sharing on whole GPUs: the first jobs of `order` that fit in run, running ones stay where they are.
 

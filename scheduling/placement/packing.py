@@ -1,18 +1,35 @@
-"""What packing policies share: the state of shared GPUs in arrays, brought up to date where something changed."""
+"""What packing policies share: the state of shared GPUs in arrays, and the greedy loop over a queue."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.types import Floats, SetPredictor
-from scheduling.core.job import JobState
-from scheduling.core.set_cache import Ints, SetCache, cache_of
+from predictor.types import Floats
+from profiling.workload import Workload
+from scheduling.core.job import Allocation, JobState
+from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import current_workload
+from scheduling.placement.gangs import Pool, exclusive_gpus
 from scheduling.placement.ranking import Candidates
+from scheduling.placement.stages import stages
+
+# Seconds after which the predicted end of a GPU's jobs is computed anew although nothing changed there.
+_ENDS_AGE_S = 300.0
+
+
+@dataclass(slots=True)
+class _Ends:
+    """[G] when each GPU is predicted to fall empty, when that was computed, and the GPU's stamp then."""
+
+    at_s: Floats
+    computed_s: Floats
+    stamp: Ints
+    revision: int
 
 
 @dataclass(slots=True)
@@ -22,6 +39,8 @@ class Tenancy:
     Attributes:
         members: workload numbers of `cache`; left, rate, updated_s: iterations left then, per second, and when.
         present: which there are; shareable: [G] holds no gang and no job that must be alone.
+        seen: [G] stamp of the GPU when its row was filled in.
+        ends: predicted times at which GPUs fall empty.
     """
 
     cache: SetCache
@@ -33,31 +52,31 @@ class Tenancy:
     present: NDArray[np.bool_]
     shareable: NDArray[np.bool_]
     seen: Ints
+    ends: _Ends
 
     @classmethod
-    def of(cls, snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, width: int) -> Tenancy:
-        """The tenancy of `snapshot`, kept with it."""
-        cache = cache_of(belief)
-        key = ("tenancy", id(cache), width)
-        found = snapshot.derived.get(key)
-        if not isinstance(found, Tenancy):
-            count = len(snapshot)
-            devices = [cache.device_id(d, s) for d, s in zip(snapshot.devices, snapshot.sharing, strict=True)]
-            shape = (count, width)
-            found = cls(
-                cache,
-                np.array(devices, np.int64),
-                np.zeros(shape, np.int64),
-                np.zeros(shape),
-                np.zeros(shape),
-                np.zeros(shape),
-                np.zeros(shape, bool),
-                np.ones(count, bool),
-                np.full(count, -1, np.int64),
-            )
-            snapshot.derived[key] = found
-        found.refresh(snapshot)
-        return found
+    def of(cls, snapshot: SchedulingSnapshot, belief: SetCache, width: int) -> Tenancy:
+        """The tenancy of `snapshot`, kept with it and brought up to date."""
+        tenancy = snapshot.derived(("tenancy", belief, width), lambda: cls._empty(snapshot, belief, width))
+        tenancy.refresh(snapshot)
+        return tenancy
+
+    @classmethod
+    def _empty(cls, snapshot: SchedulingSnapshot, belief: SetCache, width: int) -> Tenancy:
+        count, shape = len(snapshot), (len(snapshot), width)
+        devices = [belief.device_id(d, s) for d, s in zip(snapshot.devices, snapshot.sharing, strict=True)]
+        return cls(
+            cache=belief,
+            devices=np.array(devices, np.int64),
+            members=np.zeros(shape, np.int64),
+            left=np.zeros(shape),
+            rate=np.zeros(shape),
+            updated_s=np.zeros(shape),
+            present=np.zeros(shape, bool),
+            shareable=np.ones(count, bool),
+            seen=np.full(count, -1, np.int64),
+            ends=_Ends(np.zeros(count), np.full(count, -np.inf), np.full(count, -1, np.int64), -1),
+        )
 
     def refresh(self, snapshot: SchedulingSnapshot) -> None:
         for gpu in np.flatnonzero(self.seen != snapshot.stamp).tolist():
@@ -70,6 +89,25 @@ class Tenancy:
                 self.updated_s[gpu, column] = tenant.updated_s
                 self.present[gpu, column] = True
             self.seen[gpu] = snapshot.stamp[gpu]
+
+    def empty_in_s(self, snapshot: SchedulingSnapshot) -> Floats:
+        """[G] predicted seconds until each GPU falls empty if nobody joins it, 0 where it is empty.
+
+        Computed anew where something changed, and now and then elsewhere: a job may run at another pace than predicted.
+        """
+        ends, now_s = self.ends, snapshot.now_s
+        if ends.revision != self.cache.revision:
+            ends.revision = self.cache.revision
+            ends.stamp[:] = -1
+        stale = (ends.stamp != snapshot.stamp) | (ends.computed_s < now_s - _ENDS_AGE_S)
+        gpus = np.flatnonzero(stale & (snapshot.tenant_count > 0))
+        if gpus.size:
+            state = self.candidates(snapshot, gpus)
+            nobody = np.zeros_like(state.present)
+            follow = stages(self.cache, state.devices, state.members, state.iterations, state.present, nobody)
+            ends.at_s[gpus] = now_s + follow.finish_s.max(axis=1)
+            ends.computed_s[gpus], ends.stamp[gpus] = now_s, snapshot.stamp[gpus]
+        return np.where(snapshot.tenant_count > 0, np.maximum(ends.at_s - now_s, 0.0), 0.0)
 
     def candidates(self, snapshot: SchedulingSnapshot, gpus: Ints) -> Candidates:
         """`gpus` as the placement reads them, with iterations left now."""
@@ -87,11 +125,66 @@ def shared_gpus(snapshot: SchedulingSnapshot, tenancy: Tenancy, max_members: int
     return np.flatnonzero((count > 0) & (count < max_members) & tenancy.shareable)
 
 
-class Company:
+Demand = Callable[[str, str, Workload], float]
+
+
+def pack(
+    snapshot: SchedulingSnapshot,
+    belief: SetCache,
+    order: Iterable[JobState],
+    demand: Demand,
+    budget: float = np.inf,
+    max_members: int = 2,
+) -> list[Allocation]:
+    """Start the jobs of `order`: on whole empty GPUs, else beside others where the demands add up to the least.
+
+    Args:
+        demand: of a workload on (device, sharing mode); asked once for each.
+        budget: largest sum of demands on one GPU.
+        max_members: most jobs on one GPU.
+    """
+    tenancy = Tenancy.of(snapshot, belief, max_members)
+    pool, started = Pool(snapshot), []
+    shared = OpenGpus(tenancy, shared_gpus(snapshot, tenancy, max_members))
+    numbers = shared.gpus.tolist()
+    kinds = [(snapshot.devices[g], snapshot.sharing[g]) for g in numbers]
+    memo: dict[tuple[str, str, Workload], float] = {}
+
+    def asked(kind: tuple[str, str], workload: Workload) -> float:
+        key = (*kind, workload)
+        if key not in memo:
+            memo[key] = demand(*key)
+        return memo[key]
+
+    load = np.array(
+        [
+            sum(asked(kind, current_workload(t)) for t in snapshot.tenants[gpu])
+            for gpu, kind in zip(numbers, kinds, strict=True)
+        ]
+    )
+    refused: set[Workload] = set()
+    for job in order:
+        if not any(pool.free_of_type) and not shared.open.any():
+            break
+        gpus = exclusive_gpus(pool, belief, job)
+        workload = job.job.workload
+        if not gpus and may_share(job) and workload not in refused:
+            total = load + np.array([asked(kind, workload) for kind in kinds])
+            allowed = shared.fits(job) & (total <= budget)
+            if allowed.any():
+                gpus = shared.take(int(np.argmin(np.where(allowed, total, np.inf))))
+            else:
+                refused.add(workload)  # GPUs only close while one decision is made
+        if gpus:
+            started.append(Allocation(job, gpus))
+    return started
+
+
+class OpenGpus:
     """Shared GPUs while one decision is made: who fits beside their tenants is asked once for each workload.
 
     Attributes:
-        gpus: [N] numbers of the GPUs; open: [N] those that nobody was put on yet.
+        gpus: [N] numbers of the GPUs; open: [N] those that this decision has put no job on yet.
     """
 
     def __init__(self, tenancy: Tenancy, gpus: Ints) -> None:

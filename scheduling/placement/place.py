@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,108 +11,141 @@ from predictor.types import Floats, SetPredictor
 from profiling.devices import runs_on
 from profiling.errors import InfeasibleError, InputError
 from profiling.workload import Workload
-from scheduling.core.set_cache import Ints, SetCache, cache_of
-from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from scheduling.core.limits import check_iterations
+from scheduling.core.set_cache import Ints, SetCache
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.decision import PlacementDecision, RankedGpu, tenant_names
+from scheduling.placement.gangs import Pool, solo_step_s
 from scheduling.placement.ranking import Candidates, PlacementConfig, Ranking, best_wait, rank
 from scheduling.placement.stages import Stages, stages
 
 
-@dataclass(frozen=True, slots=True)
-class RankedGpu:
-    """One GPU that can take the job now.
-
-    Attributes:
-        score: value of the objective; smaller is better.
-        finish_s: predicted seconds until the job is done there.
-        delays_s: predicted seconds by which each tenant is done later.
-        reasons: the same in words.
-        gang: (node, GPU) of every GPU of a gang, the first of which is `node` and `gpu`; empty for a single GPU.
-    """
-
-    node: str
-    gpu: str
-    score: float
-    finish_s: float
-    delays_s: dict[str, float]
-    reasons: tuple[str, ...]
-    gang: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PlacementDecision:
-    """The answer: `place` on the first of `ranked`, or `wait`, and why.
-
-    Attributes:
-        wait_s: on `wait`, predicted seconds until the departure that is worth waiting for.
-    """
-
-    decision: str
-    ranked: tuple[RankedGpu, ...]
-    reasons: tuple[str, ...] = ()
-    wait_s: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The JSON object of `cotenant place --json` and `POST /v1/place`."""
-        body: dict[str, Any] = {
-            "decision": self.decision,
-            "ranked": [
-                {
-                    "node": r.node,
-                    "gpu": r.gpu,
-                    "score": r.score,
-                    "finish_s": r.finish_s,
-                    "delays_s": r.delays_s,
-                    "reasons": list(r.reasons),
-                }
-                | ({"gang": [{"node": n, "gpu": g} for n, g in r.gang]} if r.gang else {})
-                for r in self.ranked
-            ],
-            "reasons": list(self.reasons),
-        }
-        if self.wait_s is not None:
-            body["wait_s"] = self.wait_s
-        return body
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Grouped:
-    """The distinct GPU states of a snapshot and which GPUs are in each."""
+    """The distinct GPU states of a snapshot and which GPUs are in each.
+
+    Attributes:
+        state_of: [G] number of the state of each GPU of `places`.
+        without: outcome of each state if no job joins it.
+    """
 
     snapshot: ClusterSnapshot
-    cache: SetCache
-    places: list[tuple[Node, Gpu]] = field(default_factory=list)
-    group: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    states: list[Gpu] = field(default_factory=list)
-    candidates: Candidates | None = None
-    before: Stages | None = None
+    places: list[tuple[Node, Gpu]]
+    state_of: Ints
+    candidates: Candidates
+    without: Stages
+
+    @classmethod
+    def of(cls, snapshot: ClusterSnapshot, cache: SetCache) -> _Grouped:
+        by_object: dict[int, int] = {}
+        by_value: dict[Any, int] = {}
+        states: list[Gpu] = []
+        places, numbers = [], []
+        for node, gpu in snapshot.gpus():
+            number = by_object.get(id(gpu))
+            if number is None:
+                number = by_value.setdefault((gpu.device, gpu.sharing, gpu.tenants), len(states))
+                if number == len(states):
+                    states.append(gpu)
+                by_object[id(gpu)] = number
+            places.append((node, gpu))
+            numbers.append(number)
+        if not places:
+            raise InputError(
+                "the cluster has no GPU",
+                expected="at least one node with one GPU",
+                got=f"{len(snapshot.nodes)} nodes",
+            )
+        c = Candidates.of(cache, states)
+        nobody = np.zeros_like(c.present)
+        without = stages(cache, c.devices, c.members, c.iterations, c.present, nobody)
+        return cls(snapshot, places, np.array(numbers, np.int64), c, without)
 
 
-_LAST: list[_Grouped] = []  # the grouping of the last snapshot: a stream of jobs asks about the same one
+class Placer:
+    """Placement decisions with one predictor.
 
+    It keeps the grouping of the last snapshot, because a stream of jobs asks about the same one. Nothing outside holds
+    it, so that it goes with the predictor that it was made for. Not safe for concurrent calls.
 
-def _group(snapshot: ClusterSnapshot, cache: SetCache) -> _Grouped:
-    if _LAST and _LAST[0].snapshot is snapshot and _LAST[0].cache is cache:
-        return _LAST[0]
-    grouped = _Grouped(snapshot, cache)
-    by_object: dict[int, int] = {}
-    by_value: dict[Any, int] = {}
-    numbers: list[int] = []
-    for node, gpu in snapshot.gpus():
-        number = by_object.get(id(gpu))
-        if number is None:
-            key = (gpu.device, gpu.sharing, gpu.tenants)
-            number = by_value.setdefault(key, len(grouped.states))
-            if number == len(grouped.states):
-                grouped.states.append(gpu)
-            by_object[id(gpu)] = number
-        grouped.places.append((node, gpu))
-        numbers.append(number)
-    grouped.group = np.array(numbers, np.int64)
-    grouped.candidates = c = Candidates.of(cache, grouped.states)
-    nobody = np.zeros_like(c.present)
-    grouped.before = stages(cache, c.devices, c.members, c.iterations, c.present, nobody)
-    _LAST[:] = [grouped]
-    return grouped
+    Args:
+        predictor: asked for each distinct set once; a `SetCache` of it may be given instead.
+    """
+
+    def __init__(self, predictor: SetPredictor | SetCache) -> None:
+        self.cache = SetCache.of(predictor)
+        self._last: _Grouped | None = None
+
+    def place(
+        self,
+        job: Workload,
+        iterations: float | None,
+        snapshot: ClusterSnapshot,
+        config: PlacementConfig | None = None,
+    ) -> PlacementDecision:
+        """Choose a GPU for `job`, or say that it should wait.
+
+        Args:
+            iterations: steps that the job will run; None where unknown (see `default_duration_s`).
+            snapshot: nodes, GPUs and tenants as they are.
+
+        Raises:
+            InputError: the cluster has no GPU, or `iterations` is out of range.
+            InfeasibleError: the job fits on no GPU type of the cluster even when it is alone.
+            UnknownNameError: the predictor does not know a device or model.
+        """
+        config = config or PlacementConfig()
+        if iterations is not None:
+            check_iterations("iterations", iterations)
+        cache, grouped = self.cache, self._grouped(snapshot)
+        workload = cache.workload_id(job)
+        devices = np.unique(grouped.candidates.devices)
+        alone = dict(zip(devices.tolist(), cache.solos(devices, workload).tolist(), strict=True))
+        fitting = [row for row in alone.values() if cache.fits[row]]
+        if not fitting:
+            raise _infeasible(job, cache, alone)
+        notes: list[str] = []
+        if iterations is None:
+            fastest = min(float(cache.step_time_s[row, 0]) for row in fitting)
+            iterations = config.default_duration_s / fastest
+            notes.append(
+                f"length unknown: taken as {iterations:.0f} steps ({config.default_duration_s:.0f} s alone on the fastest type)"
+            )
+        if config.gpus > 1:
+            return _place_gang(snapshot, cache, workload, iterations, config, notes)
+        ranking = rank(cache, grouped.candidates, workload, iterations, config, grouped.without)
+        order = _first(ranking.score[grouped.state_of], ranking.cost_s[grouped.state_of], config.limit)
+        ranked = tuple(_ranked(grouped, ranking, int(i)) for i in order)
+        refusals = _refusals(ranking, grouped.state_of)
+        best = ranked[0].score if ranked else np.inf
+        if not ranked or (config.wait and config.objective != "interference"):
+            waiting = best_wait(
+                cache,
+                grouped.candidates,
+                np.array([workload]),
+                np.array([iterations]),
+                config,
+                np.array([best]),
+                grouped.without,
+            )
+            state = int(waiting.candidate[0])
+            if state >= 0:
+                wait_s = float(waiting.wait_s[0])
+                node, gpu = grouped.places[int(np.argmax(grouped.state_of == state))]
+                why = (
+                    f"waiting {wait_s:.0f} s for a departure on {node.name}/{gpu.id} is predicted better: "
+                    f"score {waiting.score[0]:.0f} against {best:.0f} now"
+                    if ranked
+                    else f"no GPU can take it now; {node.name}/{gpu.id} can in {wait_s:.0f} s"
+                )
+                return PlacementDecision("wait", ranked, (*notes, why, *refusals), wait_s)
+        return PlacementDecision("place" if ranked else "wait", ranked, (*notes, *refusals))
+
+    def _grouped(self, snapshot: ClusterSnapshot) -> _Grouped:
+        if self._last is None or self._last.snapshot is not snapshot:
+            self._last = _Grouped.of(snapshot, self.cache)
+        return self._last
 
 
 def place(
@@ -123,87 +155,24 @@ def place(
     predictor: SetPredictor | SetCache,
     config: PlacementConfig | None = None,
 ) -> PlacementDecision:
-    """Choose a GPU for `job`, or say that it should wait.
+    """One decision, see `Placer.place`; for a stream of jobs keep a `Placer`."""
+    return Placer(predictor).place(job, iterations, snapshot, config)
 
-    Args:
-        iterations: steps that the job will run; None where nobody knows (see `default_duration_s`).
-        snapshot: nodes, GPUs and tenants as they are.
-        predictor: asked for each distinct set once; a `SetCache` of it may be given instead.
 
-    Raises:
-        InputError: the cluster has no GPU, or `iterations` is not above 0.
-        InfeasibleError: the job does not fit on any GPU type of the cluster even when it is alone.
-        UnknownNameError: the predictor does not know a device or model.
-    """
-    config = config or PlacementConfig()
-    if iterations is not None and not 0 < iterations < float("inf"):
-        raise InputError("iterations is out of range", expected="a number above 0", got=iterations)
-    cache = cache_of(predictor)
-    grouped = _group(snapshot, cache)
-    candidates = grouped.candidates
-    if not grouped.places or candidates is None:
-        raise InputError(
-            "the cluster has no GPU",
-            expected="at least one node with one GPU",
-            got=f"{len(snapshot.nodes)} nodes",
+def _infeasible(job: Workload, cache: SetCache, alone: dict[int, int]) -> InfeasibleError:
+    """Why `job` fits on none of the device types, whose rows with it alone `alone` holds."""
+    names = {cache.devices[d][0]: row for d, row in alone.items()}
+    able = {name: row for name, row in names.items() if runs_on(name, job.precision)}
+    if not able:
+        return InfeasibleError(
+            f"no GPU of this cluster has {job.precision.upper()} ({', '.join(names)})",
+            hint="choose another precision, or add a GPU type that has it",
         )
-    workload = cache.workload_id(job)
-    kinds = np.unique(candidates.devices)
-    types = dict(zip(kinds.tolist(), cache.solos(kinds, workload).tolist(), strict=True))
-    if not any(cache.fits[row] for row in types.values()):
-        names = {cache.devices[d][0]: row for d, row in types.items()}
-        able = {name: row for name, row in names.items() if runs_on(name, job.precision)}
-        if not able:
-            raise InfeasibleError(
-                f"no GPU of this cluster has {job.precision.upper()} ({', '.join(names)})",
-                hint="choose another precision, or add a GPU type that has it",
-            )
-        need = ", ".join(
-            f"{name}: {cache.memory_upper_bytes[row] / 2**30:.1f} GiB" for name, row in able.items()
-        )
-        raise InfeasibleError(
-            f"{job} does not fit on any GPU of this cluster even when it is alone (predicted upper bound of its memory {need})",
-            hint="lower the batch size, or add a GPU type with more memory",
-        )
-    notes: list[str] = []
-    if iterations is None:
-        fastest = min(float(cache.step_time_s[row, 0]) for row in types.values() if cache.fits[row])
-        iterations = config.default_duration_s / fastest
-        notes.append(
-            f"length unknown: taken as {iterations:.0f} steps ({config.default_duration_s:.0f} s alone on the fastest type)"
-        )
-    if config.gpus > 1:
-        return _place_gang(snapshot, cache, workload, iterations, config, notes)
-    ranking = rank(cache, candidates, workload, iterations, config, grouped.before)
-    score = ranking.score[grouped.group]
-    order = _first(score, ranking.cost_s[grouped.group], config.limit)
-    ranked = tuple(_ranked(grouped, ranking, int(i), config) for i in order)
-    best = ranked[0].score if ranked else np.inf
-    if not ranked or (config.wait and config.objective != "interference"):
-        waiting = best_wait(
-            cache,
-            candidates,
-            np.array([workload]),
-            np.array([iterations]),
-            config,
-            np.array([best]),
-            grouped.before,
-        )
-        if waiting.candidate[0] >= 0:
-            waited, wait_s = float(waiting.score[0]), float(waiting.wait_s[0])
-            where = grouped.places[int(np.flatnonzero(grouped.group == waiting.candidate[0])[0])]
-            why = (
-                f"waiting {wait_s:.0f} s for a departure on {where[0].name}/{where[1].id} is predicted better: "
-                f"score {waited:.0f} against {best:.0f} now"
-                if ranked
-                else f"no GPU can take it now; {where[0].name}/{where[1].id} can in {wait_s:.0f} s"
-            )
-            return PlacementDecision(
-                "wait", ranked, (*notes, why, *_refusals(ranking, grouped.group)), wait_s
-            )
-    if not ranked:
-        return PlacementDecision("wait", (), (*notes, *_refusals(ranking, grouped.group)))
-    return PlacementDecision("place", ranked, (*notes, *_refusals(ranking, grouped.group)))
+    need = ", ".join(f"{name}: {cache.memory_upper_bytes[row] / 2**30:.1f} GiB" for name, row in able.items())
+    return InfeasibleError(
+        f"{job} does not fit on any GPU of this cluster even when it is alone (predicted upper bound of its memory {need})",
+        hint="lower the batch size, or add a GPU type with more memory",
+    )
 
 
 def _first(score: Floats, cost_s: Floats, limit: int) -> Ints:
@@ -222,9 +191,6 @@ def _place_gang(
     notes: list[str],
 ) -> PlacementDecision:
     """Whole empty GPUs of one type, the fastest type first; wait where no type has enough of them empty."""
-    from scheduling.core.state import SchedulingSnapshot
-    from scheduling.placement.gangs import Pool, solo_step_s
-
     state = SchedulingSnapshot(snapshot)
     steps = solo_step_s(state, cache, cache.workloads[workload])
     able = [k for k, step in enumerate(steps) if np.isfinite(step) and state.type_size[k] >= config.gpus]
@@ -254,21 +220,9 @@ def _place_gang(
     )
 
 
-def tenant_names(tenants: Sequence[Tenant]) -> list[str]:
-    """Names of tenants in an answer: job id, else SPEC; a repeated one gets `#2`, `#3`, ..."""
-    names: list[str] = []
-    for tenant in tenants:
-        base = tenant.job_id or str(tenant.job)
-        name, number = base, 2
-        while name in names:
-            name, number = f"{base}#{number}", number + 1
-        names.append(name)
-    return names
-
-
-def _ranked(grouped: _Grouped, ranking: Ranking, index: int, config: PlacementConfig) -> RankedGpu:
+def _ranked(grouped: _Grouped, ranking: Ranking, index: int) -> RankedGpu:
     node, gpu = grouped.places[index]
-    row = int(grouped.group[index])
+    row = int(grouped.state_of[index])
     names = tenant_names(gpu.tenants)
     delays = {name: float(ranking.delays_s[row, k]) for k, name in enumerate(names)}
     own = float(ranking.slowdown[row, -1])
@@ -286,11 +240,11 @@ def _ranked(grouped: _Grouped, ranking: Ranking, index: int, config: PlacementCo
     )
 
 
-def _refusals(ranking: Ranking, group: Ints) -> list[str]:
+def _refusals(ranking: Ranking, state_of: Ints) -> list[str]:
     """How many GPUs were refused, by the first reason that holds."""
-    room = ~ranking.has_room[group]
-    memory = ranking.has_room[group] & ~ranking.fits[group]
-    budget = ranking.has_room[group] & ranking.fits[group] & ~ranking.within_budget[group]
+    room = ~ranking.has_room[state_of]
+    memory = ranking.has_room[state_of] & ~ranking.fits[state_of]
+    budget = ranking.has_room[state_of] & ranking.fits[state_of] & ~ranking.within_budget[state_of]
     texts = (
         (room, "already hold as many jobs as may share one"),
         (

@@ -1,22 +1,21 @@
-"""The order of a queue, and what keeps a job at its end from waiting for ever."""
+"""The order of a queue, what keeps a job at its end from waiting for ever, and when GPUs are expected to fall empty."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from bisect import insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from predictor.types import SetPredictor
 from profiling.errors import InputError
 from scheduling.core.job import JobState
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.gangs import remaining_s, solo_step_s
 from scheduling.placement.packing import Tenancy
-from scheduling.placement.stages import stages
 
-ORDERS = ("fifo", "shortest")
+ORDERS = ("fifo", "shortest", "longest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,65 +24,87 @@ class QueueConfig:
 
     Attributes:
         order: which waiting jobs are looked at first: `fifo` by submission, `shortest` by the least predicted time left
-            alone on the fastest type.
-        batch: how many of them are decided jointly at a time.
+            alone on the fastest type, `longest` by the most.
+        batch: how many of them are decided at a time.
         aging_s: seconds of waiting after which a job is overdue. The overdue job that was submitted first is decided
             before all others; where nothing can take it, the GPUs that fall empty for it first are kept for it.
     """
 
     order: str = "shortest"
-    batch: int = 32
+    batch: int = 64
     aging_s: float = 24 * 3600.0
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
-            raise InputError("order is not known", expected="one of " + ", ".join(ORDERS), got=self.order)
+            raise InputError("unknown order", expected="one of " + ", ".join(ORDERS), got=self.order)
         if self.batch < 1:
             raise InputError("batch is out of range", expected="an integer from 1", got=self.batch)
         if not self.aging_s >= 0:
             raise InputError("aging_s is out of range", expected="seconds from 0", got=self.aging_s)
 
 
-def in_order(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, config: QueueConfig
-) -> list[JobState]:
-    """The waiting jobs as `config` orders them."""
-    waiting = list(snapshot.waiting.values())
-    if config.order == "shortest":
-        waiting.sort(key=lambda j: (remaining_s(snapshot, belief, j), j.number))
-    return waiting
+@dataclass(slots=True, eq=False)
+class _ByLength:
+    """Waiting jobs sorted by predicted time left, kept up to date with the queue's log."""
+
+    sign: float
+    entries: list[tuple[float, int]] = field(default_factory=list)
+    key_of: dict[int, tuple[float, int]] = field(default_factory=dict)
+    read: int = 0
+
+    def jobs(self, snapshot: SchedulingSnapshot, belief: SetCache) -> Iterator[JobState]:
+        queue = snapshot.waiting
+        for job in queue.entered[self.read :]:
+            if job.number in queue:
+                key = (self.sign * remaining_s(snapshot, belief, job), job.number)
+                if self.key_of.get(job.number) != key:
+                    self.key_of[job.number] = key
+                    insort(self.entries, key)
+        self.read = len(queue.entered)
+        if len(self.entries) > 2 * len(queue) + 64:
+            self.key_of = {n: key for n, key in self.key_of.items() if n in queue}
+            self.entries = sorted(self.key_of.values())
+        for key in list(self.entries):
+            if key[1] in queue and self.key_of.get(key[1]) == key:
+                yield queue[key[1]]
 
 
-def first_overdue(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, aging_s: float
-) -> JobState | None:
+def in_order(snapshot: SchedulingSnapshot, belief: SetCache, order: str = "shortest") -> Iterator[JobState]:
+    """The waiting jobs by `order`, one of `ORDERS`; of equal ones the first submitted first."""
+    if order == "fifo":
+        return iter(list(snapshot.waiting.values()))
+    key = ("by-length", order, belief, belief.revision)
+    by_length = snapshot.derived(key, lambda: _ByLength(1.0 if order == "shortest" else -1.0))
+    return by_length.jobs(snapshot, belief)
+
+
+def first_overdue(snapshot: SchedulingSnapshot, belief: SetCache, aging_s: float) -> JobState | None:
     """Of the jobs that waited at least `aging_s`, the one that was submitted first; not one that the cluster is too small for."""
     for job in snapshot.waiting.values():
         if job.waited_s + snapshot.now_s - job.waiting_since_s >= aging_s:
             steps = np.array(solo_step_s(snapshot, belief, job.job.workload))
             if (np.isfinite(steps) & (snapshot.type_size >= job.job.gpus)).any():
                 return job
+        elif job.started_s is None:
+            return None  # who was submitted later and never ran has not waited longer
     return None
 
 
-def first_empty(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, tenancy: Tenancy, job: JobState
-) -> Ints:
-    """The whole GPUs on which `job` would be done first if nobody else was put on them.
+def first_empty(snapshot: SchedulingSnapshot, belief: SetCache, tenancy: Tenancy, job: JobState) -> Ints:
+    """The whole GPUs on which `job` would be done first if no other job was put on them.
 
-    On one node, as a gang is placed, unless no node is large enough. Nothing where the cluster is too small.
+    On one node, as a gang is placed, unless no node is large enough. None where the cluster is too small.
     """
-    state = tenancy.candidates(snapshot, np.arange(len(snapshot)))
-    nobody = np.zeros_like(state.present)
-    follow = stages(tenancy.cache, state.devices, state.members, state.iterations, state.present, nobody)
-    ends = follow.finish_s.max(axis=1, initial=0.0)
+    ends = tenancy.empty_in_s(snapshot)
     count, left = job.job.gpus, snapshot.left(job)
-    best, found = np.inf, np.zeros(0, np.int64)
+    earliest_s, earliest = np.inf, np.zeros(0, np.int64)
     for kind, step in enumerate(solo_step_s(snapshot, belief, job.job.workload)):
         nodes: Sequence[Ints] = [np.array(snapshot.node_gpus[n]) for n in snapshot.nodes_of_type[kind]]
         for gpus in [n for n in nodes if len(n) >= count] or [np.concatenate(nodes)]:
             first = gpus[np.argsort(ends[gpus], kind="stable")[:count]]
-            done = float(ends[first].max()) + left * step
-            if len(first) == count and done < best:
-                best, found = done, first
-    return found
+            if len(first) < count:
+                continue
+            done_s = float(ends[first].max()) + left * step
+            if done_s < earliest_s:
+                earliest_s, earliest = done_s, first
+    return earliest

@@ -113,6 +113,7 @@ class Ranking:
         score: [N] value of the objective; infinite where the job cannot go.
         cost_s: [N] finish plus delays, whatever the objective.
         finish_s: [N]; delays_s: [N, M]; slowdown: [N, M + 1], the job in the last column.
+        extension_s: [N] how much later the GPU falls empty than without the job.
         fits: [N] memory; within_budget: [N]; has_room: [N] set size.
     """
 
@@ -120,14 +121,11 @@ class Ranking:
     cost_s: Floats
     finish_s: Floats
     delays_s: Floats
+    extension_s: Floats
     slowdown: Floats
     fits: NDArray[np.bool_]
     within_budget: NDArray[np.bool_]
     has_room: NDArray[np.bool_]
-
-    @property
-    def feasible(self) -> NDArray[np.bool_]:
-        return self.fits & self.within_budget & self.has_room
 
 
 def rank(
@@ -169,7 +167,8 @@ def rank(
     within = np.all(~present | (after.slowdown <= budgets), axis=1)
     room = candidates.present.sum(axis=1) < config.max_members
     score = np.where(after.fits & within & room, score, np.inf)
-    return Ranking(score, cost, finish, delays, after.slowdown, after.fits, within, room)
+    extension = after.finish_s.max(axis=1) - before.finish_s.max(axis=1, initial=0.0)
+    return Ranking(score, cost, finish, delays, extension, after.slowdown, after.fits, within, room)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ def stages(
     )  # the sets that the arrays below stand for: who falls empty is written out and dropped
     stays, first = alive, True
     with cache.lock:
-        while True:
+        for _ in range(width + 1):  # every round at least one member of each set leaves
             go = stays.any(axis=0)
             if not go.all():
                 gone, kept = np.flatnonzero(~go), np.flatnonzero(go)
@@ -97,6 +97,9 @@ def stages(
             need = np.where(alive, left * step, np.inf)
             period = need.min(axis=0)
             done = alive & (need <= period * (1.0 + 1e-12))
+            done[need.argmin(axis=0), np.arange(len(at_work))] = (
+                True  # whatever rounding says of the comparison
+            )
             stays = alive & ~done
             left = np.where(stays, left - period / step, 0.0)
             together = alive & ((alive & new).any(axis=0) & (alive.sum(axis=0) > 1))
@@ -192,11 +195,12 @@ def _follow(
         period = min(need)
         clock += period
         stay = []
+        first_to_leave = need.index(period)
         for k, i in enumerate(here):
             worst[i] = max(worst[i], float(answer.slowdown[0, k]))
             if newcomer in here and size > 1:
                 harm[i] += period * (float(kappa[k]) - (0.0 if literal else 1.0))
-            if need[k] <= period * (1.0 + 1e-12):
+            if k == first_to_leave or need[k] <= period * (1.0 + 1e-12):
                 finish[i] = clock
             else:
                 left[i] -= period / float(answer.step_time_s[0, k])

@@ -19,6 +19,7 @@ POLICIES = {
     "pollux": "pollux:POLICY",
     "exclusive": "exclusive:POLICY",
     "blind": "blind:POLICY",
+    "blind-sjf": "blind:SHORTEST",
     "horus": "horus:POLICY",
     "lucid": "lucid:POLICY",
     "isacpp": "isacpp:POLICY",
@@ -27,7 +28,7 @@ POLICIES = {
     "isacpp-online": "online:POLICY",
     "isacpp-makespan-online": "online:MAKESPAN",
     "sia": "sia:POLICY",
-    "sia-packed": "sia_packed:POLICY",
+    "sia-packed": "sia:PACKED",
 }
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from predictor.types import SetPredictor
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
@@ -28,9 +27,7 @@ def ladder(job: JobState) -> list[int]:
     return [2**k for k in range(17) if least <= 2**k <= most] or [job.job.gpus]
 
 
-def speeds(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, job: JobState, sizes: list[int]
-) -> list[float]:
+def speeds(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState, sizes: list[int]) -> list[float]:
     """Predicted progress per second at each size, on the type it holds (or the cluster's first): blind to types."""
     kind = int(snapshot.type_of[job.gpus[0]]) if job.gpus else 0
     if isinstance(job.agent, Agent):
@@ -45,7 +42,7 @@ def speeds(
 
 
 def allocate_sizes(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, sizes: Mapping[int, int]
+    snapshot: SchedulingSnapshot, belief: SetCache, sizes: Mapping[int, int]
 ) -> list[Allocation]:
     """Decisions that give every active job the size chosen for it (job number -> GPUs; 0 or absent: none)."""
     decisions: list[Allocation] = []

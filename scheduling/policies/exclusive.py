@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from predictor.types import SetPredictor
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
@@ -12,14 +11,12 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.gangs import Pool, exclusive_gpus
 
 
-def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> list[Allocation]:
+def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
     """Start every waiting job that finds whole empty GPUs, on the node that it fills best."""
     return start(snapshot, belief, snapshot.waiting.values())
 
 
-def start(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, jobs: Iterable[JobState]
-) -> list[Allocation]:
+def start(snapshot: SchedulingSnapshot, belief: SetCache, jobs: Iterable[JobState]) -> list[Allocation]:
     """Give each of `jobs`, in their order, whole empty GPUs as long as there are any."""
     pool, started = Pool(snapshot), []
     for job in jobs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from predictor.types import SetPredictor
 from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
@@ -10,7 +9,7 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.gangs import Pool, exclusive_gpus
 
 
-def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> list[Allocation]:
+def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
     """Start waiting jobs by submission until one does not fit."""
     pool, started = Pool(snapshot), []
     for job in snapshot.waiting.values():

@@ -13,11 +13,10 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
-from predictor.types import SetPredictor
 from profiling.workload import ColocationSet, Workload
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Policy
-from scheduling.core.set_cache import SetCache, cache_of
+from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.gangs import Pool, solo_step_s
 
@@ -25,9 +24,7 @@ ROUND_S = 360.0
 Class = tuple[Workload, int]
 
 
-def decide(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, packed: bool = False
-) -> list[Allocation]:
+def decide(snapshot: SchedulingSnapshot, belief: SetCache, packed: bool = False) -> list[Allocation]:
     """Jobs (or pairs) by share wanted over share received, on the type that the share is of."""
     jobs = sorted(snapshot.active(), key=lambda j: j.number)
     if not jobs:
@@ -59,7 +56,7 @@ def decide(
 
 def _shares(
     snapshot: SchedulingSnapshot,
-    belief: SetPredictor | SetCache,
+    belief: SetCache,
     classes: list[Class],
     counts: list[int],
     packed: bool,
@@ -75,7 +72,6 @@ def _shares(
                 units.append(((c,), kind))
                 gains.append({c: speed[c, kind] * counts[c] / (fair[c] * counts[c])})
     if packed:
-        cache = cache_of(belief)
         pairs = [
             (a, b, kind)
             for a in range(len(classes))
@@ -84,7 +80,7 @@ def _shares(
             for kind in range(len(snapshot.types))
         ]
         if pairs:
-            answer = cache.predictor.predict_arrays(
+            answer = belief.predictor.predict_arrays(
                 [ColocationSet(snapshot.types[k], (classes[a][0], classes[b][0])) for a, b, k in pairs]
             )
             for row, (a, b, kind) in enumerate(pairs):

@@ -2,41 +2,92 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from predictor.types import SetPredictor
-from scheduling.beliefs.online import LearningBelief
-from scheduling.core.job import Allocation
+from scheduling.beliefs.ridge import RidgeLearner
+from scheduling.core.job import Allocation, JobState
+from scheduling.core.learner import Learner, SettledGpus
 from scheduling.core.policy import Decide, Policy
-from scheduling.core.set_cache import SetCache, cache_of
+from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import current_workload
 from scheduling.policies import isacpp
+
+MakeLearner = Callable[[SetPredictor], Learner]
+# What the `-online` policies learn with: a learner over the predictor that they are given.
+LEARNER: MakeLearner = RidgeLearner
+
+
+@dataclass(slots=True, eq=False)
+class _Learning:
+    """A learner with the cache that policies ask."""
+
+    learner: Learner
+    cache: SetCache
+    settled: SettledGpus = field(default_factory=SettledGpus)
+    revision: int = 0
+
+    @classmethod
+    def of(cls, learner: Learner) -> _Learning:
+        return cls(learner, SetCache(learner), revision=learner.revision)
+
+    def observe(self, snapshot: SchedulingSnapshot) -> None:
+        self.learner.observe(snapshot)
+        if self.learner.revision != self.revision:
+            self.revision = self.learner.revision
+            self.cache.forget()
 
 
 def decide_learning(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, decide: Decide, part: bool
+    snapshot: SchedulingSnapshot,
+    belief: SetCache,
+    decide: Decide,
+    moves: bool,
+    part: bool,
+    make: MakeLearner,
 ) -> list[Allocation]:
-    """`decide` with a belief that has seen how the jobs of `snapshot` went so far; it is kept with the snapshot."""
-    cache = cache_of(belief)
-    learner = snapshot.derived.setdefault(("learning", id(cache)), LearningBelief(cache.predictor))
-    assert isinstance(learner, LearningBelief)
-    new = learner.observe(snapshot)
+    """`decide` with a belief that has seen how the jobs of `snapshot` went so far; it is kept with the snapshot.
+
+    Args:
+        moves: `decide` may act when nobody waits, too.
+    """
+    learning = snapshot.derived(("learning", belief, make), lambda: _Learning.of(make(belief.predictor)))
+    learning.observe(snapshot)
     if part:
-        stopped = [Allocation(job) for gpu in new if (job := learner.to_part(snapshot, gpu)) is not None]
-        if stopped:
-            return stopped
-    return decide(snapshot, learner.cache) if snapshot.waiting else []
+        parted = [
+            Allocation(job)
+            for gpu in learning.settled.new(snapshot)
+            if (job := _to_part(snapshot, learning.cache, gpu)) is not None
+        ]
+        if parted:
+            return parted
+    return decide(snapshot, learning.cache) if snapshot.waiting or moves else []
 
 
-def learning(policy: Policy, part: bool = True) -> Policy:
+def _to_part(snapshot: SchedulingSnapshot, cache: SetCache, gpu: int) -> JobState | None:
+    """The last job to come to `gpu` where its tenants do less work together than one of them would alone."""
+    tenants = snapshot.tenants[gpu]
+    device = cache.device_id(snapshot.devices[gpu], snapshot.sharing[gpu])
+    work = 0.0
+    for tenant in tenants:
+        row = cache.solo(device, cache.workload_id(current_workload(tenant)))
+        work += tenant.rate * float(cache.step_time_s[row, 0])
+    last = max(tenants, key=lambda t: (t.started_s or 0.0, t.number))
+    return last if work < 1.0 and last.job.preemptible else None
+
+
+def learning(policy: Policy, part: bool = True, make: MakeLearner = LEARNER) -> Policy:
     """`policy` with a belief that learns while it runs, under the name `NAME-online`.
 
     Args:
-        part: jobs that were seen to do less together than one after the other are parted: the last to come goes back
+        part: jobs that are seen to do less together than one after the other are parted: the last to come goes back
             to the queue.
+        make: the learner, given the predictor.
     """
-    decide = partial(decide_learning, decide=policy.decide, part=part)
+    decide = partial(decide_learning, decide=policy.decide, moves=policy.preemptive, part=part, make=make)
     return replace(policy, name=f"{policy.name}-online", decide=decide, preemptive=policy.preemptive or part)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 
-from predictor.types import SetPredictor
 from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
@@ -16,7 +15,7 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.policies.elastic_sizes import allocate_sizes, ladder, speeds
 
 
-def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> list[Allocation]:
+def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
     """Sizes by marginal gain: seconds saved per GPU added."""
     room = len(snapshot)
     sizes: dict[int, int] = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 
-from predictor.types import SetPredictor
 from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
@@ -19,7 +18,7 @@ from scheduling.sia.agent import Agent
 from scheduling.sia.objective import restart_factor
 
 
-def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> list[Allocation]:
+def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
     """Sizes that minimise the sum of 1 / speedup, one step after the other."""
     room = len(snapshot)
     sizes: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Sia: the configurations of all jobs chosen together by goodput, in rounds of 60 s.
+"""Sia: the configurations of all jobs chosen together by goodput, in rounds of 60 s; `sia-packed` shares GPUs, too.
 
 Jayaram Subramanya et al., SOSP 2023. Jobs with an agent are valued by their fitted models; others by the predictor's
 step time and `gpus ** 0.9`.
@@ -10,37 +10,53 @@ from functools import partial
 
 import numpy as np
 
-from predictor.types import Floats, SetPredictor
-from scheduling.core.job import Allocation, JobState
+from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
-from scheduling.core.set_cache import Ints, SetCache
+from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import solo_step_s
-from scheduling.sia.agent import Agent
-from scheduling.sia.configurations import Configuration, configurations, place_configurations
+from scheduling.sia.configurations import place_configurations
 from scheduling.sia.ilp import solve
-from scheduling.sia.objective import SiaConfig, restart_factor, utilities
+from scheduling.sia.objective import SiaConfig, utilities
+from scheduling.sia.pairs import Chosen, choose_with_pairs, sharing_pairs
+from scheduling.sia.rows import configuration_table, job_rows
 
-_SCALING = 0.9
-_RESTART_S = 30.0
+ROUND_S = 60.0
 
 
 def decide(
-    snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache, config: SiaConfig | None = None
+    snapshot: SchedulingSnapshot,
+    belief: SetCache,
+    config: SiaConfig | None = None,
+    shared_max_slowdown: float | None = None,
 ) -> list[Allocation]:
-    """Give every active job its configuration of this round."""
+    """Give every active job its configuration of this round.
+
+    Args:
+        shared_max_slowdown: single-GPU jobs may share a GPU where no member is predicted to be slower than this; None:
+            GPUs are not shared, as published.
+    """
     config = config or SiaConfig()
     jobs = sorted(snapshot.active(), key=lambda j: j.number)
     if not jobs:
         return []
     table = configuration_table(snapshot, config, jobs)
     goodput, least, current, factor, forced = job_rows(snapshot, belief, jobs, table)
-    gpus = np.array([c.gpus for c in table], np.int64)
-    kinds = np.array([c.kind for c in table], np.int64)
-    worth = utilities(goodput, least, factor, current, config)
-    chosen = solve(worth, gpus, kinds, snapshot.type_size, forced, config.gap)
-    pairs = {j.number: (j, table[c]) for j, c in zip(jobs, chosen.tolist(), strict=True) if c >= 0}
-    placed = place_configurations(snapshot, pairs)
+    capacity = snapshot.type_size
+    if shared_max_slowdown is None:
+        gpus, kinds = np.array([c.gpus for c in table]), np.array([c.kind for c in table])
+        worth = utilities(goodput, least, factor, current, config)
+        columns = solve(worth, gpus, kinds, capacity, forced, config.gap)
+        picked = {j.number: (j, table[c]) for j, c in zip(jobs, columns.tolist(), strict=True) if c >= 0}
+        chosen = Chosen(picked, [])
+    else:
+        pairs = sharing_pairs(snapshot, belief, jobs, table, goodput, set(forced), shared_max_slowdown)
+        chosen = choose_with_pairs(
+            jobs, table, goodput, least, factor, current, forced, pairs, capacity, config
+        )
+    placed = place_configurations(snapshot, chosen.configurations)
+    for lead, other in chosen.followers:
+        if lead.number in placed:
+            placed[other.number] = placed[lead.number]
     return [
         Allocation(j, placed.get(j.number, ()), j.frozen_prefix)
         for j in jobs
@@ -48,98 +64,10 @@ def decide(
     ]
 
 
-def configuration_table(
-    snapshot: SchedulingSnapshot, config: SiaConfig, jobs: list[JobState]
-) -> list[Configuration]:
-    """The paper's configurations, and those of rigid jobs of other sizes."""
-    sizes = [int(snapshot.node_size[n].max()) for n in snapshot.nodes_of_type]
-    table = configurations([len(n) for n in snapshot.nodes_of_type], sizes, config.largest)
-    known = {(c.gpus, c.kind) for c in table}
-    rigid = {j.job.gpus for j in jobs if j.job.kind == "rigid"}
-    for count in sorted(rigid):
-        for kind, size in enumerate(sizes):
-            if (count, kind) not in known and count <= int(snapshot.type_size[kind]):
-                table.append(Configuration(-(-count // size), count, kind))
-    return table
-
-
-def job_rows(
-    snapshot: SchedulingSnapshot,
-    belief: SetPredictor | SetCache,
-    jobs: list[JobState],
-    table: list[Configuration],
-) -> tuple[Floats, Floats, Ints, Floats, dict[int, int]]:
-    """Goodput [J, C], least [J], present configuration [J], restart factor [J], and who keeps what it has."""
-    goodput = np.full((len(jobs), len(table)), np.nan)
-    least, factor = np.ones(len(jobs)), np.ones(len(jobs))
-    current = np.full(len(jobs), -1, np.int64)
-    index = {c: k for k, c in enumerate(table)}
-    forced: dict[int, int] = {}
-    for row, job in enumerate(jobs):
-        goodput[row], least[row] = job_goodput(snapshot, belief, job, table)
-        cost = job.agent.application.penalty_s if isinstance(job.agent, Agent) else _RESTART_S
-        factor[row] = restart_factor(snapshot.now_s - job.job.submit_s, job.restarts, cost)
-        if job.gpus:
-            nodes = len({int(snapshot.node_of[g]) for g in job.gpus})
-            held = Configuration(nodes, len(job.gpus), int(snapshot.type_of[job.gpus[0]]))
-            current[row] = index.get(held, -1)
-            # A job in the middle of a checkpoint-restart, or one that may not be stopped, keeps what it has.
-            if current[row] >= 0 and (job.resume_s > snapshot.now_s or not job.job.preemptible):
-                forced[row] = int(current[row])
-    return goodput, least, current, factor, forced
-
-
-def job_goodput(
-    snapshot: SchedulingSnapshot,
-    belief: SetPredictor | SetCache,
-    job: JobState,
-    table: list[Configuration],
-) -> tuple[Floats, float]:
-    """[C] predicted goodput of each configuration (NaN where not possible), and the least number of GPUs."""
-    row = np.full(len(table), np.nan)
-    agent = job.agent if isinstance(job.agent, Agent) else None
-    rigid = job.job.kind == "rigid"
-    least = float(job.job.gpus) if rigid else 1.0
-    if agent is None:
-        steps = solo_step_s(snapshot, belief, job.job.workload)
-        top = job.job.gpus if rigid else job.job.max_gpus or job.job.gpus
-        for column, c in enumerate(table):
-            if (c.gpus == job.job.gpus if rigid else c.gpus <= top) and np.isfinite(steps[c.kind]):
-                row[column] = (c.gpus / job.job.gpus) ** _SCALING / steps[c.kind]
-        return row, least
-    most = job.job.gpus if rigid else agent.most_gpus()
-    for kind, device in enumerate(snapshot.types):
-        if device not in agent.application.on:
-            continue
-        unit = agent.application.on[device].stages
-        columns = [
-            k
-            for k, c in enumerate(table)
-            if c.kind == kind
-            and c.gpus % unit == 0
-            and (
-                c.gpus == most
-                if rigid
-                else (c.gpus // unit <= most and (agent.gradient is not None or c.gpus == unit))
-            )
-        ]
-        if not columns:
-            continue
-        nodes = np.array([table[k].nodes for k in columns], float)
-        replicas = np.array([table[k].gpus // unit for k in columns], float)
-        found = agent.goodput(device, nodes, replicas)
-        if found is not None:
-            row[columns] = found
-        elif rigid:
-            row[columns] = agent.application.on[device].single_samples_per_s
-        else:
-            row[columns] = 1.0
-    return row, least
-
-
-def sia(config: SiaConfig, name: str = "sia", round_s: float = 60.0) -> Policy:
+def sia(config: SiaConfig, name: str = "sia", round_s: float = ROUND_S) -> Policy:
     """The policy with settings of its own."""
     return Policy(name, partial(decide, config=config), round_s=round_s, preemptive=True)
 
 
 POLICY = sia(SiaConfig())
+PACKED = Policy("sia-packed", partial(decide, shared_max_slowdown=2.0), round_s=ROUND_S, preemptive=True)

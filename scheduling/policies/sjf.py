@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from predictor.types import SetPredictor
 from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import remaining_s
+from scheduling.placement.queueing import in_order
 from scheduling.policies.exclusive import start
 
 
-def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> list[Allocation]:
+def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
     """Start waiting jobs, the shortest first."""
     if not snapshot.free_of_type.any():
         return []
-    shortest = sorted(snapshot.waiting.values(), key=lambda j: (remaining_s(snapshot, belief, j), j.number))
-    return start(snapshot, belief, shortest)
+    return start(snapshot, belief, in_order(snapshot, belief))
 
 
 POLICY = Policy("sjf", decide)

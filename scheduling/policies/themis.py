@@ -7,7 +7,6 @@ among those jobs are replaced by the order of rho itself.
 
 from __future__ import annotations
 
-from predictor.types import SetPredictor
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
@@ -15,7 +14,7 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.gangs import admit_by_priority, remaining_s, solo_step_s
 
 
-def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> list[Allocation]:
+def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
     """The jobs with the largest rho run."""
     if not snapshot.waiting:
         return []

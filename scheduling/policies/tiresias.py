@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from predictor.types import SetPredictor
 from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
@@ -19,7 +18,7 @@ from scheduling.placement.gangs import admit_by_priority
 THRESHOLDS_GPU_S = (3_600.0, 36_000.0)  # one and ten GPU-hours
 
 
-def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> list[Allocation]:
+def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
     """Jobs of the first queues run."""
     if not snapshot.waiting:
         return []

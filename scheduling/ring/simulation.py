@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from predictor.types import SetPredictor
 from profiling.errors import InputError
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Policy
@@ -43,22 +42,22 @@ class RingTruth:
         )
         return Segment(1.0 / timings[job.id].iteration_time_s)
 
-    def affected(self, gpus: Iterable[int], snapshot: SchedulingSnapshot) -> list[JobState]:
-        """Jobs whose pace may change when a job comes to or leaves `gpus`: all that cross a link."""
+    def affected(self, snapshot: SchedulingSnapshot) -> list[JobState]:
+        """Jobs whose pace may change when a job comes or leaves: all that cross a link."""
         return [
             one
             for one in snapshot.running.values()
             if len({int(snapshot.node_of[gpu]) for gpu in one.gpus}) > 1
         ]
 
-    def fits(self, members: Sequence[JobState], gpu: int, snapshot: SchedulingSnapshot) -> bool:
+    def fits(self, members: Sequence[JobState], _gpu: int, _snapshot: SchedulingSnapshot) -> bool:
         return len(members) == 1
 
-    def restart_s(self, job: JobState, first: bool) -> float:
+    def restart_s(self, _job: JobState, _first: bool) -> float:
         return 0.0
 
-    def boundary(self, job: JobState, snapshot: SchedulingSnapshot) -> bool:
-        return True
+    def segment_done(self, _job: JobState) -> None:
+        """A job has one segment."""
 
     def _ring_job(self, job: JobState) -> RingJob:
         if job.id not in self.jobs:
@@ -77,7 +76,7 @@ def ring_policy(
     """An online policy (`scheduling.ring.online`) as the simulator calls it: no preemption, no sharing of GPUs."""
     config, execution = config or OnlineConfig(), execution or Execution()
 
-    def decide(snapshot: SchedulingSnapshot, belief: SetPredictor | SetCache) -> list[Allocation]:
+    def decide(snapshot: SchedulingSnapshot, _belief: SetCache) -> list[Allocation]:
         waiting = {state.id: state for state in snapshot.waiting.values()}
         running = {
             one.id: (jobs[one.id], gpus_of(one, snapshot), snapshot.left(one))

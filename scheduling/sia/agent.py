@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from predictor.types import Floats
-from scheduling.core.job import Job
+from scheduling.core.job import TraceJob
 from scheduling.sia.application import MICROBATCHES, Application
 from scheduling.sia.goodput import best_batch
 from scheduling.sia.throughput import ThroughputParams, accumulation_s, fit, network_s
@@ -24,7 +24,7 @@ class Agent:
         epoch: epochs done; local_batch, accumulation: what the job runs with.
     """
 
-    def __init__(self, job: Job, application: Application) -> None:
+    def __init__(self, job: TraceJob, application: Application) -> None:
         self.job, self.application = job, application
         self.profiles: dict[str, dict[tuple[int, int, int], tuple[float, float]]] = {
             d: {} for d in application.on
@@ -34,10 +34,6 @@ class Agent:
         self.epoch = 0
         self.local_batch = self.accumulation = 0
         self.version = 0  # counts what the models depend on
-
-    @property
-    def tunes_batch(self) -> bool:
-        return self.job.kind == "adaptive"
 
     @cached_property
     def fixed_batch(self) -> int | None:

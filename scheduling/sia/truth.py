@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from profiling.errors import InputError
-from scheduling.core.job import Job, JobState
+from scheduling.core.job import JobState, TraceJob
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import Segment
 from scheduling.sia.agent import Agent
@@ -20,14 +20,13 @@ class GoodputTruth:
     Args:
         applications: by name.
         calibration: whether the slow-downs by model against the physical cluster apply.
-        colocation: slowdown of a job by those that share its GPUs (step beyond the published system); none: 1.
     """
 
     def __init__(self, applications: Mapping[str, Application], calibration: bool = True) -> None:
         self.applications = applications
         self.calibration = calibration
 
-    def agent(self, job: Job) -> Agent:
+    def agent(self, job: TraceJob) -> Agent:
         """The agent of `job`. Raises `InputError` for an application that was not measured."""
         if job.application not in self.applications:
             raise InputError(
@@ -55,16 +54,18 @@ class GoodputTruth:
             rate /= CALIBRATION.get(app.name, 1.0)
         return Segment(rate, max(job.job.iterations - app.progress(agent.epoch + 1), 0.0))
 
-    def boundary(self, job: JobState, snapshot: SchedulingSnapshot) -> bool:
+    def segment_done(self, job: JobState) -> None:
         """An epoch is done."""
         job.agent.epoch += 1
-        return bool(job.agent.epoch >= job.agent.application.max_epochs)
 
-    def fits(self, members: Sequence[JobState], gpu: int, snapshot: SchedulingSnapshot) -> bool:
+    def fits(self, members: Sequence[JobState], _gpu: int, _snapshot: SchedulingSnapshot) -> bool:
         return len(members) == 1
 
-    def restart_s(self, job: JobState, first: bool) -> float:
+    def restart_s(self, job: JobState, _first: bool) -> float:
         return float(job.agent.application.restart_s)
+
+    def affected(self, _snapshot: SchedulingSnapshot) -> tuple[JobState, ...]:
+        return ()
 
 
 def node_counts(job: JobState, snapshot: SchedulingSnapshot) -> tuple[int, ...]:

@@ -10,15 +10,13 @@ from time import perf_counter
 
 from predictor.types import SetPredictor
 from profiling.errors import InfeasibleError, InputError
-from scheduling.core.job import Allocation, Job, JobState
+from scheduling.core.job import Allocation, JobState, TraceJob
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import GroundTruth
 from scheduling.simulator.result import Interval, SimulationResult
-
-_REACHED, _ROUND = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +36,14 @@ class SimulationConfig:
 
 
 def simulate(
-    jobs: Sequence[Job],
+    jobs: Sequence[TraceJob],
     cluster: ClusterSnapshot,
     policy: Policy,
     truth: GroundTruth,
     belief: SetPredictor | SetCache,
     config: SimulationConfig | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-    agent: Callable[[Job], object] | None = None,
+    agent: Callable[[TraceJob], object] | None = None,
 ) -> SimulationResult:
     """Run `jobs` through `cluster` under `policy` until every job is done.
 
@@ -68,17 +66,18 @@ def simulate(
 class _Simulation:
     def __init__(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[TraceJob],
         cluster: ClusterSnapshot,
         policy: Policy,
         truth: GroundTruth,
         belief: SetPredictor | SetCache,
         config: SimulationConfig,
-        agent: Callable[[Job], object] | None,
+        agent: Callable[[TraceJob], object] | None,
     ) -> None:
         if len({j.id for j in jobs}) != len(jobs):
             raise InputError("job ids are not unique", expected="each id once in a trace")
-        self.policy, self.truth, self.belief, self.config = policy, truth, belief, config
+        self.policy, self.truth, self.config = policy, truth, config
+        self.belief = SetCache.of(belief)
         self.snapshot = SchedulingSnapshot(cluster)
         ordered = sorted(jobs, key=lambda j: j.submit_s)
         self.jobs = [
@@ -88,13 +87,12 @@ class _Simulation:
         if agent is not None:
             for state in self.jobs:
                 state.agent = agent(state.job)
-        self.events: list[tuple[float, int, int, JobState | None, int]] = []
+        self.events: list[tuple[float, int, JobState, int]] = []
         self.sequence = 0
         self.result = SimulationResult(policy.name, self.jobs, 0.0, len(self.snapshot), [])
         self.busy_since = [0.0] * len(self.snapshot)
         self.since: dict[tuple[int, int], float] = {}
         self.done = 0
-        self.restarting: set[int] = set()
 
     def run(self, on_progress: Callable[[int, int], None] | None) -> SimulationResult:
         arrivals, total, snapshot = 0, len(self.jobs), self.snapshot
@@ -114,8 +112,8 @@ class _Simulation:
             snapshot.now_s = now
             changed = False
             while self.events and self.events[0][0] <= now:
-                _, _, _, job, version = heapq.heappop(self.events)
-                if job is not None and job.version == version:
+                _, _, job, version = heapq.heappop(self.events)
+                if job.version == version:
                     changed |= self._reached(job)
             while arrivals < total and self.jobs[arrivals].job.submit_s <= now:
                 state = self.jobs[arrivals]
@@ -222,8 +220,6 @@ class _Simulation:
         if job.number not in self.snapshot.waiting:
             job.waiting_since_s = self.snapshot.now_s
             self.snapshot.waiting[job.number] = job
-            if len(self.snapshot.waiting) > 1:  # keep the order of submission
-                self.snapshot.waiting = dict(sorted(self.snapshot.waiting.items()))
 
     def _off(self, job: JobState, moves: bool) -> None:
         snapshot = self.snapshot
@@ -267,7 +263,7 @@ class _Simulation:
             self.snapshot.stamp[gpu] += 1
         if when < math.inf:
             self.sequence += 1
-            heapq.heappush(self.events, (when, _REACHED, self.sequence, job, job.version))
+            heapq.heappush(self.events, (when, self.sequence, job, job.version))
 
     def _refresh(self, gpus: dict[int, None]) -> None:
         """Everyone on these GPUs goes on at a new pace."""
@@ -275,10 +271,7 @@ class _Simulation:
         for gpu in gpus:
             for tenant in self.snapshot.tenants[gpu]:
                 seen[tenant.number] = tenant
-        # A truth in which jobs meet elsewhere too (on network links) names those as well.
-        affected = getattr(self.truth, "affected", None)
-        if affected is not None:
-            seen.update((job.number, job) for job in affected(gpus, self.snapshot))
+        seen.update((job.number, job) for job in self.truth.affected(self.snapshot))
         for tenant in seen.values():
             self._proceed(tenant)
 
@@ -289,7 +282,8 @@ class _Simulation:
             return False
         self._sync(job)
         job.left = job.until
-        if not self.truth.boundary(job, self.snapshot):
+        if job.until > 0:
+            self.truth.segment_done(job)
             self._proceed(job)
             return False
         job.left = 0.0

@@ -11,10 +11,11 @@ from typing import Any
 from predictor.types import SetPredictor
 from profiling.errors import InputError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
+from scheduling.beliefs.constant import ConstantPredictor
 from scheduling.beliefs.table import NoisyPredictor, TablePredictor
 from scheduling.clusters import load_cluster
-from scheduling.core.job import Job
-from scheduling.core.set_cache import SetCache, cache_of
+from scheduling.core.job import TraceJob
+from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.truth import GroundTruth, SetTruth
 from scheduling.policies import POLICIES, get_policy
@@ -26,7 +27,7 @@ from scheduling.traces.columns import parse_mapping, read_columns
 from scheduling.traces.mix import Mix
 from scheduling.traces.synthetic import synthetic
 
-BELIEFS = ("predictor", "truth")
+BELIEFS = ("predictor", "truth", "constant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class ScenarioSpec:
         seed: of the mix, of the synthetic trace, and of the truth's departure from the belief.
         data: folder of imported tables; its co-location table is then the ground truth and its workloads the mix.
         source: only rows of this source of the tables.
-        belief: `predictor`, or `truth` (an oracle).
+        belief: `predictor`, `truth` (an oracle), or `constant[:RATIO]` (solo times of the truth, and one throughput
+            ratio, .65, for every job that shares: what a prediction of interference has to beat).
         model: the predictor.
         noise: sigma of the truth's departure from the predictor where there are no tables.
         columns: column names of the trace, where its own are not known.
@@ -66,8 +68,15 @@ class ScenarioSpec:
     restart_s: float = 30.0
 
     def __post_init__(self) -> None:
-        if self.belief not in BELIEFS:
-            raise InputError("belief is not known", expected="one of " + ", ".join(BELIEFS), got=self.belief)
+        kind, _, ratio = self.belief.partition(":")
+        if kind not in BELIEFS or (ratio and (kind != "constant" or not _is_ratio(ratio))):
+            raise InputError(
+                "unknown belief",
+                expected="one of "
+                + ", ".join(BELIEFS)
+                + ", or constant:RATIO with a ratio above 0 and at most 1",
+                got=self.belief,
+            )
         for name, least in (("seed", 0), ("limit", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
@@ -86,12 +95,12 @@ class ScenarioSpec:
 class Scenario:
     """Ready to run."""
 
-    jobs: list[Job]
+    jobs: list[TraceJob]
     cluster: ClusterSnapshot
     truth: GroundTruth
     belief: SetPredictor | SetCache
     config: SimulationConfig = field(default_factory=SimulationConfig)
-    agent: Callable[[Job], object] | None = None
+    agent: Callable[[TraceJob], object] | None = None
 
     def run(
         self,
@@ -120,7 +129,7 @@ class Scenario:
                 f"policy {policy} cannot run this trace", expected="jobs with step times of their own"
             )
         cards = [gpu.device for _, gpu in self.cluster.gpus()]
-        truth, belief = self.truth.cache.predictor, cache_of(self.belief).predictor
+        truth, belief = self.truth.cache.predictor, SetCache.of(self.belief).predictor
         # As everywhere in the simulator: a first start is free, a restart costs what the scenario says.
         costs = SliceCosts(first_start_s=0.0, resume_s=self.truth.resume_s, checkpoint_s=0.0, report_s=0.0)
         options = {"move_s": costs.move_s} if policy == "isacpp-slices" else {}
@@ -156,11 +165,10 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
     predictor: Any = None
     if spec.data is not None:
         truth: Any = _tables(spec, devices)
-        if spec.belief != "truth":
+        if spec.belief == "predictor":
             from predictor import load_predictor
 
             predictor = load_predictor(spec.model)
-        belief: Any = truth if spec.belief == "truth" else predictor
         shared = set(truth.workloads(devices[0])).intersection(*(truth.workloads(d) for d in devices[1:]))
         if not shared:
             raise InputError("no workload was measured on every type of the cluster", got=", ".join(devices))
@@ -170,13 +178,27 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
 
         predictor = load_predictor(spec.model)
         truth = NoisyPredictor(predictor, spec.noise, spec.seed)
-        belief = truth if spec.belief == "truth" else predictor
         mix = Mix.zoo(_reference(predictor, devices))
     jobs = _jobs(spec, mix)
+    belief = _belief(spec.belief, truth, predictor)
     return Scenario(jobs, cluster, SetTruth(SetCache(truth), spec.restart_s), SetCache(belief))
 
 
-def _jobs(spec: ScenarioSpec, mix: Mix) -> list[Job]:
+def _belief(name: str, truth: SetPredictor, predictor: SetPredictor) -> SetPredictor:
+    kind, _, ratio = name.partition(":")
+    if kind == "constant":
+        return ConstantPredictor(truth, float(ratio) if ratio else 0.65)
+    return truth if kind == "truth" else predictor
+
+
+def _is_ratio(text: str) -> bool:
+    try:
+        return 0 < float(text) <= 1
+    except ValueError:
+        return False
+
+
+def _jobs(spec: ScenarioSpec, mix: Mix) -> list[TraceJob]:
     head, _, tail = spec.trace.partition(":")
     if head == "synthetic":
         return synthetic(tail, mix, spec.seed)[: spec.limit]

@@ -13,7 +13,7 @@ import numpy as np
 from predictor.types import SetPredictor
 from profiling.errors import InfeasibleError, InputError
 from profiling.workload import ColocationSet, Workload
-from scheduling.core.job import Job, JobState
+from scheduling.core.job import JobState, TraceJob
 from scheduling.simulator.result import Interval, SimulationResult
 from scheduling.slices.cluster import NEVER_S, Card, Reshape, SlicePolicy, SliceSnapshot, Slot, without_jobs
 
@@ -108,7 +108,7 @@ class SliceResult:
 
 
 def simulate_slices(
-    jobs: Sequence[Job],
+    jobs: Sequence[TraceJob],
     cards: Sequence[str],
     policy: SlicePolicy,
     truth: SetPredictor,
@@ -139,7 +139,7 @@ def simulate_slices(
 class _Simulation:
     def __init__(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[TraceJob],
         cards: Sequence[str],
         policy: SlicePolicy,
         truth: SetPredictor,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from profiling.errors import InputError
-from scheduling.core.job import Job
+from scheduling.core.job import TraceJob
 from scheduling.traces.mix import Mix
 
 
@@ -50,7 +50,7 @@ KNOWN: dict[str, Columns] = {
 
 def read_columns(
     path: Path, mix: Mix, seed: int = 0, columns: Columns | None = None, limit: int | None = None
-) -> list[Job]:
+) -> list[TraceJob]:
     """Jobs of a log; each gets a workload of `mix`, and iterations = duration / solo step time.
 
     Rows without GPUs, without a duration, or with one below a second are left out. Fractions of a GPU count as one.
@@ -86,7 +86,7 @@ def read_columns(
     first = float(submit[order[0]])
     users = frame[names.user].astype(str).to_numpy() if names.user in frame else np.full(len(frame), "")
     return [
-        Job(
+        TraceJob(
             f"job-{number}",
             workload,
             float(duration[row]) / mix.step_time_s(workload),

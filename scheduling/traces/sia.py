@@ -7,13 +7,13 @@ from pathlib import Path
 
 from profiling.errors import InputError
 from profiling.workload import Workload
-from scheduling.core.job import Job
+from scheduling.core.job import TraceJob
 from scheduling.sia.application import Application
 
 KINDS = {"adaptive": "adaptive", "scale-gpus": "strong-scaling", "rigid": "rigid"}
 
 
-def read_sia(path: Path, applications: Mapping[str, Application], kind: str = "adaptive") -> list[Job]:
+def read_sia(path: Path, applications: Mapping[str, Application], kind: str = "adaptive") -> list[TraceJob]:
     """Jobs of a workload file; their length is the full run of the application.
 
     Args:
@@ -43,7 +43,7 @@ def read_sia(path: Path, applications: Mapping[str, Application], kind: str = "a
         application = applications[name]
         category = str(getattr(row, "category", "")) or kind
         jobs.append(
-            Job(
+            TraceJob(
                 str(row.name),
                 Workload(name),
                 application.progress(application.max_epochs),

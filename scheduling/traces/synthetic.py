@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling.errors import InputError
-from scheduling.core.job import Job
+from scheduling.core.job import TraceJob
 from scheduling.traces.mix import Mix
 
 _DEFAULTS = {"rate": 20.0, "jobs": 100.0, "mean_s": 3600.0, "sigma": 1.0, "gangs": 0.0}
@@ -37,7 +37,7 @@ def parse_synthetic(spec: str) -> dict[str, float]:
     return found
 
 
-def synthetic(spec: str, mix: Mix, seed: int = 0) -> list[Job]:
+def synthetic(spec: str, mix: Mix, seed: int = 0) -> list[TraceJob]:
     """Jobs of a synthetic trace; gangs take 2, 4 or 8 GPUs."""
     settings = parse_synthetic(spec)
     count = int(settings["jobs"])
@@ -47,7 +47,7 @@ def synthetic(spec: str, mix: Mix, seed: int = 0) -> list[Job]:
     duration = np.maximum(rng.lognormal(np.log(settings["mean_s"]) - sigma**2 / 2, sigma, count), 1.0)
     gangs = np.where(rng.random(count) < settings["gangs"], rng.choice([2, 4, 8], count), 1)
     return [
-        Job(
+        TraceJob(
             f"job-{k}",
             workload,
             float(duration[k]) / mix.step_time_s(workload),

@@ -32,7 +32,8 @@ def command(
     """
     from profiling.workload import Workload
     from scheduling.core.snapshot import ClusterSnapshot
-    from scheduling.placement.place import PlacementConfig, place
+    from scheduling.placement.place import place
+    from scheduling.placement.ranking import PlacementConfig
 
     config = PlacementConfig(
         objective=objective, max_slowdown=max_slowdown, wait=wait, limit=limit, gpus=gpus

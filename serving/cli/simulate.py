@@ -17,7 +17,7 @@ Cluster = Annotated[
 Seed = Annotated[int, typer.Option(min=0, help="Of the model mix, the synthetic trace and the truth.")]
 Data = Annotated[str | None, typer.Option(help="Folder of imported tables: the ground truth and the mix.")]
 Source = Annotated[str | None, typer.Option(help="Only this source of the tables.")]
-Belief = Annotated[str, typer.Option(help="`predictor`, or `truth` for an oracle.")]
+Belief = Annotated[str, typer.Option(help="`predictor`, `truth` for an oracle, or `constant[:RATIO]`.")]
 Model = Annotated[str, typer.Option(help="`default`, a folder, or `models:/NAME@ALIAS`.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first jobs by submission.")]
 Columns = Annotated[

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.isacpp_claim import believed, gain_shares, measured_workloads, run
+from benchmarks.isacpp_claim import BELIEFS, SIMPLE, markdown, report, run
 from benchmarks.left_out import LeftOut
+from benchmarks.pair_traces import believed, measured_workloads
 from predictor.types import PredictionArrays
 from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.table import Solo, TablePredictor
@@ -48,14 +49,33 @@ def test_a_belief_is_asked_about_measured_pairs_and_no_others() -> None:
 def test_the_belief_that_is_the_truth_gets_all_of_the_oracles_gain() -> None:
     truth = believed(TABLE, TABLE, "v100")
     results = [run(TABLE, "v100", truth, jobs=30, gpus=4, seed=seed) for seed in range(2)]
-    report = gain_shares(results)
-    assert all(r["oracle"]["mean_jct_s"] == r["isacpp"]["mean_jct_s"] for r in results)
-    for figure, gains in report["gains"]["exclusive"].items():
-        if gains["oracle_gain_percent"] > 0:
-            assert gains["isacpp_share_of_oracle_percent"] == pytest.approx(100.0), figure
-    assert report["mean"]["better"]["mean_jct_s"] == min(
-        report["mean"][name]["mean_jct_s"] for name in ("exclusive", "blind")
-    )
+    figures = report(results)
+    assert all(r["oracle"]["mean_jct_s"] == r["predictor"]["mean_jct_s"] for r in results)
+    for figure, body in figures.items():
+        simple = [body["mean"][name] for name in SIMPLE]
+        assert body["mean"][body["best_simple"]] == min(simple), figure
+        assert body["gain_percent"]["predictor"] == body["gain_percent"]["oracle"]
+        part = body["over_constant_percent"]["predictor"]
+        assert part is None or part == pytest.approx(100.0)
+    assert set(markdown({"trace": figures}).splitlines()[2].split("|")[1:3]) == {" trace ", " mean_jct "}
+
+
+def test_gains_are_paired_by_seed_and_a_gain_within_its_error_is_not_divided_by() -> None:
+    results = []
+    for seed, (oracle, constant) in enumerate(((90.0, 100.0), (110.0, 100.0))):
+        names = dict.fromkeys((*SIMPLE, "horus", "lucid"), 200.0 + 10 * seed)
+        beliefs = {name + o: 150.0 for name in BELIEFS for o in ("", "-makespan")}
+        own = {"oracle": oracle, "constant": constant}
+        results.append(
+            {
+                n: dict.fromkeys(("mean_jct_s", "p99_jct_s", "makespan_s"), v)
+                for n, v in (names | beliefs | own).items()
+            }
+        )
+    body = report(results)["mean_jct_s"]
+    assert body["best_simple"] == "exclusive"
+    assert body["gain_percent"]["oracle"] == pytest.approx(100 * (1 - 100 / 205))
+    assert body["over_constant_percent"]["predictor"] is None
 
 
 def test_every_set_is_asked_of_the_predictor_that_never_saw_its_pair() -> None:

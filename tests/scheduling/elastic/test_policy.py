@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from profiling.workload import Workload
-from scheduling.core.job import Job
+from scheduling.core.job import TraceJob
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
@@ -24,7 +24,7 @@ CLUSTER = ClusterSnapshot(
 )
 
 
-def agent(job: Job) -> ElasticAgent:
+def agent(job: TraceJob) -> ElasticAgent:
     rate = np.array(SIZES)[:, None] ** 0.8 * np.array([1.0, 1.3, 1.6])[None, :]
     shares = np.broadcast_to(np.array([0.0, 0.2, 0.45]), (5, 3)).copy()
     return ElasticAgent((0, 3, 6), rate, np.linspace(0, 1, 5), shares, 2.0)
@@ -33,7 +33,7 @@ def agent(job: Job) -> ElasticAgent:
 def run(policy: Policy, count: int = 20, shared: Additive | None = None) -> SimulationResult:
     draw = np.random.default_rng(0)
     jobs = [
-        Job(f"j{n}", Workload("x"), float(draw.uniform(200, 8000)), float(draw.uniform(0, 3000)), 1)
+        TraceJob(f"j{n}", Workload("x"), float(draw.uniform(200, 8000)), float(draw.uniform(0, 3000)), 1)
         for n in range(count)
     ]
     truth = ElasticTruth(shared=shared)

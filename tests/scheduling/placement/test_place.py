@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,9 +11,13 @@ from hypothesis import strategies as st
 from profiling.errors import InfeasibleError, InputError, UnknownNameError
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
+from scheduling.core.job import JobState, TraceJob
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
-from scheduling.placement.place import PlacementConfig, _first, place
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.place import Placer, _first, place
+from scheduling.placement.ranking import PlacementConfig
 from scheduling.placement.stages import quantify
+from scheduling.policies import get_policy
 from tests.scheduling.tables import JOBS, table
 
 PREDICTOR = table()
@@ -97,6 +104,39 @@ def test_bad_input() -> None:
         place(JOBS[5], 1, cluster(Gpu("0", "v100")), table(memory_gib=4.0))
     with pytest.raises(InputError, match="objective"):
         PlacementConfig(objective="speed")
+
+
+def test_nothing_keeps_a_replaced_predictor_alive() -> None:
+    snapshot = cluster(Gpu("0", "v100", tenants=(Tenant(JOBS[1], 1e5),)), Gpu("1", "k80"))
+    predictor = table()
+    placer = Placer(predictor)
+    decision = placer.place(JOBS[0], 1000, snapshot)
+    assert placer.place(JOBS[0], 1000, snapshot) == decision == place(JOBS[0], 1000, snapshot, predictor)
+    state = SchedulingSnapshot(snapshot)
+    state.waiting[0] = JobState(TraceJob("j", JOBS[0], 10.0), 0, 10.0)
+    assert get_policy("isacpp").decide(state, placer.cache)
+    kept = [weakref.ref(predictor), weakref.ref(placer), weakref.ref(placer.cache)]
+    del predictor, placer, state
+    gc.collect()
+    assert [ref() for ref in kept] == [None, None, None]
+
+
+@pytest.mark.parametrize("step_time_s", [5e-324, 1e-310, 1e300, float("nan")])
+@pytest.mark.parametrize("who", [0, 1])
+def test_impossible_step_times_are_refused(step_time_s: float, who: int) -> None:
+    """They must neither be placed nor keep the stages going for ever."""
+    base = table()
+    solo = {k: Solo(step_time_s) if k[1] == JOBS[who] else v for k, v in base.solo.items()}
+    predictor = TablePredictor(solo, base.ratios, base.memory_bytes)
+    snapshot = cluster(Gpu("0", "v100", tenants=(Tenant(JOBS[1], 1e5, "x"),)))
+    with pytest.raises(InputError, match="step time"):
+        place(JOBS[0], 1000, snapshot, predictor)
+
+
+@pytest.mark.parametrize("iterations", [0, -1.0, 5e-324, 1e300, float("nan"), True])
+def test_impossible_lengths_are_refused(iterations: float) -> None:
+    with pytest.raises(InputError, match="iterations"):
+        place(JOBS[0], iterations, cluster(Gpu("0", "v100")), PREDICTOR)
 
 
 def test_equal_gpus_are_grouped_and_ranked_in_order() -> None:

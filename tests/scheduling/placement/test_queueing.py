@@ -8,7 +8,7 @@ import pytest
 from profiling.errors import InputError
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
-from scheduling.core.job import Job, JobState
+from scheduling.core.job import JobState, TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
 from scheduling.core.state import SchedulingSnapshot
@@ -30,7 +30,9 @@ def cluster(gpus: int) -> ClusterSnapshot:
     return ClusterSnapshot((Node("n", tuple(Gpu(str(k), "v100") for k in range(gpus))),))
 
 
-def started_s(jobs: list[Job], gpus: int, queue: QueueConfig, objective: str = "jct") -> dict[str, float]:
+def started_s(
+    jobs: list[TraceJob], gpus: int, queue: QueueConfig, objective: str = "jct"
+) -> dict[str, float]:
     belief = SetCache(SIDE_BY_SIDE)
     policy = isacpp(PlacementConfig(objective=objective, max_members=2), queue=queue)
     result = simulate(jobs, cluster(gpus), policy, SetTruth(belief), belief)
@@ -44,7 +46,7 @@ def test_who_is_looked_at_first() -> None:
         state = SchedulingSnapshot(cluster(1))
         state.now_s = waited_s
         for number, steps in enumerate(lengths):
-            state.waiting[number] = JobState(Job(f"j{number}", JOBS[number], steps), number, steps)
+            state.waiting[number] = JobState(TraceJob(f"j{number}", JOBS[number], steps), number, steps)
         return [d.job.id for d in decide(state, SetCache(table(1)), PlacementConfig(max_members=1), queue)]
 
     assert chosen(QueueConfig("fifo", batch=1)) == ["j0"]
@@ -58,26 +60,30 @@ def test_who_is_looked_at_first() -> None:
 @pytest.mark.parametrize("gang", [1, 2])
 def test_nobody_starves(order: str, objective: str, gang: int) -> None:
     # Two GPUs that short jobs keep shared: before one goes there is another, so that no GPU is ever empty.
-    stream = [Job(f"s{k}", SHORT, 200.0, 60.0 * k) for k in range(400)]
-    jobs = [*stream, Job("long", LONG, 1000.0, 100.0, gpus=gang)]
-    for_ever = started_s(jobs, 2, QueueConfig(order, aging_s=math.inf), objective)["long"]
+    stream = [TraceJob(f"s{k}", SHORT, 200.0, 60.0 * k) for k in range(400)]
+    jobs = [*stream, TraceJob("long", LONG, 1000.0, 100.0, gpus=gang)]
     bounded = started_s(jobs, 2, QueueConfig(order, aging_s=3600.0), objective)["long"]
-    assert for_ever > 20_000.0  # when the stream is over
-    assert 3700.0 <= bounded <= 3700.0 + 2 * 200.0
+    assert bounded <= 3700.0 + 2 * 200.0
+    if (
+        gang == 2 or objective == "interference" or (order, objective) == ("shortest", "jct")
+    ):  # else a GPU is kept
+        for_ever = started_s(jobs, 2, QueueConfig(order, aging_s=math.inf), objective)["long"]
+        assert for_ever > 20_000.0  # when the stream is over
+        assert bounded >= 3700.0
 
 
 def test_a_job_too_large_for_the_cluster_does_not_stand_in_the_way() -> None:
     state = SchedulingSnapshot(cluster(2))
     state.now_s = 100.0
     for number, (workload, gpus) in enumerate(((LONG, 8), (SHORT, 1))):
-        state.waiting[number] = JobState(Job(f"j{number}", workload, 10.0, gpus=gpus), number, 10.0)
+        state.waiting[number] = JobState(TraceJob(f"j{number}", workload, 10.0, gpus=gpus), number, 10.0)
     found = first_overdue(state, SetCache(SIDE_BY_SIDE), 50.0)
     assert found is not None
     assert found.id == "j1"
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"order": "longest"}, {"batch": 0}, {"aging_s": -1.0}, {"aging_s": math.nan}]
+    "wrong", [{"order": "random"}, {"batch": 0}, {"aging_s": -1.0}, {"aging_s": math.nan}]
 )
 def test_settings_out_of_range(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):

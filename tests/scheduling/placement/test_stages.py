@@ -72,6 +72,21 @@ def test_batched_equals_plain(raw: list, job: int, iterations: float, literal: b
             assert ranking.score[row] == pytest.approx(q.interference, rel=1e-9, abs=1e-9)
 
 
+def test_stages_end_whatever_the_numbers_are() -> None:
+    cache = SetCache(PAIR)
+    ids = [[cache.workload_id(A), cache.workload_id(B)]]
+    for iterations in ([5e-324, 1.0], [np.nan, 1.0], [np.inf, np.inf], [1e300, 1e-300]):
+        with np.errstate(all="ignore"):
+            stages(
+                cache,
+                np.array([cache.device_id("v100")]),
+                np.array(ids),
+                np.array([iterations]),
+                np.ones((1, 2), bool),
+                np.array([[False, True]]),
+            )
+
+
 def test_cache_asks_once_and_grows() -> None:
     class Counting(TablePredictor):
         calls = 0

@@ -7,11 +7,11 @@ import pytest
 from profiling.errors import UnknownNameError
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
-from scheduling.core.job import Job, JobState
+from scheduling.core.job import JobState, TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.place import PlacementConfig
+from scheduling.placement.ranking import PlacementConfig
 from scheduling.placement.stages import quantify
 from scheduling.policies import get_policy
 from scheduling.policies.isacpp import decide
@@ -22,7 +22,7 @@ def snapshot(*gpus: Gpu) -> SchedulingSnapshot:
     return SchedulingSnapshot(ClusterSnapshot((Node("n", tuple(gpus)),)))
 
 
-def queue(state: SchedulingSnapshot, *jobs: Job) -> None:
+def queue(state: SchedulingSnapshot, *jobs: TraceJob) -> None:
     for number, job in enumerate(jobs):
         state.waiting[number] = JobState(job, number, job.iterations)
 
@@ -31,12 +31,12 @@ def test_waiting_jobs_are_decided_together() -> None:
     predictor = table(2)
     gpus = [Gpu(str(k), "v100", tenants=(Tenant(JOBS[k], 500.0 + 100 * k),)) for k in range(3)]
     state = snapshot(*gpus)
-    jobs = [Job(f"j{k}", JOBS[(k + 2) % 5], 300.0 + 150 * k) for k in range(3)]
+    jobs = [TraceJob(f"j{k}", JOBS[(k + 2) % 5], 300.0 + 150 * k) for k in range(3)]
     queue(state, *jobs)
     config = PlacementConfig(max_members=2, wait=False, max_slowdown=100)
     decisions = decide(state, SetCache(predictor), config)
 
-    def cost(job: Job, gpu: Gpu) -> float:
+    def cost(job: TraceJob, gpu: Gpu) -> float:
         q = quantify(predictor, "v100", gpu.tenants, job.workload, job.iterations)
         return q.finish_s + sum(q.delays_s)
 
@@ -49,7 +49,11 @@ def test_waiting_jobs_are_decided_together() -> None:
 
 def test_gangs_get_whole_gpus_and_jobs_share_the_rest() -> None:
     state = snapshot(*(Gpu(str(k), "v100") for k in range(4)))
-    queue(state, Job("gang", JOBS[0], 100.0, gpus=2), *(Job(f"s{k}", JOBS[k], 100.0) for k in range(2)))
+    queue(
+        state,
+        TraceJob("gang", JOBS[0], 100.0, gpus=2),
+        *(TraceJob(f"s{k}", JOBS[k], 100.0) for k in range(2)),
+    )
     decisions = {d.job.id: d.gpus for d in decide(state, SetCache(table()), PlacementConfig(max_members=2))}
     assert len(decisions["gang"]) == 2
     assert len({g for gpus in decisions.values() for g in gpus}) == 4
@@ -61,7 +65,7 @@ def test_a_bad_neighbour_is_waited_out() -> None:
         {("v100", a): Solo(1.0), ("v100", b): Solo(1.0)}, {("v100", (a, b)): (0.51, 0.51)}
     )
     state = snapshot(Gpu("0", "v100", tenants=(Tenant(b, 10.0),)))
-    queue(state, Job("a", a, 1000.0))
+    queue(state, TraceJob("a", a, 1000.0))
     assert decide(state, SetCache(predictor), PlacementConfig(max_members=2)) == []
 
 

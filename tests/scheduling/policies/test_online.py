@@ -10,13 +10,14 @@ import pytest
 
 from predictor.types import PredictionArrays
 from profiling.workload import ColocationSet, Workload
-from scheduling.beliefs.online import LearningBelief
+from scheduling.beliefs.ridge import RidgeLearner
 from scheduling.beliefs.table import Solo, TablePredictor
-from scheduling.core.job import Job, JobState
+from scheduling.core.job import JobState, TraceJob
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
 from scheduling.policies import get_policy
+from scheduling.policies.online import _Learning
 from scheduling.simulator.engine import simulate
 from tests.scheduling.tables import JOBS, table
 
@@ -54,7 +55,9 @@ def running(
         order = sorted(members, key=str)
         steps = truth.predict_arrays([ColocationSet("v100", tuple(order))]).step_time_s[0]
         for k, (member, step) in enumerate(zip(order, steps, strict=True)):
-            state = JobState(Job(f"{gpu}-{k}", member, 1e6), 10 * gpu + k, 1e6, rate=1 / step, gpus=(gpu,))
+            state = JobState(
+                TraceJob(f"{gpu}-{k}", member, 1e6), 10 * gpu + k, 1e6, rate=1 / step, gpus=(gpu,)
+            )
             snapshot.running[state.number] = state
             snapshot.occupy(state)
     return snapshot
@@ -64,15 +67,17 @@ def test_a_set_that_was_seen_is_answered_as_it_was_and_others_nearer_to_the_trut
     solo = {("v100", j): Solo(0.1 * (k + 1)) for k, j in enumerate(JOBS)}
     ratios = {("v100", (a, b)): (0.9, 0.9) for a in JOBS for b in JOBS}
     truth = TablePredictor(solo, ratios)
-    belief = LearningBelief(Told(truth, 1.5))
+    belief = RidgeLearner(Told(truth, 1.5))
     seen, unseen = [(JOBS[0], JOBS[1]), (JOBS[1], JOBS[2])], ColocationSet("v100", (JOBS[3], JOBS[4]))
-    before = belief.cache.predictor.predict_arrays([unseen]).slowdown[0, 0]
+    before = belief.predict_arrays([unseen]).slowdown[0, 0]
     assert before == pytest.approx(1.5)
     snapshot = running(truth, seen, now_s=0.0)
-    assert belief.observe(snapshot) == []  # who was put together this moment has not gone a step
-    snapshot.now_s = 5.0
-    assert belief.observe(snapshot) == [0, 1]
-    assert belief.observe(snapshot) == []
+    revisions = []
+    for now_s in (0.0, 5.0, 5.0):  # jobs that were put together this moment have not done a step
+        snapshot.now_s = now_s
+        belief.observe(snapshot)
+        revisions.append(belief.revision)
+    assert revisions == [0, 1, 1]
     answer = belief.predict_arrays([ColocationSet("v100", s) for s in seen] + [unseen])
     assert answer.slowdown[:2] == pytest.approx(1 / 0.9)
     assert 1 / 0.9 - 0.1 < answer.slowdown[2, 0] < 1.3
@@ -86,14 +91,14 @@ def test_a_set_that_was_seen_is_answered_as_it_was_and_others_nearer_to_the_trut
 
 def test_a_cache_forgets_what_the_belief_has_learned_better() -> None:
     truth = table()
-    belief = LearningBelief(Told(truth, 1.9))
     pair = (JOBS[0], JOBS[1])
-    cache = belief.cache
+    learning = _Learning.of(RidgeLearner(Told(truth, 1.9)))
+    cache = learning.cache
     ids = np.array([[cache.workload_id(j) for j in pair]])
     where = (np.array([cache.device_id("v100")]), ids, np.ones((1, 2), bool))
     row = cache.rows(*where)  # first: it grows the cache's arrays
     assert cache.step_time_s[row, 0] == pytest.approx(0.1 * 1.9)
-    belief.observe(running(truth, [pair], now_s=5.0))
+    learning.observe(running(truth, [pair], now_s=5.0))
     seen = truth.predict_arrays([ColocationSet("v100", pair)]).step_time_s[0, 0]
     row = cache.rows(*where)
     assert cache.step_time_s[row, 0] == pytest.approx(seen)
@@ -105,7 +110,7 @@ def test_jobs_that_do_less_together_than_one_after_the_other_are_parted(ratio: f
     solo = {("v100", j): Solo(1.0) for j in JOBS}
     ratios = {("v100", (a, b)): (ratio, ratio) for a in JOBS for b in JOBS}
     truth = TablePredictor(solo, ratios)
-    jobs = [Job(f"job-{k}", JOBS[k], 1000.0, float(k)) for k in range(5)]
+    jobs = [TraceJob(f"job-{k}", JOBS[k], 1000.0, float(k)) for k in range(5)]
     blindly, learned = (
         simulate(jobs, CLUSTER, get_policy(name), SetTruth(truth), Told(truth, 1.1))
         for name in ("isacpp", "isacpp-online")
@@ -122,7 +127,7 @@ def test_jobs_that_do_less_together_than_one_after_the_other_are_parted(ratio: f
 @pytest.mark.parametrize("name", ["exclusive", "blind", "isacpp", "isacpp-makespan", "isacpp-online"])
 def test_a_job_that_seems_to_fit_nowhere_is_tried_where_memory_is_largest(name: str) -> None:
     truth = table()
-    jobs = [Job(f"job-{k}", JOBS[k % 5], 100.0, float(k)) for k in range(8)]
+    jobs = [TraceJob(f"job-{k}", JOBS[k % 5], 100.0, float(k)) for k in range(8)]
     mixed = ClusterSnapshot.from_mapping(
         {"nodes": [{"name": "node", "gpus": [{"device": "k80", "count": 1}, {"device": "v100", "count": 2}]}]}
     )

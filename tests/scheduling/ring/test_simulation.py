@@ -6,7 +6,7 @@ import pytest
 
 from profiling.errors import InputError
 from profiling.workload import Workload
-from scheduling.core.job import Job
+from scheduling.core.job import TraceJob
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
 from scheduling.ring.online import OnlineConfig, RingArrival, run_online
 from scheduling.ring.simulation import RingTruth, ring_policy
@@ -40,7 +40,9 @@ def test_the_simulator_with_ring_truth_equals_the_ring_loop(config, seed):
     place, rings = cluster(4, 2, 8, 4), mix(seed, 40)
     by_name = {ring.name: ring for ring in rings}
     arrivals = [RingArrival(ring, 0.9 * n) for n, ring in enumerate(rings)]
-    jobs = [Job(one.job.name, WORKLOAD, one.job.iterations, one.arrival_s, one.job.gpus) for one in arrivals]
+    jobs = [
+        TraceJob(one.job.name, WORKLOAD, one.job.iterations, one.arrival_s, one.job.gpus) for one in arrivals
+    ]
     expected = run_online(place, arrivals, config)
     result = simulate(
         jobs,
@@ -58,6 +60,6 @@ def test_the_simulator_with_ring_truth_equals_the_ring_loop(config, seed):
 def test_a_job_without_a_ring_description_is_named():
     place = cluster(2)
     rings = {ring.name: ring for ring in mix(0, 2, widest=1)}
-    jobs = [Job(name, WORKLOAD, 10) for name in rings]
+    jobs = [TraceJob(name, WORKLOAD, 10) for name in rings]
     with pytest.raises(InputError, match="no ring description"):
         simulate(jobs, nodes((2,)), ring_policy(place, rings), RingTruth(place, {}), NO_BELIEF)

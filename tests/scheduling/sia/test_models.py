@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scheduling.beliefs.table import TablePredictor
-from scheduling.core.job import Job
+from scheduling.core.job import TraceJob
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.policies.sia import SiaConfig, sia
 from scheduling.sia.application import load_applications
@@ -101,7 +101,7 @@ def test_a_hybrid_job_runs_on_whole_pipelines() -> None:
     gpt = applications["gpt_pmp"]
     from profiling.workload import Workload
 
-    job = Job(
+    job = TraceJob(
         "gpt",
         Workload("gpt_pmp"),
         gpt.progress(gpt.max_epochs),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from profiling.errors import InfeasibleError, InputError
 from profiling.workload import Workload
 from scheduling.beliefs.table import NoisyPredictor, Solo, TablePredictor
-from scheduling.core.job import Allocation, Job
+from scheduling.core.job import Allocation, TraceJob
 from scheduling.core.policy import Policy
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.truth import SetTruth
@@ -34,10 +34,10 @@ jobs_strategy = st.lists(
     st.tuples(st.integers(0, 5), st.floats(1, 3000), st.floats(0, 2000), st.sampled_from([1, 1, 1, 2, 4])),
     min_size=1,
     max_size=14,
-).map(lambda raw: [Job(f"j{k}", JOBS[m], n, t, gpus=g) for k, (m, n, t, g) in enumerate(raw)])
+).map(lambda raw: [TraceJob(f"j{k}", JOBS[m], n, t, gpus=g) for k, (m, n, t, g) in enumerate(raw)])
 
 
-def check(result: SimulationResult, jobs: list[Job], exclusive: bool) -> None:
+def check(result: SimulationResult, jobs: list[TraceJob], exclusive: bool) -> None:
     """No job lost, every job ends, nobody is on two places at once, no GPU over its members, work is conserved."""
     assert {j.id for j in result.jobs} == {j.id for j in jobs}
     for job in result.jobs:
@@ -69,6 +69,7 @@ def check(result: SimulationResult, jobs: list[Job], exclusive: bool) -> None:
 EXCLUSIVE = ("fifo", "sjf", "srtf", "exclusive", "tiresias", "themis", "gavel")
 SHARED = (
     "blind",
+    "blind-sjf",
     "horus",
     "lucid",
     "isacpp",
@@ -84,7 +85,7 @@ SHARED = (
 @pytest.mark.parametrize("name", EXCLUSIVE + SHARED)
 @settings(max_examples=6, deadline=None)
 @given(jobs=jobs_strategy)
-def test_invariants(name: str, jobs: list[Job]) -> None:
+def test_invariants(name: str, jobs: list[TraceJob]) -> None:
     result = simulate(jobs, CLUSTER, get_policy(name), SetTruth(TABLE), TABLE, RECORD)
     check(result, jobs, name in EXCLUSIVE)
 
@@ -92,8 +93,10 @@ def test_invariants(name: str, jobs: list[Job]) -> None:
 @pytest.mark.parametrize("name", ["optimus", "pollux", "sia"])
 @settings(max_examples=5, deadline=None)
 @given(jobs=jobs_strategy)
-def test_resizing_policies_end(name: str, jobs: list[Job]) -> None:
-    elastic = [Job(j.id, j.workload, j.iterations, j.submit_s, j.gpus, 1, 4, kind="adaptive") for j in jobs]
+def test_resizing_policies_end(name: str, jobs: list[TraceJob]) -> None:
+    elastic = [
+        TraceJob(j.id, j.workload, j.iterations, j.submit_s, j.gpus, 1, 4, kind="adaptive") for j in jobs
+    ]
     result = simulate(elastic, CLUSTER, get_policy(name), SetTruth(TABLE), TABLE, RECORD)
     assert all(j.finished_s is not None and j.left == 0.0 for j in result.jobs)
 
@@ -110,7 +113,7 @@ ONE = ClusterSnapshot.from_mapping({"nodes": [{"name": "n", "gpus": [{"device": 
 def test_rates_change_with_neighbours_by_hand() -> None:
     # A: 50 steps from 0 s; B: 100 steps from 10 s. Alone A does 10 steps, then 40 at 2 s (90 s); B meanwhile
     # does 80 s / 2.5 s = 32 steps and the other 68 alone at 2 s: done at 226 s.
-    jobs = [Job("a", A, 50, 0.0), Job("b", B, 100, 10.0)]
+    jobs = [TraceJob("a", A, 50, 0.0), TraceJob("b", B, 100, 10.0)]
     result = simulate(jobs, ONE, get_policy("blind"), SetTruth(PAIR), PAIR)
     assert [j.finished_s for j in result.jobs] == pytest.approx([90.0, 226.0])
     assert result.to_json()["makespan_s"] == pytest.approx(226.0)
@@ -120,13 +123,13 @@ def test_rates_change_with_neighbours_by_hand() -> None:
 
 def test_truth_is_apart_from_belief() -> None:
     wrong = TablePredictor({("v100", A): Solo(1.0), ("v100", B): Solo(2.0)}, {("v100", (A, B)): (1.0, 1.0)})
-    jobs = [Job("a", A, 50, 0.0), Job("b", B, 100, 10.0)]
+    jobs = [TraceJob("a", A, 50, 0.0), TraceJob("b", B, 100, 10.0)]
     believed = simulate(jobs, ONE, get_policy("isacpp"), SetTruth(PAIR), wrong)
     assert [j.finished_s for j in believed.jobs] == pytest.approx([90.0, 226.0])
 
 
 def test_deterministic() -> None:
-    jobs = [Job(f"j{k}", JOBS[k % 6], 100 + 37 * k, 5.0 * k) for k in range(40)]
+    jobs = [TraceJob(f"j{k}", JOBS[k % 6], 100 + 37 * k, 5.0 * k) for k in range(40)]
     truth = NoisyPredictor(TABLE, 0.3, seed=4)
     runs = [simulate(jobs, CLUSTER, get_policy("isacpp"), SetTruth(truth), TABLE) for _ in range(2)]
     assert [j.finished_s for j in runs[0].jobs] == [j.finished_s for j in runs[1].jobs]
@@ -135,7 +138,7 @@ def test_deterministic() -> None:
 
 
 def test_preemption_costs_a_restart() -> None:
-    jobs = [Job("long", A, 1000, 0.0), Job("short", A, 10, 100.0)]
+    jobs = [TraceJob("long", A, 1000, 0.0), TraceJob("short", A, 10, 100.0)]
     result = simulate(jobs, ONE, get_policy("srtf"), SetTruth(PAIR, restart_s=30.0), PAIR)
     assert [j.finished_s for j in result.jobs] == pytest.approx([1000 + 10 + 30.0, 110.0])
     assert result.to_json()["restarts"] == 1
@@ -145,7 +148,7 @@ def test_memory_that_the_belief_got_wrong_costs_a_refused_start() -> None:
     tight = TablePredictor(
         {("v100", A): Solo(1.0, 10e9), ("v100", B): Solo(2.0, 10e9)}, PAIR.ratios, {"v100": 16e9}
     )
-    jobs = [Job("a", A, 50, 0.0), Job("b", B, 100, 10.0)]
+    jobs = [TraceJob("a", A, 50, 0.0), TraceJob("b", B, 100, 10.0)]
     result = simulate(jobs, ONE, get_policy("blind"), SetTruth(tight), PAIR)
     assert result.out_of_memory == 1
     assert [j.finished_s for j in result.jobs] == pytest.approx([50.0, 250.0])
@@ -163,22 +166,22 @@ def test_frozen_prefix_is_part_of_a_decision() -> None:
         return started + later
 
     policy = Policy("freeze", decide, round_s=10.0)
-    result = simulate([Job("a", A, 100, 0.0)], ONE, policy, SetTruth(predictor), predictor)
+    result = simulate([TraceJob("a", A, 100, 0.0)], ONE, policy, SetTruth(predictor), predictor)
     assert result.jobs[0].finished_s == pytest.approx(10.0 + (100 - 10) * 0.5)
     assert result.jobs[0].restarts == 0
 
 
 def test_three_members() -> None:
     three = Policy("three", partial(blind, max_members=3))
-    jobs = [Job(f"j{k}", JOBS[k], 100.0) for k in range(3)]
+    jobs = [TraceJob(f"j{k}", JOBS[k], 100.0) for k in range(3)]
     result = simulate(jobs, ONE, three, SetTruth(table(3)), table(3), RECORD)
     assert all(j.started_s == 0.0 for j in result.jobs)
 
 
 def test_impossible_jobs_are_named() -> None:
     with pytest.raises(InfeasibleError, match="waiting"):
-        simulate([Job("big", A, 1, gpus=2)], ONE, get_policy("fifo"), SetTruth(PAIR), PAIR)
+        simulate([TraceJob("big", A, 1, gpus=2)], ONE, get_policy("fifo"), SetTruth(PAIR), PAIR)
     with pytest.raises(InputError, match="unique"):
-        simulate([Job("x", A, 1), Job("x", A, 1)], ONE, get_policy("fifo"), SetTruth(PAIR), PAIR)
+        simulate([TraceJob("x", A, 1), TraceJob("x", A, 1)], ONE, get_policy("fifo"), SetTruth(PAIR), PAIR)
     with pytest.raises(InputError, match="no GPU"):
-        simulate([Job("x", A, 1)], ClusterSnapshot(()), get_policy("fifo"), SetTruth(PAIR), PAIR)
+        simulate([TraceJob("x", A, 1)], ClusterSnapshot(()), get_policy("fifo"), SetTruth(PAIR), PAIR)

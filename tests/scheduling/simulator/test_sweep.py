@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from profiling.errors import UnavailableError
-from scheduling.core.job import Job
+from scheduling.core.job import TraceJob
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.truth import SetTruth
 from scheduling.policies import get_policy
@@ -34,7 +34,9 @@ class SmallScenario:
         cluster = ClusterSnapshot.from_mapping(
             {"nodes": [{"name": "n", "gpus": [{"device": "v100", "count": 2}]}]}
         )
-        jobs = [Job(f"job-{k}", JOBS[(k + self.spec.seed) % 5], 100.0 * (k + 1), float(k)) for k in range(6)]
+        jobs = [
+            TraceJob(f"job-{k}", JOBS[(k + self.spec.seed) % 5], 100.0 * (k + 1), float(k)) for k in range(6)
+        ]
         truth, config = table(), SimulationConfig(record=record)
         return simulate(jobs, cluster, get_policy(policy), SetTruth(truth), truth, config)
 

@@ -1,12 +1,12 @@
-"""A belief that learns from the step times of jobs that run together: what any scheduler sees after a few steps.
+"""A learner by ridge regression on the step times of jobs that run together, which any scheduler sees after a few steps.
 
-Where a set was seen, the answer is what was seen. Elsewhere the predictor is corrected by a ridge regression on the sets
-seen so far on that kind of device: with s the predicted and t the observed slowdown of a member,
+A set that was observed is answered as observed. Elsewhere the predictor is corrected by the sets observed so far on that
+device type and sharing mode: with s the predicted and t the observed slowdown of a member,
 
     log t - log s = a + b log s + u(member) + sum of v(others)
 
-a: how far the predictor is off on this device; b: how much of its spread is real; u, v: how much more than predicted a job
-suffers and harms. All are zero without observations, so that the belief starts as the predictor.
+a: bias of the predictor on this device; b: correction of its spread; u, v: sensitivity and harm of a job beyond the
+prediction. All are zero without observations, so that the learner starts as the predictor.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ import numpy as np
 
 from predictor.types import Floats, PredictionArrays, SetPredictor
 from profiling.workload import ColocationSet, Workload
-from scheduling.core.job import JobState
-from scheduling.core.set_cache import SetCache
+from scheduling.core.learner import SettledGpus
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import current_workload
 
-# Standard deviations expected of a, b, u, v and of what is left over, in log slowdown: a predictor is easily off by a
-# third on a device that it never saw, a job by a sixth. Set beforehand; no measurement went into them.
+# Prior standard deviations of a, b, u, v and of the residual, in log slowdown: a predictor is easily off by a third on a
+# device that it never saw, a job by a sixth. Set beforehand; no measurement went into them.
 _PRIOR, _NOISE = (0.3, 0.5, 0.15, 0.15), 0.15
 
 
@@ -82,61 +81,33 @@ class _Kind:
         return number
 
 
-class LearningBelief:
-    """A `SetPredictor` over another one.
+class RidgeLearner:
+    """A `Learner` over a predictor.
 
     Attributes:
-        cache: what policies ask; it forgets its answers whenever something new was seen.
+        revision: counts the times it was fitted anew.
     """
 
     def __init__(self, predictor: SetPredictor) -> None:
         self.predictor = predictor
-        self.cache = SetCache(self)
+        self.revision = 0
         self._seen: dict[tuple[str, str, tuple[Workload, ...]], tuple[float, ...]] = {}
         self._kinds: dict[tuple[str, str], _Kind] = {}
-        self._looked: dict[int, int] = {}
+        self._settled = SettledGpus()
 
-    def observe(self, snapshot: SchedulingSnapshot) -> list[int]:
-        """Take in the pace of every job that shares its GPU now, once for each set of jobs.
-
-        Returns:
-            GPUs whose tenants were looked at for the first time since they changed.
-        """
-        kinds, looked = set(), []
-        for gpu in np.flatnonzero(snapshot.tenant_count > 1).tolist():
-            stamp = int(snapshot.stamp[gpu])
-            if self._looked.get(gpu) == stamp:
-                continue
+    def observe(self, snapshot: SchedulingSnapshot) -> None:
+        """Take in the pace of every job that shares its GPU now, once for each set of jobs."""
+        changed = set()
+        for gpu in self._settled.new(snapshot):
             tenants = sorted(snapshot.tenants[gpu], key=lambda t: str(current_workload(t)))
-            # Who was put together this moment has not gone a step yet, and a restarting job none either.
-            if any(t.rate <= 0 or t.updated_s >= snapshot.now_s for t in tenants):
-                continue
-            self._looked[gpu] = stamp
-            if any(len(t.gpus) != 1 for t in tenants):
-                continue  # a gang's pace is that of its slowest GPU
-            looked.append(gpu)
             kind = (snapshot.devices[gpu], snapshot.sharing[gpu])
             members = tuple(current_workload(t) for t in tenants)
             if (*kind, members) not in self._seen:
                 self._learn(kind, members, tuple(1.0 / t.rate for t in tenants))
-                kinds.add(kind)
-        for kind in kinds:
+                changed.add(kind)
+        for kind in changed:
             self._kinds[kind].fit()
-        if kinds:
-            self.cache.forget()
-        return looked
-
-    def to_part(self, snapshot: SchedulingSnapshot, gpu: int) -> JobState | None:
-        """The last job to come to `gpu` where its tenants do less work together than one of them would alone."""
-        tenants = snapshot.tenants[gpu]
-        sets = [
-            ColocationSet(snapshot.devices[gpu], (current_workload(t),), snapshot.sharing[gpu])
-            for t in tenants
-        ]
-        alone = self.predictor.predict_arrays(sets).solo_step_time_s[:, 0]
-        work = sum(t.rate * float(s) for t, s in zip(tenants, alone, strict=True))
-        last = max(tenants, key=lambda t: (t.started_s or 0.0, t.number))
-        return last if work < 1.0 and last.job.preemptible else None
+        self.revision += bool(changed)
 
     def _learn(
         self, kind: tuple[str, str], members: tuple[Workload, ...], step_time_s: tuple[float, ...]
@@ -152,17 +123,17 @@ class LearningBelief:
         """As `SetPredictor`, corrected by what was seen; memory and what fits are the predictor's."""
         answer = self.predictor.predict_arrays(sets)
         slowdown = answer.slowdown.copy()
-        for row, one in enumerate(sets):
-            state = self._kinds.get((one.device, one.sharing))
-            if state is None or len(one.workloads) < 2:
+        for row, asked in enumerate(sets):
+            state = self._kinds.get((asked.device, asked.sharing))
+            if state is None or len(asked.workloads) < 2:
                 continue
-            members = tuple(sorted(one.workloads, key=str))
-            seen = self._seen.get((one.device, one.sharing, members))
-            for i, own in enumerate(one.workloads):
+            members = tuple(sorted(asked.workloads, key=str))
+            seen = self._seen.get((asked.device, asked.sharing, members))
+            for i, own in enumerate(asked.workloads):
                 if seen is not None:
                     slowdown[row, i] = seen[members.index(own)] / answer.solo_step_time_s[row, i]
                 else:
-                    others = [*one.workloads[:i], *one.workloads[i + 1 :]]
+                    others = [*asked.workloads[:i], *asked.workloads[i + 1 :]]
                     slowdown[row, i] *= np.exp(state.log_factor(float(np.log(slowdown[row, i])), own, others))
         slowdown = np.maximum(slowdown, 1.0)
         busy = answer.utilization_ratio * answer.slowdown / slowdown

@@ -1,0 +1,36 @@
+"""Physical ranges of the numbers that enter scheduling: outside them arithmetic loses its meaning before a job does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from predictor.types import PredictionArrays
+from profiling.errors import InputError
+from profiling.workload import ColocationSet
+
+STEP_TIME_S = (1e-9, 1e9)
+ITERATIONS = (1e-9, 1e15)
+
+
+def check_iterations(name: str, value: Any) -> None:
+    """Raise `InputError` unless `value` is a number of training steps that a job can have."""
+    low, high = ITERATIONS
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+        raise InputError(f"{name} is out of range", expected=f"a number from {low:g} to {high:g}", got=value)
+
+
+def check_predictions(sets: list[ColocationSet], answer: PredictionArrays) -> None:
+    """Raise `InputError` naming the first job whose predicted step time is no time that a step can take."""
+    low, high = STEP_TIME_S
+    step = answer.step_time_s
+    wrong = answer.mask & ~((step >= low) & (step <= high))  # NaN fails both comparisons
+    if wrong.any():
+        row, column = (int(k) for k in np.argwhere(wrong)[0])
+        raise InputError(
+            f"step time of {sets[row].workloads[column]} on {sets[row].device} is out of range",
+            expected=f"seconds from {low:g} to {high:g}",
+            got=f"{step[row, column]:g}",
+            hint="check the job's step_time_s",
+        )

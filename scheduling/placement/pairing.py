@@ -1,0 +1,136 @@
+"""Every job of a batch on every shared GPU, in one call; on a large cluster only what has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from predictor.types import Floats
+from scheduling.core.job import JobState
+from scheduling.core.set_cache import Ints, SetCache
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.packing import Tenancy
+from scheduling.placement.ranking import Candidates, PlacementConfig, rank
+from scheduling.placement.stages import Stages, stages
+
+# Up to so many (job, GPU) pairs are always looked at; beyond, a refused pair is looked at again after a while or when the
+# queue has grown or shrunk by this ratio.
+_ALWAYS = 4096
+_REFRESH_S = 300.0
+_REFRESH_RATIO = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """J jobs on N shared GPUs.
+
+    Attributes:
+        score: [J, N] value of the objective, infinite where the job cannot go; cost_s: finish plus delays.
+        extension_s: [J, N] how much longer the GPU is busy.
+        after_s: [J, N, M + 1] seconds until each member is done, the job in the last column; 0 where there is none.
+        before_s: [J, N, M] the same of the tenants without the job.
+    """
+
+    score: Floats
+    cost_s: Floats
+    extension_s: Floats
+    after_s: Floats
+    before_s: Floats
+
+    @classmethod
+    def none(cls, jobs: int, gpus: int) -> Pairs:
+        """Nothing can go anywhere."""
+        shape = (jobs, gpus)
+        never = np.full(shape, np.inf)
+        return cls(never, never.copy(), np.zeros(shape), np.zeros((*shape, 1)), np.zeros((*shape, 0)))
+
+    def late_s(self, end_s: float) -> Floats:
+        """[J, N] by how much longer than until `end_s` the members need because of the job, summed."""
+        after, before = np.maximum(self.after_s - end_s, 0.0), np.maximum(self.before_s - end_s, 0.0)
+        return np.asarray(after.sum(axis=2) - before.sum(axis=2), float)
+
+
+def every_pair(cache: SetCache, state: Candidates, ids: Ints, left: Floats, config: PlacementConfig) -> Pairs:
+    """Quantify J jobs ([J] workload numbers and iterations left) on N candidates."""
+    count, jobs = len(state.devices), len(ids)
+    if not count or not jobs:
+        return Pairs.none(jobs, count)
+    nobody = np.zeros_like(state.present)
+    before = stages(cache, state.devices, state.members, state.iterations, state.present, nobody)
+    tile = np.tile(np.arange(count), jobs)
+    repeated = state.take(tile)
+    without = Stages(
+        before.finish_s[tile],
+        before.interference[tile],
+        before.slowdown[tile],
+        before.fits[tile],
+        before.memory_upper_bytes[tile],
+    )
+    ranking = rank(cache, repeated, np.repeat(ids, count), np.repeat(left, count), config, without)
+    after = np.column_stack([without.finish_s + ranking.delays_s, ranking.finish_s])
+    shape = (jobs, count)
+    return Pairs(
+        ranking.score.reshape(shape),
+        ranking.cost_s.reshape(shape),
+        ranking.extension_s.reshape(shape),
+        after.reshape(*shape, -1),
+        without.finish_s.reshape(*shape, -1),
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _LookedAt:
+    """What was quantified lately: jobs, GPU stamps, when, and how many jobs waited."""
+
+    jobs: set[int] = field(default_factory=set)
+    stamp: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    at_s: float = -np.inf
+    count: int = 0
+    revision: int = -1
+
+
+def offers(
+    snapshot: SchedulingSnapshot,
+    tenancy: Tenancy,
+    shared: Ints,
+    jobs: Sequence[JobState],
+    config: PlacementConfig,
+) -> Pairs:
+    """`jobs` on the `shared` GPUs.
+
+    With the objective `jct` on a large cluster what was refused lately counts as refused until the GPU's tenants
+    change, the queue's length changes by a fifth, or five minutes have passed; members' times are left out then.
+    """
+    found = Pairs.none(len(jobs), len(shared))
+    if not shared.size:
+        return found
+    cache, count = tenancy.cache, len(snapshot.waiting)
+    ids = np.array([cache.workload_id(j.job.workload) for j in jobs])
+    left = np.array([snapshot.left(j) for j in jobs])
+    if config.objective != "jct" or found.score.size <= _ALWAYS:
+        return every_pair(cache, tenancy.candidates(snapshot, shared), ids, left, config)
+    looked = snapshot.derived(("looked at", cache, config), _LookedAt)
+    if not looked.stamp.size:
+        looked.stamp = np.full(len(snapshot), -1, np.int64)
+    if (
+        snapshot.now_s >= looked.at_s + _REFRESH_S
+        or abs(count - looked.count) > _REFRESH_RATIO * looked.count
+        or cache.revision != looked.revision
+    ):
+        looked.jobs.clear()
+        looked.at_s, looked.count, looked.revision = snapshot.now_s, count, cache.revision
+    new = np.array([j.number not in looked.jobs for j in jobs], bool)
+    changed = np.flatnonzero(looked.stamp[shared] != snapshot.stamp[shared])
+    looked.jobs.update(j.number for j in jobs)
+    looked.stamp[shared] = snapshot.stamp[shared]
+    everywhere = np.arange(len(shared))
+    for rows, columns in ((np.flatnonzero(new), everywhere), (np.flatnonzero(~new), changed)):
+        if rows.size and columns.size:
+            state = tenancy.candidates(snapshot, shared[columns])
+            block = every_pair(cache, state, ids[rows], left[rows], config)
+            at = np.ix_(rows, columns)
+            found.score[at], found.cost_s[at] = block.score, block.cost_s
+            found.extension_s[at] = block.extension_s
+    return found

@@ -1,0 +1,81 @@
+"""Short jobs that wait while long ones run: whether one of those goes back to the queue for them, restart included."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from scheduling.core.job import Allocation, JobState
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.gangs import solo_step_s
+from scheduling.placement.packing import Tenancy
+from scheduling.placement.pairing import every_pair
+from scheduling.placement.ranking import PlacementConfig
+
+# The job that is stopped needs this many times as long as the one that takes its place, and four restarts more: lengths
+# are estimates, and whoever is stopped waits again. Chosen on made-up pairs (`benchmarks.queue_order`).
+_RATIO = 2.0
+_RESTARTS = 4.0
+# Jobs of the queue that may take another's place in one decision.
+_HEADS = 4
+
+
+def preempt(
+    snapshot: SchedulingSnapshot,
+    tenancy: Tenancy,
+    jobs: Sequence[JobState],
+    config: PlacementConfig,
+    restart_s: float,
+    used: Collection[int],
+    sharing: Mapping[int, tuple[int, float]],
+) -> list[Allocation]:
+    """Stop the longest jobs for the first of `jobs`, where those are much shorter.
+
+    Args:
+        jobs: who waits or is to share a GPU, shortest first; one GPU each.
+        used: GPUs that jobs come to in this decision.
+        sharing: by job number, GPU and finish plus delays of those that are to share.
+    """
+    belief, decided, touched = tenancy.cache, list[Allocation](), set(used)
+    remaining = _remaining_s(snapshot, tenancy)
+    for job in jobs[:_HEADS]:
+        steps = np.array(solo_step_s(snapshot, belief, job.job.workload))
+        alone = snapshot.left(job) * steps[snapshot.type_of]
+        victims = remaining > (_RATIO * alone + _RESTARTS * restart_s)[:, None]
+        joins, cost_s = sharing.get(job.number, (-1, np.inf))
+        victims[[gpu for gpu in touched if gpu != joins]] = False
+        gpus, columns = np.nonzero(victims)
+        if not gpus.size:
+            break
+        state = tenancy.candidates(snapshot, gpus)
+        state.present[np.arange(len(gpus)), columns] = False
+        number, left = np.array([belief.workload_id(job.job.workload)]), np.array([snapshot.left(job)])
+        beside = every_pair(belief, state, number, left, replace(config, objective="jct")).score[0]
+        gain = np.where(np.isfinite(beside), remaining[gpus, columns] - beside, -np.inf)
+        best = int(gain.argmax())
+        # Whoever is stopped goes on when the short job is done, at the earliest.
+        delayed = float(beside[best] + alone[gpus[best]]) + restart_s
+        if gain[best] <= 0 or delayed >= cost_s:
+            continue
+        gpu = int(gpus[best])
+        touched.add(gpu)
+        victim = snapshot.tenants[gpu][int(columns[best])]
+        decided += [Allocation(victim), Allocation(job, (gpu,))]
+    return decided
+
+
+def _remaining_s(
+    snapshot: SchedulingSnapshot, tenancy: Tenancy
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """[G, M] predicted seconds that each tenant still needs alone; 0 for those that may not be stopped."""
+    state = tenancy.candidates(snapshot, np.arange(len(snapshot)))
+    need = np.zeros(state.iterations.shape)
+    for gpu in np.flatnonzero(tenancy.shareable & (snapshot.tenant_count > 0)).tolist():
+        kind = int(snapshot.type_of[gpu])
+        for column, tenant in enumerate(snapshot.tenants[gpu]):
+            if tenant.job.preemptible and tenant.resume_s <= snapshot.now_s:
+                step = solo_step_s(snapshot, tenancy.cache, tenant.job.workload)[kind]
+                need[gpu, column] = state.iterations[gpu, column] * step
+    return need

@@ -1,0 +1,204 @@
+"""What a second of GPU time is worth to the queue, and which jobs share, start or wait at that price.
+
+A job that shares a GPU keeps it busy for longer, and every job that waits is delayed by its part of that. With n jobs
+waiting for G GPUs a second of GPU time costs the sum of their completion times n / G seconds. At that price sharing is
+taken only where it beats waiting for a GPU of one's own: with a long queue that asks for a pair that does more together
+than one after the other, with a short one for company that hardly harms.
+
+For the makespan GPU time is all that counts, as long as no job ends later than everything else would.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from predictor.types import Floats
+from scheduling.core.job import Allocation, JobState
+from scheduling.core.set_cache import Ints
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.gangs import Pool, solo_step_s
+from scheduling.placement.packing import Tenancy
+from scheduling.placement.pairing import Pairs, offers
+from scheduling.placement.ranking import PlacementConfig
+
+_NEVER = 1e18
+# A GPU that a waiting job is to have next may not be kept busy by others for longer than this.
+_LONGER_S = 1.0
+# With the makespan as objective: GPU seconds that one second beyond its predicted end is worth.
+_LATE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """Costs of one decision; [T] over device types.
+
+    Attributes:
+        waiting: jobs in the queue per GPU of the cluster.
+        values: [T] worth of a GPU of each type; the cluster's mean is 1.
+        end_s: predicted makespan, infinite where completion times are the objective.
+    """
+
+    waiting: float
+    values: Floats
+    end_s: float
+
+    def share(self, pairs: Pairs, kinds: Ints) -> Floats:
+        """[J, N] of joining shared GPUs of the types `kinds` [N]."""
+        gpu_time = self.values[kinds] * pairs.extension_s
+        if np.isinf(self.end_s):
+            # All who wait are delayed, those before the job in the queue, too: they wait for this GPU.
+            return pairs.score + self.waiting * gpu_time
+        return np.where(np.isfinite(pairs.score), gpu_time + _LATE * pairs.late_s(self.end_s), np.inf)
+
+    def alone(self, start_s: Floats, alone_s: Floats, behind: float) -> Floats:
+        """[T] of running alone from `start_s` for `alone_s`, with so many jobs per GPU behind it in the queue."""
+        end = np.asarray(start_s + alone_s, float)
+        offered = np.isfinite(end)
+        gpu_time = self.values * np.where(offered, alone_s, 0.0)
+        if np.isinf(self.end_s):
+            return end + behind * gpu_time
+        return np.where(offered, gpu_time + _LATE * np.maximum(end - self.end_s, 0.0), np.inf)
+
+
+def start_at_price(
+    snapshot: SchedulingSnapshot,
+    tenancy: Tenancy,
+    pool: Pool,
+    shared: Ints,
+    jobs: Sequence[JobState],
+    config: PlacementConfig,
+) -> tuple[list[Allocation], dict[int, tuple[int, float]]]:
+    """Give each of `jobs`, in their order, the cheapest of an empty GPU, a place beside others, or waiting.
+
+    Args:
+        shared: GPUs with tenants and room.
+        jobs: first jobs of the queue, one GPU each.
+
+    Returns:
+        What to start; and by job number, GPU and finish plus delays in seconds of the jobs that are to share.
+    """
+    belief, gpus = tenancy.cache, len(snapshot)
+    steps = np.array([solo_step_s(snapshot, belief, j.job.workload) for j in jobs])
+    alone_s = np.array([snapshot.left(j) for j in jobs])[:, None] * steps
+    departures = _Departures(snapshot, tenancy)
+    values = _type_values(snapshot, steps)
+    count = len(snapshot.waiting)
+    pairs = offers(snapshot, tenancy, shared, jobs, config)
+    end_s = np.inf
+    if config.objective == "makespan":
+        end_s = _end_s(snapshot, tenancy, departures, pairs, alone_s.min(axis=1))
+    costs = _Costs((count - 1) / gpus, values, end_s)
+    sharing = costs.share(pairs, snapshot.type_of[shared])
+    still_open = sharing.copy()
+    joins: list[tuple[int, int]] = []
+    started: list[Allocation] = []
+    for position, job in enumerate(jobs):
+        own, behind = alone_s[position], max(count - 1 - position, 0) / gpus
+        now = np.where(np.array(pool.free_of_type) > 0, 0.0, np.inf)
+        on_empty = costs.alone(now, own, behind)
+        later = costs.alone(departures.next_s(), own, behind) if config.wait else np.full(len(own), np.inf)
+        column = int(still_open[position].argmin()) if shared.size else -1
+        beside = float(still_open[position, column]) if shared.size else np.inf
+        kind, wait_kind = int(on_empty.argmin()), int(later.argmin())
+        if on_empty[kind] <= min(beside, later[wait_kind]) and np.isfinite(on_empty[kind]):
+            taken = pool.take(1, kind)
+            if taken:
+                started.append(Allocation(job, taken))
+                departures.add(kind, float(own[kind]))
+        elif beside < later[wait_kind]:
+            joins.append((position, column))
+            departures.extend(int(shared[column]), float(pairs.extension_s[position, column]))
+            still_open[:, column] = np.inf
+        elif np.isfinite(later[wait_kind]):
+            gpu = departures.wait(wait_kind, float(own[wait_kind]))
+            # Kept for it: whoever comes later may join only without making it busy for longer.
+            kept = shared == gpu
+            longer = pairs.extension_s[:, kept] > _LONGER_S
+            still_open[:, kept] = np.where(longer, np.inf, still_open[:, kept])
+    joins = _match(sharing, joins)
+    sharers: dict[int, tuple[int, float]] = {}
+    for position, column in joins:
+        gpu = int(shared[column])
+        started.append(Allocation(jobs[position], (gpu,)))
+        sharers[jobs[position].number] = gpu, float(pairs.cost_s[position, column])
+    return started, sharers
+
+
+def _match(sharing: Floats, joins: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(job, GPU) of the jobs that are to share, where the sum of their costs is least."""
+    if len(joins) < 2:
+        return joins
+    rows = [position for position, _ in joins]
+    cost = np.where(np.isfinite(sharing[rows]), sharing[rows], _NEVER)
+    index, columns = linear_sum_assignment(cost)
+    return [(rows[i], int(c)) for i, c in zip(index, columns, strict=True)]
+
+
+def _type_values(snapshot: SchedulingSnapshot, steps: Floats) -> Floats:
+    """[T] worth of a GPU of each type to these jobs; the cluster's mean is 1."""
+    speed = (steps.min(axis=1, keepdims=True) / steps).mean(axis=0)  # 0 where a job does not fit
+    return np.asarray(speed * len(snapshot) / float(speed @ snapshot.type_size), float)
+
+
+def _end_s(
+    snapshot: SchedulingSnapshot, tenancy: Tenancy, departures: _Departures, pairs: Pairs, alone_s: Floats
+) -> float:
+    """Predicted seconds until everything is done: the work there is over the GPUs, or the longest job.
+
+    Args:
+        alone_s: [J] of the first jobs in the queue; what they would save by sharing stands for the others, too.
+    """
+    longest, waiting = 0.0, 0.0
+    for job in snapshot.waiting.values():
+        needed_s = snapshot.left(job) * min(solo_step_s(snapshot, tenancy.cache, job.job.workload))
+        longest, waiting = max(longest, needed_s), waiting + needed_s * job.job.gpus
+    able = np.where(np.isfinite(pairs.score), pairs.extension_s, np.inf)
+    shared_s = np.minimum(able.min(axis=1, initial=np.inf), alone_s)
+    # Two on a GPU: no job costs less than half of its time alone, however long its neighbour runs anyway.
+    part = max(float(shared_s.sum()) / float(alone_s.sum()), 0.5)
+    return max(longest, (float(departures.ends_s.sum()) + part * waiting) / len(snapshot))
+
+
+class _Departures:
+    """When GPUs of each type are predicted to fall empty, while one decision is made.
+
+    Attributes:
+        ends_s: [G] seconds until each GPU falls empty.
+    """
+
+    def __init__(self, snapshot: SchedulingSnapshot, tenancy: Tenancy) -> None:
+        self.ends_s = tenancy.empty_in_s(snapshot)
+        self._type_of = snapshot.type_of
+        busy = np.flatnonzero(snapshot.tenant_count > 0)
+        self._heaps: list[list[tuple[float, int]]] = []
+        for kind in range(len(snapshot.types)):
+            gpus = busy[snapshot.type_of[busy] == kind]
+            ordered = gpus[np.argsort(self.ends_s[gpus], kind="stable")]
+            self._heaps.append(list(zip(self.ends_s[ordered].tolist(), ordered.tolist(), strict=True)))
+
+    def next_s(self) -> Floats:
+        """[T] seconds until the first GPU of each type falls empty, infinite where none is busy."""
+        for heap in self._heaps:
+            while heap and heap[0][1] >= 0 and heap[0][0] != self.ends_s[heap[0][1]]:
+                heapq.heappop(heap)  # somebody joined since
+        return np.array([heap[0][0] if heap else np.inf for heap in self._heaps])
+
+    def add(self, kind: int, seconds: float) -> None:
+        """A job starts on an empty GPU."""
+        heapq.heappush(self._heaps[kind], (seconds, -1))
+
+    def extend(self, gpu: int, seconds: float) -> None:
+        """A job joins `gpu`."""
+        self.ends_s[gpu] += seconds
+        heapq.heappush(self._heaps[int(self._type_of[gpu])], (float(self.ends_s[gpu]), gpu))
+
+    def wait(self, kind: int, seconds: float) -> int:
+        """A job waits for the next departure and runs there; the GPU's number, -1 where another job goes before."""
+        end, gpu = heapq.heappop(self._heaps[kind])
+        heapq.heappush(self._heaps[kind], (end + seconds, -1))
+        return gpu

@@ -1,0 +1,106 @@
+"""What Sia's programme is made of: one row per job, one column per configuration."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from predictor.types import Floats
+from scheduling.core.job import JobState
+from scheduling.core.set_cache import Ints, SetCache
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.gangs import solo_step_s
+from scheduling.sia.agent import Agent
+from scheduling.sia.configurations import Configuration, configurations
+from scheduling.sia.objective import SiaConfig, restart_factor
+
+_SCALING = 0.9
+_RESTART_S = 30.0
+
+
+def configuration_table(
+    snapshot: SchedulingSnapshot, config: SiaConfig, jobs: list[JobState]
+) -> list[Configuration]:
+    """The paper's configurations, and those of rigid jobs of other sizes."""
+    sizes = [int(snapshot.node_size[n].max()) for n in snapshot.nodes_of_type]
+    table = configurations([len(n) for n in snapshot.nodes_of_type], sizes, config.largest)
+    known = {(c.gpus, c.kind) for c in table}
+    rigid = {j.job.gpus for j in jobs if j.job.kind == "rigid"}
+    for count in sorted(rigid):
+        for kind, size in enumerate(sizes):
+            if (count, kind) not in known and count <= int(snapshot.type_size[kind]):
+                table.append(Configuration(-(-count // size), count, kind))
+    return table
+
+
+def job_rows(
+    snapshot: SchedulingSnapshot,
+    belief: SetCache,
+    jobs: list[JobState],
+    table: list[Configuration],
+) -> tuple[Floats, Floats, Ints, Floats, dict[int, int]]:
+    """Goodput [J, C], least [J], present configuration [J], restart factor [J], and who keeps what it has."""
+    goodput = np.full((len(jobs), len(table)), np.nan)
+    least, factor = np.ones(len(jobs)), np.ones(len(jobs))
+    current = np.full(len(jobs), -1, np.int64)
+    index = {c: k for k, c in enumerate(table)}
+    forced: dict[int, int] = {}
+    for row, job in enumerate(jobs):
+        goodput[row], least[row] = job_goodput(snapshot, belief, job, table)
+        cost = job.agent.application.penalty_s if isinstance(job.agent, Agent) else _RESTART_S
+        factor[row] = restart_factor(snapshot.now_s - job.job.submit_s, job.restarts, cost)
+        if job.gpus:
+            nodes = len({int(snapshot.node_of[g]) for g in job.gpus})
+            held = Configuration(nodes, len(job.gpus), int(snapshot.type_of[job.gpus[0]]))
+            current[row] = index.get(held, -1)
+            # A job in the middle of a checkpoint-restart, or one that may not be stopped, keeps what it has.
+            if current[row] >= 0 and (job.resume_s > snapshot.now_s or not job.job.preemptible):
+                forced[row] = int(current[row])
+    return goodput, least, current, factor, forced
+
+
+def job_goodput(
+    snapshot: SchedulingSnapshot,
+    belief: SetCache,
+    job: JobState,
+    table: list[Configuration],
+) -> tuple[Floats, float]:
+    """[C] predicted goodput of each configuration (NaN where not possible), and the least number of GPUs."""
+    row = np.full(len(table), np.nan)
+    agent = job.agent if isinstance(job.agent, Agent) else None
+    rigid = job.job.kind == "rigid"
+    least = float(job.job.gpus) if rigid else 1.0
+    if agent is None:
+        steps = solo_step_s(snapshot, belief, job.job.workload)
+        top = job.job.gpus if rigid else job.job.max_gpus or job.job.gpus
+        for column, c in enumerate(table):
+            if (c.gpus == job.job.gpus if rigid else c.gpus <= top) and np.isfinite(steps[c.kind]):
+                row[column] = (c.gpus / job.job.gpus) ** _SCALING / steps[c.kind]
+        return row, least
+    most = job.job.gpus if rigid else agent.most_gpus()
+    for kind, device in enumerate(snapshot.types):
+        if device not in agent.application.on:
+            continue
+        unit = agent.application.on[device].stages
+        columns = [
+            k
+            for k, c in enumerate(table)
+            if c.kind == kind
+            and c.gpus % unit == 0
+            and (
+                c.gpus == most
+                if rigid
+                else (c.gpus // unit <= most and (agent.gradient is not None or c.gpus == unit))
+            )
+        ]
+        if not columns:
+            continue
+        nodes = np.array([table[k].nodes for k in columns], float)
+        replicas = np.array([table[k].gpus // unit for k in columns], float)
+        found = agent.goodput(device, nodes, replicas)
+        if found is not None:
+            row[columns] = found
+        elif rigid:
+            row[columns] = agent.application.on[device].single_samples_per_s
+        else:
+            row[columns] = 1.0
+    return row, least

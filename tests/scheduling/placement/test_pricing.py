@@ -1,0 +1,103 @@
+"""Sharing, waiting, moving and preempting, each where it pays and not where it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from profiling.workload import Workload
+from scheduling.beliefs.table import Solo, TablePredictor
+from scheduling.core.job import JobState, TraceJob
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
+from scheduling.core.truth import SetTruth
+from scheduling.placement.ranking import PlacementConfig
+from scheduling.policies import get_policy
+from scheduling.policies.isacpp import isacpp
+from scheduling.simulator.engine import simulate
+from tests.scheduling.tables import JOBS
+from tests.scheduling.tables import table as random_table
+
+A = Workload("a")
+
+
+def table(ratio: float) -> TablePredictor:
+    return TablePredictor({("v100", A): Solo(1.0)}, {("v100", (A, A)): (ratio, ratio)})
+
+
+def cluster(gpus: int) -> ClusterSnapshot:
+    return ClusterSnapshot((Node("n", tuple(Gpu(str(k), "v100") for k in range(gpus))),))
+
+
+def run(ratio: float, jobs: list[tuple[float, float]], gpus: int = 1, name: str = "isacpp") -> list[JobState]:
+    """Jobs are (seconds alone, submitted at)."""
+    trace = [TraceJob(f"j{k}", A, length, at) for k, (length, at) in enumerate(jobs)]
+    return simulate(trace, cluster(gpus), get_policy(name), SetTruth(table(ratio)), table(ratio)).jobs
+
+
+def ends(states: list[JobState]) -> list[float]:
+    return [round(float(s.finished_s or 0.0), 3) for s in states]
+
+
+def test_two_equal_jobs_share_from_two_thirds_of_their_speed() -> None:
+    """Both done after 1 / r, or one after 1 and the other after 2: the sum is less together from r = 2 / 3."""
+    jobs = [(1000.0, 0.0), (1000.0, 0.0)]
+    assert ends(run(0.65, jobs)) == [1000.0, 2000.0]
+    assert ends(run(0.7, jobs)) == pytest.approx([1000 / 0.7] * 2, abs=1e-3)
+
+
+def test_with_a_long_queue_sharing_needs_only_to_do_more_than_one_after_the_other() -> None:
+    """n jobs in pairs end after (n + 2) / (2 r (n + 1)) of the time they take one by one: r = .54 pays from 12."""
+    jobs = [(1000.0, 0.0)] * 12
+    assert sum(ends(run(0.56, jobs))) < sum(ends(run(0.56, jobs, name="sjf")))
+    assert sum(ends(run(0.45, jobs))) == sum(ends(run(0.45, jobs, name="sjf")))
+
+
+def test_a_job_moves_to_a_gpu_that_falls_empty_where_that_pays_its_restart() -> None:
+    jobs = [(3000.0, 0.0), (3000.0, 0.0), (3000.0, 1.0)]
+    moved = run(0.8, jobs, gpus=2)  # the last shares a GPU until the other falls empty
+    assert sum(s.restarts for s in moved) == 1
+    assert max(ends(moved)) < 3650.0
+    stayed = run(0.99, jobs, gpus=2)
+    assert sum(s.restarts for s in stayed) == 0
+
+
+def test_a_long_job_makes_room_for_a_much_shorter_one() -> None:
+    stopped = run(0.5, [(5000.0, 0.0), (600.0, 10.0)])
+    assert ends(stopped) == [5000.0 + 600.0 + 30.0, 610.0]
+    kept = run(0.5, [(1200.0, 0.0), (600.0, 10.0)])
+    assert [s.restarts for s in kept] == [0, 0]
+    only = TraceJob("fixed", A, 5000.0, preemptible=False)
+    trace = [only, TraceJob("short", A, 600.0, 10.0)]
+    result = simulate(trace, cluster(1), get_policy("isacpp"), SetTruth(table(0.5)), table(0.5))
+    assert [s.restarts for s in result.jobs] == [0, 0]
+
+
+def test_without_restarts_no_job_is_moved_or_stopped() -> None:
+    policy = isacpp(PlacementConfig(max_members=2), restart_s=None)
+    jobs = [TraceJob(f"j{k}", JOBS[k % 5], 500.0 * (1 + k % 7), 20.0 * k) for k in range(24)]
+    truth = random_table(2)
+    result = simulate(jobs, cluster(3), policy, SetTruth(truth), truth)
+    assert sum(s.restarts for s in result.jobs) == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_oracle_does_not_lose_to_simple_policies(seed: int) -> None:
+    truth = random_table(2, seed=seed)
+    jobs = [
+        TraceJob(f"j{k}", JOBS[(k * 7 + seed) % 5], 300.0 * (1 + (k * 5) % 11), 15.0 * k) for k in range(40)
+    ]
+    mean = {
+        name: simulate(jobs, cluster(6), get_policy(name), SetTruth(truth), truth).completion_s.mean()
+        for name in ("exclusive", "blind", "sjf", "blind-sjf", "srtf", "isacpp")
+    }
+    ours = mean.pop("isacpp")
+    assert ours <= 1.01 * min(mean.values())
+
+
+def test_the_makespan_is_not_longer_than_that_of_simple_policies() -> None:
+    truth = random_table(2)
+    jobs = [TraceJob(f"j{k}", JOBS[(k * 7) % 5], 300.0 * (1 + (k * 5) % 11), 15.0 * k) for k in range(40)]
+    makespan = {
+        name: simulate(jobs, cluster(6), get_policy(name), SetTruth(truth), truth).makespan_s
+        for name in ("exclusive", "blind", "sjf", "blind-sjf", "isacpp-makespan")
+    }
+    assert makespan.pop("isacpp-makespan") <= 1.01 * min(makespan.values())
