@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 UV_LINKS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS))
 UV_ENV := $(if $(UV_LINKS),UV_FIND_LINKS="$(UV_LINKS)",UV_TORCH_BACKEND="$(or $(UV_TORCH_BACKEND),cpu)") $(if $(PIP_CERT),SSL_CERT_FILE="$(PIP_CERT)")
 
-.PHONY: install demo test lint bench clean help
+.PHONY: install demo test lint lock sbom bench clean help
 
 help:
 	@echo "make install   .venv/ with everything (CPU is enough)"
@@ -16,9 +16,11 @@ help:
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     the long measurements (see benchmarks/)"
 
-$(VENV)/.installed: pyproject.toml
+# First what is locked, by its hashes; then torch in the build that suits, and the project itself.
+$(VENV)/.installed: pyproject.toml requirements/dev.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade uv
+	VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(UV_ENV) $(BIN)/uv pip install --compile-bytecode --no-deps --require-hashes -r requirements/dev.txt
 	VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(UV_ENV) $(BIN)/uv pip install --compile-bytecode -e '.[dev]'
 	@touch $@
 
@@ -34,6 +36,15 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The lock files with hashes, after a change of dependencies.
+lock: install
+	requirements/lock.sh
+
+# What the image holds, as CycloneDX, from the lock file.
+sbom: install
+	mkdir -p build
+	$(BIN)/uv tool run --from 'cyclonedx-bom>=7' cyclonedx-py requirements requirements/runtime.txt --of JSON -o build/sbom.cdx.json
 
 bench: install
 	$(BIN)/python -m benchmarks

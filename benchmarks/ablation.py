@@ -33,8 +33,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "without prior": {"use_prior": False},
     "without pre-training": {"training_encoder_steps": 0},
     "the paper's form of layer": {"form": "paper", "encoder_form": "paper"},
-    "without the forest's lessons": {"training_mixed_sets": 0},
-    "without processor sharing's lessons": {"training_shared_sets": 0},
+    "without the forest's batches": {"training_mixed_sets": 0},
+    "without processor sharing's batches": {"training_shared_sets": 0},
 }
 
 
@@ -95,7 +95,7 @@ def main() -> None:
         by_fold = replace(plan, missing=tuple(sorted(plan.missing, key=lambda cell: cell.fold.name)))
         with progress() as bar:
             advance = partial(bar.advance, bar.add_task(protocol, total=len(by_fold.missing)))
-            run_missing(by_fold, lambda cell, advance=advance: advance())  # type: ignore[misc]
+            run_missing(by_fold, lambda _cell, advance=advance: advance())  # type: ignore[misc]
         figures[protocol] = {
             name: {key: result["metrics"][key] for key in ("mape_percent", "r2", "spearman")}
             for name, result in collect(plan).items()

@@ -81,7 +81,7 @@ class ColocationDataset(Dataset):
         root: Path | str,
         colocation: pd.DataFrame,
         graph_of: GraphSource | None = None,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> None:
         if not len(colocation):
             raise InputError("no co-location sets", expected="rows in the table", got="none")

@@ -6,142 +6,80 @@ One definition serves four ends: the pandera schema that every read and write pa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from datasets.fields import (
+    ARCHITECTURE,
+    BATCH_SIZE,
+    DEVICE,
+    FRAMEWORK_VERSION,
+    GPUS,
+    JOB,
+    JOB_OPTIONS,
+    MEMORY,
+    NODES,
+    PROCESSES,
+    PROVENANCE,
+    SM_SHARE,
+    STEP,
+    SYNC,
+    WORKLOAD,
+    Field,
+    Kind,
+    amount,
+    count,
+    optional,
+    ratio,
+    text,
+)
 from profiling.errors import UnknownNameError
 from profiling.workload import PRECISIONS, SHARING_MODES
 
 if TYPE_CHECKING:
     import pandera.pandas as pandera
 
-Kind = Literal["text", "integer", "number", "flag"]
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One column.
-
-    Attributes:
-        name: column name, with its unit.
-        kind: `text`, `integer`, `number` or `flag`.
-        meaning: one line for people.
-        example: a value as it stands in the template.
-        required: False where the cell may be empty (the whole column may then be missing in a CSV).
-        least, most: inclusive bounds.
-        above: exclusive lower bound.
-        choices: the only texts allowed.
-    """
-
-    name: str
-    kind: Kind
-    meaning: str
-    example: Any
-    required: bool = True
-    least: float | None = None
-    most: float | None = None
-    above: float | None = None
-    choices: tuple[str, ...] = ()
-
-    @property
-    def expected(self) -> str:
-        """What a cell should hold, in words."""
-        if self.choices:
-            text = "one of " + ", ".join(self.choices)
-        elif self.kind == "text":
-            text = "a text"
-        elif self.kind == "flag":
-            text = "true or false"
-        else:
-            text = "an integer" if self.kind == "integer" else "a number"
-            if self.above is not None:
-                text += f" above {self.above:g}"
-            if self.least is not None:
-                text += f" from {self.least:g}"
-            if self.most is not None:
-                text += f" to {self.most:g}"
-        return text if self.required else f"{text}, or empty"
-
-
-def _text(name: str, meaning: str, example: str, **options: Any) -> Field:
-    return Field(name, "text", meaning, example, **options)
-
-
-_PROVENANCE = (
-    _text("source", "who published or measured it", "mine"),
-    _text(
-        "campaign", "one measuring campaign: rows of different campaigns are not comparable", "mine-2026-01"
-    ),
-    _text("licence", "licence of the rows (SPDX identifier where there is one)", "CC-BY-4.0"),
-    _text("origin", "how the row came about", "measured", choices=("measured", "modelled")),
-)
-_JOB = (
-    _text("workload", "job SPEC", "resnet18-cifar:batch_size=64"),
-    _text("architecture", "zoo name or your own: the unit that by-model splits hold out", "resnet18-cifar"),
-    Field("batch_size", "integer", "samples per step and GPU", 64, required=False, least=1),
-)
-_PRECISION = _text("precision", "arithmetic of the step", "fp32", choices=PRECISIONS)
-_DEVICE = _text("device", "GPU type (`cotenant devices list`)", "v100")
-_STEP = Field("step_time_s", "number", "seconds per training step", 0.031, above=0)
-_GPUS = Field("gpus", "integer", "GPUs of the job", 1, least=1)
-_NODES = Field("nodes", "integer", "machines of the job", 1, required=False, least=1)
-_SYNC = Field(
-    "sync_time_s",
-    "number",
-    "exposed gradient synchronisation, part of step_time_s",
-    0.0,
-    required=False,
-    least=0,
-)
-_MEMORY = Field(
-    "memory_bytes",
-    "number",
-    "device memory of the process, context included",
-    2.1e9,
-    required=False,
-    above=0,
-)
-
-
-def _ratio(name: str, meaning: str, example: float) -> Field:
-    return Field(name, "number", meaning, example, required=False, least=0, most=1)
+_SET_ID = text("set_id", "names one co-location set within its campaign", "mine-2026-01/v100/0001")
+_MEMBER = Field("member", "integer", "position in the set, from 0; carries no meaning", 0, least=0)
+_SHARING = text("sharing", "how the device is shared", "time-slice", choices=SHARING_MODES)
+_SHARE_OPTIONS = tuple(field for field in JOB_OPTIONS if field is not SM_SHARE)
 
 
 TABLES: dict[str, tuple[Field, ...]] = {
     "workloads": (
-        *_JOB,
-        _PRECISION,
-        Field(
-            "parameter_count",
-            "integer",
-            "parameters, where the source states them",
-            11173962,
-            required=False,
-            least=0,
-        ),
-        _text("dataset", "what it was trained on, in the source's words", "CIFAR-10", required=False),
-        *_PROVENANCE,
+        *JOB,
+        *JOB_OPTIONS,
+        count("parameter_count", "parameters, where the source states them", 11173962),
+        amount("macs_per_sample", "multiply-adds of a forward pass, as the source counts them", 5.6e8),
+        amount("activations_per_sample", "output elements that the source counts in a forward pass", 7.4e5),
+        amount("pooled_activations_per_sample", "of these, outputs of pooling", 512.0),
+        count("layer_count", "layers, as the source counts them", 18),
+        text("dataset", "what it was trained on, in the source's words", "CIFAR-10", required=False),
+        *PROVENANCE,
     ),
     "solo": (
-        _DEVICE,
-        *_JOB,
-        _PRECISION,
-        Field("step_time_s", "number", "seconds per training step, alone", 0.031, required=False, above=0),
+        DEVICE,
+        *JOB,
+        *JOB_OPTIONS,
+        Field("step_time_s", "number", "seconds per step, alone", 0.031, required=False, above=0),
         Field("samples_per_s", "number", "samples per second, alone", 2064.5, required=False, above=0),
-        _MEMORY,
-        _ratio("utilization_ratio", "share of time in which a kernel ran", 0.81),
-        _ratio("memory_bandwidth_ratio", "share of time in which device memory was busy", 0.47),
-        _GPUS,
-        *_PROVENANCE,
+        MEMORY,
+        ratio("utilization_ratio", "share of time in which a kernel ran", 0.81),
+        ratio("memory_bandwidth_ratio", "share of time in which device memory was busy", 0.47),
+        amount("power_w", "mean electrical power of the device", 187.5),
+        GPUS,
+        count("repeat", "number of the run where one configuration ran several times", None, least=1),
+        FRAMEWORK_VERSION,
+        *PROVENANCE,
     ),
     "colocation": (
-        _text("set_id", "names one co-location set within its campaign", "mine-2026-01/v100/0001"),
-        Field("member", "integer", "position in the set, from 0; carries no meaning", 0, least=0),
-        _DEVICE,
-        _text("sharing", "how the device is shared", "time-slice", choices=SHARING_MODES),
-        *_JOB,
-        _PRECISION,
+        _SET_ID,
+        _MEMBER,
+        DEVICE,
+        _SHARING,
+        PROCESSES,
+        *JOB,
+        *JOB_OPTIONS,
         Field("throughput_ratio", "number", "co-located / solo throughput of this member", 0.83, least=0),
         Field("step_time_s", "number", "seconds per step, co-located", 0.0373, required=False, above=0),
         Field("solo_step_time_s", "number", "seconds per step, alone", 0.031, required=False, above=0),
@@ -153,8 +91,8 @@ TABLES: dict[str, tuple[Field, ...]] = {
             required=False,
             above=0,
         ),
-        _ratio("set_utilization_ratio", "share of time in which a kernel of any member ran", 0.97),
-        _ratio("set_memory_bandwidth_ratio", "share of time in which device memory was busy", 0.62),
+        ratio("set_utilization_ratio", "share of time in which a kernel of any member ran", 0.97),
+        ratio("set_memory_bandwidth_ratio", "share of time in which device memory was busy", 0.62),
         Field(
             "censored",
             "flag",
@@ -162,73 +100,176 @@ TABLES: dict[str, tuple[Field, ...]] = {
             False,
         ),
         Field("is_target", "flag", "whether this member's ratio was measured at all", True),
-        *_PROVENANCE,
+        *PROVENANCE,
+    ),
+    "mixes": (
+        _SET_ID,
+        _MEMBER,
+        DEVICE,
+        _SHARING,
+        PROCESSES,
+        *JOB,
+        *_SHARE_OPTIONS,
+        Field(
+            "numerator_sm_share_ratio",
+            "number",
+            "share of the SMs that every process may use: dividend's",
+            1.0,
+            above=0,
+            most=1,
+        ),
+        Field(
+            "denominator_sm_share_ratio",
+            "number",
+            "the same of the divisor",
+            0.14,
+            above=0,
+            most=1,
+        ),
+        Field(
+            "log_step_time_ratio",
+            "number",
+            "natural logarithm of this member's step time at the first share / at the second",
+            -0.45,
+        ),
+        *PROVENANCE,
+    ),
+    "memory": (
+        DEVICE,
+        *JOB,
+        *JOB_OPTIONS,
+        MEMORY,
+        amount("lower_bound_bytes", "the job did not run in this much", 2.6e10, above=0, least=None),
+        amount("upper_bound_bytes", "the job ran in this much", 2.6e10, above=0, least=None),
+        text(
+            "scope",
+            "what was read: memory of the process on the `device`, context included; the `allocator`'s peak; "
+            "or the `pool` that a framework took beforehand",
+            "device",
+            choices=("device", "allocator", "pool"),
+        ),
+        amount("estimate_bytes", "what the source's own estimator says", 1.9e9),
+        *PROVENANCE,
+    ),
+    "operators": (
+        DEVICE,
+        text("kind", "canonical operator kind", "matmul"),
+        text("operator", "the operator in its framework's words", "bmm"),
+        count("operand_count", "tensors that it reads", 2),
+        count("b", "batch of matrices or images; rows of an elementwise or normalising operator", 16),
+        count("m", "rows of the result", 512),
+        count("n", "columns of the result; elements of a row", 64),
+        count("k", "length of the contraction", 512),
+        count("input_channels", "of a convolution", None),
+        count("output_channels", "of a convolution", None),
+        count("kernel_size", "of a square convolution", None),
+        count("input_size", "pixels along the input's side", None),
+        count("stride", "of a convolution", None),
+        count("padding", "of a convolution", None),
+        text("precision", "arithmetic", "fp32", choices=PRECISIONS),
+        Field("latency_s", "number", "seconds of one forward call, launch included", 1.2e-4, above=0),
+        text("kernel", "name of the longest kernel", "volta_sgemm_64x64_nn", required=False),
+        amount("warps_per_sm", "resident warps asked for, per SM", 0.65),
+        amount("blocks_per_sm", "blocks of the grid per SM", 0.325),
+        count("grid_blocks", "blocks of the grid", 13),
+        count("block_threads", "threads of a block", 64),
+        FRAMEWORK_VERSION,
+        *PROVENANCE,
+    ),
+    "kernels": (
+        DEVICE,
+        *JOB,
+        *JOB_OPTIONS,
+        Field("position", "integer", "order of launch within a step, from 0", 0, least=0),
+        text("kernel", "the kernel's name", "cudnn::bn_fw_tr_1C11_kernel_NCHW"),
+        Field("duration_s", "number", "seconds on the device", 1.07e-4, above=0),
+        count("sm_count", "SMs that its blocks need; may exceed the device's", 80),
+        text(
+            "bound",
+            "what limits it, as the source says",
+            "compute",
+            choices=("compute", "memory", "unknown"),
+        ),
+        *PROVENANCE,
     ),
     "freezing": (
-        _DEVICE,
-        *_JOB,
+        DEVICE,
+        *JOB,
         Field("frozen_prefix", "integer", "first atomic layers that are not trained", 20, least=0),
         Field("total_layers", "integer", "atomic layers of the model", 41, least=1),
-        _GPUS,
-        _NODES,
-        Field("step_time_s", "number", "seconds per training step", 0.031, required=False, above=0),
-        _SYNC,
-        _MEMORY,
-        _text(
+        GPUS,
+        NODES,
+        optional(STEP),
+        SYNC,
+        MEMORY,
+        text(
             "note",
             "what is known to be wrong with the row: `warm-up`, `cudnn-workspace`, `noisy`",
             "",
             required=False,
         ),
-        *_PROVENANCE,
+        *PROVENANCE,
     ),
     "scaling": (
-        _DEVICE,
-        *_JOB,
-        _GPUS,
-        _NODES,
-        _text("placement", "`consolidated`, `unconsolidated`, or GPUs per node as digits", "4-4"),
-        _STEP,
-        _SYNC,
-        *_PROVENANCE,
+        DEVICE,
+        *JOB,
+        GPUS,
+        NODES,
+        text("placement", "`consolidated`, `unconsolidated`, or GPUs per node as digits", "4-4"),
+        STEP,
+        SYNC,
+        *PROVENANCE,
     ),
     "graphs": (
-        _text("architecture", "zoo name or the source's own", "resnet18-imagenet"),
-        _DEVICE,
-        Field("batch_size", "integer", "samples per step", 64, required=False, least=1),
-        _text("node", "name of the layer in its graph", "node5"),
-        _text("operator", "the layer as its framework prints it", "Conv2d(3, 64, ...)"),
-        _text("inputs", "nodes whose output it reads, separated by spaces", "node4", required=False),
+        ARCHITECTURE,
+        DEVICE,
+        BATCH_SIZE,
+        optional(WORKLOAD),
+        text("node", "name of the layer in its graph", "node5"),
+        text("operator", "the layer as its framework prints it", "Conv2d(3, 64, ...)"),
+        text("inputs", "nodes whose output it reads, separated by spaces", "node4", required=False),
+        count("occurrences", "how often the whole model runs it; empty: once", 24, least=1),
         Field("forward_time_s", "number", "seconds of the forward pass", 0.0036, least=0),
         Field("backward_time_s", "number", "seconds of the backward pass", 0.0049, least=0),
         Field("activation_bytes", "number", "bytes of its output", 2.05e8, least=0),
-        Field("parameter_bytes", "number", "bytes of its parameters", 37632.0, least=0),
-        *_PROVENANCE,
+        amount("parameter_bytes", "bytes of its parameters", 37632.0),
+        *PROVENANCE,
     ),
 }
 
 # Columns that name a row: no two rows of a table may agree in all of them.
 KEYS: dict[str, tuple[str, ...]] = {
     "workloads": ("workload", "campaign"),
-    "solo": ("device", "workload", "gpus", "campaign"),
+    "solo": ("device", "workload", "gpus", "campaign", "repeat"),
     "colocation": ("set_id", "member"),
+    "mixes": ("set_id", "member", "numerator_sm_share_ratio", "denominator_sm_share_ratio"),
+    "memory": ("device", "workload", "campaign", "scope"),
+    "operators": (),  # one shape may have been timed several times
+    "kernels": ("device", "workload", "campaign", "position"),
     "freezing": (),  # repeats of one configuration are rows of their own
     "scaling": (),
-    "graphs": ("architecture", "device", "batch_size", "node", "campaign"),
+    "graphs": ("architecture", "device", "batch_size", "workload", "node", "campaign"),
 }
 
-# Columns that all members of one co-location set share.
-SET_COLUMNS = (
-    "device",
-    "sharing",
-    "set_memory_bytes",
-    "set_utilization_ratio",
-    "set_memory_bandwidth_ratio",
-    "source",
-    "campaign",
-    "licence",
-    "origin",
-)
+# Tables of sets, and the columns that all members of one set share.
+SET_COLUMNS: dict[str, tuple[str, ...]] = {
+    "colocation": (
+        "device",
+        "sharing",
+        "processes",
+        "set_memory_bytes",
+        "set_utilization_ratio",
+        "set_memory_bandwidth_ratio",
+        "source",
+        "campaign",
+        "licence",
+        "origin",
+    ),
+    "mixes": ("device", "sharing", "processes", "source", "campaign", "licence", "origin"),
+}
+
+# Of these columns a row must fill at least one.
+ONE_OF: dict[str, tuple[str, ...]] = {"memory": ("memory_bytes", "lower_bound_bytes", "upper_bound_bytes")}
 
 _DTYPES: dict[Kind, Any] = {"text": str, "integer": "Int64", "number": float, "flag": bool}
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from profiling.errors import UnknownNameError
+from profiling.errors import InputError, UnknownNameError
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,118 @@ SOURCES: dict[str, Source] = {
             ("pipedream",),
         ),
         Source(
+            "timm",
+            "https://github.com/huggingface/pytorch-image-models",
+            "Apache-2.0",
+            True,
+            "anything, with the licence and copyright notice",
+            ("results/benchmark-train-*.csv", "results/benchmark-infer-*.csv"),
+            "training steps of 600 and inference steps of 1,100 networks alone on RTX 3090, 4090, 5090 and PRO 6000",
+            (
+                "timm-pt112-cu113",
+                "timm-pt113-cu117",
+                "timm-pt210-cu121",
+                "timm-pt240-cu124",
+                "timm-pt291-cu128",
+                "timm-pt291-cu130",
+                "timm-pt291-cu130-bf16",
+            ),
+        ),
+        Source(
+            "ecnas",
+            "https://github.com/PedramBakh/EC-NAS-Bench",
+            "MIT",
+            True,
+            "anything, with the copyright notice",
+            ("**/energy/*/4_epochs/*/<cell>/repeat_*/results.json", "**/graphs/generated_graphs_*.json"),
+            "training steps and power of 2,200 NAS-Bench-101 cells on a Quadro RTX 6000",
+            ("ecnas-4v9e", "ecnas-5v9e"),
+        ),
+        Source(
+            "neusight",
+            "https://github.com/sitar-lab/NeuSight",
+            "MIT",
+            True,
+            "anything, with the copyright notice",
+            (
+                "scripts/asplos/data/dataset/train/**/*.csv",
+                "scripts/asplos/data/dataset/test/*.csv",
+                "scripts/asplos/label/<GPU>/*.json and .csv",
+            ),
+            "single forward operators on P4, P100, V100, T4 and A100; BERT, GPT-2 and Switch end to end, node by node",
+            ("neusight-train", "neusight-test", "neusight-end-to-end"),
+        ),
+        Source(
+            "orion",
+            "https://github.com/eth-easl/orion",
+            "MIT",
+            True,
+            "anything, with the copyright notice",
+            ("benchmarking/model_kernels/*",),
+            "every kernel of a step in order, with its duration and the SMs that it needs, on a V100",
+            ("orion",),
+        ),
+        Source(
+            "lamikr",
+            "https://github.com/lamikr/pytorch-gpu-benchmark",
+            "MIT",
+            True,
+            "anything, with the copyright notice",
+            ("results/Nvidia/<GPU>/<GPU>__*_benchmark.csv",),
+            "27 torchvision networks, forward and backward or inference, in fp32, fp16 and fp64 on 8 GPUs",
+            ("lamikr",),
+        ),
+        Source(
+            "schedtune",
+            "https://github.com/hadeelalbahar/SchedTune",
+            "MIT",
+            True,
+            "anything, with the copyright notice",
+            ("model_stats.csv",),
+            "peak training memory of 10 torchvision networks at 4 batch sizes on 5 GPUs",
+            ("schedtune",),
+        ),
+        Source(
+            "gpumemnet",
+            "https://github.com/itu-rad/GPUMemNet",
+            "NOASSERTION",
+            False,
+            "no licence stated: evaluation only",
+            ("Related_works/FakeTensor/fake_tensor.xlsx",),
+            "peak training memory of 800 timm networks at 5 batch sizes on an A100, beside FakeTensor's estimates",
+            ("gpumemnet",),
+        ),
+        Source(
+            "miso",
+            "https://github.com/boringlee24/socc22-miso",
+            "MIT",
+            True,
+            "anything, with the copyright notice",
+            ("unet/*_data.npy", "mps/models/logs/mig/*.json", "mps/configs/**/*.json"),
+            "1 to 7 training jobs together under three MPS shares on an A100, and each alone on MIG slices",
+            ("miso",),
+        ),
+        Source(
+            "parvagpu",
+            "https://github.com/MunQ-Lee/ParvaGPU_SC24",
+            "MIT",
+            True,
+            "anything, with the copyright notice",
+            ("prof_data/*.csv",),
+            "1 to 5 equal inference processes under MPS in every MIG slice of an A100 80 GB",
+            ("parvagpu",),
+        ),
+        Source(
+            "rapp",
+            "https://github.com/KontonGu/RaPP",
+            "Apache-2.0",
+            True,
+            "anything, with the licence and copyright notice",
+            ("data/graph_features_all_models/*.json",),
+            "inference of 57 torchvision networks alone under 20 MPS shares on a V100",
+            ("rapp",),
+        ),
+        Source(
             "isacpp",
             "",
             "NOASSERTION",
@@ -115,3 +228,27 @@ def get_source(name: str) -> Source:
     if name not in SOURCES:
         raise UnknownNameError("no such source", expected="one of " + ", ".join(SOURCES), got=name)
     return SOURCES[name]
+
+
+def withheld(names: Iterable[str]) -> list[Source]:
+    """Of `names`, the sources that a shipped model may not learn from; a source of one's own may."""
+    return [SOURCES[name] for name in sorted(set(names)) if name in SOURCES and not SOURCES[name].may_ship]
+
+
+def check_may_learn(names: Iterable[str], own_use: bool = False) -> None:
+    """Refuse to learn from sources whose licence does not let the model be passed on.
+
+    Args:
+        own_use: the model stays with whoever trains it: every source may teach it.
+
+    Raises:
+        InputError: there is such a source, and `own_use` is not set.
+    """
+    found = [] if own_use else withheld(names)
+    if found:
+        raise InputError(
+            "a model that may be passed on cannot learn from these rows",
+            expected="sources under MIT or Apache-2.0, or your own",
+            got=", ".join(f"{source.name} ({source.licence}: {source.use})" for source in found),
+            hint="leave them out, or pass --own-use for a model that you keep",
+        )

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets.schema import KEYS, SET_COLUMNS, TABLES, Field, pandera_schema, table_fields
+from datasets.derived import columns_of, fill_derived
+from datasets.fields import Field
+from datasets.schema import KEYS, ONE_OF, SET_COLUMNS, TABLES, pandera_schema, table_fields
 from profiling.errors import InputError
 from profiling.files import write_whole
 from profiling.workload import Workload
@@ -38,7 +40,7 @@ def empty_table(name: str) -> pd.DataFrame:
 
 
 def make_table(name: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """A validated table of `rows`; keys that a row lacks are empty cells.
+    """A validated table of `rows`; keys that a row lacks are empty cells, or derived.
 
     Raises:
         InputError: a row does not hold to the schema.
@@ -51,7 +53,16 @@ def _typed(name: str, data: dict[str, list[Any]]) -> pd.DataFrame:
     import pandas as pd
 
     dtypes: dict[str, Any] = {"text": "str", "integer": "Int64", "number": "float64", "flag": "bool"}
-    return pd.DataFrame({f.name: pd.Series(data[f.name], dtype=dtypes[f.kind]) for f in table_fields(name)})
+    return pd.DataFrame(
+        {
+            # A derived flag that was not given is not yet known to be false.
+            f.name: pd.Series(
+                data[f.name],
+                dtype=object if f.derived and f.kind == "flag" and data[f.name] else dtypes[f.kind],
+            )
+            for f in table_fields(name)
+        }
+    )
 
 
 def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.DataFrame, list[Fault]]:
@@ -73,18 +84,25 @@ def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.D
     data: dict[str, Any] = {}
     for field in fields:
         if field.name not in frame:
-            if field.required:
+            if field.required and not field.derived:
                 faults.append(Fault(0, field.name, field.expected, "no such column"))
                 continue
             data[field.name] = _cells(field, pd.Series([None] * len(frame), dtype=object))[0]
             continue
         data[field.name], bad = _cells(field, frame[field.name].reset_index(drop=True))
         faults.extend(Fault(row + 1, field.name, field.expected, repr(got)) for row, got in bad[:limit])
+    contradictions = [
+        Fault(row + 1, column, f"{follows}, as the row's other columns say", repr(got))
+        for row, column, follows, got in fill_derived(fields, data)[:limit]
+    ]
     typed = pd.DataFrame(data)
     if any(fault.row == 0 for fault in faults):
         return typed, faults[:limit]
+    faults += _bad_specs(typed)
     told = {(fault.row, fault.column) for fault in faults}
     by_name = {field.name: field for field in fields}
+    # What follows from a SPEC is not missing where the SPEC itself is wrong.
+    told |= {(f.row, d.name) for f in faults if f.column == "workload" for d in fields if d.derived}
     try:
         typed = pandera_schema(name).validate(typed, lazy=True)
     except pandera.errors.SchemaErrors as error:
@@ -102,6 +120,8 @@ def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.D
         faults += [fault for fault in found if (fault.row, fault.column) not in told]
     else:
         faults += _row_faults(name, typed)
+    told |= {(fault.row, fault.column) for fault in faults}
+    faults += [fault for fault in contradictions if (fault.row, fault.column) not in told]
     return typed, sorted(faults, key=lambda f: (f.row, f.column))[:limit]
 
 
@@ -110,39 +130,54 @@ def _cells(field: Field, column: pd.Series) -> tuple[pd.Series, list[tuple[int, 
     import numpy as np
     import pandas as pd
 
-    missing = column.isna() | (column.astype(object).map(lambda v: isinstance(v, str) and not v.strip()))
+    missing = column.isna()
+    if isinstance(column.dtype, pd.StringDtype):
+        missing |= column.str.strip().eq("").fillna(True).astype(bool)
+    elif not pd.api.types.is_numeric_dtype(column):
+        missing |= column.astype(object).map(lambda v: isinstance(v, str) and not v.strip())
     if field.kind == "text":
-        values = column.astype(object).where(~missing, None)
-        bad = [] if not field.required else list(np.flatnonzero(missing))
-        typed = pd.Series(values.map(lambda v: v if v is None else str(v)), dtype="str")
+        bad = list(np.flatnonzero(missing)) if field.required and not field.derived else []
+        if not isinstance(column.dtype, pd.StringDtype):
+            values = column.astype(object).where(~missing, None)
+            column = pd.Series(values.map(lambda v: v if v is None else str(v)), dtype="str")
+        typed: pd.Series = column.where(~missing).astype("str")
     elif field.kind == "flag":
         if column.dtype == bool:
             return column, []
         words = {"true": True, "false": False, "1": True, "0": False}
         mapped = column.astype(object).map(lambda v: words.get(str(v).strip().lower()))
-        bad = list(np.flatnonzero(mapped.isna()))
-        typed = mapped.map(bool)
+        bad = list(np.flatnonzero(mapped.isna() & ~(missing & field.derived)))
+        typed = mapped if field.derived else mapped.map(bool)
     else:
         numbers = pd.to_numeric(column.where(~missing, None), errors="coerce").astype("float64")
         wrong = ~missing & numbers.isna()
         if field.kind == "integer":
             wrong |= numbers.notna() & (numbers % 1 != 0)
-        bad = list(np.flatnonzero(wrong | (missing if field.required else False)))
+        bad = list(np.flatnonzero(wrong | (missing & (field.required and not field.derived))))
         typed = numbers.where(~wrong)
         if field.kind == "integer":
             typed = typed.astype("Int64")
     return typed, [(int(row), None if missing.iloc[row] else column.iloc[row]) for row in bad]
 
 
-def _row_faults(name: str, frame: pd.DataFrame) -> list[Fault]:
-    """What only whole rows can show: SPECs that do not parse, keys given twice, sets that contradict themselves."""
+def _bad_specs(frame: pd.DataFrame) -> list[Fault]:
+    """Rows whose SPEC does not parse."""
     faults: list[Fault] = []
-    if "workload" in frame:
-        for spec, rows in frame.groupby("workload", sort=False).groups.items():
+    if "workload" not in frame:
+        return faults
+    specs = frame["workload"].astype(object)
+    for position, spec in enumerate(specs.where(specs.notna(), "").tolist(), 1):
+        if spec and not columns_of(spec):
             try:
-                Workload.parse(str(spec))
+                Workload.parse(spec)
             except InputError as error:
-                faults.append(Fault(int(rows[0]) + 1, "workload", "a job SPEC", error.message))
+                faults.append(Fault(position, "workload", "a job SPEC", error.message))
+    return faults
+
+
+def _row_faults(name: str, frame: pd.DataFrame) -> list[Fault]:
+    """What only whole rows can show: keys given twice, rows without a value, sets that contradict themselves."""
+    faults: list[Fault] = []
     key = list(KEYS[name])
     if key:
         twice = frame.index[frame.duplicated(key)]
@@ -150,9 +185,14 @@ def _row_faults(name: str, frame: pd.DataFrame) -> list[Fault]:
             Fault(int(row) + 1, "+".join(key), "each key once", "/".join(map(str, frame.loc[row, key])))
             for row in twice
         ]
-    if name == "colocation" and len(frame):
+    if name in ONE_OF:
+        empty = frame.index[frame[list(ONE_OF[name])].isna().all(axis=1)]
+        faults += [
+            Fault(int(row) + 1, "+".join(ONE_OF[name]), "a value in at least one", "none") for row in empty
+        ]
+    if name in SET_COLUMNS and len(frame):
         sets = frame.groupby("set_id", sort=False)
-        for column in SET_COLUMNS:
+        for column in SET_COLUMNS[name]:
             differs = sets[column].nunique(dropna=False)
             for set_id in differs.index[differs > 1]:
                 row = int(sets.groups[set_id][1]) + 1
@@ -194,27 +234,37 @@ def table_bytes(name: str, frame: pd.DataFrame) -> bytes:
 
 
 def read_table(directory: Path | str, name: str) -> pd.DataFrame:
-    """Read and validate `directory/name.parquet`.
+    """Read and validate `directory/name.parquet`; columns that were not there when it was written are derived or empty.
 
     Raises:
         InputError: the table is not there, is not Parquet, or does not hold to the schema.
     """
+    table_fields(name)
+    path = Path(directory) / f"{name}.parquet"
+    return validate_table(name, _read_parquet(path, name), where=str(path))
+
+
+def sources_of(directory: Path | str, name: str) -> set[str]:
+    """Sources that have rows in `directory/name.parquet`; raises as `read_table` does where it is no Parquet file."""
+    frame = _read_parquet(Path(directory) / f"{name}.parquet", name, ["source"])
+    return set(frame["source"].astype(str))
+
+
+def _read_parquet(path: Path, name: str, columns: list[str] | None = None) -> pd.DataFrame:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table_fields(name)
-    path = Path(directory) / f"{name}.parquet"
     try:
         with pq.ParquetFile(path) as file:
             if file.metadata.num_rows > MAX_ROWS:
                 raise InputError(
                     f"{path} is too long", expected=f"at most {MAX_ROWS} rows", got=file.metadata.num_rows
                 )
-            frame: pd.DataFrame = file.read().to_pandas()
+            frame: pd.DataFrame = file.read(columns=columns).to_pandas()
     except FileNotFoundError:
-        present = ", ".join(available_tables(directory)) or "no tables"
+        present = ", ".join(available_tables(path.parent)) or "no tables"
         raise InputError(
-            f"no table {name!r} in {directory}",
+            f"no table {name!r} in {path.parent}",
             got=present,
             hint="import data first: cotenant data import --help",
         ) from None
@@ -222,7 +272,9 @@ def read_table(directory: Path | str, name: str) -> pd.DataFrame:
         raise InputError(
             f"{path} is not a Parquet file", expected="a whole Parquet file", got=str(error)
         ) from None
-    return validate_table(name, frame, where=str(path))
+    if columns is not None and not set(columns) <= set(frame.columns):
+        raise InputError(f"{path} lacks a column", expected=", ".join(columns), got=", ".join(frame.columns))
+    return frame
 
 
 def available_tables(directory: Path | str) -> list[str]:

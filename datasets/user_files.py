@@ -15,18 +15,20 @@ if TYPE_CHECKING:
 
 
 def template(table: str = "colocation") -> str:
-    """A CSV with the header of `table` and example rows (for `colocation`: one set of two members)."""
+    """A CSV with the header of `table` and example rows (for `colocation`: one set of two members).
+
+    Columns that follow from others (a job's options from its SPEC) are left out.
+    """
     import pandas as pd
 
-    row = {field.name: field.example for field in table_fields(table)}
+    row = {field.name: field.example for field in table_fields(table) if not field.derived}
     rows = [row]
     if table == "colocation":
-        other = {"member": 1, "workload": "lstm-wikitext2:batch_size=20", "architecture": "lstm-wikitext2"}
+        other = {"member": 1, "workload": "lstm-wikitext2:batch_size=20"}
         rows.append(
             {
                 **row,
                 **other,
-                "batch_size": 20,
                 "throughput_ratio": 0.71,
                 "step_time_s": 0.0218,
                 "solo_step_time_s": 0.0155,

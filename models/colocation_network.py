@@ -8,7 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from models.e_ggat import EGGATLayer, start_at_zero
-from models.features import DEVICE_FEATURES, EDGE_FEATURES, OTHERS_WIDTH, SOLO_FEATURES, WORKLOAD_FEATURES
+from models.features import (
+    DEVICE_FEATURES,
+    EDGE_FEATURES,
+    RESOURCES,
+    SOLO_FEATURES,
+    SUMMED_WIDTH,
+    WORKLOAD_FEATURES,
+)
 from models.prior import ContentionPrior, bounded_excess
 from models.workload_encoder import EncoderConfig
 from profiling.errors import InputError
@@ -55,34 +62,53 @@ class NetworkConfig:
 
 @dataclass(frozen=True, slots=True)
 class SetTensors:
-    """S co-location sets with T members in all, side by side.
+    """S co-location sets of up to M members, padded.
 
     Attributes:
-        member: [T, member_width] per-member features (embedding, workload, solo, device), standardised.
-        others: [T, OTHERS_WIDTH] what the neighbours want together.
-        setting: [T, settings] one-hot sharing mode and campaign.
-        edge_index: [2, E] between the members of a set, self edges included.
-        edges: [E, len(EDGE_FEATURES)]; zero on self edges.
-        set_index: [T] which set a member belongs to.
+        member: [S, M, member_width] per-member features (embedding, workload, solo, device), standardised.
+        demand: [S, M, DEMAND_WIDTH] what a member wants of the device, see `models.features.edge_features`.
+        setting: [S, settings] one-hot sharing mode and campaign.
+        present: [S, M] which members there are.
     """
 
     member: Tensor
-    others: Tensor
+    demand: Tensor
     setting: Tensor
-    edge_index: Tensor
-    edges: Tensor
-    set_index: Tensor
+    present: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class SetOutput:
-    """Per member [T]: log of latent slowdown (>= 0), log of the baseline factor of its source, and its part in what the
-    set's utilisation differs by from that of members that keep independent phases (the mean of the parts counts).
+    """Per member.
+
+    Attributes:
+        log_slowdown: [S, M] log of the latent slowdown, at least 0.
+        log_baseline: [S, M] log of the factor by which the campaign's solo baseline was off.
+        utilization: [S, M] the member's part in how far the set's utilisation is from that of members with independent
+            phases; the mean over the members counts.
     """
 
     log_slowdown: Tensor
     log_baseline: Tensor
     utilization: Tensor
+
+
+def edge_tensor(demand: Tensor, between: Tensor) -> Tensor:
+    """[S, M, M, len(EDGE_FEATURES)] of target (second axis) and source, zero where `between` [S, M, M] is.
+
+    The same as `models.features.edge_features`, for tensors [S, M, DEMAND_WIDTH].
+    """
+    target, source = demand.unsqueeze(2), demand.unsqueeze(1)
+    count = len(RESOURCES)
+    product = target[..., :count] * source[..., :count]
+    excess = (target[..., :2] + source[..., :2] - 1.0).clamp_min(0.0)
+    columns = [
+        torch.stack([product[..., 0], excess[..., 0], product[..., 1], excess[..., 1]], -1),
+        product[..., 2:],
+        target[..., count : count + 1] + source[..., count : count + 1],
+        (source[..., SUMMED_WIDTH:] - target[..., SUMMED_WIDTH:]) / 3.0,
+    ]
+    return torch.cat(columns, -1) * between.unsqueeze(-1)
 
 
 def member_width(config: NetworkConfig) -> int:
@@ -109,7 +135,7 @@ class ColocationNetwork(nn.Module):
         width = config.width
         self.drop = nn.Dropout(config.dropout)
         self.enter = nn.Linear(member_width(config) + settings, width)
-        self.enter_others = nn.Linear(OTHERS_WIDTH, width, bias=False)
+        self.enter_others = nn.Linear(SUMMED_WIDTH, width, bias=False)
         self.blocks = nn.ModuleList(
             EGGATLayer(width, len(EDGE_FEATURES), config.heads, config.form, config.use_edge)
             for _ in range(config.layers)
@@ -126,29 +152,29 @@ class ColocationNetwork(nn.Module):
         start_at_zero(self.slow, self.usage, self.baseline[3])
 
     def forward(self, sets: SetTensors) -> SetOutput:
-        source, target = sets.edge_index
-        count = sets.member.shape[0]
         member = sets.member
         if not self.config.use_device:
-            member = torch.cat(
-                [member[:, : -len(DEVICE_FEATURES)], torch.zeros_like(member[:, -len(DEVICE_FEATURES) :])], 1
-            )
-        own = torch.cat([member, sets.setting], 1)
-        state = torch.tanh(self.enter(self.drop(own)) + self.enter_others(sets.others))
+            known = member.shape[-1] - len(DEVICE_FEATURES)
+            member = torch.cat([member[..., :known], torch.zeros_like(member[..., known:])], -1)
+        size = member.shape[1]
+        there = sets.present.to(member.dtype)
+        between = there.unsqueeze(2) * there.unsqueeze(1) * (1.0 - torch.eye(size, device=member.device))
+        demand = sets.demand * there.unsqueeze(-1)
+        demands = demand[..., :SUMMED_WIDTH]
+        others = demands.sum(1, keepdim=True) - demands
+        edges = edge_tensor(demand, between)
+        own = torch.cat([member, sets.setting.unsqueeze(1).expand(-1, size, -1)], -1)
+        state = torch.tanh(self.enter(self.drop(own)) + self.enter_others(others))
         for block in self.blocks:
-            state = block(state, sets.edge_index, sets.edges)
-        between = source != target
-        neighbours = member.new_zeros(count).index_add(
-            0, target[between], member.new_ones(int(between.sum()))
-        )
-        if self.config.use_prior:
-            prior = self.prior(sets.edges[between], sets.setting[target[between]], target[between], count)
-        else:
-            prior = 0.1 * neighbours
+            assert isinstance(block, EGGATLayer)
+            state = block.dense(state, edges, sets.present)
+        neighbours = between.sum(2)
+        prior = self.prior(edges, sets.setting, between) if self.config.use_prior else 0.1 * neighbours
         start = prior.clamp_min(1e-3)
         # softplus^-1, so that a zero residual gives back the prior.
         raw = start + torch.log(-torch.expm1(-start))
-        excess = nn.functional.softplus(raw + self.slow(state).squeeze(1)) * (neighbours > 0)
-        excess = bounded_excess(excess, sets.others[:, -1])
-        usage = torch.tanh(self.usage(state).squeeze(1)) * (neighbours > 0)
-        return SetOutput(torch.log1p(excess), self.baseline(own).squeeze(1), usage)
+        shared = (neighbours > 0).to(member.dtype)
+        excess = nn.functional.softplus(raw + self.slow(state).squeeze(-1)) * shared
+        excess = bounded_excess(excess, others[..., -1])
+        usage = torch.tanh(self.usage(state).squeeze(-1)) * shared
+        return SetOutput(torch.log1p(excess), self.baseline(own).squeeze(-1), usage)

@@ -39,9 +39,9 @@ class EGGATLayer(nn.Module):
     ) -> None:
         super().__init__()
         if width % heads:
-            raise InputError("width does not divide by heads", expected=f"a multiple of {heads}", got=width)
+            raise InputError("width is not divisible by heads", expected=f"a multiple of {heads}", got=width)
         if form not in FORMS:
-            raise InputError("form of layer is not known", expected="one of " + ", ".join(FORMS), got=form)
+            raise InputError("unknown form of layer", expected="one of " + ", ".join(FORMS), got=form)
         self.width, self.edge_width, self.heads, self.form, self.use_edge = (
             width,
             edge_width,
@@ -60,34 +60,59 @@ class EGGATLayer(nn.Module):
         nn.init.xavier_uniform_(self.attention)
 
     def forward(self, nodes: Tensor, edge_index: Tensor, edges: Tensor) -> Tensor:
-        """Args: nodes [N, width]; edge_index [2, E] (row 0 source, row 1 target, self edges included by the caller);
-        edges [E, edge_width]. Returns [N, width].
+        """Over a sparse graph.
+
+        Args:
+            nodes: [N, width].
+            edge_index: [2, E]; row 0 source, row 1 target, self edges included by the caller.
+            edges: [E, edge_width].
+
+        Returns:
+            [N, width].
         """
         source, target = edge_index[0], edge_index[1]
-        count, per_head = nodes.shape[0], self.width // self.heads
-        value = self.value(nodes)[source]
+        score, value = self._messages(
+            self.target(nodes)[target] + self.source(nodes)[source], self.value(nodes)[source], edges
+        )
+        weight = softmax(score, target, num_nodes=nodes.shape[0])
+        weighted = (value * weight.unsqueeze(-1)).flatten(1)
+        message = scatter(weighted, target, dim=0, dim_size=nodes.shape[0], reduce="sum")
+        return self.gate(self.output(message), nodes)
+
+    def dense(self, nodes: Tensor, edges: Tensor, present: Tensor) -> Tensor:
+        """Over complete graphs side by side: every node sees every node of its graph, itself included.
+
+        Args:
+            nodes: [S, M, width].
+            edges: [S, M, M, edge_width] from source (third axis) to target (second axis); zero from a node to itself.
+            present: [S, M] which nodes there are.
+
+        Returns:
+            [S, M, width]; without meaning where no node is present.
+        """
+        pairs = self.target(nodes).unsqueeze(2) + self.source(nodes).unsqueeze(1)
+        value = self.value(nodes).unsqueeze(1).expand_as(pairs)
+        score, value = self._messages(pairs, value, edges)
+        score = score.masked_fill(~present[:, None, :, None], -torch.inf)
+        # A graph without nodes would divide by zero.
+        weight = torch.nan_to_num(score.softmax(2))
+        message = (value * weight.unsqueeze(-1)).sum(2).flatten(2)
+        gated = self.gate(self.output(message).flatten(0, 1), nodes.flatten(0, 1))
+        return gated.view_as(nodes)
+
+    def _messages(self, pairs: Tensor, value: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores [..., heads] and values [..., heads, width / heads] of messages, from [..., width] of both ends."""
+        heads = (self.heads, self.width // self.heads)
         if self.form == "gatv2":
-            raw = self.target(nodes)[target] + self.source(nodes)[source]
             if self.use_edge:
-                raw = raw + self.edge_score(edges)
+                pairs = pairs + self.edge_score(edges)
                 value = value + self.edge_message(edges)
-            score = (nn.functional.leaky_relu(raw, 0.2).view(-1, self.heads, per_head) * self.attention).sum(
-                -1
-            )
+            score = (nn.functional.leaky_relu(pairs, 0.2).unflatten(-1, heads) * self.attention).sum(-1)
         else:
-            static = (self.target(nodes)[target] + self.source(nodes)[source]).view(-1, self.heads, per_head)
-            score = (nn.functional.leaky_relu(static, 0.2) * self.attention).sum(-1)
+            score = (nn.functional.leaky_relu(pairs.unflatten(-1, heads), 0.2) * self.attention).sum(-1)
             if self.use_edge:
                 score = nn.functional.leaky_relu(score * self.edge_score(edges), 0.2)
-        weight = softmax(score, target, num_nodes=count)
-        message = scatter(
-            (value.view(-1, self.heads, per_head) * weight.unsqueeze(-1)).view(-1, self.width),
-            target,
-            dim=0,
-            dim_size=count,
-            reduce="sum",
-        )
-        return self.gate(self.output(message), nodes)
+        return score, value.unflatten(-1, heads)
 
 
 def start_at_zero(*layers: nn.Module) -> None:

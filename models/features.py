@@ -24,7 +24,6 @@ Floats = NDArray[np.float64]
 
 # Shares of a step for which a job alone occupies each resource; the order is that of `demand_ratios`.
 RESOURCES = ("gpu", "memory_bandwidth", "compute", "launch", "host")
-DEMAND_FEATURES = tuple(f"{name}_ratio" for name in RESOURCES)
 
 WORKLOAD_FEATURES = (
     "log_roofline_s",
@@ -70,7 +69,6 @@ DEVICE_FEATURES = (
     "log_l2_bytes",
     "is_cpu",
 )
-SHARING_FEATURES = ("time_slice", "mps", "mig")
 # Scalars whose ratio between two members decides who of them waits longer: a device that takes turns by kernel or by
 # time slice favours long kernels and many processes.
 PACE_FEATURES = ("log_step_time_s", "log_kernel_s", "log_kernel_gap_s", "log_processes")
@@ -85,10 +83,10 @@ DEMAND_EDGES = (
 )
 EDGE_FEATURES = (*DEMAND_EDGES, "memory_capacity_sum", *(f"{name}_ratio" for name in PACE_FEATURES))
 
-# Columns of a member's `wants` row, see `edge_features`. The first of them are summed over a member's neighbours: demands,
+# Columns of a member's `demand` row, see `edge_features`. The first of them are summed over a member's neighbours: demands,
 # share of device memory, and occupancy.
-OTHERS_WIDTH = len(RESOURCES) + 2
-WANTS_WIDTH = OTHERS_WIDTH + len(PACE_FEATURES)
+SUMMED_WIDTH = len(RESOURCES) + 2
+DEMAND_WIDTH = SUMMED_WIDTH + len(PACE_FEATURES)
 
 # Time that a kernel takes at least on the device, and that the host needs to hand one over. They only set the scale from
 # which the network learns; both are the round figures that vendors' profiling guides give for eager frameworks.
@@ -116,20 +114,18 @@ class OperatorTimes:
 
 def operator_columns(graph: ComputationGraph) -> Floats:
     """[8, N]: forward and backward FLOPs, forward and backward bytes, kernels, tensor core, repeat, layer index."""
-    rows = [
-        (
-            op.forward_flops,
-            op.backward_flops,
-            op.bytes_read + op.bytes_written,
-            op.backward_bytes,
-            op.kernel_count,
-            op.tensor_core,
-            op.repeat,
-            op.layer_index,
-        )
-        for op in graph.operators
-    ]
-    return np.array(rows, dtype=np.float64).reshape(len(rows), 8).T.copy()
+    found = graph.columns
+    rows = (
+        found["forward_flops"],
+        found["backward_flops"],
+        found["bytes_read"] + found["bytes_written"],
+        found["backward_bytes"],
+        found["kernel_count"],
+        found["tensor_core"],
+        found["repeat"],
+        found["layer_index"],
+    )
+    return np.stack(rows)
 
 
 def operator_times(columns: Floats, device: DeviceSpec, precision: str) -> OperatorTimes:
@@ -281,7 +277,7 @@ def device_features(device: DeviceSpec) -> Floats:
     )
 
 
-def demand_ratios(demand: Demand, step_time_s: float, workload: Workload, device: DeviceSpec) -> Floats:
+def demand_ratios(demand: Demand, step_time_s: float, workload: Workload) -> Floats:
     """[len(RESOURCES)] share of the step in which the job alone wants each resource, 0 to 1.
 
     Measured utilisation replaces the roofline's estimate where the caller gives it.
@@ -324,7 +320,7 @@ def pace_of(demand: Demand, step_time_s: float, graph: ComputationGraph) -> Floa
 
 
 def edge_features(target: NDArray[Any], source: NDArray[Any]) -> NDArray[Any]:
-    """[..., len(EDGE_FEATURES)] of target i and source j, from their `wants` rows.
+    """[..., len(EDGE_FEATURES)] of target i and source j, from their `demand` rows.
 
     A row is demands [len(RESOURCES)], share of device memory, occupancy, and pace [len(PACE_FEATURES)], in this order.
     """
@@ -336,7 +332,7 @@ def edge_features(target: NDArray[Any], source: NDArray[Any]) -> NDArray[Any]:
     result[..., 2], result[..., 3] = product[..., 1], excess[..., 1]
     result[..., 4:7] = product[..., 2:resources]
     result[..., 7] = target[..., resources] + source[..., resources]
-    result[..., 8:] = (source[..., OTHERS_WIDTH:] - target[..., OTHERS_WIDTH:]) / 3.0
+    result[..., 8:] = (source[..., SUMMED_WIDTH:] - target[..., SUMMED_WIDTH:]) / 3.0
     return result
 
 

@@ -46,7 +46,6 @@ class GraphTensors:
         edge_index: [2, E], both directions and self edges; row 0 source, row 1 target.
         edges: [E, len(TENSOR_FEATURES)].
         busy_s: [2, N] roofline time of forward and backward pass, frozen ones masked to 0.
-        layer: [N] atomic layer, -1 where none.
         graph: [N] which graph a node belongs to.
         count: number of graphs.
     """
@@ -56,7 +55,6 @@ class GraphTensors:
     edge_index: Tensor
     edges: Tensor
     busy_s: Tensor
-    layer: Tensor
     graph: Tensor
     count: int
 
@@ -114,7 +112,6 @@ def tensors_of(
         edge_index=torch.from_numpy(np.ascontiguousarray(edge_index)),
         edges=torch.tensor(edges, dtype=torch.float32),
         busy_s=torch.tensor(times.busy_s * mask, dtype=torch.float32),
-        layer=torch.from_numpy(columns[7].astype(np.int64)),
         graph=torch.zeros(size, dtype=torch.int64),
         count=1,
     )
@@ -129,7 +126,6 @@ def side_by_side(parts: Sequence[GraphTensors]) -> GraphTensors:
         edge_index=torch.cat([p.edge_index + int(o) for p, o in zip(parts, offsets, strict=True)], 1),
         edges=torch.cat([p.edges for p in parts]),
         busy_s=torch.cat([p.busy_s for p in parts], 1),
-        layer=torch.cat([p.layer for p in parts]),
         graph=torch.cat([p.graph + i for i, p in enumerate(parts)]),
         count=len(parts),
     )

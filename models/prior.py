@@ -69,15 +69,20 @@ class ContentionPrior(nn.Module):
         self.pace = nn.Parameter(torch.zeros(settings, len(PACE_FEATURES)))
 
     def parts(self, edges: Tensor, setting: Tensor) -> Tensor:
-        """[E, len(CONTENTION_FEATURES)] what each term adds; edges [E, len(EDGE_FEATURES)], setting [E, settings]."""
-        demands = torch.cat([torch.ones_like(edges[:, :1]), edges[:, :_DEMANDS]], 1)
-        share = (edges[:, _PACES:] * (setting @ self.pace)).sum(1, keepdim=True).clamp(-2.5, 2.5)
-        return demands * (setting @ nn.functional.softplus(self.raw)) * share.exp()
+        """[..., len(CONTENTION_FEATURES)] what each term adds; edges [..., len(EDGE_FEATURES)], setting [..., settings]."""
+        demands = torch.cat([torch.ones_like(edges[..., :1]), edges[..., :_DEMANDS]], -1)
+        pace = (edges[..., _PACES:] * (setting @ self.pace)).sum(-1, keepdim=True).clamp(-2.5, 2.5)
+        return demands * (setting @ nn.functional.softplus(self.raw)) * pace.exp()
 
-    def forward(self, edges: Tensor, setting: Tensor, target: Tensor, count: int) -> Tensor:
-        """[count] excess of every member, 0 without neighbours; `target` [E] says whom an edge slows down."""
-        excess = self.parts(edges, setting).sum(1)
-        return excess.new_zeros(count).index_add(0, target, excess)
+    def forward(self, edges: Tensor, setting: Tensor, between: Tensor) -> Tensor:
+        """[S, M] excess of every member, 0 without neighbours.
+
+        Args:
+            edges: [S, M, M, len(EDGE_FEATURES)], target on the second axis.
+            setting: [S, settings].
+            between: [S, M, M] 1 where an edge leads from one member to another.
+        """
+        return (self.parts(edges, setting[:, None, None]).sum(-1) * between).sum(2)
 
 
 def bounded_excess(excess: Tensor, occupied: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from profiling.errors import InputError
 
 # (phase, step, steps, loss): called once per epoch.
-Report = Callable[[str, int, int, float], None]
+LossCallback = Callable[[str, int, int, float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class TrainingConfig:
         campaign_dropout: share of sets whose campaign is hidden, so that an unknown one is met in training.
         baseline_decay: weight decay of the head that explains how solo baselines were measured.
         mixed_sets: invented pairs per way of seeing (with and without solo) that the forest teaches in one epoch; 0 for none.
-        pages: such lots of invented pairs, taken in turn.
+        synthetic_batches: batches of invented pairs, taken in turn.
         teaching: weight of the forest's answers beside the measured ones.
         shared_sets: invented sets of no campaign whose jobs' utilisation is known, taught by processor sharing; 0 for none.
     """
@@ -48,7 +48,7 @@ class TrainingConfig:
     campaign_dropout: float = 0.15
     baseline_decay: float = 0.1
     mixed_sets: int = 500
-    pages: int = 12
+    synthetic_batches: int = 12
     teaching: float = 4.0
     shared_sets: int = 400
 

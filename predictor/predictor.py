@@ -11,7 +11,7 @@ from models.colocation_network import NetworkConfig
 from predictor.answering.describe import Describer
 from predictor.answering.job_table import JobTable
 from predictor.answering.set_network import padded
-from predictor.config import Report, TrainingConfig
+from predictor.config import LossCallback, TrainingConfig
 from predictor.examples.examples import Integers, examples_of
 from predictor.examples.featurizer import Featurizer, GraphSource
 from predictor.fitted.device_memory import set_memory_bytes
@@ -64,7 +64,7 @@ class Predictor:
         self,
         colocation: pd.DataFrame,
         solo: pd.DataFrame,
-        report: Report | None = None,
+        report: LossCallback | None = None,
         progress: Progress = NOTHING_KEPT,
     ) -> Predictor:
         """Fit on the tidy tables `colocation` and `solo`; intervals come from architectures left out in turn.
@@ -188,6 +188,7 @@ class Predictor:
             nodes=nodes,
             rewrapped=rewrapped,
             anchor_step_time_s=anchor,
+            graph=self.fitted_.model.featurizer.graph(workload)[0],
         )
 
     def predict(self, colocation_set: ColocationSet) -> Prediction:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from profiling.errors import InputError
 from profiling.files import read_json, write_whole
+from profiling.operator_sizes import NO_SIZES, SIZE_COLUMNS, OperatorSizes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 GRAPH_FORMAT = "cotenant-graph"
-GRAPH_VERSION = 1
+GRAPH_VERSION = 2
+READABLE_VERSIONS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +38,16 @@ class Operator:
         parameter_bytes: bytes of the parameters that belong to it (0 where another operator holds them).
         saved_activation_bytes: bytes kept from forward to backward.
         output_shape: shape of its (first) output, batch included.
-        dtype: `float32`, `float16`, `bfloat16`, ...
+        dtype: of the output: `float32`, `float16`, `bfloat16`, ...
+        input_dtype, weight_dtype: of the first input that is no parameter, and of the parameter; empty where not known.
         module_path: dotted path of the module it ran in; empty at the top.
         layer_index: atomic layer in module order, the unit of freezing; -1 where it belongs to none.
         kernel_count: estimated GPU kernels, forward and backward together.
+        forward_kernel_count: those of the forward pass among them.
         tensor_core: whether its shape and type can run on tensor cores.
         repeat: folded count of equal executions.
+        training_only: whether inference leaves it out: dropout, and the loss.
+        sizes: dimensions that decide its speed.
     """
 
     name: str
@@ -51,11 +61,16 @@ class Operator:
     saved_activation_bytes: float = 0.0
     output_shape: tuple[int, ...] = ()
     dtype: str = "float32"
+    input_dtype: str = ""
+    weight_dtype: str = ""
     module_path: str = ""
     layer_index: int = -1
     kernel_count: float = 1.0
+    forward_kernel_count: float = 1.0
     tensor_core: bool = False
     repeat: int = 1
+    training_only: bool = False
+    sizes: OperatorSizes = NO_SIZES
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +97,8 @@ class ComputationGraph:
             state are those of unfrozen parameters only.
         optimizer_flops, optimizer_bytes, optimizer_kernels: cost of one optimiser step.
         activation_bytes: peak live activations of a step.
+        forward_activation_bytes: peak live activations of a forward pass alone, nothing kept for a backward pass; 0
+            where the source does not say.
         host_input_bytes: bytes that a step copies from host to device.
         options: precision, optimizer, frozen_prefix, sequence_length, ... as captured.
         source: `torch`, `export`, `onnx` or `pipedream`.
@@ -100,6 +117,7 @@ class ComputationGraph:
     optimizer_bytes: float = 0.0
     optimizer_kernels: float = 0.0
     activation_bytes: float = 0.0
+    forward_activation_bytes: float = 0.0
     host_input_bytes: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
     source: str = "torch"
@@ -117,6 +135,13 @@ class ComputationGraph:
     def total(self, column: str) -> float:
         """Sum of a numeric operator column over all executions (folded repeats counted)."""
         return float(sum(getattr(op, column) * op.repeat for op in self.operators))
+
+    @cached_property
+    def columns(self) -> dict[str, NDArray[np.float64]]:
+        """Operators as numpy columns, see `profiling.graph_columns`."""
+        from profiling.graph_columns import columns_of
+
+        return columns_of(self.operators)
 
     @cached_property
     def forward_flops(self) -> float:
@@ -191,6 +216,7 @@ class ComputationGraph:
             "gradient_bytes": self.gradient_bytes,
             "optimizer_state_bytes": self.optimizer_state_bytes,
             "activation_bytes": self.activation_bytes,
+            "forward_activation_bytes": self.forward_activation_bytes,
             "forward_flops": self.forward_flops,
             "backward_flops": self.backward_flops,
             "step_bytes": self.step_bytes,
@@ -203,9 +229,14 @@ class ComputationGraph:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Column-wise JSON object: small, and quick to read for large graphs."""
-        columns = {f.name: [getattr(op, f.name) for op in self.operators] for f in fields(Operator)}
+        """Column-wise JSON object: small, and quick to read for large graphs. Sizes that are all 0 are left out."""
+        columns: dict[str, Any] = {
+            f.name: [getattr(op, f.name) for op in self.operators] for f in fields(Operator)
+        }
         columns["output_shape"] = [list(shape) for shape in columns["output_shape"]]
+        found = columns["sizes"]
+        sizes = {name: [getattr(value, name) for value in found] for name in SIZE_COLUMNS}
+        columns["sizes"] = {name: values for name, values in sizes.items() if any(values)}
         scalars = {
             f.name: getattr(self, f.name)
             for f in fields(self)
@@ -233,20 +264,19 @@ class ComputationGraph:
                 expected=f"an object with format {GRAPH_FORMAT!r}",
                 got=type(body).__name__,
             )
-        if body.get("version") != GRAPH_VERSION:
+        version = body.get("version")
+        if version not in READABLE_VERSIONS:
             raise InputError(
-                "graph has another version", expected=str(GRAPH_VERSION), got=body.get("version")
+                "graph has another version",
+                expected=" or ".join(map(str, READABLE_VERSIONS)),
+                got=version,
             )
         try:
-            columns = dict(body["operators"])
-            columns["output_shape"] = [tuple(int(n) for n in shape) for shape in columns["output_shape"]]
-            names = [f.name for f in fields(Operator)]
-            operators = tuple(
-                Operator(**dict(zip(names, row, strict=True)))
-                for row in zip(*(columns[name] for name in names), strict=True)
-            )
+            operators = _read_operators(dict(body["operators"]), version)
             edges = tuple(TensorEdge(int(s), int(t), float(b)) for s, t, b in body["edges"])
             known = {f.name for f in fields(cls)} - {"operators", "edges", "layers"}
+            if version == 1:
+                known -= {"forward_activation_bytes"}
             scalars = {key: body[key] for key in known}
             return cls(operators=operators, edges=edges, layers=tuple(body["layers"]), **scalars)
         except (KeyError, TypeError, ValueError) as error:
@@ -263,14 +293,35 @@ class ComputationGraph:
         return cls.from_dict(read_json(path))
 
 
+def _read_operators(columns: dict[str, Any], version: int) -> tuple[Operator, ...]:
+    """Operators from their columns; version 1 lacks sizes, types of inputs, and what the forward pass alone needs."""
+    columns["output_shape"] = [tuple(int(n) for n in shape) for shape in columns["output_shape"]]
+    count = len(columns["name"])
+    if version == 1:
+        columns["input_dtype"] = columns["weight_dtype"] = [""] * count
+        # A backward pass starts about two kernels for one of the forward pass.
+        columns["forward_kernel_count"] = [kernels / 3 for kernels in columns["kernel_count"]]
+        columns["training_only"] = [kind in ("dropout", "loss") for kind in columns["kind"]]
+    columns["sizes"] = _read_sizes({} if version == 1 else columns["sizes"], count)
+    names = [f.name for f in fields(Operator)]
+    return tuple(
+        Operator(**dict(zip(names, row, strict=True)))
+        for row in zip(*(columns[name] for name in names), strict=True)
+    )
+
+
+def _read_sizes(columns: dict[str, list[int]], count: int) -> list[OperatorSizes]:
+    names = list(columns)
+    if not names:
+        return [NO_SIZES] * count
+    return [
+        OperatorSizes(**dict(zip(names, row, strict=True))) for row in zip(*columns.values(), strict=True)
+    ]
+
+
 def chain(operators: Iterable[Operator], name: str = "chain") -> ComputationGraph:
     """A graph whose operators follow one another, each handing on what it writes."""
     ops = tuple(operators)
     return ComputationGraph(
         name, ops, tuple(TensorEdge(i, i + 1, op.bytes_written) for i, op in enumerate(ops[:-1]))
     )
-
-
-def as_rows(graph: ComputationGraph) -> list[dict[str, Any]]:
-    """One dictionary per operator, for tables."""
-    return [asdict(op) for op in graph.operators]

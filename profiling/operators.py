@@ -57,6 +57,33 @@ def kind_index(kind: str) -> int:
     return _INDEX.get(kind, _INDEX["other"])
 
 
+DTYPE_BYTES: dict[str, int] = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "complex64": 8,
+    "complex128": 16,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+"""Bytes per element of every type that a graph may name."""
+
+DTYPES: tuple[str, ...] = tuple(DTYPE_BYTES)
+_DTYPE_INDEX = {name: i for i, name in enumerate(DTYPES)}
+
+
+def dtype_index(name: str) -> int:
+    """Position of a type in `DTYPES`; -1 for others and for the empty name of a type that is not known."""
+    return _DTYPE_INDEX.get(name, -1)
+
+
 def _table(**names: str) -> dict[str, str]:
     return {name: kind for kind, text in names.items() for name in text.split()}
 

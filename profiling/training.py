@@ -25,19 +25,22 @@ class Phase:
     Attributes:
         loss: `(model, batch, memo) -> scalar`; `memo` is a dictionary that the phases of one step share.
         trains: names of the sub-modules whose parameters this phase's optimiser updates; empty for all.
+        shares_forward: whether the phases of a step have one forward pass: its graph outlives this phase's backward pass,
+            which reaches the phase's own parameters only, and all parameters are updated after the last of them.
     """
 
     loss: Loss
     trains: tuple[str, ...] = ()
+    shares_forward: bool = False
 
 
 def make_optimizer(name: str, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer | None:
-    """The optimiser of that name with its usual hyper-parameters, or None when nothing is trained.
+    """The optimiser of that name with its usual hyper-parameters; None when nothing is trained, or for `none`.
 
     Raises:
         InputError: the name is none of `profiling.workload.OPTIMIZERS`.
     """
-    if not parameters:
+    if not parameters or name == "none":
         return None
     builders: dict[str, Callable[[], torch.optim.Optimizer]] = {
         "sgd": lambda: torch.optim.SGD(parameters, lr=1e-3),
@@ -48,7 +51,9 @@ def make_optimizer(name: str, parameters: Sequence[nn.Parameter]) -> torch.optim
         "adagrad": lambda: torch.optim.Adagrad(parameters, lr=1e-3),
     }
     if name not in builders:
-        raise InputError("optimizer is not known", expected="one of " + ", ".join(builders), got=name)
+        raise InputError(
+            "optimizer is not known", expected="one of " + ", ".join((*builders, "none")), got=name
+        )
     return builders[name]()
 
 
@@ -66,7 +71,7 @@ class TrainingJob:
 
     Attributes:
         samples_per_step: `batch_size * gradient_accumulation`.
-        optimizers: one per phase; None where everything that the phase trains is frozen.
+        optimizers: one per phase; None where everything that the phase trains is frozen, and with `none`.
     """
 
     def __init__(
@@ -104,24 +109,38 @@ class TrainingJob:
         """
         memo: dict[str, Any] = {}
         loss = torch.empty(0)
+        waiting: list[torch.optim.Optimizer | None] = []
         for phase, optimizer in zip(self.phases, self.optimizers, strict=True):
             if optimizer is not None:
                 optimizer.zero_grad(set_to_none=True)
+            else:
+                for parameter in self._trained(phase):
+                    parameter.grad = None
             for _ in range(self.gradient_accumulation):
                 with self._autocast():
                     loss = phase.loss(self.model, self.batch, memo)
                 mark("forward")
                 if loss.requires_grad:
-                    (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+                    scaled = loss if self._scaler is None else self._scaler.scale(loss)
+                    own = self._trained(phase) if phase.shares_forward else None
+                    scaled.backward(retain_graph=phase.shares_forward, inputs=own)
                 mark("backward")
-            if optimizer is not None:
-                if self._scaler is None:
-                    optimizer.step()
-                else:
-                    self._scaler.step(optimizer)
-                    self._scaler.update()
+            waiting.append(optimizer)
+            if not phase.shares_forward or phase is self.phases[-1]:
+                self._update(waiting)
+                waiting.clear()
             mark("optimizer")
         return loss.detach()
+
+    def _update(self, optimizers: Sequence[torch.optim.Optimizer | None]) -> None:
+        present = [optimizer for optimizer in optimizers if optimizer is not None]
+        for optimizer in present:
+            if self._scaler is None:
+                optimizer.step()
+            else:
+                self._scaler.step(optimizer)
+        if present and self._scaler is not None:
+            self._scaler.update()
 
     def _trained(self, phase: Phase) -> list[nn.Parameter]:
         modules = [self.model.get_submodule(name) for name in phase.trains] or [self.model]

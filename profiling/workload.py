@@ -12,7 +12,7 @@ MODES = ("training", "inference")
 FRAMEWORKS = ("torch", "tensorflow")
 COMPILERS = ("eager", "compile")
 MEMORY_LAYOUTS = ("contiguous", "channels-last")
-OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad")
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad", "none")
 SHARING_MODES = ("time-slice", "mps", "mig")
 
 
@@ -63,7 +63,7 @@ class Workload:
         compiler: `eager`, or `compile` (torch.compile or XLA).
         memory_layout: of images: `contiguous` (NCHW) or `channels-last` (NHWC).
         data_on_device: the batch waits on the device: no input pipeline, no copy from the host.
-        optimizer: one of `OPTIMIZERS`; None takes the zoo entry's default.
+        optimizer: one of `OPTIMIZERS` (`none`: a step ends with the backward pass); None takes the zoo entry's default.
         frozen_prefix: number of first atomic layers that are not trained.
         gradient_accumulation: forward/backward passes per optimiser step.
         activation_checkpointing: recompute activations in the backward pass.

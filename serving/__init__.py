@@ -1,1 +1,1 @@
-"""The doors: REST service and command line. No logic of its own."""
+"""REST service and command line. No logic of its own."""

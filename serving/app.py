@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from fastapi import FastAPI
 
 from serving import openapi, problems
 from serving.api import (
+    audit,
     cluster,
     devices,
     health,
@@ -29,8 +31,9 @@ from serving.app_version import version
 from serving.config import ServiceConfig
 from serving.dashboard import routes as dashboard
 from serving.extender import routes as extender
+from serving.handlers.jobs import forget_deleted, zoo
 from serving.handlers.upkeep import upkeep
-from serving.middleware import Door
+from serving.middleware import RequestMiddleware
 from serving.model_source import ModelSource
 from serving.oip import routes as oip
 from serving.service import Service
@@ -46,6 +49,7 @@ _GROUPS: tuple[Any, ...] = (
     workloads,
     devices,
     models,
+    audit,
     oip,
     dashboard,
     extender,
@@ -73,7 +77,8 @@ def create_app(config: ServiceConfig | None = None, source: ModelSource | None =
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await service.start(upkeep)
+        await asyncio.to_thread(zoo)  # its imports take seconds, which no request should wait for
+        await service.start(upkeep, forget_deleted)
         try:
             yield
         finally:
@@ -85,6 +90,7 @@ def create_app(config: ServiceConfig | None = None, source: ModelSource | None =
         description=_DESCRIPTION,
         version=version(),
         lifespan=lifespan,
+        openapi_url=None,  # see serving.dashboard.routes: with a scope, as every other route
         docs_url=None,  # the dashboard serves it, without a script from elsewhere
         redoc_url=None,
         generate_unique_id_function=openapi.operation_id,
@@ -94,14 +100,18 @@ def create_app(config: ServiceConfig | None = None, source: ModelSource | None =
         app.include_router(group.routes(service))
     problems.install(app)
     openapi.install(app)
-    app.add_middleware(Door, service=service)
+    app.add_middleware(RequestMiddleware, service=service)
     return app
 
 
 def from_environment() -> FastAPI:
     """The application of a worker process; see `ServiceConfig.from_environment`."""
-    from serving import logs
+    from serving import logs, process
 
     config = ServiceConfig.from_environment()
     logs.configure(config.log_level)
-    return create_app(config)
+    process.prepare()
+    process.end_with_parent()
+    app = create_app(config)
+    app.state.service.warm_captures = True
+    return app

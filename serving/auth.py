@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import os
 import secrets
 import time
+from collections import OrderedDict
 from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+from starlette.requests import Request
 
-from profiling.errors import ConflictError, CotenantError, InputError, UnknownNameError
+from profiling.errors import ConflictError, CotenantError, InputError, UnavailableError, UnknownNameError
+from serving.limits import RateLimit
+from serving.listener import WATCHED
 from serving.store import Store
-from serving.store.tables import TokenRow
+from serving.store.tables import SessionRow, TokenRow
+
+if TYPE_CHECKING:
+    from serving.service import Service
 
 SCOPES = ("read", "place", "admin")
 BOOTSTRAP_VARIABLE = "COTENANT_BOOTSTRAP_TOKEN"
+COOKIE = "cotenant_session"  # what the dashboard's sign-in sets; it counts for reading only
+SESSION_S = 12 * 3600.0
 _PREFIX = "ct_"
 _REMEMBER_S = 5.0
-
-# Paths that anybody may ask, and the scope that everything else takes. What is not listed takes `admin`.
-OPEN_PATHS = ("/v1/health/", "/v2/health/", "/login", "/static/")
-COOKIE = "cotenant_token"  # what the dashboard's sign-in sets; it counts for reading only
-_READ_POSTS = ("/v1/predict", "/v1/layer-throughput", "/v2/models/")
-_PLACE_POSTS = ("/v1/place", "/v1/observations", "/extender/")
+_REMEMBERED = 10_000
 
 
 class UnauthorizedError(CotenantError):
-    """No token, or one that is not known."""
+    """No token, or an unknown one."""
 
     status = 401
     slug = "unauthorized"
@@ -36,11 +44,11 @@ class UnauthorizedError(CotenantError):
 
 
 class ForbiddenError(CotenantError):
-    """A token without the scope that this call takes."""
+    """A caller that may not do this."""
 
     status = 403
     slug = "forbidden"
-    title = "The token does not allow this"
+    title = "Not allowed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,101 +62,198 @@ class Caller:
 LOCAL = Caller("local", frozenset(SCOPES))
 
 
-def required_scope(method: str, path: str) -> str | None:
-    """The scope that a call takes; None where anybody may.
-
-    `admin` includes `place`, and `place` includes `read`.
-    """
-    if path.startswith(OPEN_PATHS):
-        return None
-    if method in ("GET", "HEAD", "OPTIONS") or (method == "POST" and path.startswith(_READ_POSTS)):
-        return "read"
-    if method == "POST" and path.startswith(_PLACE_POSTS):
-        return "place"
-    return "admin"
-
-
 def digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def create_token(store: Store, name: str, scopes: list[str]) -> str:
-    """Make a token. Raises `InputError` for an unknown scope, `ConflictError` for a name in use."""
+def create_token(store: Store, name: str, scopes: list[str], days: float | None = None) -> str:
+    """Make a token, valid for `days` (for ever where None).
+
+    Raises:
+        InputError: unknown scope, no name, or `days` not above 0. ConflictError: the name is in use.
+    """
     for scope in scopes:
         if scope not in SCOPES:
-            raise InputError("scope is not known", expected="one of " + ", ".join(SCOPES), got=scope)
+            raise InputError("unknown scope", expected="one of " + ", ".join(SCOPES), got=scope)
     if not scopes or not name:
         raise InputError(
             "a token needs a name and a scope", expected="one of " + ", ".join(SCOPES), got="none"
         )
+    if days is not None and not 0 < days < 36_525:
+        raise InputError("days is out of range", expected="a number above 0", got=days)
     token = _PREFIX + secrets.token_urlsafe(32)
     with store.write() as session:
         if session.get(TokenRow, name) is not None:
             raise ConflictError(
                 "a token of that name exists", got=name, hint="revoke it or choose another name"
             )
-        session.add(TokenRow(name=name, digest=digest(token), scopes=scopes, created_at=time.time()))
+        now = store.now(session)
+        expires_at = None if days is None else now + days * 86_400
+        session.add(
+            TokenRow(name=name, digest=digest(token), scopes=scopes, created_at=now, expires_at=expires_at)
+        )
     return token
 
 
 def revoke_token(store: Store, name: str) -> None:
-    """Make a token invalid (within seconds everywhere). Raises `UnknownNameError`."""
+    """Make a token and its sessions invalid (within seconds everywhere). Raises `UnknownNameError`."""
     with store.write() as session:
         row = session.get(TokenRow, name)
         if row is None or row.revoked_at is not None:
             raise UnknownNameError("no such token", expected="the name of a valid token", got=name)
-        row.revoked_at = time.time()
+        row.revoked_at = store.now(session)
+        session.execute(delete(SessionRow).where(SessionRow.token == name))
 
 
 def list_tokens(store: Store) -> list[dict[str, object]]:
     """Names, scopes and times; never the tokens."""
     with store.read() as session:
         return [
-            {"name": t.name, "scopes": t.scopes, "created_at": t.created_at, "revoked_at": t.revoked_at}
+            {"name": t.name, "scopes": t.scopes, "created_at": t.created_at, "expires_at": t.expires_at,
+             "revoked_at": t.revoked_at}
             for t in session.scalars(select(TokenRow).order_by(TokenRow.created_at))
-        ]
+        ]  # fmt: skip
 
 
 class Authenticator:
-    """Looks tokens up, and remembers valid ones for some seconds."""
+    """Looks tokens up, and remembers valid ones: for seconds, and for `grace_s` while the store does not answer."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self._remembered: dict[str, tuple[float, Caller]] = {}
+    def __init__(self, store: Store, grace_s: float) -> None:
+        self.store, self.grace_s = store, grace_s
+        self._remembered: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
         bootstrap = os.environ.get(BOOTSTRAP_VARIABLE)
         self._bootstrap = digest(bootstrap) if bootstrap else None
+        # Unknown tokens cost a look at the store: each address has few of them.
+        self.failures = RateLimit(1.0, 30)
 
-    def remembered(self, header: str | None) -> Caller | None:
-        """The caller where the token was valid a moment ago: no look at the store."""
-        entry = self._remembered.get(digest(_token(header)))
-        return entry[1] if entry is not None and entry[0] > time.monotonic() else None
+    def remembered(self, key: str, longest_s: float | None = None) -> Caller | None:
+        """The caller where the credential was valid a moment ago: no look at the store."""
+        entry, longest_s = self._remembered.get(key), _REMEMBER_S if longest_s is None else longest_s
+        return entry[1] if entry is not None and time.monotonic() - entry[0] < longest_s else None
 
-    def look_up(self, header: str | None) -> Caller:
-        """The caller of an `Authorization` header. Raises `UnauthorizedError`."""
-        key = digest(_token(header))
-        if self._bootstrap is not None and hmac.compare_digest(key, self._bootstrap):
+    def look_up(self, key: str, is_session: bool = False) -> Caller:
+        """The caller of a token or session by its digest. Raises `UnauthorizedError`, `UnavailableError`."""
+        if not is_session and self._bootstrap is not None and hmac.compare_digest(key, self._bootstrap):
             caller = Caller("bootstrap", frozenset(SCOPES))
         else:
-            with self.store.read() as session:
-                row = session.scalars(select(TokenRow).where(TokenRow.digest == key)).first()
-            if row is None or row.revoked_at is not None:
-                raise UnauthorizedError("the token is not valid", hint="ask an admin for one")
-            caller = Caller(row.name, frozenset(row.scopes))
-        if len(self._remembered) > 10_000:
-            self._remembered.clear()
-        self._remembered[key] = (time.monotonic() + _REMEMBER_S, caller)
+            try:
+                with self.store.read() as session:
+                    caller = self._stored(session, key, is_session)
+            except UnavailableError:
+                known = self.remembered(key, self.grace_s)
+                if known is None:
+                    raise
+                return known
+            except UnauthorizedError:
+                self._remembered.pop(key, None)
+                raise
+        while len(self._remembered) >= _REMEMBERED:
+            self._remembered.popitem(last=False)
+        self._remembered[key] = (time.monotonic(), caller)
         return caller
+
+    def _stored(self, session: Session, key: str, is_session: bool) -> Caller:
+        now = self.store.now(session)
+        if is_session:
+            opened = session.get(SessionRow, key)
+            if opened is None or opened.expires_at < now:
+                raise UnauthorizedError("the session has ended", hint="sign in again")
+            if opened.token == "":
+                return Caller("bootstrap", frozenset(SCOPES))
+            row = session.get(TokenRow, opened.token)
+        else:
+            row = session.scalars(select(TokenRow).where(TokenRow.digest == key)).first()
+        if row is None or row.revoked_at is not None or (row.expires_at is not None and row.expires_at < now):
+            raise UnauthorizedError("the token is not valid", hint="ask an admin for one")
+        return Caller(row.name, frozenset(row.scopes))
+
+    def open_session(self, token: str) -> str:
+        """Sign in: the identifier of a session of this token. Raises `UnauthorizedError`."""
+        caller = self.look_up(digest(token))
+        identifier = secrets.token_urlsafe(32)
+        with self.store.write() as session:
+            now = self.store.now(session)
+            session.execute(delete(SessionRow).where(SessionRow.expires_at < now))
+            own = "" if caller.name == "bootstrap" and digest(token) == self._bootstrap else caller.name
+            session.add(
+                SessionRow(digest=digest(identifier), token=own, created_at=now, expires_at=now + SESSION_S)
+            )
+        return identifier
+
+    def close_session(self, identifier: str) -> None:
+        """Sign out."""
+        self._remembered.pop(digest(identifier), None)
+        with self.store.write() as session:
+            session.execute(delete(SessionRow).where(SessionRow.digest == digest(identifier)))
+
+
+def session_of(request: Request) -> str | None:
+    """The session that the request's cookie names."""
+    try:
+        cookies: SimpleCookie = SimpleCookie(request.headers.get("cookie", ""))
+    except CookieError:
+        return None
+    return cookies[COOKIE].value if COOKIE in cookies else None
+
+
+async def authenticate(service: Service, request: Request, scope: str | None) -> None:
+    """Find out who asks, and whether they may; `request.state.caller` says who.
+
+    Args:
+        scope: what the route takes; None for an open one.
+
+    Raises:
+        UnauthorizedError: no valid token. ForbiddenError: it lacks the scope. RateError: too many requests or failures.
+    """
+    state: dict[str, Any] = request.scope["state"]
+    client = request.client.host if request.client else ""
+    caller = LOCAL
+    if service.tokens_required and scope is not None:
+        caller = await _identify(service, request, client)
+        state["caller"] = caller
+        allow(caller, scope)
+    else:
+        state["caller"] = caller
+    if request.url.path not in WATCHED:
+        service.rate.take(caller.name if caller is not LOCAL else client)
+
+
+async def _identify(service: Service, request: Request, client: str) -> Caller:
+    authenticator = service.authenticator
+    headers = request.headers.getlist("authorization")
+    if len(headers) > 1:
+        raise UnauthorizedError("two Authorization headers", expected="one")
+    session = None
+    if headers:
+        kind, _, token = headers[0].partition(" ")
+        if kind.lower() != "bearer" or not token.strip():
+            raise UnauthorizedError("a bearer token is needed", expected="Authorization: Bearer TOKEN")
+        credential = token.strip()
+    else:
+        # The dashboard's cookie counts for reading only, so that no other site can act through a browser.
+        session = session_of(request) if request.method in ("GET", "HEAD") else None
+        if session is None:
+            raise UnauthorizedError("a bearer token is needed", expected="Authorization: Bearer TOKEN")
+        credential = session
+    key = digest(credential)
+    caller = authenticator.remembered(key)
+    if caller is None:
+        authenticator.failures.check(client)
+        try:
+            async with asyncio.timeout(service.config.token_check_s):
+                caller = await service.check_token(authenticator.look_up, key, session is not None)
+        except (TimeoutError, UnavailableError):
+            caller = authenticator.remembered(key, authenticator.grace_s)
+            if caller is None:
+                raise UnavailableError("tokens cannot be checked now", hint="try again") from None
+        except UnauthorizedError:
+            authenticator.failures.spend(client)
+            raise
+    return caller
 
 
 def allow(caller: Caller, scope: str) -> None:
-    """Raises `ForbiddenError` where `caller` lacks `scope`."""
+    """Raises `ForbiddenError` where `caller` lacks `scope`; `admin` includes `place`, and `place` includes `read`."""
     enough = SCOPES[SCOPES.index(scope) :]
     if not caller.scopes.intersection(enough):
         raise ForbiddenError("the token lacks a scope", expected=scope, got=", ".join(sorted(caller.scopes)))
-
-
-def _token(header: str | None) -> str:
-    kind, _, token = (header or "").partition(" ")
-    if kind.lower() != "bearer" or not token.strip():
-        raise UnauthorizedError("a bearer token is needed", expected="Authorization: Bearer TOKEN")
-    return token.strip()

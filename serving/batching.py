@@ -3,114 +3,150 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from predictor.learning.feedback import corrected
 from predictor.types import Prediction
-from profiling.errors import UnavailableError
+from profiling.errors import LimitError
 from profiling.workload import ColocationSet, Workload
 from scheduling.core.snapshot import ClusterSnapshot
+from serving.config import ServiceConfig
 from serving.feedback import Belief, Feedback
+from serving.lanes import Lane
 from serving.metrics import Metrics
 from serving.model_life import ModelLife, Serving
 
 T = TypeVar("T")
+Encoded = tuple[str, str, Workload]  # device, sharing mode, job
 _INLINE_SETS = 64
+_ENCODED_TOGETHER = 4
+#: Bodies up to this size are decoded on the event loop.
+INLINE_BYTES = 64 * 2**10
 
 
 class Batcher:
-    """Two lanes before one predictor.
+    """Lanes before one predictor.
 
-    Sets whose jobs have all been seen by the serving model cost microseconds and run on the event loop, together with
-    all others that arrived in the same turn. A job that is new must be captured and encoded, which takes seconds: it
-    goes to a thread with a bounded queue.
+    Sets whose jobs have all been met by the serving model cost microseconds and run on the event loop, together with all
+    others that arrived in the same turn. The rest goes to lanes, in small pieces, so that a request that ends early, by its
+    deadline or because its caller left, ends its work too: `encoding` captures and encodes new workloads, `bulk` reads large
+    bodies and predicts many sets, `parsing` waits for processes that read uploads, `placing` decides one job after the other, because policies share one cache.
     """
 
-    def __init__(
-        self, life: ModelLife, feedback: Feedback, metrics: Metrics, slow_calls: int, jobs: int
-    ) -> None:
-        self.life, self.feedback, self.metrics, self.slow_calls = life, feedback, metrics, slow_calls
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="cotenant-slow")
-        self._waiting: list[tuple[ColocationSet, asyncio.Future[Prediction]]] = []
-        self.jobs = jobs
-        self._known: set[tuple[str, Workload]] = set()
+    def __init__(self, life: ModelLife, feedback: Feedback, metrics: Metrics, config: ServiceConfig) -> None:
+        self.life, self.feedback, self.metrics = life, feedback, metrics
+        self.jobs, self.new_workloads = config.model_jobs, config.new_workloads
+        bounds: dict[str, Any] = {"length": config.queue_length, "wait_s": config.queue_wait_s}
+        # A capture may take its whole time, and its process is ended after it.
+        encoding_s = _ENCODED_TOGETHER * config.capture_s + config.stuck_s
+        self.encoding = Lane("encoding", metrics, threads=2, stuck_s=encoding_s, **bounds)
+        self.bulk = Lane("bulk", metrics, threads=1, stuck_s=config.stuck_s, **bounds)
+        self.parsing = Lane(
+            "parsing", metrics, threads=1, stuck_s=2 * config.parse_seconds + config.stuck_s, **bounds
+        )
+        self.placing = Lane("placing", metrics, threads=1, stuck_s=config.stuck_s, **bounds)
+        self._waiting: list[tuple[ColocationSet, asyncio.Future[Prediction | None]]] = []
+        self._known: set[Encoded] = set()
         self._known_to: Serving | None = None
         self._renewal: asyncio.Task[Serving] | None = None
-        self._slow = 0
-        # Decisions run one after the other, away from the event loop: policies share one cache of predictions.
-        self._placing = ThreadPoolExecutor(1, thread_name_prefix="cotenant-place")
-        self._met: tuple[ClusterSnapshot, Serving, tuple[str, ...]] | None = None
+        self._met: tuple[ClusterSnapshot, Serving, tuple[tuple[str, str], ...]] | None = None
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        return self.encoding, self.bulk, self.parsing, self.placing
 
     def belief(self) -> Belief:
         """The model that serves, with corrections. Raises `UnavailableError` while there is none."""
         return self.feedback.current(self.life.current())
 
-    def known(self, serving: Serving, device: str, workloads: Sequence[Workload]) -> bool:
-        """Whether the serving model has met all `workloads` on `device`."""
-        return serving is self._known_to and all((device, w) in self._known for w in workloads)
+    def unknown(self, serving: Serving, asked: Iterable[Encoded]) -> list[Encoded]:
+        """Those that the serving model has not met, each once."""
+        known = self._known if serving is self._known_to else ()
+        return list(dict.fromkeys(key for key in asked if key not in known))
 
-    def remember(self, serving: Serving, device: str, workloads: Sequence[Workload]) -> None:
-        """Note that `serving` has met `workloads`; it is replaced by a fresh copy once it has met too many.
+    def remember(self, serving: Serving, met: Sequence[Encoded]) -> None:
+        """Note that `serving` has met jobs; it is replaced by a fresh copy once it has met too many.
 
         A predictor keeps what it worked out about every job, and a service runs for months.
         """
         if serving is not self._known_to:
             self._known_to = serving
             self._known.clear()
-        self._known.update((device, w) for w in workloads)
+        self._known.update(met)
         if len(self._known) > self.jobs and (self._renewal is None or self._renewal.done()):
             self._renewal = asyncio.get_running_loop().create_task(self.life.reload(force=True))
 
-    async def slow(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run `function` in a thread. Raises `UnavailableError` where too many calls wait."""
-        if self._slow >= self.slow_calls:
-            self.metrics.refused.labels("slow_queue").inc()
-            raise UnavailableError(
-                "too many new workloads wait",
-                expected=f"at most {self.slow_calls}",
-                hint="try again in a second",
-            )
-        self._slow += 1
-        self.metrics.slow_queue.inc()
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
-        finally:
-            self._slow -= 1
-            self.metrics.slow_queue.dec()
+    async def encode(self, serving: Serving, asked: Iterable[Encoded]) -> None:
+        """Make sure that the model has met these jobs.
+
+        Raises:
+            LimitError: more are new than one request may bring. OverloadError: too many others wait.
+        """
+        new = self.unknown(serving, asked)
+        if len({workload for _, _, workload in new}) > self.new_workloads:
+            raise LimitError(
+                "too many new workloads in one request", expected=f"at most {self.new_workloads}", got=len(new),
+                hint="ask in several requests",
+            )  # fmt: skip
+        for first in range(0, len(new), _ENCODED_TOGETHER):
+            some = new[first : first + _ENCODED_TOGETHER]
+            sets = [ColocationSet(device, (workload,), sharing) for device, sharing, workload in some]
+            await self.encoding.run(serving.predictor.predict_many, sets)
+            self.remember(serving, some)
 
     async def predict(self, asked: ColocationSet) -> Prediction:
         """Predict one set, with its neighbours in time; corrected by feedback."""
-        belief = self.belief()
-        serving = belief.serving
-        if not self.known(serving, asked.device, asked.workloads):
-            prediction = await self.slow(serving.predictor.predict, asked)
-            self.remember(serving, asked.device, asked.workloads)
-            return corrected(prediction, belief.corrections, asked.workloads)
         loop = asyncio.get_running_loop()
-        if not self._waiting:
-            loop.call_soon(self._flush)
-        future: asyncio.Future[Prediction] = loop.create_future()
-        self._waiting.append((asked, future))
-        return await future
+        while True:
+            await self.encode(self.belief().serving, _members([asked]))
+            if not self._waiting:
+                loop.call_soon(self._flush)
+            future: asyncio.Future[Prediction | None] = loop.create_future()
+            self._waiting.append((asked, future))
+            prediction = await future
+            if prediction is not None:  # else another model serves by now, which has not met these jobs
+                return prediction
 
     async def predict_many(self, asked: list[ColocationSet]) -> list[Prediction]:
         """Predict many sets with one model; corrected by feedback."""
-        belief = self.belief()
-        predictions = await self.plain(belief.serving, asked)
-        return [
-            corrected(p, belief.corrections, s.workloads) for p, s in zip(predictions, asked, strict=True)
-        ]
+        answers: list[Prediction] = []
+        await self.each_part(asked, lambda predictions: answers.extend(predictions))
+        return answers
+
+    async def each_part(
+        self, asked: list[ColocationSet], use: Callable[[list[Prediction]], Any], belief: Belief | None = None
+    ) -> list[Any]:
+        """Predict many sets with one model, corrected; what `use` makes of each part of them, in order.
+
+        `use` runs where the prediction does: in a lane where there are many sets.
+        """
+        belief = belief or self.belief()
+        await self.encode(belief.serving, _members(asked))
+
+        def answer(sets: list[ColocationSet]) -> Any:
+            predictions = belief.serving.predictor.predict_many(sets)
+            return use(
+                [
+                    corrected(p, belief.corrections, s.workloads)
+                    for p, s in zip(predictions, sets, strict=True)
+                ]
+            )
+
+        parts = [asked[first : first + _INLINE_SETS] for first in range(0, len(asked), _INLINE_SETS)]
+        if len(parts) == 1:
+            return [answer(parts[0])]
+        return [await self.bulk.run(answer, part) for part in parts]
 
     async def plain(self, serving: Serving, asked: list[ColocationSet]) -> list[Prediction]:
         """What the model itself says, without feedback."""
-        if len(asked) <= _INLINE_SETS and all(self.known(serving, s.device, s.workloads) for s in asked):
-            return list(serving.predictor.predict_many(asked))
-        predictions = list(await self.slow(serving.predictor.predict_many, asked))
-        for one in asked:
-            self.remember(serving, one.device, one.workloads)
-        return predictions
+        await self.encode(serving, _members(asked))
+        answers: list[Prediction] = []
+        for first in range(0, len(asked), _INLINE_SETS):
+            answers += await self.bulk.run(
+                serving.predictor.predict_many, asked[first : first + _INLINE_SETS]
+            )
+        return answers
 
     async def meet(
         self,
@@ -124,37 +160,50 @@ class Batcher:
         Args:
             admit: checks names before anything is encoded.
         """
-        pairs: set[tuple[str, Workload]] = set()
+        tenants: set[Encoded] = set()
         met = self._met
         if met is not None and met[0] is snapshot and met[1] is serving:
-            devices = met[2]
+            kinds = met[2]
         else:
-            pairs = {(g.device, t.job) for _, g in snapshot.gpus() for t in g.tenants}
-            devices = tuple(sorted({g.device for _, g in snapshot.gpus()}))
-        pairs.update((device, job) for device in devices)
-        new = [(d, w) for d, w in pairs if not self.known(serving, d, (w,))]
+            tenants = {(g.device, g.sharing, t.job) for _, g in snapshot.gpus() for t in g.tenants}
+            kinds = tuple(sorted({(g.device, g.sharing) for _, g in snapshot.gpus()}))
+        new = self.unknown(serving, [*tenants, *((device, sharing, job) for device, sharing in kinds)])
         if new:
-            await admit({w for _, w in new}, {d for d, _ in new})
-            await self.plain(serving, [ColocationSet(d, (w,)) for d, w in new])
-        self._met = (snapshot, serving, devices)
+            await admit({w for _, _, w in new}, {device for device, _, _ in new})
+            await self.encode(serving, new)
+        self._met = (snapshot, serving, kinds)
 
     async def place(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a decision after those that came before it."""
-        return await asyncio.get_running_loop().run_in_executor(self._placing, function, *arguments)
+        return await self.placing.run(function, *arguments)
+
+    async def off_loop(self, size_bytes: int, function: Callable[..., T], *arguments: Any) -> T:
+        """Run `function` here where the body it reads is small, else in a lane."""
+        if size_bytes <= INLINE_BYTES:
+            return function(*arguments)
+        return await self.bulk.run(function, *arguments)
 
     def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        asked_for, self._waiting = self._waiting, []
+        waiting = []
         try:
             belief = self.belief()
+            for asked, future in asked_for:
+                if future.done():
+                    continue
+                if self.unknown(belief.serving, _members([asked])):
+                    future.set_result(None)
+                else:
+                    waiting.append((asked, future))
             answers: Sequence[Prediction] = belief.serving.predictor.predict_many([a for a, _ in waiting])
         except Exception:
-            self._one_by_one(waiting)
+            self._one_by_one(waiting or asked_for)
             return
         for (asked, future), prediction in zip(waiting, answers, strict=True):
             if not future.done():
                 future.set_result(corrected(prediction, belief.corrections, asked.workloads))
 
-    def _one_by_one(self, waiting: list[tuple[ColocationSet, asyncio.Future[Prediction]]]) -> None:
+    def _one_by_one(self, waiting: list[tuple[ColocationSet, asyncio.Future[Prediction | None]]]) -> None:
         """One bad set must not fail its neighbours."""
         for asked, future in waiting:
             if future.done():
@@ -169,5 +218,9 @@ class Batcher:
     def close(self) -> None:
         if self._renewal is not None:
             self._renewal.cancel()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._placing.shutdown(wait=False, cancel_futures=True)
+        for lane in self.lanes:
+            lane.close()
+
+
+def _members(sets: Iterable[ColocationSet]) -> Iterable[Encoded]:
+    return ((s.device, s.sharing, workload) for s in sets for workload in s.workloads)

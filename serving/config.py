@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 from profiling.errors import InputError
 
@@ -32,12 +33,29 @@ class ServiceConfig:
         batch_sets: most co-location sets of one batch, and jobs of one queue.
         set_jobs: most jobs of one co-location set.
         cluster_gpus: most GPUs of a cluster.
-        requests_in_flight: requests at one time in one process before new ones are shed with 503.
-        slow_calls: captures and first predictions that may wait in one process.
+        requests_in_flight: requests being handled at one time in one process before new ones get 503.
+        open_in_flight: the same for routes that take no token, counted apart.
+        buffer_bytes: request bodies held in memory at one time in one process.
+        header_bytes, header_s: size of a request's head and seconds to send it.
+        body_s: seconds to send a request's body.
+        idle_s: seconds that a connection may wait for its next request.
+        connections, connections_per_address: open connections of one process, in all and from one address.
+        queue_delay_s: longest time that an accepted request should wait for the event loop; beyond it requests are shed.
+        shed_delay_s: how long the answer to a shed request is held back, so that retries do not add to the load.
+        queue_length, queue_wait_s: calls that may wait for a lane (new workloads, decisions, large bodies), and for how long.
+        new_workloads: workloads that one request may bring which the model has not met.
+        capture_processes, capture_s, capture_memory_bytes: processes that capture graphs, and the time and memory of one capture.
+        stuck_s: a lane whose call runs longer is stuck: the service is not ready, and the process ends after twice that.
         model_jobs: different jobs that a loaded model may remember before a fresh copy of it takes over.
         rate_per_s: requests per second and caller in one process; 0 is no limit.
         rate_burst: requests that a caller may send at once.
         parse_seconds, parse_memory_bytes: processor time and address space of the process that parses an upload.
+        token_check_s, token_grace_s: longest look-up of a token, and how long a token that was valid stays so while the store
+            does not answer.
+        retention_s: how long ended, expired and waiting placements, observations, events and the audit log are kept.
+        stale_s: a confirmed job whose node and placement were not heard of for so long is shown as stale.
+        allowed_hosts: names that the Host header may have besides addresses; loopback names and `host` always.
+        trusted_proxies: addresses whose X-Forwarded-For and X-Forwarded-Proto are believed.
         reservation_s: how long a decided placement holds its GPU before it is confirmed.
         drain_s: how long running requests are waited for after SIGTERM.
         log_level: `debug`, `info`, `warning` or `error`.
@@ -59,21 +77,41 @@ class ServiceConfig:
     set_jobs: int = 16
     cluster_gpus: int = 100_000
     requests_in_flight: int = 512
-    slow_calls: int = 64
+    open_in_flight: int = 32
+    buffer_bytes: int = 512 * 2**20
+    header_bytes: int = 32 * 2**10
+    header_s: float = 10.0
+    body_s: float = 30.0
+    idle_s: float = 60.0
+    connections: int = 4096
+    connections_per_address: int = 2048
+    queue_delay_s: float = 0.025
+    shed_delay_s: float = 0.5
+    queue_length: int = 64
+    queue_wait_s: float = 5.0
+    new_workloads: int = 256
+    capture_processes: int = 1
+    capture_s: float = 60.0
+    capture_memory_bytes: int = 3 * 2**29
+    stuck_s: float = 30.0
     model_jobs: int = 50_000
     rate_per_s: float = 0.0
     rate_burst: int = 100
     parse_seconds: float = 60.0
-    parse_memory_bytes: int = 8 * 2**30
+    parse_memory_bytes: int = 2**30
+    token_check_s: float = 1.0
+    token_grace_s: float = 300.0
+    retention_s: float = 90 * 86_400.0
+    stale_s: float = 900.0
+    allowed_hosts: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
     reservation_s: float = 600.0
     drain_s: float = 30.0
     log_level: str = "info"
 
     def __post_init__(self) -> None:
         if self.auth not in AUTH_MODES:
-            raise InputError(
-                "auth mode is not known", expected="one of " + ", ".join(AUTH_MODES), got=self.auth
-            )
+            raise InputError("unknown auth mode", expected="one of " + ", ".join(AUTH_MODES), got=self.auth)
         if self.auth == "off" and not self.on_loopback:
             raise InputError(
                 "a service without tokens may only listen on a loopback address",
@@ -83,22 +121,38 @@ class ServiceConfig:
         if not 0 <= self.port <= 65535:
             raise InputError("port is out of range", expected="0 to 65535", got=self.port)
         if self.log_level not in ("debug", "info", "warning", "error"):
-            raise InputError(
-                "log level is not known", expected="debug, info, warning, error", got=self.log_level
-            )
+            raise InputError("unknown log level", expected="debug, info, warning, error", got=self.log_level)
         for name in ("workers", "body_bytes", "upload_bytes", "graph_operators", "batch_sets", "set_jobs",
-                     "cluster_gpus", "requests_in_flight", "slow_calls", "model_jobs", "rate_burst", "parse_memory_bytes"):  # fmt: skip
+                     "cluster_gpus", "requests_in_flight", "open_in_flight", "buffer_bytes", "header_bytes", "connections",
+                     "connections_per_address", "queue_length", "new_workloads", "capture_processes", "capture_memory_bytes",
+                     "model_jobs", "rate_burst", "parse_memory_bytes"):  # fmt: skip
             if getattr(self, name) < 1:
                 raise InputError(
                     f"{name} is out of range", expected="an integer from 1", got=getattr(self, name)
                 )
-        for name in ("poll_s", "request_timeout_s", "parse_seconds", "reservation_s", "drain_s"):
+        for name in ("poll_s", "request_timeout_s", "parse_seconds", "reservation_s", "drain_s", "header_s", "body_s",
+                     "idle_s", "queue_delay_s", "shed_delay_s", "queue_wait_s", "capture_s", "stuck_s", "token_check_s",
+                     "token_grace_s", "retention_s", "stale_s"):  # fmt: skip
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(
                     f"{name} is out of range", expected="seconds above 0", got=getattr(self, name)
                 )
         if not self.rate_per_s >= 0:
             raise InputError("rate_per_s is out of range", expected="a number from 0", got=self.rate_per_s)
+
+    def with_limits(self, pairs: list[str]) -> ServiceConfig:
+        """These settings with others for `NAME=NUMBER`. Raises `InputError`."""
+        numbers = {f.name: f.type for f in fields(self) if f.type in ("int", "float")}
+        values: dict[str, Any] = {}
+        for pair in pairs:
+            name, _, text = pair.partition("=")
+            if name not in numbers:
+                raise InputError("unknown limit", expected="one of " + ", ".join(sorted(numbers)), got=name)
+            try:
+                values[name] = int(text) if numbers[name] == "int" else float(text)
+            except ValueError:
+                raise InputError(f"limit {name} is not a number", expected="NAME=NUMBER", got=pair) from None
+        return replace(self, **values)
 
     @property
     def on_loopback(self) -> bool:
@@ -122,4 +176,7 @@ class ServiceConfig:
     def from_environment(cls) -> ServiceConfig:
         """Read what `to_environment` wrote; the defaults where nothing was."""
         text = os.environ.get(ENVIRONMENT_VARIABLE)
-        return cls(**json.loads(text)) if text else cls()
+        values: dict[str, Any] = json.loads(text) if text else {}
+        for name in ("allowed_hosts", "trusted_proxies"):
+            values[name] = tuple(values.get(name, ()))
+        return cls(**values)

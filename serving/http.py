@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
-from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
 from profiling.errors import CotenantError, InputError, LimitError
 
 T = TypeVar("T")
+OffLoop = Callable[..., Awaitable[Any]]
 _PATH = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
@@ -45,19 +45,29 @@ class DeadlineError(CotenantError):
     title = "Took too long"
 
 
+class BodyTimeoutError(CotenantError):
+    """The body of a request did not arrive in time."""
+
+    exit_code = 1
+    status = 408
+    slug = "body-timeout"
+    title = "Body took too long"
+
+
+class MisdirectedError(CotenantError):
+    """A request under a name that is not one of ours."""
+
+    status = 421
+    slug = "misdirected"
+    title = "Unknown host"
+
+
 class MediaTypeError(CotenantError):
     """A body of a type that the route does not read."""
 
     status = 415
     slug = "media-type"
     title = "Media type is not supported"
-
-
-class Direct(APIRoute):
-    """A route whose endpoint takes the request alone: nothing is looked for or checked before it, which is half the time."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        return self.endpoint
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -77,18 +87,22 @@ def problem(
     return Response(msgspec.json.encode(body), error.status, headers, media_type="application/problem+json")
 
 
-async def read_body(request: Request, kind: type[T]) -> T:
+async def read_body(request: Request, kind: type[T], off_loop: OffLoop | None = None) -> T:
     """The request's JSON body as `kind`.
+
+    Args:
+        off_loop: reads large bodies away from the event loop.
 
     Raises:
         MalformedError: not JSON. MediaTypeError: declared as something else. InputError: JSON of another shape.
     """
-    return decode(await read_json(request), kind)
+    raw = await read_json(request)
+    return decode(raw, kind) if off_loop is None else await off_loop(len(raw), decode, raw, kind)
 
 
 async def read_json(request: Request) -> bytes:
     """The bytes of a body that is declared as JSON. Raises `MediaTypeError`."""
-    declared = request.headers.get("content-type", "application/json")
+    declared = request.headers.get("content-type", "")
     if declared != "application/json":
         media = declared.partition(";")[0].strip().lower()
         if media != "application/json" and not media.endswith("+json"):

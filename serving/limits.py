@@ -1,12 +1,15 @@
-"""How much at once: requests in flight, requests per second and caller."""
+"""How much at once: requests being handled, requests per second and caller."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from profiling.errors import CotenantError
+from serving.lanes import OverloadError
 
 _CALLERS = 10_000
 
@@ -23,6 +26,24 @@ class RateError(CotenantError):
         self.retry_after_s = max(1, math.ceil(wait_s))
 
 
+class Slots:
+    """At most `count` requests being handled at one time."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.taken = count, 0
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """Hold one. Raises `OverloadError` where all are taken."""
+        if self.taken >= self.count:
+            raise OverloadError("the service is busy", hint="try again in a second")
+        self.taken += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
+
+
 class RateLimit:
     """A token bucket per caller.
 
@@ -37,14 +58,25 @@ class RateLimit:
 
     def take(self, caller: str, now: float | None = None) -> None:
         """Count one request. Raises `RateError`."""
-        if not self.per_s:
-            return
+        if self.per_s:
+            self.check(caller, now)
+            self.spend(caller, now)
+
+    def check(self, caller: str, now: float | None = None) -> None:
+        """Raises `RateError` where nothing is left for `caller`."""
+        level = self._level(caller, time.monotonic() if now is None else now)
+        if level < 1:
+            raise RateError((1 - level) / self.per_s)
+
+    def spend(self, caller: str, now: float | None = None) -> None:
+        """Count one."""
         now = time.monotonic() if now is None else now
-        level, last = self._buckets.pop(caller, (float(self.burst), now))
-        level = min(self.burst, level + (now - last) * self.per_s)
-        allowed = level >= 1
-        self._buckets[caller] = (level - 1 if allowed else level, now)
+        level = self._level(caller, now)
+        self._buckets.pop(caller, None)
+        self._buckets[caller] = (max(0.0, level - 1), now)
         while len(self._buckets) > _CALLERS:
             self._buckets.popitem(last=False)
-        if not allowed:
-            raise RateError((1 - level) / self.per_s)
+
+    def _level(self, caller: str, now: float) -> float:
+        level, last = self._buckets.get(caller, (float(self.burst), now))
+        return min(float(self.burst), level + (now - last) * self.per_s)

@@ -30,17 +30,29 @@ class Metrics:
         self.requests_in_flight = Gauge(
             "requests_in_flight", "Requests being answered", multiprocess_mode="livesum", **shared
         )
-        self.refused = Counter("requests_refused", "Requests turned away at the door", ("reason",), **shared)
+        self.refused = Counter(
+            "requests_refused", "Requests refused before they were handled", ("reason",), **shared
+        )
+        self.connections_ended = Counter(
+            "connections_ended",
+            "Connections that the service ended, by the limit that they met",
+            ("limit",),
+            **shared,
+        )
         self.predictions = Counter("predictions", "Co-location sets by outcome", ("outcome",), **shared)
         self.placements = Counter("placements", "Placement decisions by outcome", ("outcome",), **shared)
         self.decision_duration = Histogram(
             "placement_decision_seconds", "Time to choose a GPU", buckets=_SECONDS, **shared
         )
-        self.slow_queue = Gauge(
-            "slow_queue_length",
-            "Captures and first predictions that wait",
+        self.lane_queue = Gauge(
+            "lane_queue_length",
+            "Calls that wait for a lane",
+            ("lane",),
             multiprocess_mode="livesum",
             **shared,
+        )
+        self.captures = Counter(
+            "captures", "Graphs captured for a request, by outcome", ("outcome",), **shared
         )
         self.reloads = Counter("model_reloads", "Model loads by outcome", ("outcome",), **shared)
         self.model_info = Gauge(
@@ -67,6 +79,7 @@ class Metrics:
     def render(self) -> bytes:
         """The exposition text; of all worker processes where there are several."""
         if DIRECTORY_VARIABLE in os.environ:
+            _forget_dead(Path(os.environ[DIRECTORY_VARIABLE]))
             registry = CollectorRegistry()
             MultiProcessCollector(registry)
             return generate_latest(registry)
@@ -76,3 +89,11 @@ class Metrics:
         """Take this process's live gauges out of the sum."""
         if DIRECTORY_VARIABLE in os.environ and Path(os.environ[DIRECTORY_VARIABLE]).is_dir():
             mark_process_dead(os.getpid())
+
+
+def _forget_dead(folder: Path) -> None:
+    """Take the live gauges of processes that were killed out of the sum."""
+    for path in folder.glob("gauge_live*_*.db"):
+        pid = path.stem.rpartition("_")[2]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            mark_process_dead(int(pid))

@@ -1,4 +1,4 @@
-"""The one door that every request comes through: identity, limits, deadline, headers, metrics, log."""
+"""ASGI middleware around every request: identity of the request, where it may come from, body bounds, metrics, log."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from http.cookies import SimpleCookie
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 
-from profiling.errors import CotenantError, InputError, LimitError, UnavailableError
+from profiling.errors import CotenantError, LimitError
 from serving import tracing
-from serving.auth import COOKIE, LOCAL, Caller, allow, required_scope
-from serving.http import DeadlineError, problem
+from serving.auth import LOCAL, ForbiddenError
+from serving.http import MediaTypeError, MisdirectedError, problem
+from serving.lanes import CALLER, OverloadError
 from serving.limits import RateError
+from serving.listener import ARRIVED
 from serving.service import Service
 
 Scope = dict[str, Any]
@@ -28,7 +30,9 @@ _LOGGER = logging.getLogger("cotenant.request")
 log = structlog.get_logger("cotenant.request")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _SLOW_S = 1.0
-_WATCHERS = ("/v1/health/", "/v2/health/", "/metrics")  # never shed: the operator must see an overload
+_LEFT = 499  # the caller left before the answer; nginx's number for it
+_SMALL_BODIES = ("/login", "/logout")
+_SMALL_BYTES = 4096
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -44,7 +48,7 @@ _HEADERS = [
 ]
 
 
-class Door:
+class RequestMiddleware:
     """ASGI middleware around the whole application."""
 
     def __init__(self, app: Any, service: Service) -> None:
@@ -55,6 +59,9 @@ class Door:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        arrived = scope.pop(ARRIVED, None)
+        if arrived is not None:
+            self.service.listener.delay.begun(arrived)
         exchange = _Exchange(self.service, scope, receive, send)
         with tracing.span(self.tracer, scope, exchange.request_id) as attributes:
             await exchange.run(self.app)
@@ -72,92 +79,93 @@ class _Exchange:
         self.path: str = scope["path"]
         asked = self.headers.get(b"x-request-id", b"").decode("latin-1")
         self.request_id = asked if _REQUEST_ID.fullmatch(asked) else uuid.uuid4().hex
-        self.caller: Caller = LOCAL
         self.status = 0
         self.received = 0
-        upload = self.path == "/v1/workloads"
-        self.body_limit = service.config.upload_bytes if upload else service.config.body_bytes
+        config = service.config
+        self.body_limit = config.upload_bytes if self.path == "/v1/workloads" else config.body_bytes
+        if self.path in _SMALL_BODIES:
+            self.body_limit = _SMALL_BYTES
 
     async def run(self, app: Any) -> None:
         started = time.perf_counter()
         service = self.service
-        service.in_flight += 1
         service.metrics.requests_in_flight.inc()
-        self.scope.setdefault("state", {})["request_id"] = self.request_id
+        state = self.scope.setdefault("state", {})
+        state["request_id"], state["caller"] = self.request_id, LOCAL
         try:
-            await self._guarded(app)
+            self._check()
+            await app(self.scope, self.receive, self.send)
         except CotenantError as error:
             await self._refuse(error)
+        except asyncio.CancelledError:
+            # The listener ends what nobody waits for; uvicorn would log it as a failure of ours.
+            self.status = self.status or _LEFT
         except Exception as error:
             log.error("request failed", exc_info=error, request_id=self.request_id, path=self.path)
             await self._refuse(
                 InternalError("the service failed on this request", hint="quote the request id")
             )
         finally:
-            service.in_flight -= 1
+            service.buffered_bytes -= self.received
             service.metrics.requests_in_flight.dec()
             self._record(time.perf_counter() - started)
 
-    async def _guarded(self, app: Any) -> None:
-        config = self.service.config
-        if self.service.in_flight > config.requests_in_flight and not self.path.startswith(_WATCHERS):
-            raise UnavailableError("the service is busy", hint="try again in a second")
-        await self._identify()
+    def _check(self) -> None:
+        """Where the request comes from, and what it announces. Raises a `CotenantError`."""
+        config, client = self.service.config, self.scope.get("client")
+        if config.trusted_proxies and client and client[0] in config.trusted_proxies:
+            self._believe_proxy(client)
+        self._check_origin()
+        if self.headers.get(b"content-encoding", b"identity") != b"identity":
+            raise MediaTypeError(
+                "encoded bodies are not read",
+                expected="no Content-Encoding",
+                got=self.headers[b"content-encoding"].decode("latin-1")[:40],
+            )
         length = self.headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > self.body_limit:
             raise LimitError(
                 "body is too large", expected=f"at most {self.body_limit} bytes", got=int(length)
             )
-        timeout_s = self._timeout_s()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await app(self.scope, self.receive, self.send)
-        except TimeoutError:
-            raise DeadlineError("no answer in time", expected=f"at most {timeout_s:g} s") from None
+        caller = self.headers.get(b"authorization")
+        CALLER.set(str(hash(caller)) if caller else str(client[0] if client else ""))
 
-    async def _identify(self) -> None:
-        service = self.service
-        scope = required_scope(self.scope["method"], self.path)
-        if service.tokens_required and scope is not None:
-            header = self.headers.get(b"authorization", b"").decode("latin-1") or self._cookie()
-            caller = service.authenticator.remembered(header)
-            if caller is None:
-                caller = await service.stored(service.authenticator.look_up, header)
-            self.caller = caller
-            allow(self.caller, scope)
-        if service.config.rate_per_s and not self.path.startswith(_WATCHERS):
-            client = self.scope.get("client") or ("", 0)
-            service.rate.take(self.caller.name if self.caller is not LOCAL else client[0])
-        self.scope["state"]["caller"] = self.caller
+    def _believe_proxy(self, client: tuple[str, int]) -> None:
+        forwarded = self.headers.get(b"x-forwarded-for", b"").decode("latin-1").rpartition(",")[2].strip()
+        if forwarded:
+            self.scope["client"] = (forwarded[:64], client[1])
+        if self.headers.get(b"x-forwarded-proto", b"").strip().lower() == b"https":
+            self.scope["scheme"] = "https"
 
-    def _cookie(self) -> str:
-        """The dashboard's cookie as a header; only for reading, so that no other site can act through a browser."""
-        if self.scope["method"] not in ("GET", "HEAD"):
-            return ""
-        cookies = SimpleCookie(self.headers.get(b"cookie", b"").decode("latin-1"))
-        return f"Bearer {cookies[COOKIE].value}" if COOKIE in cookies else ""
+    def _check_origin(self) -> None:
+        """Refuse names that are not ours (a page whose name was rebound to this address) and other sites' requests.
 
-    def _timeout_s(self) -> float:
-        most = self.service.config.request_timeout_s
-        asked = self.headers.get(b"x-timeout-s")
-        if asked is None:
-            return most
-        try:
-            value = float(asked)
-        except ValueError:
-            value = -1.0
-        if not 0 < value < float("inf"):
-            raise InputError(
-                "X-Timeout-S is not a time", expected="seconds above 0", got=asked.decode("latin-1")
-            )
-        return min(value, most)
+        Only where no token protects the service, and for the dashboard's cookie: a bearer token is never sent by itself.
+        """
+        host = self.headers.get(b"host", b"").decode("latin-1")
+        if not self.service.hosts.knows(host):
+            raise MisdirectedError(
+                "unknown Host", expected="an address or name of this service", got=repr(host[:80]),
+                hint="name it with --allowed-host",
+            )  # fmt: skip
+        if self.scope["method"] in ("GET", "HEAD", "OPTIONS") or b"authorization" in self.headers:
+            return
+        site = self.headers.get(b"sec-fetch-site", b"none")
+        origin = self.headers.get(b"origin")
+        foreign = origin is not None and urlsplit(origin.decode("latin-1")).netloc.lower() != host.lower()
+        if site not in (b"none", b"same-origin") or foreign:
+            raise ForbiddenError("a request of another site", expected="the same origin, or a bearer token")
 
     async def receive(self) -> dict[str, Any]:
         message = await self._receive()
         if message["type"] == "http.request":
-            self.received += len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            self.received += size
+            self.service.buffered_bytes += size
             if self.received > self.body_limit:
                 raise LimitError("body is too large", expected=f"at most {self.body_limit} bytes")
+            if self.service.buffered_bytes > self.service.config.buffer_bytes:
+                raise OverloadError("too many large bodies at one time", hint="try again in a second")
         return message
 
     async def send(self, message: dict[str, Any]) -> None:
@@ -171,9 +179,6 @@ class _Exchange:
     async def _refuse(self, error: CotenantError) -> None:
         if self.status:  # the answer has begun; the broken connection is all that can be said
             return
-        reason = {413: "body", 429: "rate", 401: "token", 403: "scope", 503: "busy", 504: "deadline"}
-        if error.status in reason:
-            self.service.metrics.refused.labels(reason[error.status]).inc()
         response = problem(error, self.path, headers_for(error))
         await response(self.scope, self._receive, self.send)  # type: ignore[arg-type]
 
@@ -181,7 +186,10 @@ class _Exchange:
         route = self.scope.get("route")
         template = getattr(route, "path", None) or "unmatched"
         method = self.scope["method"] if template != "unmatched" else "ANY"
-        self.service.metrics.request_duration.labels(template, method, str(self.status)).observe(seconds)
+        metrics, caller = self.service.metrics, self.scope["state"]["caller"].name
+        metrics.request_duration.labels(template, method, str(self.status)).observe(seconds)
+        if self.status in _REASONS:
+            metrics.refused.labels(_REASONS[self.status]).inc()
         # Thousands of good requests a second are for the metrics; the log tells of what went wrong or took long.
         loud = self.status >= 400 or seconds >= _SLOW_S
         if loud or _LOGGER.isEnabledFor(logging.DEBUG):
@@ -192,8 +200,19 @@ class _Exchange:
                 path=self.path,
                 status=self.status,
                 duration_s=round(seconds, 6),
-                caller=self.caller.name,
+                caller=caller,
             )
+
+
+_REASONS = {
+    413: "body",
+    429: "rate",
+    401: "token",
+    403: "scope",
+    503: "busy",
+    504: "deadline",
+    408: "slow_body",
+}
 
 
 class InternalError(CotenantError):
@@ -212,4 +231,6 @@ def headers_for(error: CotenantError) -> dict[str, str]:
         return {"Retry-After": "1"}
     if error.status == 401:
         return {"WWW-Authenticate": 'Bearer realm="cotenant"'}
+    if error.status in (408, 413):
+        return {"Connection": "close"}  # what is left of the body is not read
     return {}

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +77,7 @@ class ModelLife:
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="cotenant-model")
         self._task: asyncio.Task[None] | None = None
+        self._tried = asyncio.Event()
 
     def current(self) -> Serving:
         """The predictor that serves now. Raises `UnavailableError` while there is none."""
@@ -88,6 +90,12 @@ class ModelLife:
     def start(self) -> None:
         """Load in the background and keep following; needs a running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    async def tried(self, most_s: float) -> None:
+        """Wait until the first load has succeeded or failed, for `most_s` at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                await self._tried.wait()
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -105,6 +113,7 @@ class ModelLife:
                 await self.reload(force=False)
             except Exception as error:
                 log.warning("model not loaded", error=str(error))
+            self._tried.set()
             await asyncio.sleep(self.poll_s if self.serving else min(self.poll_s, 2.0))
 
     def refresh(self, force: bool = False) -> Serving:

@@ -94,9 +94,9 @@ class RegistrySource:
 
 def model_directory(root: Path) -> Path:
     """The folder with `config.json` beside a safetensors file, at `root` or below it."""
-    for found in sorted(root.rglob("*.safetensors")):
-        if (found.parent / "config.json").is_file():
-            return found.parent
+    for weights in sorted(root.rglob("*.safetensors")):
+        if (weights.parent / "config.json").is_file():
+            return weights.parent
     return root
 
 

@@ -10,6 +10,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
+from serving.routing import OPEN, SCOPE, WATCH
+
 _REF = "#/components/schemas/{name}"
 _PROBLEM = {
     "type": "object",
@@ -33,22 +35,25 @@ _ERRORS = {
     400: "Body is not JSON",
     401: "A token is needed",
     403: "The token does not allow this",
-    404: "A name is not known",
+    404: "Unknown name",
+    408: "The body did not arrive in time",
     409: "No feasible answer, or the state has changed",
     412: "`If-Match` names an old version",
     413: "Over a limit",
+    421: "The Host is not one of this service's",
     415: "Media type is not supported",
     422: "Input is not what was expected",
     429: "Too many requests",
     503: "Not available now: no model, a busy service, or the store is away",
     504: "No answer in time",
 }
-_EVERYWHERE = (401, 403, 413, 422, 429, 503, 504)
+_EVERYWHERE = (400, 401, 403, 408, 413, 415, 421, 422, 429, 503, 504)
 _TYPES: set[Any] = set()
 
 
 def operation(
     *,
+    scope: str,
     answer: Any = None,
     status: int = 200,
     also: dict[int, str] | None = None,
@@ -63,6 +68,7 @@ def operation(
     """Arguments for a router's decorator.
 
     Args:
+        scope: what a caller needs: `read`, `place`, `admin`; `open` for anybody, `watch` for anybody under overload too.
         answer: type of the answer; None where there is no body.
         also: further statuses with the same answer (201 beside 200).
         body: type of the JSON body; examples: by name.
@@ -85,7 +91,9 @@ def operation(
             "description": _ERRORS[code],
             "content": {"application/problem+json": {"schema": {"$ref": _REF.format(name="Problem")}}},
         }
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = {SCOPE: scope}
+    if scope in (OPEN, WATCH):
+        extra["security"] = []
     bodies: dict[str, Any] = {}
     if body is not None:
         bodies["application/json"] = {"schema": _schema(body)}

@@ -11,6 +11,7 @@ from msgspec import json
 from starlette.exceptions import HTTPException
 
 from profiling.errors import CotenantError, InputError
+from serving.auth import authenticate
 from serving.http import problem
 from serving.middleware import headers_for
 
@@ -32,6 +33,10 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _routing(request: Request, error: HTTPException) -> Response:
+        try:  # who may not ask anything does not learn which addresses there are
+            await authenticate(request.app.state.service, request, "read")
+        except CotenantError as refused:
+            return problem(refused, request.url.path, headers_for(refused))
         title = HTTPStatus(error.status_code).phrase
         detail = {
             404: "there is nothing at this address; see /openapi.json",

@@ -9,17 +9,44 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
-from profiling.errors import LimitError
+from profiling.errors import InputError, LimitError
 from profiling.workload import ColocationSet, Workload
+
+#: What a job can be, physically: the least and the most of every number. A step takes a microsecond to two weeks; what
+#: lies outside is a wrong unit, or an attempt to make a calculation overflow or go on for ever.
+RANGES: dict[str, tuple[float, float]] = {
+    "batch_size": (1, 10**6),
+    "sequence_length": (1, 10**7),
+    "image_size": (1, 10**5),
+    "frozen_prefix": (0, 10**6),
+    "gradient_accumulation": (1, 10**6),
+    "sm_share_ratio": (1e-3, 1.0),
+    "step_time_s": (1e-6, 1.2e6),
+    "memory_bytes": (1.0, 1e15),
+    "utilization_ratio": (0.0, 1.0),
+    "memory_bandwidth_ratio": (0.0, 1.0),
+    "iterations": (1e-3, 1e12),
+    "iterations_left": (0.0, 1e12),
+    "max_slowdown": (1.0, 1e6),
+    "bandwidth_bytes_per_s": (1.0, 1e15),
+}
+
+
+def _range(name: str) -> Meta:
+    least, most = RANGES[name]
+    return Meta(ge=least, le=most)
+
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Spec = Annotated[
     str,
     Meta(min_length=1, max_length=500, description="Job SPEC: NAME[:key=value,...]", examples=["resnet18-cifar:batch_size=64"]),
 ]  # fmt: skip
-Count = Annotated[int, Meta(ge=1, le=10**9)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
-Positive = Annotated[float, Meta(gt=0, le=1e18)]
+StepTime = Annotated[float, _range("step_time_s")]
+Iterations = Annotated[float, _range("iterations")]
+IterationsLeft = Annotated[float, _range("iterations_left")]
+MaxSlowdown = Annotated[float, _range("max_slowdown")]
 Sharing = Literal["time-slice", "mps", "mig"]
 Objective = Literal["jct", "interference", "makespan"]
 
@@ -28,9 +55,9 @@ class Job(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A training job. `workload` is a zoo name or `graph:HASH` of a registered graph."""
 
     workload: Name
-    batch_size: Count | None = None
-    sequence_length: Count | None = None
-    image_size: Count | None = None
+    batch_size: Annotated[int, _range("batch_size")] | None = None
+    sequence_length: Annotated[int, _range("sequence_length")] | None = None
+    image_size: Annotated[int, _range("image_size")] | None = None
     mode: Literal["training", "inference"] = "training"
     precision: Literal["fp32", "tf32", "amp", "fp16", "bf16", "fp64"] = "fp32"
     framework: Literal["torch", "tensorflow"] = "torch"
@@ -38,12 +65,12 @@ class Job(Struct, forbid_unknown_fields=True, omit_defaults=True):
     memory_layout: Literal["contiguous", "channels-last"] = "contiguous"
     data_on_device: bool = False
     optimizer: Literal["sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad"] | None = None
-    frozen_prefix: Annotated[int, Meta(ge=0, le=10**9)] = 0
-    gradient_accumulation: Count = 1
+    frozen_prefix: Annotated[int, _range("frozen_prefix")] = 0
+    gradient_accumulation: Annotated[int, _range("gradient_accumulation")] = 1
     activation_checkpointing: bool = False
-    sm_share_ratio: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    step_time_s: Positive | None = None
-    memory_bytes: Positive | None = None
+    sm_share_ratio: Annotated[float, _range("sm_share_ratio")] = 1.0
+    step_time_s: StepTime | None = None
+    memory_bytes: Annotated[float, _range("memory_bytes")] | None = None
     utilization_ratio: Ratio | None = None
     memory_bandwidth_ratio: Ratio | None = None
 
@@ -66,12 +93,13 @@ class BatchBody(Struct, forbid_unknown_fields=True):
 
 
 class TenantBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A job that runs on a GPU."""
+    """A job that runs on a GPU; `placement_id` where the service put it there."""
 
     job: JobLike
-    iterations_left: Annotated[float, Meta(ge=0, le=1e18)]
+    iterations_left: IterationsLeft
     job_id: Annotated[str, Meta(max_length=200)] = ""
-    max_slowdown: Annotated[float, Meta(ge=1, le=1e6)] | None = None
+    max_slowdown: MaxSlowdown | None = None
+    placement_id: Annotated[str, Meta(max_length=32)] | UnsetType = UNSET
 
 
 class GpuBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -80,7 +108,7 @@ class GpuBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
     device: Name
     id: Name | int | UnsetType = UNSET
     sharing: Sharing = "time-slice"
-    tenants: list[TenantBody] = []
+    tenants: Annotated[list[TenantBody], Meta(max_length=1024)] = []
     count: Annotated[int, Meta(ge=1, le=1024)] | UnsetType = UNSET
 
 
@@ -97,7 +125,7 @@ class LinkBody(Struct, forbid_unknown_fields=True):
 
     source: Name
     target: Name
-    bandwidth_bytes_per_s: Positive
+    bandwidth_bytes_per_s: Annotated[float, _range("bandwidth_bytes_per_s")]
 
 
 class ClusterBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -113,9 +141,9 @@ class PlaceBody(Struct, forbid_unknown_fields=True):
     job: JobLike | UnsetType = UNSET
     jobs: Annotated[list[JobLike], Meta(min_length=1)] | UnsetType = UNSET
     cluster: ClusterBody | UnsetType = UNSET
-    iterations: Positive | None = None
+    iterations: Iterations | None = None
     objective: Objective = "jct"
-    max_slowdown: Annotated[float, Meta(ge=1, le=1e6)] = 2.0
+    max_slowdown: MaxSlowdown = 2.0
 
 
 class Quantity(Struct):
@@ -222,26 +250,31 @@ class PlacementBody(Struct, forbid_unknown_fields=True):
 
     job: JobLike
     job_id: Annotated[str, Meta(max_length=200)] = ""
-    iterations: Positive | None = None
+    iterations: Iterations | None = None
     objective: Objective = "jct"
-    max_slowdown: Annotated[float, Meta(ge=1, le=1e6)] = 2.0
+    max_slowdown: MaxSlowdown = 2.0
 
 
 class ProgressBody(Struct, forbid_unknown_fields=True):
     """How far a placed job is."""
 
-    iterations_left: Annotated[float, Meta(ge=0, le=1e18)]
+    iterations_left: IterationsLeft
 
 
 class PlacementEntry(Struct):
-    """A decision and what became of it; `expires_at` is when an unconfirmed one frees its GPU."""
+    """A decision and what became of it; `expires_at` is when an unconfirmed one frees its GPU.
+
+    `stale`: confirmed, and neither it nor its node was heard of for long.
+    """
 
     id: str
     sequence: int
     job: str
     job_id: str
     iterations: float | None
+    max_slowdown: float | None
     state: Literal["waiting", "decided", "confirmed", "ended", "expired"]
+    stale: bool
     node: str | None
     gpu: str | None
     decision: DecisionAnswer
@@ -261,7 +294,7 @@ class ObservationBody(Struct, forbid_unknown_fields=True):
     """A measured step time: of job number `member` of the set `of`."""
 
     of: SetBody
-    step_time_s: Annotated[float, Meta(gt=0, le=1e9)]
+    step_time_s: StepTime
     member: Annotated[int, Meta(ge=0, le=1024)] = 0
     observed_at: Annotated[float, Meta(ge=0, le=1e11)] | None = None
     placement_id: Annotated[str, Meta(max_length=32)] | None = None
@@ -324,6 +357,22 @@ class ModelEventPage(Struct):
     next: str | None
 
 
+class AuditEntry(Struct):
+    """A request to a route of scope `admin`."""
+
+    id: int
+    at: float
+    caller: str
+    action: str
+    status: int
+    request_id: str
+
+
+class AuditPage(Struct):
+    items: list[AuditEntry]
+    next: str | None
+
+
 class ClusterAnswer(Struct):
     """The stored cluster and its version, which is also its ETag."""
 
@@ -352,7 +401,33 @@ def job_of(value: str | Job) -> Workload:
     return Workload.from_mapping(structs.asdict(value))
 
 
-_parse = lru_cache(maxsize=16_384)(Workload.parse)
+def spec_of(text: str) -> Workload:
+    """The workload of a stored SPEC, as it was when it was stored. Raises `InputError`."""
+    return _stored(text)
+
+
+def check_ranges(workload: Workload) -> Workload:
+    """The workload where every number of it is one that can be. Raises `InputError`."""
+    for name, value in workload.to_mapping().items():
+        if name in RANGES:
+            check_range(name, value)
+    return workload
+
+
+def check_range(name: str, value: float) -> float:
+    """The number, where it can be. Raises `InputError`."""
+    least, most = RANGES[name]
+    if not least <= value <= most:
+        raise InputError(f"{name} is out of range", expected=f"{least:g} to {most:g}", got=value)
+    return value
+
+
+@lru_cache(maxsize=16_384)
+def _parse(text: str) -> Workload:
+    return check_ranges(Workload.parse(text))
+
+
+_stored = lru_cache(maxsize=65_536)(Workload.parse)
 
 
 def set_of(body: SetBody, limit: int) -> ColocationSet:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,9 +19,14 @@ from scheduling.core.snapshot import ClusterSnapshot
 from serving.answers import AnswerCache
 from serving.auth import Authenticator
 from serving.batching import Batcher
+from serving.capturing import Captures
+from serving.cluster_state import ClusterReader
 from serving.config import ServiceConfig
 from serving.feedback import POLL_S, Belief, Feedback
-from serving.limits import RateLimit
+from serving.hosts import Hosts
+from serving.lanes import Lane
+from serving.limits import RateLimit, Slots
+from serving.listener import Listener
 from serving.metrics import Metrics
 from serving.model_life import ModelLife
 from serving.model_source import ModelSource, model_source
@@ -29,8 +35,20 @@ from serving.store.tables import ModelEventRow
 from serving.tracing import tracer
 
 T = TypeVar("T")
+_FIRST_LOAD_S = 120.0
+_PING_S = 0.8  # readiness answers within a second, whatever the store does
 BUSY_S = 5.0  # how long a writer waits for another one
 log = structlog.get_logger("cotenant.service")
+
+
+@dataclass(slots=True)
+class InferenceCounts:
+    """What was asked by the Open Inference Protocol since the process started."""
+
+    requests: int = 0
+    sets: int = 0
+    failures: int = 0
+    seconds: float = 0.0
 
 
 class Service:
@@ -49,41 +67,101 @@ class Service:
             self.graph_of,
             before_swap=self.feedback.prepare,
         )
-        self.batcher = Batcher(self.life, self.feedback, self.metrics, config.slow_calls, config.model_jobs)
-        self.authenticator = Authenticator(self.store)
+        self.batcher = Batcher(self.life, self.feedback, self.metrics, config)
+        self.captures = Captures(
+            self.metrics, config.capture_processes, config.capture_s, config.capture_memory_bytes
+        )
+        self.hosts = Hosts(config.host, config.on_loopback, config.allowed_hosts)
+        self.listener = Listener(config, self.metrics)
+        self.authenticator = Authenticator(self.store, config.token_grace_s)
         self.rate = RateLimit(config.rate_per_s, config.rate_burst)
         self.answers: AnswerCache[tuple[bytes, bool]] = AnswerCache()
         self.tokens_required = config.tokens_required
         self.draining = False
-        self.in_flight = 0
+        self.slots = Slots(config.requests_in_flight)
+        self.open_slots = Slots(config.open_in_flight)
+        self.buffered_bytes = 0  # request bodies in memory
         self.started_at = time.time()
-        self.snapshot: tuple[ClusterSnapshot, int] | None = None  # parsed cluster state, see handlers.cluster
+        self.oip = InferenceCounts()
+        self.warm_captures = False
+        self.reserving = asyncio.Lock()  # decisions on the stored cluster, see handlers.placements
+        self.cluster = ClusterReader(self.store)
         self.graphs: dict[str, ComputationGraph] = {}  # registered graphs that this process has loaded
-        self._store_pool = ThreadPoolExecutor(8, thread_name_prefix="cotenant-store")
+        self.graph_changes = 0
+        self.pruned: tuple[ClusterSnapshot, ClusterSnapshot, int] | None = (
+            None  # see handlers.jobs.without_unknown
+        )
+        store_bounds: dict[str, Any] = {
+            "length": 8 * config.queue_length,
+            "wait_s": BUSY_S,
+            "stuck_s": 4 * BUSY_S,
+        }
+        self._writing = Lane("store", self.metrics, threads=8, **store_bounds)
+        self._checking = Lane("store_tokens", self.metrics, threads=2, **store_bounds)
+        self._reading = Lane("store_reads", self.metrics, threads=8, **store_bounds)
 
-    async def start(self, upkeep: Callable[[Service], int]) -> None:
-        """Load the model and start the background tasks; `upkeep` is called in every process now and then."""
+    async def start(self, upkeep: Callable[[Service], int], refresh: Callable[[Service], None]) -> None:
+        """Load the model and start the background tasks.
+
+        Args:
+            upkeep: called in every process now and then.
+            refresh: called every second, to take in what other processes did.
+        """
         self.life.start()
         self._maintenance = asyncio.create_task(self._maintain(upkeep))
-        self._learning = asyncio.create_task(self._learn())
+        self._learning = asyncio.create_task(self._learn(refresh))
+        self._guard = asyncio.create_task(self._guard_lanes())
+        # Where several processes share a socket, one that cannot answer yet must not accept.
+        await self.life.tried(_FIRST_LOAD_S)
         log.info("service starts", model=self.config.model, auth="on" if self.tokens_required else "off")
 
     async def stop(self) -> None:
         self.draining = True
         self._maintenance.cancel()
         self._learning.cancel()
+        self._guard.cancel()
         await self.life.stop()
         self.batcher.close()
-        self._store_pool.shutdown(wait=True)
+        self.captures.close()
+        self.listener.close()
+        self._writing.close()
+        self._reading.close()
+        self._checking.close()
         self.store.close()
         self.metrics.close()
         log.info("service stopped")
 
     async def stored(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run a function that uses the store in a thread, so that a slow disk does not stop the others."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._store_pool, partial(function, *arguments, **named)
-        )
+        """Run a function that writes to the store in a thread, so that a slow disk does not stop the others."""
+        return await self._writing.run(partial(function, *arguments, **named))
+
+    async def read(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Run a function that only reads the store; it does not wait behind writers."""
+        return await self._reading.run(partial(function, *arguments, **named))
+
+    async def check_token(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a look-up of a token in threads of its own."""
+        return await self._checking.run(function, *arguments)
+
+    def stuck_lanes(self) -> list[str]:
+        """Lanes whose call takes longer than it may."""
+        return [lane.name for lane in self._lanes if lane.stuck_for() > 0]
+
+    @property
+    def _lanes(self) -> tuple[Lane, ...]:
+        return *self.batcher.lanes, self._writing, self._reading, self._checking
+
+    async def _guard_lanes(self) -> None:
+        """End the process when a lane stays stuck: a thread cannot be ended, and whoever started us starts us again."""
+        while True:
+            await asyncio.sleep(1.0)
+            if self.warm_captures and self.life.serving is not None:
+                self.warm_captures = False
+                await asyncio.to_thread(self.captures.warm)
+            for lane in self._lanes:
+                if lane.stuck_for() > lane.stuck_s:
+                    log.error("lane stuck, the process ends", lane=lane.name)
+                    os._exit(70)
 
     async def _maintain(self, upkeep: Callable[[Service], int]) -> None:
         while True:
@@ -93,14 +171,15 @@ class Service:
                 log.warning("upkeep failed", error=error.message)
             await asyncio.sleep(min(self.config.reservation_s / 4, 15.0))
 
-    async def _learn(self) -> None:
+    async def _learn(self, refresh: Callable[[Service], None]) -> None:
         """Take in what other processes were told."""
         while True:
             await asyncio.sleep(POLL_S)
             try:
-                await self.stored(self.feedback.refresh)
+                await self.read(self.feedback.refresh)
+                await self.read(refresh, self)
             except CotenantError as error:
-                log.warning("observations not read", error=error.message)
+                log.warning("the store was not read", error=error.message)
 
     def belief(self) -> Belief:
         """The model that serves, with corrections. Raises `UnavailableError` while there is none."""
@@ -110,8 +189,19 @@ class Service:
         """Raises `UnavailableError` where the service should get no requests."""
         if self.draining:
             raise UnavailableError("the service is stopping")
+        stuck = self.stuck_lanes()
+        if stuck:
+            raise UnavailableError(
+                "a lane is stuck", got=", ".join(stuck), hint="the service ends by itself if it stays so"
+            )
         self.life.current()
-        await self.stored(self.store.ping)
+        try:
+            async with asyncio.timeout(_PING_S):
+                await self.read(self.store.ping)
+        except TimeoutError:
+            raise UnavailableError(
+                "the store does not answer", expected=f"an answer within {_PING_S} s"
+            ) from None
 
     def graph_of(self, workload: Workload) -> ComputationGraph:
         """The graph of a job: a registered one, or a zoo model's, captured.
@@ -121,9 +211,7 @@ class Service:
         """
         graph = self.graphs.get(workload.model)
         if graph is None:
-            from profiling.capture import graph_for
-
-            return graph_for(workload)
+            return self.captures.graph(workload)
         if workload.batch_size not in (None, graph.batch_size):
             raise InputError(
                 f"{workload.model} was captured for another batch size",

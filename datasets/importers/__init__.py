@@ -42,12 +42,14 @@ def write_source(name: str, tables: dict[str, pd.DataFrame], directory: Path | s
     """Replace the rows of source `name` in every table of `directory` by `tables`."""
     import pandas as pd
 
-    from datasets.tables import available_tables, read_table, table_bytes
+    from datasets.tables import available_tables, read_table, sources_of, table_bytes
     from profiling.files import write_whole
 
     files: dict[str, bytes | None] = {}
     present = available_tables(directory)
     for table in {**dict.fromkeys(present), **tables}:
+        if table not in tables and name not in sources_of(directory, table):
+            continue
         parts = []
         if table in present:
             old = read_table(directory, table)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import csv
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from datasets.schema import TABLES
 from datasets.sources import get_source
 from datasets.tables import make_table
 from profiling.errors import InputError
+from profiling.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MEBIBYTE = 2.0**20
+T = TypeVar("T")
 
 
 @dataclass
@@ -96,10 +98,38 @@ def find_file(folder: Path, *names: str, required: bool = True) -> Path | None:
     return None
 
 
+def find_files(folder: Path, *patterns: str) -> list[Path]:
+    """All files below `folder` that match any of `patterns` (as in `Path.rglob`), sorted.
+
+    Raises:
+        InputError: there are none.
+    """
+    if not folder.is_dir():
+        raise InputError(f"no folder at {folder}", expected="a clone of upstream or a folder with its files")
+    found = sorted({path for pattern in patterns for path in folder.rglob(pattern) if path.is_file()})
+    if not found:
+        raise InputError(
+            f"{folder} does not hold what this importer reads",
+            expected=" or ".join(patterns),
+            hint="`cotenant data sources` says where to clone it from",
+        )
+    return found
+
+
 def spec(model: str, **options: Any) -> str:
-    """A job SPEC; options that are None are left out."""
-    text = ",".join(f"{key}={value}" for key, value in options.items() if value is not None)
-    return f"{model}:{text}" if text else model
+    """A job SPEC in its canonical form; options that are None or their default are left out."""
+    return str(Workload.from_mapping({"model": model, **options}))
+
+
+def lookup(table: Mapping[str, T], name: str, where: object) -> T:
+    """`table[name]`.
+
+    Raises:
+        InputError: there is no such name; with the place.
+    """
+    if name not in table:
+        raise InputError(f"{where}: unknown name", expected="one of " + ", ".join(table), got=name)
+    return table[name]
 
 
 class CsvRows:
@@ -151,28 +181,34 @@ class CsvRow:
         return self.cells[column].strip()
 
     def number(self, column: str, above: float | None = None, least: float | None = None) -> float:
-        expected = (
-            "a number"
-            + (f" above {above:g}" if above is not None else "")
-            + (f" from {least:g}" if least is not None else "")
-        )
         try:
-            value = float(self.text(column))
+            value = float(self.cells[column])
         except ValueError:
-            raise self.fault(column, expected) from None
+            value = math.nan
         if (
             not math.isfinite(value)
             or (above is not None and value <= above)
             or (least is not None and value < least)
         ):
-            raise self.fault(column, expected)
+            bounds = (f" above {above:g}" if above is not None else "") + (
+                f" from {least:g}" if least is not None else ""
+            )
+            raise self.fault(column, "a number" + bounds)
         return value
 
     def integer(self, column: str, least: int = 0) -> int:
-        value = self.number(column)
-        if value != int(value) or value < least:
+        text = self.cells[column]
+        try:
+            value = int(text)
+        except ValueError:
+            # Some tables write whole numbers as 1024.0.
+            number = self.number(column)
+            value = int(number)
+            if value != number:
+                raise self.fault(column, f"an integer from {least}") from None
+        if value < least:
             raise self.fault(column, f"an integer from {least}")
-        return int(value)
+        return value
 
     def fault(self, column: str, expected: str) -> InputError:
         return InputError(

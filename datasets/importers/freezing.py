@@ -209,8 +209,6 @@ def _add(
         "freezing",
         device=DEVICE,
         workload=workload,
-        architecture=model,
-        batch_size=batch,
         frozen_prefix=frozen,
         total_layers=layers,
         gpus=gpus,

@@ -99,7 +99,7 @@ def _add_alone(
     if rate == 0:
         result.dropped["failed or out of memory alone"] += 1
         return
-    row = {"device": device, "workload": workload, "architecture": model, "batch_size": batch}
+    row = {"device": device, "workload": workload, "batch_size": batch}
     if gpus > 1:
         result.add(
             "scaling",
@@ -112,14 +112,11 @@ def _add_alone(
     elif placement != "consolidated":
         result.dropped["solo run repeated under *_unconsolidated"] += 1
     else:
-        result.add_workload(
-            campaign, workload, architecture=model, batch_size=batch, precision="fp32", dataset=dataset
-        )
+        result.add_workload(campaign, workload, batch_size=batch, dataset=dataset)
         result.add(
             "solo",
             campaign,
             **row,
-            precision="fp32",
             step_time_s=1 / rate,
             samples_per_s=batch * rate,
             gpus=1,
@@ -151,7 +148,6 @@ def _add_pair(
         rate == alone[job] for job, rate in zip(jobs, rates, strict=True)
     )
     for member, (job, rate) in enumerate(zip(jobs, rates, strict=True)):
-        model, _, batch, _ = members[member]
         result.add(
             "colocation",
             campaign,
@@ -160,9 +156,7 @@ def _add_pair(
             device=device,
             sharing="mps" if (campaign, device) == ("gavel-2020", "v100") else "time-slice",
             workload=workloads[member],
-            architecture=model,
-            batch_size=batch or 1,
-            precision="fp32",
+            batch_size=members[member][2] or 1,
             throughput_ratio=rate / alone[job],
             step_time_s=1 / rate,
             solo_step_time_s=1 / alone[job],

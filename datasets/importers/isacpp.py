@@ -67,7 +67,7 @@ def _read_set(result: Import, folder: Path) -> None:
     for member, (name, batch) in enumerate(zip(names, batches, strict=True)):
         model = ALIASES.get(name, re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-"))
         workload = spec(model, batch_size=batch)
-        result.add_workload("isacpp", workload, architecture=model, batch_size=batch, precision="fp32")
+        result.add_workload("isacpp", workload)
         result.add(
             "colocation",
             "isacpp",
@@ -76,9 +76,6 @@ def _read_set(result: Import, folder: Path) -> None:
             device=device,
             sharing="time-slice",
             workload=workload,
-            architecture=model,
-            batch_size=batch,
-            precision="fp32",
             throughput_ratio=1 / slowdowns[name][0],
             censored=False,
             is_target=True,

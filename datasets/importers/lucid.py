@@ -57,29 +57,19 @@ def _read_singles(result: Import, path: Path) -> dict[str, float]:
     columns = ("model", "dataset", "batchsize", "amp", "speed", "gpu_util", "gmem_util", "gmem")
     for row in CsvRows(path, columns):
         result.read += 1
-        model, batch, precision, workload = _job(row, "")
+        model, batch, workload = _job(row, "")
         speed = row.number("speed", above=0)
         known = model not in HARD_CODED
         if not known:
             result.flagged["hard-coded: solo speed without a unit left empty"] += 1
         else:
             alone[workload] = batch / speed
-        result.add_workload(
-            "lucid",
-            workload,
-            architecture=model,
-            batch_size=batch,
-            precision=precision,
-            dataset=row.text("dataset"),
-        )
+        result.add_workload("lucid", workload, dataset=row.text("dataset"))
         result.add(
             "solo",
             "lucid",
             device=DEVICE,
             workload=workload,
-            architecture=model,
-            batch_size=batch,
-            precision=precision,
             step_time_s=batch / speed if known else None,
             samples_per_s=speed if known else None,
             memory_bytes=row.number("gmem", above=0) * MEBIBYTE,
@@ -102,7 +92,7 @@ def _read_pairs(result: Import, path: Path, alone: dict[str, float]) -> None:
         name = " + ".join(sorted(workload for *_, workload in jobs))
         seen[name] = seen.get(name, 0) + 1
         set_id = f"lucid/{DEVICE}/{name}" + (f" #{seen[name]}" if seen[name] > 1 else "")
-        for member, (model, batch, precision, workload) in enumerate(jobs):
+        for member, (model, _, workload) in enumerate(jobs):
             ratio = row.number(f"speed{member + 1}", above=0)
             solo = alone.get(workload)
             if model in HARD_CODED:
@@ -115,9 +105,6 @@ def _read_pairs(result: Import, path: Path, alone: dict[str, float]) -> None:
                 device=DEVICE,
                 sharing="time-slice",
                 workload=workload,
-                architecture=model,
-                batch_size=batch,
-                precision=precision,
                 throughput_ratio=ratio,
                 step_time_s=solo / ratio if solo else None,
                 solo_step_time_s=solo,
@@ -129,8 +116,8 @@ def _read_pairs(result: Import, path: Path, alone: dict[str, float]) -> None:
             )
 
 
-def _job(row: CsvRow, suffix: str) -> tuple[str, int, str, str]:
-    """(architecture, batch size, precision, SPEC)."""
+def _job(row: CsvRow, suffix: str) -> tuple[str, int, str]:
+    """(architecture, batch size, SPEC)."""
     name = row.text(f"model{suffix}")
     if name not in MODELS:
         raise row.fault(f"model{suffix}", "one of " + ", ".join(MODELS))
@@ -138,13 +125,8 @@ def _job(row: CsvRow, suffix: str) -> tuple[str, int, str, str]:
     if amp not in ("0", "1"):
         raise row.fault(f"amp{suffix}", "0 or 1")
     batch = row.integer(f"batchsize{suffix}", least=1)
-    precision = "amp" if amp == "1" else "fp32"
-    return (
-        ALIASES[name],
-        batch,
-        precision,
-        spec(ALIASES[name], batch_size=batch, precision="amp" if amp == "1" else None),
-    )
+    precision = "amp" if amp == "1" else None
+    return ALIASES[name], batch, spec(ALIASES[name], batch_size=batch, precision=precision)
 
 
 def _percent(row: CsvRow, column: str) -> float:

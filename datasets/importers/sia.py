@@ -88,16 +88,12 @@ def _read_file(result: Import, path: Path, seen: set[tuple[str, ...]]) -> None:
         seen.add(key)
         model, campaign = ALIASES[application], f"sia-{cluster}"
         workload = spec(model, batch_size=batch)
-        result.add_workload(
-            campaign, workload, architecture=model, batch_size=batch, precision="fp32", dataset=application
-        )
+        result.add_workload(campaign, workload, dataset=application)
         result.add(
             "scaling",
             campaign,
             device=DEVICES[cluster],
             workload=workload,
-            architecture=model,
-            batch_size=batch,
             gpus=sum(map(int, placement)),
             nodes=len(placement),
             placement="-".join(placement),

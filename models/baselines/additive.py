@@ -29,7 +29,7 @@ class AdditivePredictor:
     def __init__(self, estimate: Callable[[str, str, float], float] | None = None) -> None:
         self.estimate = estimate
 
-    def fit(self, train: Bundle, seed: int = 0) -> AdditivePredictor:
+    def fit(self, train: Bundle, seed: int = 0) -> AdditivePredictor:  # noqa: ARG002
         """Nothing to learn; checks only that the target is one of its three.
 
         Raises:

@@ -12,7 +12,7 @@ from profiling.errors import InputError
 class ConstantPredictor:
     """Predicts one number: the mean of the training targets; the geometric mean of step times, which span decades."""
 
-    def fit(self, train: Bundle, seed: int = 0) -> ConstantPredictor:
+    def fit(self, train: Bundle, seed: int = 0) -> ConstantPredictor:  # noqa: ARG002
         """Learn from the measured points of `train`; `seed` is not used.
 
         Raises:

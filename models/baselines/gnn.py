@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GATConv, GCNConv
+from torch_geometric.nn import DenseGATConv, DenseGCNConv
 
 from models.colocation_network import SetTensors
 from profiling.errors import InputError
@@ -29,24 +29,25 @@ class SetConvolutions(nn.Module):
     def __init__(self, kind: str, width: int, hidden: int = 32, heads: int = 2, dropout: float = 0.1) -> None:
         super().__init__()
         if kind not in KINDS:
-            raise InputError(
-                "kind of convolution is not known", expected="one of " + ", ".join(KINDS), got=kind
-            )
+            raise InputError("unknown kind of convolution", expected="one of " + ", ".join(KINDS), got=kind)
         self.kind = kind
         self.drop = nn.Dropout(dropout)
         self.enter = nn.Linear(width, hidden)
         self.layers = nn.ModuleList(
-            # The caller's edges hold the self edges already.
-            GCNConv(hidden, hidden, add_self_loops=False)
+            DenseGCNConv(hidden, hidden)
             if kind == "gcn"
-            else GATConv(hidden, hidden // heads, heads=heads, add_self_loops=False)
+            else DenseGATConv(hidden, hidden // heads, heads=heads)
             for _ in range(2)
         )
         self.leave = nn.Linear(hidden, 1)
 
     def forward(self, sets: SetTensors) -> Tensor:
-        """[T] log of co-located / solo throughput."""
-        state = torch.relu(self.enter(self.drop(torch.cat([sets.member, sets.setting], 1))))
+        """[S, M] log of co-located / solo throughput."""
+        setting = sets.setting.unsqueeze(1).expand(-1, sets.member.shape[1], -1)
+        state = torch.relu(self.enter(self.drop(torch.cat([sets.member, setting], -1))))
+        # Everyone sees itself; the softmax over an absent member's neighbours would be NaN otherwise.
+        itself = torch.eye(sets.present.shape[1], dtype=torch.bool, device=sets.present.device)
+        adjacency = (sets.present.unsqueeze(2) & sets.present.unsqueeze(1) | itself).float()
         for layer in self.layers:
-            state = torch.relu(layer(state, sets.edge_index))
-        return self.leave(state).squeeze(1)
+            state = torch.relu(layer(state, adjacency, mask=sets.present, add_loop=False))
+        return self.leave(state).squeeze(-1)

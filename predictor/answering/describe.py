@@ -11,8 +11,8 @@ import numpy as np
 
 from models.features import is_cpu
 from predictor.answering.explain import sentence, shares_of
-from predictor.answering.few_sets import prior_parts
 from predictor.answering.job_table import JobTable, setting_rows
+from predictor.answering.set_network import prior_parts
 from predictor.examples.examples import Integers
 from predictor.fitted.device_memory import set_memory_bytes, set_utilization_ratio
 from predictor.types import MemberPrediction, Prediction, PredictionArrays, Quantity
@@ -84,7 +84,7 @@ class Describer:
             arrays.utilization_ratio.tolist(),
             set_memory_bytes(arrays.memory_bytes, heads).tolist(),
             arrays.memory_upper_bytes.tolist(),
-            set_utilization_ratio(solo_use, table.busier(rows)).tolist(),
+            set_utilization_ratio(solo_use, table.utilization_residual(rows)).tolist(),
             arrays.fits.tolist(),
         )
         return [

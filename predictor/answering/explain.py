@@ -83,8 +83,8 @@ def sentence(name: str, slowdown: float, shares: list[ResourceShare]) -> str:
     if slowdown < 1.005 or not shares:
         return f"{name} runs at its own speed"
     worst = shares[0]
-    wants = ", ".join(f"{kind} {share:.0%}" for kind, share in worst.operators)
+    demand = ", ".join(f"{kind} {share:.0%}" for kind, share in worst.operators)
     parts = " + ".join(f"{WORDS[s.resource]} {s.excess:.2f}" for s in shares if s.excess >= 0.005)
     return (
-        f"{name} takes {slowdown:.2f} times its step time: {parts}; most {WORDS[worst.resource]} for {wants}"
+        f"{name} takes {slowdown:.2f} times its step time: {parts}; most {WORDS[worst.resource]} for {demand}"
     )

@@ -66,7 +66,7 @@ class JobTable:
             for v, (w, _, _) in zip(where, jobs, strict=True)
         ]
         utilization = [
-            w.solo.utilization_ratio if w.solo.utilization_ratio is not None else variants.wants[v, 0]
+            w.solo.utilization_ratio if w.solo.utilization_ratio is not None else variants.demand[v, 0]
             for v, (w, _, _) in zip(where, jobs, strict=True)
         ]
         grown = self._grown(variants, where, member, setting)
@@ -93,13 +93,13 @@ class JobTable:
     def _grown(
         self, variants: MemberVariants, where: Integers, member: Array, setting: Array
     ) -> list[PreparedJobs]:
-        wants = self._model.scaler.wants(variants.wants)[where].astype(np.float32)
+        demand = self._model.scaler.demand(variants.demand)[where].astype(np.float32)
         if self.prepared:
-            wants = np.concatenate([self.prepared[0].wants, wants])
+            demand = np.concatenate([self.prepared[0].demand, demand])
         entries = [network.entry(member, setting) for network in self.networks]
         if self.prepared:
             entries = [np.concatenate([p.entry, e]) for p, e in zip(self.prepared, entries, strict=True)]
-        return [PreparedJobs(entry, wants) for entry in entries]
+        return [PreparedJobs(entry, demand) for entry in entries]
 
     def excess(self, rows: Integers, sharing: str) -> Floats:
         """[S, M] ensemble mean of the latent slowdown - 1, taken over log slowdowns."""
@@ -111,12 +111,12 @@ class JobTable:
             return each[0].astype(np.float64)
         return np.expm1(np.mean(np.log1p(each), axis=0, dtype=np.float64))
 
-    def busier(self, rows: Integers) -> Floats:
+    def utilization_residual(self, rows: Integers) -> Floats:
         """[S] ensemble mean of what the sets' utilisation differs by from that of independent phases.
 
         0 where that of a member alone was not measured.
         """
-        each = [n.busier(p, rows) for n, p in zip(self.networks, self.prepared, strict=True)]
+        each = [n.utilization_residual(p, rows) for n, p in zip(self.networks, self.prepared, strict=True)]
         known = np.where(rows >= 0, self.utilization_measured[rows], True).all(1)
         return np.asarray(np.mean(each, axis=0, dtype=np.float64) * known)
 

@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from models.colocation_network import ColocationNetwork
-from models.features import EDGE_FEATURES, OTHERS_WIDTH, WANTS_WIDTH, edge_features
-from predictor.answering.few_sets import FEW, excess_of_few, usage_of_few
+from models.features import DEMAND_WIDTH, SUMMED_WIDTH, edge_features
 from profiling.errors import InputError
 
 Array = NDArray[np.float32]
 # Sets that go through the products together: few enough that their arrays stay in the cache, many enough that threads
 # seldom wait for the interpreter's lock.
 CHUNK = 4096
+# Random sets on which the twin is compared with torch.
+CHECKED = 64
 # Sets from which chunks are shared out among threads.
 THREADED = 4 * CHUNK
 
@@ -76,11 +77,63 @@ class PreparedJobs:
 
     Attributes:
         entry: [V, width] input projection of the job, setting included.
-        wants: [V, WANTS_WIDTH] demands, share of device memory, occupancy, pace.
+        demand: [V, DEMAND_WIDTH] demands, share of device memory, occupancy, pace.
     """
 
     entry: Array
-    wants: Array
+    demand: Array
+
+
+@dataclass(frozen=True, slots=True)
+class _Sets:
+    """S sets, position by position and pair by pair: all sets at once, a row each.
+
+    Attributes:
+        rows: [M, S] rows of the job table; 0 where there is no member.
+        present: [M, S] 1 where there is one.
+        others: per position, [S, SUMMED_WIDTH] what the others want together.
+        edges: (target, source) to [S, len(EDGE_FEATURES)].
+    """
+
+    rows: NDArray[np.int64]
+    present: Array
+    others: list[Array]
+    edges: dict[tuple[int, int], Array]
+
+    @classmethod
+    def of(cls, jobs: PreparedJobs, rows: NDArray[np.int64]) -> _Sets:
+        present = np.ascontiguousarray((rows >= 0).T, dtype=np.float32)
+        safe = np.maximum(rows.T, 0)
+        demand = [jobs.demand[r] * p[:, None] for r, p in zip(safe, present, strict=True)]
+        everyone = sum(w[:, :SUMMED_WIDTH] for w in demand)
+        others = [everyone - w[:, :SUMMED_WIDTH] for w in demand]
+        size = len(demand)
+        edges = {
+            (i, j): edge_features(demand[i], demand[j]) for i in range(size) for j in range(size) if i != j
+        }
+        return cls(safe, present, others, edges)
+
+
+def prior_parts(
+    jobs: PreparedJobs, rows: NDArray[np.int64], weights: Array, pace: Array
+) -> NDArray[np.float64]:
+    """What each term of the prior adds to a member's slowdown.
+
+    Args:
+        rows: [S, M] rows of `jobs`, -1 where a set has fewer members.
+        weights: [S, len(CONTENTION_FEATURES)]; pace: [S, len(PACE_FEATURES)], of each set's sharing mode.
+
+    Returns:
+        [S, M, len(CONTENTION_FEATURES)].
+    """
+    sets = _Sets.of(jobs, rows)
+    parts = np.zeros((*rows.shape, weights.shape[1]))
+    for (i, j), edge in sets.edges.items():
+        turns = (edge[:, -pace.shape[1] :] * pace).sum(1)
+        share = np.exp(np.clip(turns, -2.5, 2.5)) * sets.present[i] * sets.present[j]
+        demands = np.concatenate([np.ones_like(edge[:, :1]), edge[:, : weights.shape[1] - 1]], 1)
+        parts[:, i] += demands * weights * share[:, None]
+    return parts
 
 
 class SetNetwork:
@@ -123,12 +176,10 @@ class SetNetwork:
             [S, M]; 0 where there is no member or no neighbour.
         """
         prior = self.prior_weights(setting)
-        if 0 < len(rows) <= FEW:
-            return excess_of_few(self, jobs, rows, prior)
         result = np.zeros(rows.shape, dtype=np.float32)
 
         def answer(at: int) -> None:
-            result[at : at + CHUNK] = self.many(jobs, rows[at : at + CHUNK], prior)
+            result[at : at + CHUNK] = self._excess(jobs, rows[at : at + CHUNK], prior)
 
         starts = range(0, len(rows), CHUNK)
         if len(rows) < THREADED:
@@ -141,44 +192,48 @@ class SetNetwork:
                 pass
         return result
 
-    def busier(self, jobs: PreparedJobs, rows: NDArray[np.int64]) -> Array:
+    def utilization_residual(self, jobs: PreparedJobs, rows: NDArray[np.int64]) -> Array:
         """[S] what the sets' utilisation differs by from that of independent phases; `rows` as for `excess`."""
+        result = np.zeros(len(rows), dtype=np.float32)
         if not self.usage[1] and not self.usage[0].any():
-            return np.zeros(len(rows), dtype=np.float32)  # nothing was learned
-        parts = [usage_of_few(self, jobs, rows[at : at + CHUNK]) for at in range(0, len(rows), CHUNK)]
-        return np.concatenate(parts).sum(1) / np.maximum((rows >= 0).sum(1), 1)
+            return result  # nothing was learned
+        for at in range(0, len(rows), CHUNK):
+            result[at : at + CHUNK] = self._utilization_residual(jobs, rows[at : at + CHUNK])
+        return result
 
-    def many(self, jobs: PreparedJobs, rows: NDArray[np.int64], prior_weights: tuple[Array, Array]) -> Array:
-        """As `excess`, quick for many sets: member by member and pair by pair, all sets at once, a column each."""
-        members = rows.shape[1]
-        present = np.ascontiguousarray((rows >= 0).T, dtype=np.float32)
-        safe = np.maximum(rows.T, 0)
-        wants = [jobs.wants[safe[i]] * present[i][:, None] for i in range(members)]
-        everyone = sum(w[:, :OTHERS_WIDTH] for w in wants)
+    def _utilization_residual(self, jobs: PreparedJobs, rows: NDArray[np.int64]) -> Array:
+        sets = _Sets.of(jobs, rows)
+        weight, bias = self.usage
+        parts = np.stack([np.tanh(weight @ s + np.float32(bias)) for s in self._states(jobs, sets)])
+        count = sets.present.sum(0)
+        return np.asarray((parts * sets.present).sum(0) * (count > 1) / np.maximum(count, 1))
+
+    def _excess(
+        self, jobs: PreparedJobs, rows: NDArray[np.int64], prior_weights: tuple[Array, Array]
+    ) -> Array:
+        sets = _Sets.of(jobs, rows)
+        (turns, *weights), pace = prior_weights
+        prior = np.zeros(sets.present.shape, dtype=np.float32)
+        for (i, j), edge in sets.edges.items():
+            share = np.exp(np.clip(edge[:, -len(pace) :] @ pace, -2.5, 2.5))
+            share *= turns + edge[:, : len(weights)] @ np.array(weights)
+            share *= sets.present[j]
+            prior[i] += share
+        weight, bias = self.slow
+        residual = np.stack([weight @ s for s in self._states(jobs, sets)]) + np.float32(bias)
+        occupied = np.stack([o[:, -1] for o in sets.others])
+        return self.excess_from(prior, residual, occupied, sets.present).T
+
+    def _states(self, jobs: PreparedJobs, sets: _Sets) -> list[Array]:
+        """Per position in a set: [width, S] state of the members there, after all layers."""
         states = []
-        occupied = np.empty_like(present)
-        for i in range(members):
-            others = everyone - wants[i][:, :OTHERS_WIDTH]
-            state = jobs.entry[safe[i]]
+        for rows, others in zip(sets.rows, sets.others, strict=True):
+            state = jobs.entry[rows]
             state += others @ self.enter_others
             states.append(np.tanh(state).T.copy())
-            occupied[i] = others[:, -1]
-        edges: dict[tuple[int, int], Array] = {}
-        prior = np.zeros((members, len(rows)), dtype=np.float32)
-        (turns, *weights), pace = prior_weights
-        for i in range(members):
-            for j in range(members):
-                if i != j:
-                    edge = edges[i, j] = edge_features(wants[i], wants[j])
-                    share = np.exp(np.clip(edge[:, -len(pace) :] @ pace, -2.5, 2.5))
-                    share *= turns + edge[:, : len(weights)] @ np.array(weights)
-                    share *= present[j]
-                    prior[i] += share
         for layer in self.layers:
-            states = self._attend(layer, states, edges, present)
-        weight, bias = self.slow
-        residual = np.stack([weight @ s for s in states]) + np.float32(bias)
-        return self.excess_from(prior, residual, occupied, present).T
+            states = self._attend(layer, states, sets.edges, sets.present)
+        return states
 
     def excess_from(self, prior: Array, residual: Array, occupied: Array, present: Array) -> Array:
         """[M, S] from the prior's excess, the network's residual and what the neighbours occupy; 0 without neighbours."""
@@ -273,7 +328,6 @@ def from_torch(network: ColocationNetwork) -> SetNetwork:
     import torch
 
     from models.colocation_network import SetTensors
-    from predictor.examples.examples import pairs_within
 
     twin = SetNetwork(network.eval())
     rng = np.random.default_rng(0)
@@ -282,37 +336,29 @@ def from_torch(network: ColocationNetwork) -> SetNetwork:
     setting = np.zeros(settings, dtype=np.float32)
     setting[[0, settings - 1]] = 1.0
     member = rng.normal(size=(jobs, width - settings)).astype(np.float32)
-    wants = np.concatenate(
-        [rng.random((jobs, OTHERS_WIDTH)) / 2, rng.normal(size=(jobs, WANTS_WIDTH - OTHERS_WIDTH))], 1
+    demand = np.concatenate(
+        [rng.random((jobs, SUMMED_WIDTH)) / 2, rng.normal(size=(jobs, DEMAND_WIDTH - SUMMED_WIDTH))], 1
     ).astype(np.float32)
-    prepared = PreparedJobs(twin.entry(member, np.repeat(setting[None], jobs, 0)), wants)
-    rows = rng.integers(0, jobs, (FEW, 4))
-    for k in range(FEW):
+    prepared = PreparedJobs(twin.entry(member, np.repeat(setting[None], jobs, 0)), demand)
+    rows = rng.integers(0, jobs, (CHECKED, 4))
+    for k in range(CHECKED):
         rows[k, 1 + k % 4 :] = -1
-    forms = twin.excess(prepared, rows, setting), twin.many(prepared, rows, twin.prior_weights(setting))
-    flat, set_index = rows[rows >= 0], np.nonzero(rows >= 0)[0]
-    edge_index = pairs_within(set_index)
-    s, t = edge_index
-    edges = np.zeros((len(s), len(EDGE_FEATURES)), dtype=np.float32)
-    between = s != t
-    mine = wants[flat]
-    edges[between] = edge_features(mine[t[between]], mine[s[between]])
-    others = np.zeros((len(flat), OTHERS_WIDTH), dtype=np.float32)
-    np.add.at(others, t[between], mine[s[between], :OTHERS_WIDTH])
+    present = rows >= 0
     with torch.no_grad():
         output = network(
             SetTensors(
-                torch.from_numpy(member[flat]),
-                torch.from_numpy(others),
-                torch.from_numpy(np.repeat(setting[None], len(flat), 0)),
-                torch.from_numpy(edge_index),
-                torch.from_numpy(edges),
-                torch.from_numpy(set_index),
+                torch.from_numpy(member[rows]),
+                torch.from_numpy(demand[rows]),
+                torch.from_numpy(np.repeat(setting[None], CHECKED, 0)),
+                torch.from_numpy(present),
             )
         )
-    excess, usage = output.log_slowdown.expm1().numpy(), output.utilization.numpy()
-    both = [(got, excess) for got in forms] + [(usage_of_few(twin, prepared, rows), usage)]
-    worst = max(float(np.abs(got[rows >= 0] - expected).max()) for got, expected in both)
+    excess = output.log_slowdown.expm1().numpy() * present
+    utilization_residual = (output.utilization.numpy() * present).sum(1) / present.sum(1)
+    worst = max(
+        float(np.abs(twin.excess(prepared, rows, setting) - excess).max()),
+        float(np.abs(twin.utilization_residual(prepared, rows) - utilization_residual).max()),
+    )
     if worst > 1e-5:
         raise InputError("numpy and torch disagree", expected="equal answers to 1e-5", got=f"{worst:.1e}")
     return twin

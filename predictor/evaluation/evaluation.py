@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from predictor.config import Report
+from predictor.config import LossCallback
 from predictor.evaluation.metrics import score
 from predictor.examples.examples import Examples, examples_of
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes, set_memory_bytes
@@ -32,7 +32,7 @@ def evaluate(
     solo: pd.DataFrame,
     split: str = "none",
     seed: int = 0,
-    report: Report | None = None,
+    report: LossCallback | None = None,
 ) -> dict[str, Any]:
     """Score on measured sets; the object of `cotenant evaluate --json`.
 
@@ -83,7 +83,7 @@ def _refitted(
     solo: pd.DataFrame,
     split: str,
     seed: int,
-    report: Report | None,
+    report: LossCallback | None,
 ) -> dict[str, Any]:
     from datasets.splits import make_split
     from predictor.config import TrainingConfig

@@ -12,13 +12,10 @@ from numpy.typing import NDArray
 
 from models.colocation_network import SetTensors
 from models.features import (
-    EDGE_FEATURES,
-    OTHERS_WIDTH,
-    WANTS_WIDTH,
+    DEMAND_WIDTH,
     Floats,
     capacity_ratio,
     demand_ratios,
-    edge_features,
     occupancy,
     pace_of,
     solo_features,
@@ -56,13 +53,13 @@ class MemberVariants:
         jobs: V jobs on devices.
         features: [V, member_width] embedding, workload, solo and device features, not scaled.
         step_s: [V] solo step time, measured or else predicted.
-        wants: [V, WANTS_WIDTH] demands, share of device memory, occupancy, pace; see `models.features.edge_features`.
+        demand: [V, DEMAND_WIDTH] demands, share of device memory, occupancy, pace; see `models.features.edge_features`.
     """
 
     jobs: tuple[JobOnDevice, ...]
     features: Floats
     step_s: Floats
-    wants: Floats
+    demand: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +116,16 @@ class Examples:
         )
 
     @property
+    def first(self) -> Integers:
+        """[S] row of each set's first member; what all members of a set share is read there."""
+        return np.searchsorted(self.set_index, np.arange(len(self.set_ids)))
+
+    @property
+    def places(self) -> tuple[Integers, Integers]:
+        """[T] set and position in its set of each member."""
+        return places_of(self.set_index)
+
+    @property
     def scored(self) -> NDArray[np.bool_]:
         """[T] members whose ratio was measured, and not only bounded."""
         measured: NDArray[np.bool_] = ~np.isnan(self.ratio) & ~self.censored
@@ -135,6 +142,15 @@ class Examples:
         np.add.at(alone, self.set_index, [w.solo.memory_bytes or np.nan for w in self.workloads])
         absent: NDArray[np.bool_] = self.set_memory_bytes < RESIDENT_RATIO * alone
         return ~absent
+
+    def settings(self, campaigns: Sequence[str]) -> Floats:
+        """[S, settings] one-hot sharing mode and campaign of each set, see `settings_of`."""
+        first = self.first.tolist()
+        return settings_of([self.mode[i] for i in first], [self.campaign[i] for i in first], campaigns)
+
+    def padded(self, values: NDArray[Any]) -> NDArray[Any]:
+        """[S, M, ...] from [T, ...], as the network's inputs and outputs are laid out."""
+        return padded_rows(values, *self.places)
 
     def without_solo(self) -> Examples:
         """The same sets as if nobody had measured the jobs alone."""
@@ -213,7 +229,7 @@ def variants_of(
         [index.setdefault((w, d), len(index)) for w, d in zip(workloads, devices, strict=True)],
         dtype=np.int64,
     )
-    jobs, features, steps, wants = [], [], [], []
+    jobs, features, steps, demand = [], [], [], []
     for workload, device in index:
         job = featurizer.job(workload, device)
         encoding = encodings[(workload.without_solo(), device)]
@@ -224,66 +240,54 @@ def variants_of(
         features.append(np.concatenate([encoding.embedding, job.features, solo, featurizer.device(device)]))
         steps.append(measured or encoding.step_time_s)
         step = measured or encoding.graph_step_time_s
-        wants.append(
+        demand.append(
             np.concatenate(
                 [
-                    demand_ratios(job.demand, step, full, job.device),
+                    demand_ratios(job.demand, step, full),
                     [capacity_ratio(job.demand, full, job.device), occupancy(full, job.device)],
                     pace_of(job.demand, step, job.graph),
                 ]
             )
         )
     variants = MemberVariants(
-        tuple(jobs), np.array(features), np.array(steps), np.array(wants).reshape(-1, WANTS_WIDTH)
+        tuple(jobs), np.array(features), np.array(steps), np.array(demand).reshape(-1, DEMAND_WIDTH)
     )
     return variants, where
 
 
-def pairs_within(set_index: Integers) -> Integers:
-    """[2, E] all ordered pairs (source, target) of different members of the same set, then a self edge per member."""
-    count = len(set_index)
-    order = np.argsort(set_index, kind="stable")
-    sizes = np.bincount(set_index) if count else np.zeros(0, dtype=np.int64)
-    starts = np.cumsum(sizes) - sizes
-    pieces = []
-    for size in np.unique(sizes[sizes > 1]):
-        base = starts[sizes == size][:, None]
-        source, target = np.nonzero(~np.eye(size, dtype=bool))
-        pieces.append(np.stack([(base + source).ravel(), (base + target).ravel()]))
-    loops = np.stack([np.arange(count)] * 2)
-    joined = order[np.concatenate(pieces, 1)] if pieces else np.zeros((2, 0), dtype=np.int64)
-    return np.concatenate([joined, loops], 1)
-
-
-def edges_of(member: Floats, wants: Floats, setting: Floats, set_index: Integers) -> SetTensors:
-    """Assemble the network's input from T members.
+def set_tensors(member: Floats, demand: Floats, setting: Floats, set_index: Integers) -> SetTensors:
+    """The network's input from T members.
 
     Args:
         member: [T, member_width] scaled features.
-        wants: [T, WANTS_WIDTH].
-        setting: [T, settings] one-hot sharing mode and campaign.
-        set_index: [T] set of each member.
+        demand: [T, DEMAND_WIDTH].
+        setting: [S, settings] one-hot sharing mode and campaign of each set.
+        set_index: [T] set of each member, ascending.
     """
-    edge_index = pairs_within(set_index)
-    source, target = edge_index
-    between = source != target
-    edges = np.zeros((edge_index.shape[1], len(EDGE_FEATURES)))
-    s, t = source[between], target[between]
-    edges[between] = edge_features(wants[t], wants[s])
-    others = np.zeros((len(wants), OTHERS_WIDTH))
-    np.add.at(others, t, wants[s, :OTHERS_WIDTH])
+    place = places_of(set_index)
     return SetTensors(
-        torch.tensor(member, dtype=torch.float32),
-        torch.tensor(others, dtype=torch.float32),
+        torch.tensor(padded_rows(member, *place), dtype=torch.float32),
+        torch.tensor(padded_rows(demand, *place), dtype=torch.float32),
         torch.tensor(setting, dtype=torch.float32),
-        torch.from_numpy(edge_index),
-        torch.tensor(edges, dtype=torch.float32),
-        torch.from_numpy(set_index),
+        torch.from_numpy(padded_rows(np.ones(len(member), dtype=bool), *place)),
     )
 
 
+def places_of(set_index: Integers) -> tuple[Integers, Integers]:
+    """[T] set and position in its set of each member; `set_index` ascends."""
+    return set_index, np.arange(len(set_index)) - np.searchsorted(set_index, set_index)
+
+
+def padded_rows(values: NDArray[Any], sets: Integers, positions: Integers) -> NDArray[Any]:
+    """[S, M, ...] from [T, ...]; zero (or False) where a set has fewer members."""
+    shape = (int(sets.max(initial=-1)) + 1, int(positions.max(initial=-1)) + 1, *values.shape[1:])
+    result = np.zeros(shape, dtype=values.dtype)
+    result[sets, positions] = values
+    return result
+
+
 def settings_of(mode: Sequence[str], campaign: Sequence[str], campaigns: Sequence[str]) -> Floats:
-    """[T, len(SHARING_MODES) + len(campaigns) + 1] one-hot; a campaign that was not trained on takes the last column."""
+    """[S, len(SHARING_MODES) + len(campaigns) + 1] one-hot; a campaign that was not trained on takes the last column."""
     width = len(SHARING_MODES) + len(campaigns) + 1
     result = np.zeros((len(mode), width))
     known = {name: len(SHARING_MODES) + i for i, name in enumerate(campaigns)}

@@ -25,7 +25,7 @@ from profiling.errors import InputError, UnavailableError
 from profiling.files import read_json, write_json, write_whole
 
 FORMAT = "cotenant-predictor"
-VERSION = 3
+VERSION = 4
 
 
 def save(predictor: Predictor, folder: Path | str) -> Path:
@@ -49,8 +49,8 @@ def save(predictor: Predictor, folder: Path | str) -> Path:
         **{f"scaler.{f.name}": torch.from_numpy(getattr(model.scaler, f.name)) for f in fields(Scaler)},
         "domain.points": torch.from_numpy(np.ascontiguousarray(fitted.domain.points)),
     }
-    if fitted.memory is not None:
-        tensors |= to_tensors(fitted.memory)
+    if fitted.replay is not None:
+        tensors |= to_tensors(fitted.replay)
     body = tensors_to_bytes({k: v.contiguous() for k, v in tensors.items()})
     predictor.version = f"{target.name}-{_digest(body)}"
     target.mkdir(parents=True, exist_ok=True)

@@ -41,4 +41,4 @@ class Fitted:
     intervals: Intervals = field(default_factory=Intervals)
     domain: Domain = field(default_factory=Domain)
     manifest: Manifest = field(default_factory=Manifest)
-    memory: SetTensors | None = None
+    replay: SetTensors | None = None

@@ -19,7 +19,10 @@ class LoggedPredictor(mlflow.pyfunc.PythonModel):  # type: ignore[name-defined]
         self.predictor = load(context.artifacts["predictor"])
 
     def predict(
-        self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+        self,
+        context: Any,  # noqa: ARG002
+        model_input: pd.DataFrame,
+        params: dict[str, Any] | None = None,  # noqa: ARG002
     ) -> pd.DataFrame:
         from profiling.workload import ColocationSet, Workload
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models.colocation_network import ColocationNetwork, NetworkConfig, SetTensors
-from models.features import WANTS_WIDTH, Floats
+from models.features import DEMAND_WIDTH, Floats
 from models.graph_tensors import GraphTensors, side_by_side
 from models.workload_encoder import WorkloadEncoder
 from predictor.examples.examples import (
@@ -18,8 +18,7 @@ from predictor.examples.examples import (
     Integers,
     JobEncoding,
     MemberVariants,
-    edges_of,
-    settings_of,
+    set_tensors,
     variants_of,
 )
 from predictor.examples.featurizer import Featurizer, JobOnDevice
@@ -37,7 +36,7 @@ class Scaler:
 
     Attributes:
         mean, scale: [F] of the member features.
-        low, high: [F + WANTS_WIDTH] range of member features and wants; endless unless fitted.
+        low, high: [F + DEMAND_WIDTH] range of member features and demand; endless unless fitted.
     """
 
     mean: Floats
@@ -51,35 +50,35 @@ class Scaler:
         inside = np.clip(values, self.low[:count], self.high[:count])
         return np.clip((inside - self.mean) / self.scale, -4.0, 4.0)
 
-    def wants(self, values: Floats) -> Floats:
-        """Wants [..., WANTS_WIDTH] within the range."""
+    def demand(self, values: Floats) -> Floats:
+        """Wants [..., DEMAND_WIDTH] within the range."""
         count = len(self.mean)
         return np.clip(values, self.low[count:], self.high[count:])
 
     @classmethod
     def neutral(cls, width: int) -> Scaler:
         """One that changes nothing but what is more than 4 from 0."""
-        endless = np.full(width + WANTS_WIDTH, np.inf)
+        endless = np.full(width + DEMAND_WIDTH, np.inf)
         return cls(np.zeros(width), np.ones(width), -endless, endless)
 
     @classmethod
     def fit(
         cls,
         features: Floats,
-        wants: Floats,
+        demand: Floats,
         invented: tuple[Floats, Floats] | None = None,
         embedding: int = 0,
     ) -> Scaler:
-        """From the distinct members of the measured sets: features [V, F] and wants [V, WANTS_WIDTH].
+        """From the distinct members of the measured sets: features [V, F] and demand [V, DEMAND_WIDTH].
 
         Args:
-            features, wants: of measured members.
+            features, demand: of measured members.
             invented: the same of invented ones; they widen the range, and scale what never varies among the measured. What
                 never varies at all says nothing: its scale is infinite.
             embedding: leading columns that lie between -1 and 1 already. What little they vary by is not blown up.
         """
         mean, scale = features.mean(0), features.std(0)
-        rows = np.concatenate([features, wants], 1)
+        rows = np.concatenate([features, demand], 1)
         if invented is not None:
             scale = np.where(scale > 1e-6, scale, np.sqrt(((invented[0] - mean) ** 2).mean(0)))
             rows = np.concatenate([rows, np.concatenate(invented, 1)])
@@ -87,9 +86,9 @@ class Scaler:
         scale[:embedding] = np.maximum(scale[:embedding], 1.0)
         return cls(mean, scale, rows.min(0), rows.max(0))
 
-    def widened(self, features: Floats, wants: Floats) -> Scaler:
+    def widened(self, features: Floats, demand: Floats) -> Scaler:
         """The same with a range that holds more members."""
-        rows = np.concatenate([features, wants], 1)
+        rows = np.concatenate([features, demand], 1)
         return replace(self, low=np.minimum(self.low, rows.min(0)), high=np.maximum(self.high, rows.max(0)))
 
 
@@ -143,23 +142,22 @@ class CotenantModel:
 
     def predict_log_ratio(self, examples: Examples) -> tuple[Floats, Floats]:
         """[T] ensemble mean of the observed log ratio, and of the latent log slowdown."""
-        inputs = self.inputs(examples)
+        inputs, places = self.inputs(examples), examples.places
         ratio, latent = [], []
         with torch.no_grad():
             for network in self.networks:
                 output = network.eval()(inputs)
-                ratio.append((output.log_baseline - output.log_slowdown).numpy())
-                latent.append(output.log_slowdown.numpy())
+                ratio.append((output.log_baseline - output.log_slowdown).numpy()[places])
+                latent.append(output.log_slowdown.numpy()[places])
         return np.mean(ratio, 0).astype(np.float64), np.mean(latent, 0).astype(np.float64)
 
     def inputs(self, examples: Examples) -> SetTensors:
         """The network's input for measured or hypothetical sets."""
         variants, where = self.variants(examples.workloads, examples.devices)
-        setting = settings_of(examples.mode, examples.campaign, self.campaigns)
-        return edges_of(
+        return set_tensors(
             self.scaler(variants.features)[where],
-            self.scaler.wants(variants.wants)[where],
-            setting,
+            self.scaler.demand(variants.demand)[where],
+            examples.settings(self.campaigns),
             examples.set_index,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from datasets.sources import withheld
 from predictor.fitted.fitted import Manifest
 from predictor.predictor import Predictor
 
@@ -26,7 +27,7 @@ Predicts step time, slowdown, memory and utilisation of training jobs that share
 
 ## Made of
 
-* {len(manifest.set_ids)} measured co-location sets; sources: {", ".join(manifest.sources)}; licences: {", ".join(manifest.licences)}.
+* {len(manifest.set_ids)} measured co-location sets; sources: {", ".join(manifest.sources)}; licences: {", ".join(manifest.licences)}.{_own_use(manifest)}
 * Architectures: {", ".join(manifest.architectures)}.
 * {len(fitted.model.networks)} co-location networks of width {fitted.model.config.width} over one workload encoder of width {fitted.model.config.encoder.width}.{_ancestors(manifest)}
 
@@ -46,11 +47,16 @@ measured is known to a factor of {_factor(intervals.solo_log_error)}, that of a 
 ## Limits
 
 * Memory is analytic: state and {heads.activation_factor:.2f} x activations from the graph. Where no GPU memory was among the training
-  rows, the factor is a default. Utilisation is the share of time in which any member's kernel runs, phases independent{_busier(predictor)}.
+  rows, the factor is a default. Utilisation is the share of time in which any member's kernel runs, phases independent{_learned_utilization(predictor)}.
 * Nothing was measured under MIG. Answers for it are those of time slicing, and say so.
 * A workload outside the training domain is flagged; its interval may be too narrow.
 * The largest sets among the training rows have {manifest.largest_set} members.
 """
+
+
+def _own_use(manifest: Manifest) -> str:
+    names = ", ".join(source.name for source in withheld(manifest.sources))
+    return f" For own use: the licence of {names} does not let it be passed on." if names else ""
 
 
 def _ancestors(manifest: Manifest) -> str:
@@ -59,7 +65,7 @@ def _ancestors(manifest: Manifest) -> str:
     return f"\n* Fine-tuned from {', then '.join(manifest.ancestors)}; the last time on {len(manifest.added_set_ids)} new sets."
 
 
-def _busier(predictor: Predictor) -> str:
+def _learned_utilization(predictor: Predictor) -> str:
     learned = any(bool(network.usage.weight.any()) for network in predictor.fitted_.model.networks)
     return ", and what the network learned to add" if learned else "; none was measured on a GPU"
 

@@ -11,19 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.colocation_network import ColocationNetwork, member_width
+from models.colocation_network import ColocationNetwork, SetTensors, member_width
 from models.features import (
+    DEMAND_WIDTH,
     DEVICE_FEATURES,
-    EDGE_FEATURES,
-    OTHERS_WIDTH,
-    RESOURCES,
-    WANTS_WIDTH,
+    SUMMED_WIDTH,
     WORKLOAD_FEATURES,
 )
 from models.graph_tensors import GraphTensors
-from models.prior import bounded_excess
 from models.workload_encoder import WorkloadEncoder
-from predictor.examples.examples import edges_of
 from predictor.fitted.model import CotenantModel, Scaler
 from predictor.predictor import Predictor
 from profiling.errors import InputError, UnavailableError
@@ -33,11 +29,11 @@ TOLERANCE = 1e-5
 MOST_MEMBERS = 8
 
 
-class DenseSet(nn.Module):
-    """The ensemble over sets of M members each, with nothing scattered: what ONNX runtimes are quick at.
+class WholeSets(nn.Module):
+    """The ensemble over sets of M members each, all of them present, from unscaled features.
 
-    Inputs: member [S, M, F] unscaled features, wants [S, M, WANTS_WIDTH], setting [S, K] one-hot.
-    Outputs: slowdown [S, M] (latent, at least 1), ratio [S, M] (observed co-located / solo throughput), busier [S] (what the
+    Inputs: member [S, M, F] unscaled features, demand [S, M, DEMAND_WIDTH], setting [S, K] one-hot.
+    Outputs: slowdown [S, M] (latent, at least 1), ratio [S, M] (observed co-located / solo throughput), utilization_residual [S] (what the
     set's utilisation differs by from that of members with independent phases).
     """
 
@@ -46,68 +42,22 @@ class DenseSet(nn.Module):
     low: Tensor
     high: Tensor
 
-    def __init__(self, networks: Sequence[ColocationNetwork], scaler: Scaler, members: int) -> None:
+    def __init__(self, networks: Sequence[ColocationNetwork], scaler: Scaler) -> None:
         super().__init__()
         self.networks = nn.ModuleList(networks)
-        self.members = members
         for name in ("mean", "scale", "low", "high"):
             self.register_buffer(name, torch.tensor(getattr(scaler, name), dtype=torch.float32))
 
-    def forward(self, member: Tensor, wants: Tensor, setting: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, member: Tensor, demand: Tensor, setting: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         width = member.shape[-1]
         member = torch.clamp(member, self.low[:width], self.high[:width])
-        wants = torch.clamp(wants, self.low[width:], self.high[width:])
         scaled = ((member - self.mean) / self.scale).clamp(-4.0, 4.0)
-        settings = setting.unsqueeze(1).expand(-1, self.members, -1)
-        edges = _dense_edges(wants, self.members)
-        answers = [self._one(network, scaled, wants, settings, edges) for network in self.networks]
-        slow = torch.stack([a[0] for a in answers]).mean(0)
-        ratio = torch.stack([a[1] - a[0] for a in answers]).mean(0)
-        return slow.exp(), ratio.exp(), torch.stack([a[2] for a in answers]).mean((0, 2))
-
-    def _one(
-        self, network: Any, member: Tensor, wants: Tensor, setting: Tensor, edges: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        others = wants[:, :, :OTHERS_WIDTH].sum(1, keepdim=True) - wants[:, :, :OTHERS_WIDTH]
-        own = torch.cat([member, setting], 2)
-        state = torch.tanh(network.enter(own) + network.enter_others(others))
-        for block in network.blocks:
-            state = _attend(block, state, edges, self.members)
-        pairs = setting.unsqueeze(2).expand(-1, -1, self.members, -1)
-        width, kinds = edges.shape[-1], setting.shape[-1]
-        parts = network.prior.parts(edges.reshape(-1, width), pairs.reshape(-1, kinds)).sum(1)
-        apart = 1.0 - torch.eye(self.members)
-        prior = (parts.reshape(-1, self.members, self.members) * apart).sum(2)
-        start = prior.clamp_min(1e-3)
-        raw = start + torch.log(-torch.expm1(-start)) + network.slow(state).squeeze(2)
-        shared = float(self.members > 1)
-        excess = bounded_excess(nn.functional.softplus(raw), others[..., -1]) * shared
-        usage = torch.tanh(network.usage(state).squeeze(2)) * shared
-        return torch.log1p(excess), network.baseline(own).squeeze(2), usage
-
-
-def _dense_edges(wants: Tensor, members: int) -> Tensor:
-    """[S, i, j, len(EDGE_FEATURES)] of target i and source j, zero on self edges; as `models.features.edge_features`."""
-    target, source = wants.unsqueeze(2), wants.unsqueeze(1)
-    count = len(RESOURCES)
-    product = target[..., :count] * source[..., :count]
-    excess = (target[..., :2] + source[..., :2] - 1.0).clamp_min(0.0)
-    columns = [
-        product[..., 0:1], excess[..., 0:1], product[..., 1:2], excess[..., 1:2], product[..., 2:],
-        target[..., count : count + 1] + source[..., count : count + 1],
-        (source[..., OTHERS_WIDTH:] - target[..., OTHERS_WIDTH:]) / 3.0,
-    ]  # fmt: skip
-    return torch.cat(columns, -1) * (1.0 - torch.eye(members)).unsqueeze(-1)
-
-
-def _attend(block: Any, state: Tensor, edges: Tensor, members: int) -> Tensor:
-    """`EGGATLayer` of form `gatv2` where every member sees every member."""
-    shape = (-1, members, members, block.heads, block.width // block.heads)
-    raw = block.target(state).unsqueeze(2) + block.source(state).unsqueeze(1) + block.edge_score(edges)
-    value = block.value(state).unsqueeze(1) + block.edge_message(edges)
-    score = (nn.functional.leaky_relu(raw, 0.2).reshape(shape) * block.attention).sum(-1, keepdim=True)
-    message = (value.reshape(shape) * score.softmax(2)).sum(2).reshape(-1, block.width)
-    return block.gate(block.output(message), state.reshape(-1, block.width)).reshape(-1, members, block.width)
+        demand = torch.clamp(demand, self.low[width:], self.high[width:])
+        sets = SetTensors(scaled, demand, setting, torch.ones_like(demand[..., 0], dtype=torch.bool))
+        answers = [network(sets) for network in self.networks]
+        slow = torch.stack([a.log_slowdown for a in answers]).mean(0)
+        ratio = torch.stack([a.log_baseline - a.log_slowdown for a in answers]).mean(0)
+        return slow.exp(), ratio.exp(), torch.stack([a.utilization for a in answers]).mean((0, 2))
 
 
 class OneGraph(nn.Module):
@@ -131,8 +81,7 @@ class OneGraph(nn.Module):
         device: Tensor,
         launch_s: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        none = torch.zeros_like(kind)
-        graph = GraphTensors(kind, nodes, edge_index, edges, busy_s, none, none, 1)
+        graph = GraphTensors(kind, nodes, edge_index, edges, busy_s, torch.zeros_like(kind), 1)
         result = self.encoder(graph, workload, device, launch_s)
         return result.embedding, result.log_step_s.exp()
 
@@ -177,40 +126,34 @@ def export(predictor: Predictor, folder: Path | str, members: int = 2) -> dict[s
 
 def _set_network(model: CotenantModel, members: int) -> tuple[bytes, float]:
     networks = [network.eval() for network in model.networks]
-    dense = DenseSet(networks, model.scaler, members).eval()
+    whole = WholeSets(networks, model.scaler).eval()
     settings, width = networks[0].prior.raw.shape[0], member_width(model.config)
     rng = np.random.default_rng(0)
 
-    def sample(sets: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def sample(sets: int) -> list[Tensor]:
         spread = np.where(np.isfinite(model.scaler.scale), model.scaler.scale, 1.0)
         member = model.scaler.mean + spread * rng.normal(size=(sets, members, width))
-        wants = rng.random((sets, members, WANTS_WIDTH))
-        wants[..., OTHERS_WIDTH:] = rng.normal(size=(sets, members, WANTS_WIDTH - OTHERS_WIDTH))
+        demand = rng.random((sets, members, DEMAND_WIDTH))
+        demand[..., SUMMED_WIDTH:] = rng.normal(size=(sets, members, DEMAND_WIDTH - SUMMED_WIDTH))
         setting = np.zeros((sets, settings))
         setting[:, [0, settings - 1]] = 1.0
-        return member, wants, setting
+        return [torch.tensor(values, dtype=torch.float32) for values in (member, demand, setting)]
 
-    def eager(member: np.ndarray, wants: np.ndarray, setting: np.ndarray) -> list[np.ndarray]:
-        sets = edges_of(
-            model.scaler(member.reshape(-1, width)), model.scaler.wants(wants.reshape(-1, WANTS_WIDTH)),
-            np.repeat(setting, members, 0), np.repeat(np.arange(len(member)), members),
-        )  # fmt: skip
-        with torch.no_grad():
-            answers = [network(sets) for network in networks]
-        slow = torch.stack([a.log_slowdown for a in answers]).mean(0)
-        ratio = torch.stack([a.log_baseline - a.log_slowdown for a in answers]).mean(0)
-        busier = torch.stack([a.utilization for a in answers]).mean(0).reshape(-1, members).mean(1)
-        return [*(v.exp().reshape(-1, members).numpy() for v in (slow, ratio)), busier.numpy()]
-
-    names = ["member", "wants", "setting"]
+    names = ["member", "demand", "setting"]
     batch = torch.export.Dim("sets", min=1, max=1_000_000)
     body = _to_onnx(
-        dense, [torch.tensor(a, dtype=torch.float32) for a in sample(3)], names, ["slowdown", "ratio", "busier"],
+        whole,
+        sample(3),
+        names,
+        ["slowdown", "ratio", "utilization_residual"],
         {name: {0: batch} for name in names},
-    )  # fmt: skip
-    cases = [sample(1), sample(17)]
-    assert len(EDGE_FEATURES) == networks[0].blocks[0].edge_width  # type: ignore[union-attr]
-    return body, _checked("set network", body, names, [(case, eager(*case)) for case in cases])
+    )
+    cases = []
+    for sets in (1, 17):
+        inputs = sample(sets)
+        with torch.no_grad():
+            cases.append(([i.numpy() for i in inputs], [o.numpy() for o in whole(*inputs)]))
+    return body, _checked("set network", body, names, cases)
 
 
 def _encoder(encoder: WorkloadEncoder) -> tuple[bytes, float]:

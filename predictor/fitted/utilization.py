@@ -22,7 +22,7 @@ def independent_ratio(model: CotenantModel, examples: Examples) -> Floats:
     """[S] utilisation if the members' phases were independent, from that alone, measured or else estimated."""
     variants, where = model.variants(examples.workloads, examples.devices)
     idle = np.ones(len(examples.set_ids))
-    np.multiply.at(idle, examples.set_index, 1.0 - variants.wants[where, 0])
+    np.multiply.at(idle, examples.set_index, 1.0 - variants.demand[where, 0])
     return np.asarray(1.0 - idle)
 
 
@@ -46,22 +46,21 @@ def predicted_ratio(model: CotenantModel, examples: Examples) -> Floats:
     inputs = model.inputs(examples)
     with torch.no_grad():
         parts = torch.stack([network.eval()(inputs).utilization for network in model.networks]).mean(0)
-    difference = set_means(parts, inputs.set_index, len(examples.set_ids)).numpy().astype(np.float64)
+    difference = set_means(parts, inputs.present).numpy().astype(np.float64)
     difference *= members_measured(examples)
     return np.clip(independent_ratio(model, examples) + difference, 0.0, 1.0)
 
 
-def utilization_loss(output: SetOutput, set_index: Tensor, difference: Tensor, beta: float) -> Tensor:
-    """Huber loss of the difference [S]; 0 where none was measured."""
+def utilization_loss(output: SetOutput, present: Tensor, difference: Tensor, beta: float) -> Tensor:
+    """Huber loss of the difference [S]; 0 where none was measured. `present` [S, M] says which members there are."""
     known = ~torch.isnan(difference)
     if not bool(known.any()):
         return difference.new_zeros(())
-    error = (set_means(output.utilization, set_index, len(difference)) - difference)[known]
+    error = (set_means(output.utilization, present) - difference)[known]
     return nn.functional.smooth_l1_loss(error, torch.zeros_like(error), beta=beta)
 
 
-def set_means(values: Tensor, set_index: Tensor, count: int) -> Tensor:
-    """[count] mean of the members' values [T]."""
-    total = values.new_zeros(count).index_add(0, set_index, values)
-    members = values.new_zeros(count).index_add(0, set_index, torch.ones_like(values))
-    return total / members.clamp_min(1.0)
+def set_means(values: Tensor, present: Tensor) -> Tensor:
+    """[S] mean over the members that are present, of [S, M]."""
+    there = present.to(values.dtype)
+    return (values * there).sum(1) / there.sum(1).clamp_min(1.0)

@@ -1,6 +1,6 @@
 """Fine-tuning: a fitted predictor learns from a few new sets and keeps what it knew.
 
-The co-location networks learn; on the sets in the predictor's memory they keep to their earlier answers. The encoder stays
+The co-location networks learn; on the sets in the replay sets they keep to their earlier answers. The encoder stays
 as it is, and with it embeddings and scaling, but for what was measured of the new jobs alone, which it knows from then on.
 New campaigns get settings of their own; new devices are known by their data sheets.
 """
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from models.colocation_network import ColocationNetwork, SetTensors
-from predictor.config import Report, TrainingConfig
+from predictor.config import LossCallback, TrainingConfig
 from predictor.examples.examples import Examples, examples_of
 from predictor.fitted.device_memory import HeadCalibration
 from predictor.fitted.domain import Domain
@@ -28,9 +28,9 @@ from predictor.fitted.utilization import measured_difference
 from predictor.predictor import Predictor
 from predictor.training.accelerator import moved, training_device
 from predictor.training.fit import fit_heads, left_out_errors, residuals_of, solo_examples
-from predictor.training.networks import hide_campaigns, lesson_loss, remember_solo
+from predictor.training.networks import batch_loss, hide_campaigns, remember_solo
 from predictor.training.replay import remember, together, with_more_campaigns
-from predictor.training.targets import Lesson
+from predictor.training.targets import TargetBatch
 from profiling.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def fine_tune(
     colocation: pd.DataFrame,
     solo: pd.DataFrame,
     config: FineTuning | None = None,
-    report: Report | None = None,
+    report: LossCallback | None = None,
 ) -> Predictor:
     """A new predictor from `base` and new measured sets; `base` stays as it is.
 
@@ -73,7 +73,7 @@ def fine_tune(
         report: follows the losses.
 
     Raises:
-        InputError: no set is new, or `base` has no memory.
+        InputError: no set is new, or `base` holds no replay sets.
         UnavailableError: `base` has not been fitted.
     """
     config = config or FineTuning()
@@ -86,9 +86,9 @@ def fine_tune(
             expected="sets that the predictor was not made of",
             got=f"{colocation.set_id.nunique()} sets, all known",
         )
-    if before.memory is None:
+    if before.replay is None:
         raise InputError(
-            f"predictor {base.version} has no memory and would forget",
+            f"predictor {base.version} holds no replay sets and would forget",
             expected="a checkpoint written by this version",
             hint="train it again",
         )
@@ -97,10 +97,10 @@ def fine_tune(
         solo.architecture.isin(set(colocation.architecture)) & solo.campaign.isin(set(colocation.campaign))
     ]
     new = examples_of(colocation, solo)
-    model = _learned(before.model, new, before.memory, config, training, report)
+    model = _learned(before.model, new, before.replay, config, training, report)
     model = replace(model, encoder=deepcopy(model.encoder), _encodings={})
     remember_solo(model.encoder, solo_examples(solo), model.featurizer)
-    memory = with_more_campaigns(before.memory, len(model.campaigns) - len(before.model.campaigns))
+    replay = with_more_campaigns(before.replay, len(model.campaigns) - len(before.model.campaigns))
     encoded = model.encode(zip(new.workloads, new.devices, strict=True))
     jobs = dict.fromkeys((w.without_solo(), d) for w, d in zip(new.workloads, new.devices, strict=True))
     points = np.array([encoded[job].embedding for job in jobs])
@@ -110,7 +110,7 @@ def fine_tune(
         _widened(before, new, solo, config, training),
         Domain(np.concatenate([before.domain.points, points]), before.domain.radius),
         _manifest(before.manifest, base.version, colocation, new),
-        together(memory, remember(model, new, config.seed)),
+        together(replay, remember(model, new, config.seed)),
     )
     return Predictor.of(fitted, "fine-tuned", before.model.config, training)
 
@@ -134,51 +134,54 @@ def with_campaigns(network: ColocationNetwork, campaigns: tuple[str, ...]) -> Co
 def _learned(
     before: CotenantModel,
     new: Examples,
-    memory: SetTensors,
+    replay: SetTensors,
     config: FineTuning,
     training: TrainingConfig,
-    report: Report | None = None,
+    report: LossCallback | None = None,
 ) -> CotenantModel:
-    """`before` with co-location networks that have learned from new sets and answer `memory` as they did."""
+    """`before` with co-location networks that have learned from new sets and answer `replay` as they did."""
     campaigns = (*before.campaigns, *sorted(set(new.campaign) - set(before.campaigns)))
-    memory = with_more_campaigns(memory, len(campaigns) - len(before.campaigns))
+    replay = with_more_campaigns(replay, len(campaigns) - len(before.campaigns))
     members, _ = before.variants(new.workloads, new.devices)
-    scaler = before.scaler.widened(members.features, members.wants)
+    scaler = before.scaler.widened(members.features, members.demand)
     model = replace(before, campaigns=campaigns, networks=[], scaler=scaler)
-    target = torch.tensor(np.log(new.ratio), dtype=torch.float32)
-    there, censored = ~torch.isnan(target), torch.from_numpy(new.censored)
-    lessons = [
-        Lesson(model.inputs(e), target, there, censored, busier=measured_difference(model, e))
+    log_ratio = np.log(new.ratio)
+    target = torch.tensor(new.padded(log_ratio), dtype=torch.float32)
+    measured, censored = (torch.from_numpy(new.padded(v)) for v in (~np.isnan(log_ratio), new.censored))
+    batches = [
+        TargetBatch(
+            model.inputs(e), target, measured, censored, utilization_residual=measured_difference(model, e)
+        )
         for e in (new, new.without_solo())
     ]
     for number, network in enumerate(before.networks):
         torch.manual_seed(config.seed * 1000 + number)
         learner = with_campaigns(network, campaigns)
-        _tune(learner, lessons, memory, config, training.beta, f"network {number + 1}", report)
+        _tune(learner, batches, replay, config, training.beta, f"network {number + 1}", report)
         model.networks.append(learner)
     return model
 
 
 def _tune(
     network: ColocationNetwork,
-    lessons: Sequence[Lesson],
-    memory: SetTensors,
+    batches: Sequence[TargetBatch],
+    replay: SetTensors,
     config: FineTuning,
     beta: float,
     phase: str,
-    report: Report | None,
+    report: LossCallback | None,
 ) -> None:
     device = training_device()
     # Without dropout: what is kept to are the answers that are served.
     network.to(device).eval()
     before = deepcopy(network)
-    lessons, memory = [moved(lesson, device) for lesson in lessons], moved(memory, device)
+    batches, replay = [moved(batch, device) for batch in batches], moved(replay, device)
     optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.epochs)
     for epoch in range(config.epochs):
         optimizer.zero_grad()
         # Answers to users name no campaign: what is learned and what is kept holds with and without.
-        kept = hide_campaigns(memory, 0.5)
+        kept = hide_campaigns(replay, 0.5)
         with torch.no_grad():
             then = before(kept)
         now = network(kept)
@@ -186,9 +189,9 @@ def _tune(
         for name in ("log_slowdown", "log_baseline", "utilization"):
             loss = loss + nn.functional.smooth_l1_loss(getattr(now, name), getattr(then, name), beta=beta)
         loss = config.keeping * loss
-        for lesson in lessons:
-            output = network(hide_campaigns(lesson.sets, 0.5))
-            loss = loss + lesson_loss(output, lesson, beta) / len(lessons)
+        for batch in batches:
+            output = network(hide_campaigns(batch.sets, 0.5))
+            loss = loss + batch_loss(output, batch, beta) / len(batches)
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
@@ -206,7 +209,7 @@ def _widened(
     New architectures are left out in turn, and what was learned without them is judged by them. The encoder has learned
     nothing, so its errors on the new jobs alone are those on jobs that it never saw.
     """
-    assert before.memory is not None
+    assert before.replay is not None
     single = replace(before.model, networks=before.model.networks[:1])
     names = sorted(set(new.architectures))
     parts = []
@@ -214,7 +217,7 @@ def _widened(
         group = names[start :: config.cross_fits]
         touched = {new.set_ids[s] for s in np.unique(new.set_index[np.isin(new.architectures, group)])}
         rest = new.subset([s for s in new.set_ids if s not in touched])
-        model = _learned(single, rest, before.memory, config, training) if rest.set_ids else single
+        model = _learned(single, rest, before.replay, config, training) if rest.set_ids else single
         parts.append(left_out_errors(model, new.subset(sorted(touched)), solo[solo.architecture.isin(group)]))
     residuals, alone, busy = residuals_of(parts)
     found = Intervals.fit(residuals, alone, busy, before.intervals.floor)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from predictor.config import Report
+from predictor.config import LossCallback
 from predictor.evaluation.metrics import score
 from predictor.examples.examples import examples_of
 from predictor.fitted.checkpoint import save
@@ -30,9 +30,10 @@ def fine_tune_run(
     out: Path,
     config: FineTuning | None = None,
     *,
+    own_use: bool = False,
     tracking_uri: str | None = None,
     experiment: str = "cotenant",
-    report: Report | None = None,
+    report: LossCallback | None = None,
 ) -> dict[str, Any]:
     """Fine-tune a checkpoint, compare it with what it was, write it and log it all.
 
@@ -41,6 +42,7 @@ def fine_tune_run(
         data: folder of tables with the new sets.
         out: folder of the new checkpoint.
         config: how it learns.
+        own_use: see `training_tables`.
         tracking_uri, experiment: of MLflow.
         report: follows the losses.
 
@@ -53,7 +55,7 @@ def fine_tune_run(
     """
     config = config or FineTuning()
     base = load_predictor(base_name)
-    colocation, solo = training_tables(data, bundled=False)
+    colocation, solo = training_tables(data, bundled=False, own_use=own_use)
     after = fine_tune(base, colocation, solo, config, report)
     save(after, out)
     comparison = before_and_after(base, after, colocation, solo)

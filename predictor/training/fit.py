@@ -10,7 +10,7 @@ import numpy as np
 
 from models.colocation_network import NetworkConfig
 from models.features import CONTEXT_BYTES, is_cpu
-from predictor.config import Report, TrainingConfig
+from predictor.config import LossCallback, TrainingConfig
 from predictor.examples.examples import Examples, SoloExamples, examples_of
 from predictor.examples.featurizer import Featurizer, JobOnDevice
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
@@ -55,7 +55,7 @@ def fit_tables(
     network: NetworkConfig,
     config: TrainingConfig,
     featurizer: Featurizer,
-    report: Report | None = None,
+    report: LossCallback | None = None,
     progress: Progress = NOTHING_KEPT,
 ) -> Fitted:
     """Fit everything that a checkpoint keeps.
@@ -99,7 +99,7 @@ def cross_fitted_intervals(
     network: NetworkConfig,
     config: TrainingConfig,
     featurizer: Featurizer,
-    report: Report | None = None,
+    report: LossCallback | None = None,
     progress: Progress = NOTHING_KEPT,
 ) -> Intervals:
     """Intervals from residuals of architectures left out in turn, some at a time where there are many."""
@@ -152,8 +152,12 @@ def left_out_errors(model: CotenantModel, left_out: Examples, solo: pd.DataFrame
         found[kind] = np.log(left_out.ratio[there]) - ratio[there]
         found[f"{kind} slowdown"] = slow[there]
     off = predicted_ratio(model, left_out) - independent_ratio(model, left_out)
-    busier = measured_difference(model, left_out).numpy() - off
-    return {**found, "alone": solo_errors(model, solo), "utilization": busier[~np.isnan(busier)]}
+    utilization_residual = measured_difference(model, left_out).numpy() - off
+    return {
+        **found,
+        "alone": solo_errors(model, solo),
+        "utilization": utilization_residual[~np.isnan(utilization_residual)],
+    }
 
 
 def residuals_of(
@@ -171,7 +175,7 @@ def residuals_of(
     )
 
 
-def within(report: Report | None, part: str) -> Report | None:
+def within(report: LossCallback | None, part: str) -> LossCallback | None:
     """`report` with the part of the run before the name of the phase."""
     if report is None:
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -15,14 +17,14 @@ from models.colocation_network import (
 )
 from models.graph_tensors import side_by_side
 from models.workload_encoder import WorkloadEncoder
-from predictor.config import Report, TrainingConfig
+from predictor.config import LossCallback, TrainingConfig
 from predictor.examples.examples import Examples, SoloExamples
 from predictor.examples.featurizer import Featurizer
 from predictor.fitted.model import CotenantModel, Scaler, encoder_input
 from predictor.fitted.utilization import utilization_loss
 from predictor.training.accelerator import moved, training_device
 from predictor.training.progress import NOTHING_KEPT, Progress
-from predictor.training.targets import Lesson, Lessons
+from predictor.training.targets import TargetBatch, TrainingBatches
 from profiling.workload import SHARING_MODES
 
 
@@ -31,7 +33,7 @@ def fit_encoder(
     featurizer: Featurizer,
     network: NetworkConfig,
     config: TrainingConfig,
-    report: Report | None = None,
+    report: LossCallback | None = None,
     progress: Progress = NOTHING_KEPT,
 ) -> WorkloadEncoder:
     """Level 1: minimise the error of log solo step time. With no rows the encoder stays at the roofline."""
@@ -130,7 +132,7 @@ def fit(
     featurizer: Featurizer,
     network: NetworkConfig,
     config: TrainingConfig,
-    report: Report | None = None,
+    report: LossCallback | None = None,
     encoder: WorkloadEncoder | None = None,
     progress: Progress = NOTHING_KEPT,
 ) -> CotenantModel:
@@ -138,27 +140,27 @@ def fit(
     encoder = encoder or fit_encoder(solo, featurizer, network, config, report, progress)
     campaigns = tuple(sorted(set(examples.campaign)))
     model = CotenantModel(network, campaigns, encoder, [], Scaler.neutral(member_width(network)), featurizer)
-    lessons = Lessons(model, examples, config)
+    batches = TrainingBatches(model, examples, config)
     for member in range(config.ensemble):
         model.networks.append(
-            _fit_one(lessons, model, config, config.seed * 1000 + member, report, member, progress)
+            _fit_one(batches, model, config, config.seed * 1000 + member, report, member, progress)
         )
     return model
 
 
 def _fit_one(
-    lessons: Lessons,
+    batches: TrainingBatches,
     model: CotenantModel,
     config: TrainingConfig,
     seed: int,
-    report: Report | None,
+    report: LossCallback | None,
     number: int,
     progress: Progress,
 ) -> ColocationNetwork:
     torch.manual_seed(seed)
     device = training_device()
     network = ColocationNetwork(model.config, model.campaigns).to(device)
-    lessons, phase = lessons.on(device), f"network {number + 1}"
+    batches, phase = batches.on(device), f"network {number + 1}"
     slow = [p for n, p in network.named_parameters() if not n.startswith(("prior", "baseline"))]
     optimizer = torch.optim.AdamW(
         [
@@ -174,10 +176,10 @@ def _fit_one(
         network.train()
         optimizer.zero_grad()
         loss = torch.zeros((), device=device)
-        given = lessons.of(epoch)
-        for lesson in given:
-            output = network(hide_campaigns(lesson.sets, config.campaign_dropout))
-            loss = loss + lesson.weight * lesson_loss(output, lesson, config.beta) / len(given)
+        given = batches.of(epoch)
+        for batch in given:
+            output = network(hide_campaigns(batch.sets, config.campaign_dropout))
+            loss = loss + batch.weight * batch_loss(output, batch, config.beta) / len(given)
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
@@ -188,11 +190,11 @@ def _fit_one(
     return network.cpu().eval()
 
 
-def lesson_loss(output: SetOutput, lesson: Lesson, beta: float) -> Tensor:
-    """What all that is known of a lesson's sets costs."""
-    loss = colocation_loss(output, lesson.target, lesson.known, lesson.censored, beta)
-    if lesson.busier is not None:
-        loss = loss + utilization_loss(output, lesson.sets.set_index, lesson.busier, beta)
+def batch_loss(output: SetOutput, batch: TargetBatch, beta: float) -> Tensor:
+    """What all that is known of a batch's sets costs."""
+    loss = colocation_loss(output, batch.target, batch.known, batch.censored, beta)
+    if batch.utilization_residual is not None:
+        loss = loss + utilization_loss(output, batch.sets.present, batch.utilization_residual, beta)
     return loss
 
 
@@ -209,9 +211,8 @@ def colocation_loss(
 def hide_campaigns(sets: SetTensors, ratio: float) -> SetTensors:
     """Move some sets to the column of unknown campaigns."""
     first = len(SHARING_MODES)
-    count = int(sets.set_index.max()) + 1
-    hidden = (torch.rand(count, device=sets.set_index.device) < ratio)[sets.set_index]
+    hidden = torch.rand(len(sets.setting), device=sets.setting.device) < ratio
     setting = sets.setting.clone()
     setting[hidden, first:] = 0.0
     setting[hidden, -1] = 1.0
-    return SetTensors(sets.member, sets.others, setting, sets.edge_index, sets.edges, sets.set_index)
+    return replace(sets, setting=setting)

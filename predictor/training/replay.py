@@ -27,18 +27,23 @@ def remember(model: CotenantModel, examples: Examples, seed: int = 0, sets: int 
     return together(model.inputs(some), model.inputs(some.without_solo()))
 
 
-def together(one: SetTensors, other: SetTensors) -> SetTensors:
-    """Both, side by side."""
-    shifts = {"edge_index": len(one.member), "set_index": int(one.set_index.max()) + 1}
-    return SetTensors(
-        **{
-            f.name: torch.cat(
-                [getattr(one, f.name), getattr(other, f.name) + shifts.get(f.name, 0)],
-                int(f.name == "edge_index"),
-            )
-            for f in fields(SetTensors)
-        }
-    )
+def together(first: SetTensors, second: SetTensors) -> SetTensors:
+    """The sets of both; the smaller are padded to the size of the larger."""
+    size = max(first.present.shape[1], second.present.shape[1])
+    wide = [padded_to(sets, size) for sets in (first, second)]
+    return SetTensors(*(torch.cat([getattr(sets, f.name) for sets in wide]) for f in fields(SetTensors)))
+
+
+def padded_to(sets: SetTensors, size: int) -> SetTensors:
+    """The same sets with room for `size` members."""
+    more = size - sets.present.shape[1]
+    if not more:
+        return sets
+
+    def pad(values: Tensor) -> Tensor:
+        return torch.cat([values, values.new_zeros(len(values), more, *values.shape[2:])], 1)
+
+    return replace(sets, member=pad(sets.member), demand=pad(sets.demand), present=pad(sets.present))
 
 
 def with_more_campaigns(sets: SetTensors, more: int) -> SetTensors:
@@ -50,12 +55,12 @@ def with_more_campaigns(sets: SetTensors, more: int) -> SetTensors:
 
 def to_tensors(sets: SetTensors) -> dict[str, Tensor]:
     """By name, for a file."""
-    return {f"memory.{f.name}": getattr(sets, f.name) for f in fields(SetTensors)}
+    return {f"replay.{f.name}": getattr(sets, f.name) for f in fields(SetTensors)}
 
 
 def from_tensors(tensors: dict[str, Tensor]) -> SetTensors | None:
-    """What `to_tensors` gave; None where the file is of a time before there was a memory."""
+    """What `to_tensors` gave; None where the file is of an older version."""
     names = [f.name for f in fields(SetTensors)]
-    if "memory.member" not in tensors:
+    if "replay.demand" not in tensors:
         return None
-    return SetTensors(**{name: tensors[f"memory.{name}"] for name in names})
+    return SetTensors(**{name: tensors[f"replay.{name}"] for name in names})

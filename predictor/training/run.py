@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.colocation_network import NetworkConfig
 from models.workload_encoder import EncoderConfig
-from predictor.config import Report, TrainingConfig
+from predictor.config import LossCallback, TrainingConfig
 from predictor.fitted.checkpoint import save
 from predictor.fitted.model_card import model_card
 from predictor.predictor import Predictor
@@ -50,19 +50,26 @@ def load_config(path: Path | None, seed: int = 0) -> tuple[NetworkConfig, Traini
         ) from None
 
 
-def training_tables(data: Path | None, bundled: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
+def training_tables(
+    data: Path | None, bundled: bool, own_use: bool = False
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """`colocation` and `solo` of a folder and, if asked, of the measurements that come with the project.
 
+    Args:
+        own_use: rows whose licence does not let a model be passed on are allowed; see `datasets.sources.check_may_learn`.
+
     Raises:
-        InputError: there is nothing to train on.
+        InputError: there is nothing to train on, or there are such rows and `own_use` is not set.
     """
     import pandas as pd
 
-    from datasets.tables import read_table
+    from datasets.sets import read_sets
+    from datasets.sources import check_may_learn
 
     parts = []
     if data is not None:
-        parts.append((read_table(data, "colocation"), read_table(data, "solo")))
+        parts.append(read_sets(data))
+        check_may_learn({*parts[0][0].source, *parts[0][1].source}, own_use)
     if bundled:
         from datasets import bundled as own
 
@@ -88,10 +95,11 @@ def train_run(
     training: TrainingConfig,
     *,
     bundled: bool = True,
+    own_use: bool = False,
     baselines: bool = True,
     tracking_uri: str | None = None,
     experiment: str = "cotenant",
-    report: Report | None = None,
+    report: LossCallback | None = None,
     keep_every_s: float = 20.0,
 ) -> dict[str, Any]:
     """Train, compare on pairs left out, write the checkpoint and log it all.
@@ -100,7 +108,7 @@ def train_run(
     there, and ends with the same bits (on the same machine, with the same number of threads).
 
     Args:
-        data, bundled: see `training_tables`.
+        data, bundled, own_use: see `training_tables`.
         out: folder of the checkpoint.
         network, training: configuration.
         baselines: whether to fit the baselines, too.
@@ -111,7 +119,7 @@ def train_run(
     Returns:
         `model_version`, `comparison` (predictor name to metrics), `run_id`, `tracking_uri`, `resumed`.
     """
-    colocation, solo = training_tables(data, bundled)
+    colocation, solo = training_tables(data, bundled, own_use)
     target = out.resolve()
     progress = Progress(
         target.with_name(f"{target.name}.progress"),
@@ -153,7 +161,7 @@ def compare(
     network: NetworkConfig,
     training: TrainingConfig,
     baselines: bool,
-    report: Report | None,
+    report: LossCallback | None,
     progress: Progress = NOTHING_KEPT,
 ) -> dict[str, dict[str, Any]]:
     """E-GGAT and the baselines on one fold of pairs left out: name to metrics, measured and predicted values."""

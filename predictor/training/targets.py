@@ -1,7 +1,7 @@
 """What the co-location network learns from in an epoch: measured sets, pairs that a forest labels, sharing by the book.
 
 Every measured set is seen with and without its members' solo measurements. Pairs invented by `predictor.training.teachers.forest` come in
-pages, a page an epoch. What no shippable measurement shows, jobs whose utilisation is known on a GPU of no campaign, is
+batches, one an epoch. What no shippable measurement shows, jobs whose utilisation is known on a GPU of no campaign, is
 taught by processor sharing (`predictor.training.teachers.processor_sharing`).
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from models.colocation_network import SetTensors
 from models.features import Floats, device_features, is_cpu
-from predictor.examples.examples import Examples, edges_of, settings_of
+from predictor.examples.examples import Examples, Integers, padded_rows, places_of, set_tensors, settings_of
 from predictor.fitted.model import CotenantModel, Scaler
 from predictor.fitted.utilization import measured_difference
 from predictor.training.accelerator import moved
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TargetBatch:
     """Sets with what the network should answer.
 
     Attributes:
-        target, known, censored: [T] log ratio, where it is known, where it is a lower bound only.
-        weight: of this lesson's loss.
-        busier: [S] measured utilisation beyond that of independent phases, NaN where it was not.
+        target, known, censored: [S, M] log ratio, where it is known, where it is a lower bound only.
+        weight: of this batch's loss.
+        utilization_residual: [S] measured utilisation beyond that of independent phases, NaN where it was not.
     """
 
     sets: SetTensors
@@ -44,11 +44,11 @@ class Lesson:
     known: Tensor
     censored: Tensor
     weight: float = 1.0
-    busier: Tensor | None = None
+    utilization_residual: Tensor | None = None
 
 
-class Lessons:
-    """All lessons of a training; fits the scaler of `model` to what they hold.
+class TrainingBatches:
+    """All batches of a training; fits the scaler of `model` to what they hold.
 
     Args:
         model: with its encoder fitted; its scaler is replaced.
@@ -60,29 +60,36 @@ class Lessons:
         ways = (examples, examples.without_solo())
         shared = invent_shared_sets(model, examples, config.shared_sets, config.seed)
         model.scaler = scaler_of(model, ways, shared)
-        target = torch.tensor(np.log(examples.ratio), dtype=torch.float32)
-        known = ~torch.isnan(target) & torch.from_numpy(examples.resident[examples.set_index])
-        censored = torch.from_numpy(examples.censored)
-        busier = [measured_difference(model, e) for e in ways]
+        log_ratio = np.log(examples.ratio)
+        usable = ~np.isnan(log_ratio) & examples.resident[examples.set_index]
+        target = torch.tensor(examples.padded(log_ratio), dtype=torch.float32)
+        known, censored = (torch.from_numpy(examples.padded(v)) for v in (usable, examples.censored))
+        utilization_residual = [measured_difference(model, e) for e in ways]
         self.always = [
-            Lesson(model.inputs(e), target, known, censored, busier=difference)
-            for e, difference in zip(ways, busier, strict=True)
+            TargetBatch(model.inputs(e), target, known, censored, utilization_residual=difference)
+            for e, difference in zip(ways, utilization_residual, strict=True)
         ]
         if shared:
-            self.always.append(_shared_lesson(model, shared))
-        self.pages = _taught(model, ways, busier, np.where(known, np.log(examples.ratio), np.nan), config)
+            self.always.append(_shared_batch(model, shared))
+        self.synthetic_batches = _taught(
+            model, ways, utilization_residual, np.where(usable, log_ratio, np.nan), config
+        )
 
-    def on(self, device: torch.device) -> Lessons:
+    def on(self, device: torch.device) -> TrainingBatches:
         """The same on a device."""
         there = copy(self)
-        there.always, there.pages = (
-            [moved(one, device) for one in each] for each in (self.always, self.pages)
+        there.always, there.synthetic_batches = (
+            [moved(one, device) for one in each] for each in (self.always, self.synthetic_batches)
         )
         return there
 
-    def of(self, epoch: int) -> list[Lesson]:
-        """The lessons of an epoch."""
-        return [*self.always, *self.pages[epoch % len(self.pages) :][:1]] if self.pages else self.always
+    def of(self, epoch: int) -> list[TargetBatch]:
+        """The batches of an epoch."""
+        return (
+            [*self.always, *self.synthetic_batches[epoch % len(self.synthetic_batches) :][:1]]
+            if self.synthetic_batches
+            else self.always
+        )
 
 
 def scaler_of(model: CotenantModel, ways: Sequence[Examples], shared: SharedSets | None = None) -> Scaler:
@@ -90,48 +97,69 @@ def scaler_of(model: CotenantModel, ways: Sequence[Examples], shared: SharedSets
     members = [model.variants(examples.workloads, examples.devices)[0] for examples in ways]
     return Scaler.fit(
         np.concatenate([m.features for m in members]),
-        np.concatenate([m.wants for m in members]),
-        (shared.features, shared.wants) if shared else None,
+        np.concatenate([m.demand for m in members]),
+        (shared.features, shared.demand) if shared else None,
         model.config.encoder.embedding,
     )
 
 
-def _shared_lesson(model: CotenantModel, shared: SharedSets) -> Lesson:
+def _shared_batch(model: CotenantModel, shared: SharedSets) -> TargetBatch:
     setting = settings_of(shared.mode, [""] * len(shared.mode), model.campaigns)
-    sets = edges_of(
-        model.scaler(shared.features), model.scaler.wants(shared.wants), setting, shared.set_index
+    return _batch(model, shared.features, shared.demand, setting, shared.set_index, sharing_log_ratio(shared))
+
+
+def _batch(
+    model: CotenantModel,
+    features: Floats,
+    demand: Floats,
+    setting: Floats,
+    set_index: Integers,
+    log_ratio: Floats,
+    weight: float = 1.0,
+    utilization_residual: Tensor | None = None,
+) -> TargetBatch:
+    """Invented members [T] with their answers, all of them known."""
+    sets = set_tensors(model.scaler(features), model.scaler.demand(demand), setting, set_index)
+    target = torch.tensor(padded_rows(log_ratio, *places_of(set_index)), dtype=torch.float32)
+    return TargetBatch(
+        sets, target, sets.present, torch.zeros_like(sets.present), weight, utilization_residual
     )
-    target = torch.tensor(sharing_log_ratio(shared), dtype=torch.float32)
-    everything = torch.ones(len(target), dtype=torch.bool)
-    return Lesson(sets, target, everything, ~everything)
 
 
 def _taught(
     model: CotenantModel,
     ways: Sequence[Examples],
-    busier: Sequence[Tensor],
+    utilization_residual: Sequence[Tensor],
     log_ratio: Floats,
     config: TrainingConfig,
-) -> list[Lesson]:
-    """Invented pairs with the forest's answers, in pages."""
+) -> list[TargetBatch]:
+    """Invented pairs with the forest's answers, in batches."""
     from predictor.training.teachers.forest import ForestTeacher, Seen
 
     if not config.mixed_sets:
         return []
     seen = []
-    for examples, difference in zip(ways, busier, strict=True):
+    for examples, difference in zip(ways, utilization_residual, strict=True):
         variants, where = model.variants(examples.workloads, examples.devices)
-        setting = settings_of(examples.mode, examples.campaign, model.campaigns)
+        setting = examples.settings(model.campaigns)[examples.set_index]
         seen.append(Seen(examples, variants, where, setting, difference.numpy().astype(np.float64)))
     gpus = np.array([device_features(d) for d in list_devices() if not is_cpu(d)])
     teacher = ForestTeacher(model.config.encoder.embedding, gpus, seed=config.seed).fit(seen, log_ratio)
-    pages = []
-    for page in range(config.pages):
-        mixed = teacher.mix(seen, config.mixed_sets, page)
+    synthetic_batches = []
+    for number in range(config.synthetic_batches):
+        mixed = teacher.mix(seen, config.mixed_sets, number)
         index = np.arange(len(mixed.features)) // 2
-        sets = edges_of(model.scaler(mixed.features), model.scaler.wants(mixed.wants), mixed.setting, index)
-        everything = torch.ones(len(index), dtype=torch.bool)
-        target = torch.tensor(mixed.log_ratio, dtype=torch.float32)
-        busy = torch.tensor(mixed.busier, dtype=torch.float32)
-        pages.append(Lesson(sets, target, everything, ~everything, config.teaching, busy))
-    return pages
+        busy = torch.tensor(mixed.utilization_residual, dtype=torch.float32)
+        synthetic_batches.append(
+            _batch(
+                model,
+                mixed.features,
+                mixed.demand,
+                mixed.setting[::2],
+                index,
+                mixed.log_ratio,
+                config.teaching,
+                busy,
+            )
+        )
+    return synthetic_batches

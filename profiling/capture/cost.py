@@ -14,6 +14,8 @@ from profiling.operators import ATEN, CONTRACTIONS
 from profiling.training import tensors_of
 
 _GATHERING = frozenset({"embedding", "index", "index_select", "gather", "_unsafe_index", "take_along_dim"})
+# Where a convolution has its number of groups.
+_GROUPS = {"convolution": 8, "conv1d": 6, "conv2d": 6, "conv3d": 6}
 _WRITE_ONLY = frozenset({"fill", "dropout"})
 
 
@@ -71,10 +73,10 @@ def cost_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, 
 
 
 def _kind(name: str, args: tuple[Any, ...]) -> str:
-    if name == "convolution":
-        if args[6]:
-            return "transposed_convolution"
-        weight, groups = args[1], args[8]
+    if name == "convolution" and args[6]:
+        return "transposed_convolution"
+    if name in _GROUPS:
+        weight, groups = args[1], args[_GROUPS[name]] if len(args) > _GROUPS[name] else 1
         return "depthwise_convolution" if groups > 1 and weight.shape[1] == 1 else "convolution"
     kind = ATEN.get(name)
     if kind is None and name.endswith("_"):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from profiling.capture.cost import cost_of, tensor_bytes
 from profiling.capture.functions import fused_functions
 from profiling.capture.fused import recurrent_flops
+from profiling.capture.sizes import sizes_of
 from profiling.capture.static import StaticOperator, assemble
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
@@ -89,6 +90,8 @@ def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], 
         if kind == "fill" or (kind == "embedding" and not owned):
             continue
         stack = node.meta.get("nn_module_stack") or {}
+        parameter_types = [_type(n) for n in node.all_input_nodes if owners.get(n.name)]
+        input_types = [_type(n) for n in node.all_input_nodes if not owners.get(n.name)]
         path = str(list(stack.values())[-1][0]) if stack else ""
         producer[node.name] = len(operators)
         operators.append(
@@ -104,6 +107,9 @@ def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], 
                 dtype=str(outputs[0].dtype).removeprefix("torch."),
                 path=path,
                 aligned=_aligned(kind, node),
+                input_dtype=next(filter(None, input_types), ""),
+                weight_dtype=next(filter(None, parameter_types), ""),
+                sizes=sizes_of(node.target, cost.kind, args, kwargs, value),
             )
         )
     return operators, unknown
@@ -148,6 +154,11 @@ def _values(value: Any) -> Any:
 
 def _bytes(node: Any) -> float:
     return sum(tensor_bytes(t) for t in tensors_of(node.meta.get("val")) if isinstance(t, Tensor))
+
+
+def _type(node: Any) -> str:
+    value = node.meta.get("val")
+    return str(value.dtype).removeprefix("torch.") if isinstance(value, Tensor) else ""
 
 
 def _aligned(kind: str, node: Any) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from profiling.capture import fused
+from profiling.capture.answers import note, truth_of
 
 # Lists of https://docs.pytorch.org/docs/stable/amp.html (CUDA); names of C functions, in-place forms left out.
 _TO_HALF = frozenset(
@@ -125,6 +126,8 @@ class DeviceFunctions(TorchFunctionMode):
                 args, kwargs = self._cast((args, kwargs), self._autocast)
             elif name in _TO_FLOAT:
                 args, kwargs = self._cast((args, kwargs), torch.float32)
+        if name == "__bool__" and (answer := truth_of(args[0])) is not None:
+            return answer
         if name == "scaled_dot_product_attention":
             return _attention(*args, **kwargs)
         if name in _RECURRENT and isinstance(args[0], Tensor) and args[0].is_meta:
@@ -136,7 +139,9 @@ class DeviceFunctions(TorchFunctionMode):
         if name == "dropout" and len(args) >= 2 and isinstance(args[0], Tensor):
             training = args[2] if len(args) > 2 else kwargs.get("training", True)
             return torch.native_dropout(args[0], args[1], True)[0] if training and args[1] > 0 else args[0]
-        return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        note(name, args, out)
+        return out
 
     def _cast(self, value: Any, dtype: torch.dtype) -> Any:
         if isinstance(value, Tensor):

@@ -21,6 +21,7 @@ class OnnxLimits:
         nodes: operators, those of inner graphs included.
         depth: graphs within graphs.
         elements: elements of one tensor.
+        sequence: elements of a `Range`, which shape inference writes out.
         seconds: processor and wall time of reading and shape inference.
         memory_bytes: address space of the reading process.
     """
@@ -29,11 +30,12 @@ class OnnxLimits:
     nodes: int = 100_000
     depth: int = 8
     elements: int = 2**40
+    sequence: int = 10**6
     seconds: float = 60.0
     memory_bytes: int = 6 * 2**30
 
     def __post_init__(self) -> None:
-        for name in ("file_bytes", "nodes", "depth", "elements", "seconds", "memory_bytes"):
+        for name in ("file_bytes", "nodes", "depth", "elements", "sequence", "seconds", "memory_bytes"):
             if not getattr(self, name) > 0:
                 raise InputError(f"limit {name} is out of range", expected="above 0", got=getattr(self, name))
 
@@ -71,7 +73,7 @@ def check_model(model: Any, limits: OnnxLimits) -> None:
                 got=opset.version,
                 hint="convert it with onnx.version_converter, or export it again",
             )
-    _check_functions(model)
+    _check_functions(model, limits)
     count = sum(len(function.node) for function in model.functions)
     for graph, depth in graphs_of(model.graph, limits.depth):
         count += len(graph.node)
@@ -119,6 +121,7 @@ def _check_graph(graph: Any, limits: OnnxLimits, depth: int) -> None:
     for value in (*graph.input, *graph.output, *graph.value_info):
         dims = [d.dim_value for d in value.type.tensor_type.shape.dim if d.HasField("dim_value")]
         _check_dims(value.name, dims, limits)
+    _check_ranges(graph, limits)
     made: dict[str, int] = {}
     for i, node in enumerate(graph.node):
         for output in node.output:
@@ -126,6 +129,29 @@ def _check_graph(graph: Any, limits: OnnxLimits, depth: int) -> None:
                 raise UnsafeFileError(f"two ONNX nodes make {output!r}", expected="each tensor made once")
             made[output] = i
     _check_order(graph, made)
+
+
+def _check_ranges(graph: Any, limits: OnnxLimits) -> None:
+    """Refuse sequences of numbers that shape inference would write out: their length is known before."""
+    from onnx import numpy_helper
+
+    constants = {t.name: t for t in graph.initializer}
+    for node in graph.node:
+        for attribute in node.attribute if node.op_type == "Constant" and node.output else ():
+            if attribute.name == "value":
+                constants[node.output[0]] = attribute.t
+    for node in graph.node:
+        if node.op_type != "Range" or not all(name in constants for name in node.input):
+            continue
+        tensors = [constants[name] for name in node.input]
+        if len(tensors) != 3 or any(len(t.dims) and list(t.dims) != [1] for t in tensors):
+            continue
+        start, limit, step = (float(numpy_helper.to_array(t).reshape(-1)[0]) for t in tensors)
+        length = (limit - start) / step if step else float("inf")
+        if not length <= limits.sequence:
+            raise LimitError(
+                "an ONNX Range is too long", expected=f"at most {limits.sequence} elements", got=f"{length:g}"
+            )
 
 
 def _check_dims(name: str, dims: Any, limits: OnnxLimits) -> None:
@@ -177,12 +203,25 @@ def _check_order(graph: Any, made: dict[str, int]) -> None:
         )
 
 
-def _check_functions(model: Any) -> None:
-    """Refuse functions that call themselves, directly or through others: inlining them would never end."""
+def _check_functions(model: Any, limits: OnnxLimits) -> None:
+    """Refuse functions that call themselves, directly or through others, and those that inlining would multiply.
+
+    Thirty functions that each call the next one twice are a billion nodes.
+    """
     calls = {(f.domain, f.name): {(n.domain, n.op_type) for n in f.node} for f in model.functions}
+    nodes_of = {(f.domain, f.name): f for f in model.functions}
+    inlined: dict[tuple[str, str], int] = {}
     done: set[tuple[str, str]] = set()
     while len(done) < len(calls):
         leaves = {key for key, used in calls.items() if key not in done and not (used & calls.keys()) - done}
         if not leaves:
             raise UnsafeFileError("functions of the ONNX file call themselves", expected="no recursion")
+        for key in leaves:
+            inlined[key] = sum(inlined.get((n.domain, n.op_type), 1) for n in nodes_of[key].node)
         done |= leaves
+    total = sum(inlined.get((n.domain, n.op_type), 1) for n in model.graph.node)
+    if total > limits.nodes or max(inlined.values(), default=0) > limits.nodes:
+        raise LimitError(
+            "the ONNX file has too many nodes once its functions are inlined", expected=f"at most {limits.nodes}",
+            got=max(total, *inlined.values()),
+        )  # fmt: skip

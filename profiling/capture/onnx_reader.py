@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import math
 import warnings
+from functools import partial
 from typing import Any
 
 from profiling.capture.onnx_limits import OnnxLimits, check_model
+from profiling.capture.onnx_sizes import sizes_of
 from profiling.capture.static import StaticOperator
 from profiling.errors import InputError, LimitError, UnsafeFileError
 from profiling.operators import CONTRACTIONS, ONNX, ONNX_VIEWS
@@ -280,6 +282,7 @@ class _Reader:
             flops = float(math.prod(shape))
         written = sum(self._bytes(x) for x in outputs)
         read = sum(self._bytes(x) for x in dict.fromkeys(inputs))
+        weights = {x for x in inputs if self._parameters.get(x)}
         if kind in ("embedding", "gather"):
             read = written + sum(self._bytes(x) for x in inputs[1:2])
         index = len(self._operators)
@@ -298,6 +301,15 @@ class _Reader:
                 dtype=self._dtype(outputs[0]) if outputs else "float32",
                 path=_scope(node),
                 aligned=aligned,
+                input_dtype=next((self._dtype(x) for x in inputs if x not in weights), ""),
+                weight_dtype=next((self._dtype(x) for x in inputs if x in weights), ""),
+                sizes=sizes_of(
+                    node.op_type,
+                    kind,
+                    [self._shape(x) for x in node.input],
+                    shape,
+                    partial(self._attribute, node),
+                ),
             )
         )
         for output in outputs:

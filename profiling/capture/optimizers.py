@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-FLOPS = {"sgd": 2, "momentum": 6, "adam": 12, "adamw": 14, "rmsprop": 9, "adagrad": 7}
+FLOPS = {"sgd": 2, "momentum": 6, "adam": 12, "adamw": 14, "rmsprop": 9, "adagrad": 7, "none": 0}
 """Floating-point operations per element."""
 
-PASSES = {"sgd": 3, "momentum": 8, "adam": 18, "adamw": 20, "rmsprop": 13, "adagrad": 11}
+PASSES = {"sgd": 3, "momentum": 8, "adam": 18, "adamw": 20, "rmsprop": 13, "adagrad": 11, "none": 0}
 """Times that a tensor of the parameters' size is read or written."""
 
-STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "rmsprop": 1, "adagrad": 1}
+STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "rmsprop": 1, "adagrad": 1, "none": 0}
 """Tensors of the parameters' size that are kept."""
 
-_KERNELS = {"sgd": 1, "momentum": 3, "adam": 9, "adamw": 10, "rmsprop": 6, "adagrad": 5}
+KERNELS = {"sgd": 1, "momentum": 3, "adam": 9, "adamw": 10, "rmsprop": 6, "adagrad": 5, "none": 0}
+"""Kernels per chunk of parameter tensors."""
+
 _TENSORS_PER_KERNEL = 64
 
 
 def launches(optimizer: str, tensors: int) -> float:
     """Kernels of a step that updates so many parameter tensors."""
-    return float(_KERNELS[optimizer] * -(-tensors // _TENSORS_PER_KERNEL))
+    return float(KERNELS[optimizer] * -(-tensors // _TENSORS_PER_KERNEL))

@@ -14,6 +14,7 @@ def options_of(workload: Workload) -> dict[str, object]:
         "gradient_accumulation": workload.gradient_accumulation,
         "activation_checkpointing": workload.activation_checkpointing,
     }
-    if workload.sequence_length is not None:
-        options["sequence_length"] = workload.sequence_length
+    for name in ("sequence_length", "image_size"):
+        if getattr(workload, name) is not None:
+            options[name] = getattr(workload, name)
     return options

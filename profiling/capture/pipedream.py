@@ -9,6 +9,7 @@ from pathlib import Path
 from profiling.capture.pipedream_profile import PipeDreamProfile, read_profile
 from profiling.capture.static import StaticOperator, assemble
 from profiling.graph import ComputationGraph
+from profiling.operator_sizes import NO_SIZES, OperatorSizes, window_sizes
 from profiling.operators import CONTRACTIONS, MODULES
 from profiling.workload import Workload
 
@@ -110,6 +111,9 @@ def _operators(profile: PipeDreamProfile) -> tuple[list[StaticOperator], float]:
                 shape=(int(elements),),
                 path=name,
                 aligned=_aligned(kind, description),
+                input_dtype="int64" if kind == "embedding" else "float32",
+                weight_dtype="float32" if weights else "",
+                sizes=_sizes(kind, description, int(elements)),
             )
         )
     return operators, input_bytes
@@ -130,9 +134,53 @@ def _flops(kind: str, description: str, elements: float, weight_bytes: float) ->
         return 2 * elements * inputs
     if kind == "recurrent":
         return 2 * (weight_bytes / 4) * elements / outputs
-    kernel = re.search(r"kernel_size=\(?([\d, ]+)\)?", description)
-    taps = math.prod(int(k) for k in re.findall(r"\d+", kernel[1])) if kernel else 1
-    return 2 * elements * taps * inputs / _integer(description, "groups", 1)
+    return (
+        2
+        * elements
+        * math.prod(_window(description, "kernel_size"))
+        * inputs
+        / _integer(description, "groups", 1)
+    )
+
+
+def _sizes(kind: str, description: str, elements: int) -> OperatorSizes:
+    """Sizes that a layer's description tells; positions follow from the elements that it makes, samples included."""
+    numbers = [int(n) for n in re.findall(r"\d+", description)]
+    widths = re.match(r"\w+\(\s*(?:in_features=)?(\d+), (?:out_features=)?(\d+)", description)
+    if widths is None:
+        if kind in ("batch_norm", "layer_norm") and numbers:
+            size = elements // numbers[0] if kind == "batch_norm" else numbers[0]
+            return OperatorSizes(reduction_size=size, reduction_count=elements // max(1, size))
+        return NO_SIZES
+    inputs, outputs = int(widths[1]), int(widths[2])
+    if kind == "embedding":
+        return OperatorSizes(table_rows=inputs, table_width=outputs)
+    if kind == "linear":
+        return OperatorSizes(gemm_batch=1, gemm_m=elements // outputs, gemm_n=outputs, gemm_k=inputs)
+    if kind in ("convolution", "depthwise_convolution"):
+        groups = _integer(description, "groups", 1)
+        kernel, stride = _window(description, "kernel_size"), _window(description, "stride")
+        shared = window_sizes(
+            (0,) * len(kernel),
+            (inputs, outputs),
+            kernel,
+            stride,
+            max(_window(description, "dilation")),
+            groups,
+        )
+        return OperatorSizes(
+            gemm_batch=groups,
+            gemm_m=elements // outputs,
+            gemm_n=outputs // groups,
+            gemm_k=inputs // groups * math.prod(kernel),
+            **shared,
+        )
+    return NO_SIZES
+
+
+def _window(description: str, key: str) -> tuple[int, ...]:
+    match = re.search(rf"{key}=\(?([\d, ]+)\)?", description)
+    return tuple(int(n) for n in re.findall(r"\d+", match[1])) if match else (1, 1)
 
 
 def _integer(description: str, key: str, default: int) -> int:

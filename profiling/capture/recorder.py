@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,8 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from profiling.capture import meta_cache
 from profiling.capture.cost import Cost, cost_of, packet_name, tensor_bytes
+from profiling.capture.live import LiveBytes
+from profiling.capture.sizes import sizes_of
 from profiling.errors import LimitError
+from profiling.operator_sizes import OperatorSizes
 from profiling.training import tensors_of
 
 MAX_OPERATORS = 1_000_000
@@ -28,6 +31,10 @@ class Node:
     layer: int
     shape: tuple[int, ...]
     dtype: str
+    input_dtype: str
+    weight_dtype: str
+    training_only: bool
+    sizes: OperatorSizes
     forward_flops: float = 0.0
     backward_flops: float = 0.0
     read: float = 0.0
@@ -35,7 +42,8 @@ class Node:
     backward_bytes: float = 0.0
     parameter_bytes: float = 0.0
     saved: float = 0.0
-    kernels: float = 0.0
+    forward_kernels: float = 0.0
+    backward_kernels: float = 0.0
     tensor_core: bool = False
 
 
@@ -66,7 +74,7 @@ class Recorder(TorchDispatchMode):
         nodes, edges: what was recorded; edges are bytes by (source, target).
         active, in_backward: set by the caller as the step goes on.
         unknown: how often each operator that the table does not know came.
-        peak_bytes: largest sum of live tensors, without parameters, buffers and gradients.
+        live: tensors alive, without parameters, buffers and gradients.
     """
 
     def __init__(self, model: nn.Module, batch: Any, layer_of: dict[int, int], tf32: bool = False) -> None:
@@ -80,11 +88,13 @@ class Recorder(TorchDispatchMode):
         self._tf32 = tf32
         self._layer_of = layer_of
         self._parameters: dict[int, list[nn.Parameter]] = {}
-        self._resident: set[int] = set()
         for parameter in model.parameters():
             self._parameters.setdefault(_key(parameter), []).append(parameter)
-        self._buffers = {_key(buffer) for buffer in model.buffers()}
+        # A forward pass may replace a buffer (a counter of batches); the old one's address must not come again.
+        self._resident = list(model.buffers())
+        self._buffers = {_key(buffer) for buffer in self._resident}
         self._counted: set[int] = set()
+        self._kept: set[int] = set()
         self._producer: dict[int, int] = {}
         self._origin: dict[int, int] = {}
         self._by_sequence: dict[int, int] = {}
@@ -93,9 +103,7 @@ class Recorder(TorchDispatchMode):
         self._pending = _Pending()
         self._paths: list[str] = []
         self._autograd_nodes: dict[int, Any] = {}
-        self._live: dict[int, float] = {}
-        self._live_bytes = 0.0
-        self.peak_bytes = 0.0
+        self.live = LiveBytes((self._parameters, self._buffers), self._free)
         self._inputs = set()
         for tensor in tensors_of(batch):
             self._inputs.add(_key(tensor))
@@ -121,8 +129,9 @@ class Recorder(TorchDispatchMode):
 
     def mark_forward_end(self) -> None:
         """Whatever is alive now is kept for the backward pass, on the account of the operator that made it."""
-        for key, size in self._live.items():
-            if key in self._origin:
+        for key, size in self.live.sizes.items():
+            if key in self._origin and key not in self._kept:
+                self._kept.add(key)
                 self.nodes[self._origin[key]].saved += size
         self._repeated.clear()
 
@@ -130,7 +139,7 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         # Function modes have had their say; asked again about every shape below, they would take half the time.
         with torch._C.DisableTorchFunction():
-            out = func(*args, **kwargs)
+            out = meta_cache.run(func, args, kwargs)
             if self.active:
                 self._record(func, args, kwargs, out)
         return out
@@ -153,9 +162,9 @@ class Recorder(TorchDispatchMode):
             self._autograd_nodes[id(autograd_node)] = autograd_node
             self._backward(cost, autograd_node)
         elif not self.in_backward:  # else it is the gradient of the loss itself, a one
-            self._forward(cost, inputs)
+            self._forward(cost, inputs, lambda: sizes_of(func, cost.kind, args, kwargs, out))
 
-    def _forward(self, cost: Cost, inputs: dict[int, Tensor]) -> None:
+    def _forward(self, cost: Cost, inputs: dict[int, Tensor], sizes: Callable[[], OperatorSizes]) -> None:
         sequence = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
         outputs = [_key(t) for t in cost.outputs]
         producers = {self._producer[key] for key in inputs if key in self._producer}
@@ -170,7 +179,7 @@ class Recorder(TorchDispatchMode):
         else:
             if not cost.known:
                 self.unknown[cost.name] = self.unknown.get(cost.name, 0) + 1
-            index = self._new_node(cost, parameters, producers)
+            index = self._new_node(cost, inputs, parameters, producers, sizes())
             node = self.nodes[index]
             for key, tensor in inputs.items():
                 if key in self._producer:
@@ -178,7 +187,7 @@ class Recorder(TorchDispatchMode):
                     self.edges[pair] = self.edges.get(pair, 0.0) + tensor_bytes(tensor)
         node.read += cost.read
         node.written += cost.written
-        node.kernels += cost.kernels
+        node.forward_kernels += cost.kernels
         node.forward_flops += cost.flops
         self._by_sequence.setdefault(sequence, index)
         for key in outputs:
@@ -206,7 +215,14 @@ class Recorder(TorchDispatchMode):
             elif cost.kind == "cast":
                 self._inputs.add(key)
 
-    def _new_node(self, cost: Cost, parameters: list[nn.Parameter], producers: set[int]) -> int:
+    def _new_node(
+        self,
+        cost: Cost,
+        inputs: dict[int, Tensor],
+        parameters: list[nn.Parameter],
+        producers: set[int],
+        sizes: OperatorSizes,
+    ) -> int:
         index = len(self.nodes)
         if index >= MAX_OPERATORS:
             raise LimitError("the model has too many operators", expected=f"at most {MAX_OPERATORS}")
@@ -221,7 +237,12 @@ class Recorder(TorchDispatchMode):
             path,
             layer,
             tuple(first.shape),
-            str(first.dtype).removeprefix("torch."),
+            _type(first),
+            _type(next((t for key, t in inputs.items() if key not in self._parameters), None)),
+            _type(next((t for key, t in inputs.items() if key in self._parameters), None)),
+            # What runs on results of the model outside of it is its loss.
+            training_only=kind in ("dropout", "loss") or (not self._paths and bool(producers)),
+            sizes=sizes,
             tensor_core=cost.tensor_core,
         )
         for parameter in parameters:
@@ -229,7 +250,8 @@ class Recorder(TorchDispatchMode):
                 self._counted.add(id(parameter))
                 node.parameter_bytes += parameter.numel() * parameter.element_size()
         pending, self._pending = self._pending, _Pending()
-        node.read, node.written, node.kernels = pending.read, pending.written, pending.kernels
+        node.read, node.written = pending.read, pending.written
+        node.forward_kernels = pending.kernels
         for sequence in pending.sequences:
             self._by_sequence.setdefault(sequence, index)
         for key in pending.storages:
@@ -250,7 +272,7 @@ class Recorder(TorchDispatchMode):
             self.unknown[cost.name] = self.unknown.get(cost.name, 0) + 1
         node.backward_flops += cost.flops
         node.backward_bytes += cost.read + cost.written
-        node.kernels += cost.kernels
+        node.backward_kernels += cost.kernels
 
     def _repeats(self, cost: Cost) -> int:
         """Index of the operator that a recomputation repeats: the next one of that name in that module."""
@@ -263,29 +285,21 @@ class Recorder(TorchDispatchMode):
         return known[count % len(known)]
 
     def _allocate(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key in self._live or key in self._parameters or key in self._buffers or not storage.nbytes():
-            return
-        # The address of a freed storage may come again.
-        self._producer.pop(key, None)
-        self._origin.pop(key, None)
-        size = float(storage.nbytes())
-        self._live[key] = size
-        self._live_bytes += size
-        self.peak_bytes = max(self.peak_bytes, self._live_bytes)
-        weakref.finalize(storage, self._free, key)
+        if self.live.add(tensor):
+            # The address of a freed storage may come again.
+            self._producer.pop(_key(tensor), None)
+            self._origin.pop(_key(tensor), None)
 
     def _free(self, key: int) -> None:
-        self._live_bytes -= self._live.pop(key, 0.0)
         self._producer.pop(key, None)
         self._origin.pop(key, None)
         self._inputs.discard(key)
+        self._kept.discard(key)
         self._parameters.pop(key, None)
 
     def _gradient(self, parameter: Tensor) -> None:
         if parameter.grad is not None:
-            self._live_bytes -= self._live.pop(_key(parameter.grad), 0.0)
+            self.live.drop(_key(parameter.grad))
 
     def _free_autograd_nodes(self) -> None:
         """Let go of the autograd nodes in the order in which they ran.
@@ -308,3 +322,7 @@ class Recorder(TorchDispatchMode):
 
 def _key(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
+
+
+def _type(tensor: Tensor | None) -> str:
+    return "" if tensor is None else str(tensor.dtype).removeprefix("torch.")

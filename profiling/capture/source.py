@@ -9,6 +9,7 @@ from pathlib import Path
 from profiling.capture import cache
 from profiling.capture.fold import fold_repeats
 from profiling.capture.options import options_of
+from profiling.collections import collected_graph, collection_of
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
@@ -26,8 +27,8 @@ def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
     as the file stays as it is; what a factory makes is captured each time, because its code may change.
 
     Args:
-        workload: its model is a zoo name (or a name of the public data) or `graph:<hash>` of a registered graph,
-            which has its options already; with `local` also a path ending in `.onnx`
+        workload: its model is a zoo name (or a name of the public data), `COLLECTION/NAME` of a stored graph (see
+            `profiling.collections`), or `graph:<hash>` of a registered one, which has its options already; with `local` also a path ending in `.onnx`
             or `.graph.txt`, or a `module:factory`.
         local: whether the caller may name files and code of this machine. Never true for what came over HTTP.
 
@@ -35,11 +36,11 @@ def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
         UnknownNameError: no such model.
         InputError: an option that the model cannot have, or a model that cannot be traced.
     """
-    from profiling.zoo import resolve
-
     name = workload.model
     if name.startswith(cache.REGISTERED):
         return _registered(name, workload.batch_size)
+    if collection_of(name):
+        return collected_graph(workload)
     if local and name.endswith(".onnx"):
         path = Path(name)
         changed = path.stat().st_mtime_ns if path.is_file() else 0
@@ -52,6 +53,8 @@ def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
         from profiling.capture.module import capture_factory
 
         return capture_factory(workload)
+    from profiling.zoo import resolve
+
     with _LOCK:
         return _zoo_graph(resolve(workload).without_solo())
 

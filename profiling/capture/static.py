@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from profiling.capture.optimizers import FLOPS, PASSES, STATES, launches
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph, Operator, TensorEdge
+from profiling.operator_sizes import NO_SIZES, OperatorSizes
 from profiling.operators import CONTRACTIONS
 from profiling.workload import Workload
 
@@ -37,6 +38,7 @@ class StaticOperator:
         inputs: `(index of the operator that made it, bytes)` of each tensor input that an operator made.
         parameters: `(name, elements, bytes)` of each parameter that it reads.
         aligned: the contracted and output dimensions, for the tensor-core rule; empty where there are none.
+        input_dtype, weight_dtype, sizes: as of `profiling.graph.Operator`.
     """
 
     name: str
@@ -50,6 +52,9 @@ class StaticOperator:
     dtype: str = "float32"
     path: str = ""
     aligned: tuple[int, ...] = ()
+    input_dtype: str = ""
+    weight_dtype: str = ""
+    sizes: OperatorSizes = NO_SIZES
 
 
 def assemble(
@@ -110,6 +115,7 @@ def assemble(
         optimizer_bytes=PASSES[optimizer] * trained_bytes + accumulation_bytes,
         optimizer_kernels=launches(optimizer, len(trained)),
         activation_bytes=input_bytes + saved_bytes + 2 * max((op.bytes_written for op in built), default=0.0),
+        forward_activation_bytes=input_bytes + _forward_peak(operators, workload.precision),
         host_input_bytes=workload.gradient_accumulation * input_bytes,
         options={
             "precision": workload.precision,
@@ -193,11 +199,16 @@ def _operators(
                 saved_activation_bytes=saved,
                 output_shape=op.shape,
                 dtype=dtype,
+                input_dtype=_type(op.input_dtype, op.kind, workload.precision),
+                weight_dtype=_type(op.weight_dtype, op.kind, workload.precision),
                 module_path=op.path,
                 layer_index=layer[i],
                 kernel_count=1.0 + parts,
+                forward_kernel_count=1.0,
                 tensor_core=_tensor_core(op, dtype, workload.precision),
                 repeat=workload.gradient_accumulation,
+                training_only=op.kind in ("dropout", "loss"),
+                sizes=op.sizes,
             )
         )
         counted.update(p for p, _, _ in op.parameters)
@@ -207,13 +218,35 @@ def _operators(
 
 
 def _scale(op: StaticOperator, precision: str) -> tuple[float, str]:
-    if op.dtype != "float32":
-        return 1.0, op.dtype
+    dtype = _type(op.dtype, op.kind, precision)
+    return (0.5 if dtype != op.dtype else 1.0), dtype
+
+
+def _type(dtype: str, kind: str, precision: str) -> str:
+    """Type of a tensor of an operator of that kind, from the one in the file."""
+    if dtype != "float32":
+        return dtype
     if precision in ("fp16", "bf16"):
-        return 0.5, "float16" if precision == "fp16" else "bfloat16"
-    if precision == "amp" and op.kind in _HALVED_BY_AMP:
-        return 0.5, "float16"
-    return 1.0, "float32"
+        return "float16" if precision == "fp16" else "bfloat16"
+    return "float16" if precision == "amp" and kind in _HALVED_BY_AMP else dtype
+
+
+def _forward_peak(operators: Sequence[StaticOperator], precision: str) -> float:
+    """Largest sum of outputs that a later operator still reads, each with those that run then."""
+    last = list(range(len(operators)))
+    for i, op in enumerate(operators):
+        for j, _ in op.inputs:
+            last[j] = max(last[j], i)
+    ends: dict[int, list[int]] = {}
+    for j, i in enumerate(last):
+        ends.setdefault(i, []).append(j)
+    written = [_scale(op, precision)[0] * op.written for op in operators]
+    live = peak = 0.0
+    for i in range(len(operators)):
+        live += written[i]
+        peak = max(peak, live)
+        live -= sum(written[j] for j in ends.get(i, ()))
+    return peak
 
 
 def _tensor_core(op: StaticOperator, dtype: str, precision: str) -> bool:

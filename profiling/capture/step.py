@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from profiling.capture.functions import fused_functions
+from profiling.capture.functions import DeviceFunctions, fused_functions
+from profiling.capture.live import forward_totals
 from profiling.capture.optimizers import FLOPS, PASSES, STATES, launches
 from profiling.capture.recorder import Node, Recorder
 from profiling.errors import InputError
@@ -19,7 +23,12 @@ from profiling.training import AUTOCAST, TrainingJob, atomic_layers, tensors_of
 _LOCK = threading.Lock()
 
 
-def capture_job(job: TrainingJob, name: str, options: dict[str, Any] | None = None) -> ComputationGraph:
+def capture_job(
+    job: TrainingJob,
+    name: str,
+    options: dict[str, Any] | None = None,
+    live_totals: dict[str, list[float]] | None = None,
+) -> ComputationGraph:
     """Record one training step of a job on `meta`: forward, loss, backward, optimiser; nothing is computed.
 
     The job is used up: its gradients remain, and its optimisers no longer step. An operator that the table does not know keeps its
@@ -29,6 +38,8 @@ def capture_job(job: TrainingJob, name: str, options: dict[str, Any] | None = No
         job: built on the `meta` device.
         name: what the user calls the model.
         options: what to write into the graph's options.
+        live_totals: gets the bytes alive after each new tensor of the step (`activation_bytes`) and of a forward pass
+            alone (`forward_activation_bytes`), whose largest are the graph's.
 
     Raises:
         InputError: the job is not on `meta`, or its step cannot run without data.
@@ -47,6 +58,8 @@ def capture_job(job: TrainingJob, name: str, options: dict[str, Any] | None = No
             setattr(optimizer, "step", _no_step)  # noqa: B010
     accumulation, job.gradient_accumulation = job.gradient_accumulation, 1
     with _LOCK:
+        with _on_meta(job):
+            forward = forward_totals(job)
         recorder = Recorder(job.model, job.batch, layer_of, tf32=job.precision == "tf32")
         _record(job, recorder)
     job.gradient_accumulation = accumulation
@@ -55,20 +68,25 @@ def capture_job(job: TrainingJob, name: str, options: dict[str, Any] | None = No
         warnings.warn(
             f"{name}: operators without a canonical kind, counted by their shapes: {found}", stacklevel=2
         )
-    return _graph(job, recorder, name, [layer for layer, _ in layers], options or {})
+    graph = _graph(job, recorder, name, [layer for layer, _ in layers], options or {})
+    if live_totals is not None:
+        live_totals |= {"activation_bytes": recorder.live.totals, "forward_activation_bytes": forward}
+    return replace(graph, forward_activation_bytes=max(forward))
 
 
-def _record(job: TrainingJob, recorder: Recorder) -> None:
+@contextmanager
+def _on_meta(job: TrainingJob) -> Iterator[DeviceFunctions]:
+    """Run as a GPU build of torch would, with the shapes alone."""
     from torch.fx.experimental import _config
 
     symbolic: Any = _config
-
     autocast = torch.float16 if job.precision == AUTOCAST else None
-    with (
-        symbolic.patch(meta_nonzero_assume_all_nonzero=True),
-        fused_functions(autocast) as functions,
-        recorder.watching(),
-    ):
+    with symbolic.patch(meta_nonzero_assume_all_nonzero=True), fused_functions(autocast) as functions:
+        yield functions
+
+
+def _record(job: TrainingJob, recorder: Recorder) -> None:
+    with _on_meta(job) as functions, recorder.watching():
 
         def mark(part: str) -> None:
             if part == "forward":
@@ -116,7 +134,7 @@ def _graph(
         optimizer_flops=float(FLOPS[kind] * elements),
         optimizer_bytes=PASSES[kind] * updated_bytes + accumulation_bytes,
         optimizer_kernels=launches(kind, len(updated)),
-        activation_bytes=recorder.peak_bytes,
+        activation_bytes=recorder.live.peak,
         host_input_bytes=repeat * float(sum(t.numel() * t.element_size() for t in tensors_of(job.batch))),
         options=options,
         source="torch",
@@ -147,11 +165,16 @@ def _operators(nodes: list[Node], repeat: int) -> tuple[Operator, ...]:
                 saved_activation_bytes=node.saved,
                 output_shape=node.shape,
                 dtype=node.dtype,
+                input_dtype=node.input_dtype,
+                weight_dtype=node.weight_dtype,
                 module_path=node.path,
                 layer_index=node.layer,
-                kernel_count=node.kernels,
+                kernel_count=node.forward_kernels + node.backward_kernels,
+                forward_kernel_count=node.forward_kernels,
                 tensor_core=node.tensor_core,
                 repeat=repeat,
+                training_only=node.training_only,
+                sizes=node.sizes,
             )
         )
     return tuple(operators)

@@ -1,7 +1,8 @@
 """GPU types by their public numbers: a catalogue, a user's own, and what this machine has."""
 
-from profiling.devices.catalogue import get_device, list_devices, load_device_file
+from profiling.devices.catalogue import get_device, list_devices, load_device_file, runs_on
 from profiling.devices.discovery import discover, discover_cpu, discover_gpus
+from profiling.devices.mig import has_mig, mig_layout, split_device, with_sm_share
 from profiling.devices.spec import DeviceSpec
 
 __all__ = [
@@ -10,6 +11,11 @@ __all__ = [
     "discover_cpu",
     "discover_gpus",
     "get_device",
+    "has_mig",
     "list_devices",
     "load_device_file",
+    "mig_layout",
+    "runs_on",
+    "split_device",
+    "with_sm_share",
 ]

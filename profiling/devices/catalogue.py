@@ -10,6 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from profiling.devices.compute_capability import RESIDENCY, compute_capabilities
+from profiling.devices.mig import slice_of, split_device
 from profiling.devices.spec import DeviceSpec
 from profiling.errors import InputError, UnavailableError, UnknownNameError
 
@@ -17,14 +19,30 @@ ENVIRONMENT = "COTENANT_DEVICES"
 """Names YAML files of further device types, separated as PATH is."""
 
 _FIELDS = {f.name: f for f in fields(DeviceSpec) if f.name != "name"}
-_TEXT = {"vendor", "architecture", "compute_capability", "source"}
+_TEXT = {"vendor", "architecture", "compute_capability", "memory_type", "source"}
+_INTEGERS = {"sm_count", "memory_bus_bits", *RESIDENCY}
+_ALIASES = {"a100-40gb": "a100", "v100-16gb": "v100", "h100-80gb": "h100", "h200-141gb": "h200"}
+_FILES = (
+    "nvidia_kepler_and_pascal",
+    "nvidia_volta_and_turing",
+    "nvidia_ampere",
+    "nvidia_ada",
+    "nvidia_hopper",
+    "nvidia_blackwell",
+    "amd",
+    "processors",
+)
 
 
 @lru_cache(maxsize=1)
 def _catalogue() -> dict[str, DeviceSpec]:
-    path = Path(__file__).with_name("catalogue.toml")
-    with path.open("rb") as stream:
-        return {name: device_from_mapping(name, row, path) for name, row in tomllib.load(stream).items()}
+    known = {}
+    for file in _FILES:
+        path = Path(__file__).parent / "types" / f"{file}.toml"
+        with path.open("rb") as stream:
+            rows = tomllib.load(stream)
+        known.update({name: device_from_mapping(name, row, path) for name, row in rows.items()})
+    return known
 
 
 def list_devices() -> list[DeviceSpec]:
@@ -36,28 +54,50 @@ def list_devices() -> list[DeviceSpec]:
 
 
 def get_device(name: str) -> DeviceSpec:
-    """The device type of that catalogue name.
+    """The device type of that catalogue name, or a MIG slice of one: `a100`, `a100:mig=3g`, `a100:mig=3g.20gb`.
 
     Raises:
-        UnknownNameError: no such type; the message names the nearest ones.
+        UnknownNameError: no such type or slice; the message names the nearest ones.
+        InputError: something else than a slice stands behind a colon.
     """
-    known = {spec.name: spec for spec in list_devices()}
+    if not os.environ.get(ENVIRONMENT):
+        return _of_catalogue(name)
+    return _named(name, {spec.name: spec for spec in list_devices()})
+
+
+@lru_cache(maxsize=1024)
+def _of_catalogue(name: str) -> DeviceSpec:
+    return _named(name, _catalogue())
+
+
+def _named(name: str, known: dict[str, DeviceSpec]) -> DeviceSpec:
     key = name.strip().lower().replace("_", "-").replace(" ", "-")
-    if key in known:
-        return known[key]
-    near = difflib.get_close_matches(key, known, n=3, cutoff=0.5) or sorted(known)
+    card, part = split_device(key)
+    card = _ALIASES.get(card, card)
+    if card in known:
+        return known[card] if part is None else slice_of(known[card], part)
+    near = difflib.get_close_matches(card, known, n=3, cutoff=0.5) or sorted(known)
     raise UnknownNameError(
-        f"device {name!r} is not in the catalogue",
+        f"device {card!r} is not in the catalogue",
         expected="one of " + ", ".join(near),
         hint=f"`cotenant devices list` shows all; add your own by a YAML file named in {ENVIRONMENT}",
     )
+
+
+def runs_on(name: str, precision: str) -> bool:
+    """Whether the device type of that name supports `precision`; True for a type that nobody knows."""
+    try:
+        return get_device(name).supports(precision)
+    except UnknownNameError:
+        return True
 
 
 def load_device_file(path: Path | str) -> list[DeviceSpec]:
     """Read device types from YAML: `{name: {field of DeviceSpec: value, ...}, ...}`.
 
     Fields that have no value are 0, empty, or (`vendor`) `custom`; `sm_count`, `clock_hz`, `fp32_flops`,
-    `memory_bytes` and `memory_bandwidth_bytes_per_s` must be given.
+    `memory_bytes` and `memory_bandwidth_bytes_per_s` must be given. With a known `compute_capability`, what every GPU of
+    it has is filled in: limits of residency, and FP64, FP16 and BF16 on CUDA cores.
 
     Raises:
         InputError: no such file, not YAML, a field that is unknown, missing or not of its type.
@@ -105,7 +145,22 @@ def device_from_mapping(name: str, row: dict[str, Any], where: object = "") -> D
             values.setdefault(key, "")
         elif field.default is MISSING:
             values[key] = 0
+    _fill_in(values)
     return DeviceSpec(name=name.strip().lower(), **values)
+
+
+def _fill_in(values: dict[str, Any]) -> None:
+    """Give fields that a row leaves out what its compute capability says."""
+    known = compute_capabilities().get(values["compute_capability"])
+    if known is None:
+        return
+    for key in RESIDENCY:
+        values[key] = values.get(key) or getattr(known, key)
+    for kind in ("fp64", "fp16", "bf16"):
+        per_clock = getattr(known, f"{kind}_per_clock")
+        rate = 2.0 * per_clock * values["sm_count"] * values["clock_hz"]
+        values[f"{kind}_cuda_flops"] = values.get(f"{kind}_cuda_flops") or rate
+    values["fp64_flops"] = values.get("fp64_flops") or values["fp64_cuda_flops"]
 
 
 def _value(name: str, key: str, value: Any, where: object) -> Any:
@@ -121,7 +176,7 @@ def _value(name: str, key: str, value: Any, where: object) -> Any:
         except (TypeError, ValueError):
             number = float("nan")
         if 0 <= number < float("inf"):
-            return int(number) if key == "sm_count" else number
+            return int(number) if key in _INTEGERS else number
     raise InputError(
         f"device {name!r} in {where}: {key} is not of its type",
         expected="a list" if key == "mig_profiles" else "a number from 0",

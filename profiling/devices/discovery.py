@@ -10,21 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from profiling.devices.catalogue import list_devices
+from profiling.devices.catalogue import device_from_mapping, list_devices
+from profiling.devices.compute_capability import compute_capabilities
 from profiling.devices.spec import DeviceSpec
 from profiling.errors import UnavailableError
 
-_CORES_PER_SM = {
-    (3, 7): 192,
-    (6, 0): 64,
-    (6, 1): 128,
-    (7, 0): 64,
-    (7, 5): 64,
-    (8, 0): 64,
-    (8, 6): 128,
-    (8, 9): 128,
-    (9, 0): 128,
-}
 _ARCHITECTURES = {
     3: "kepler",
     5: "maxwell",
@@ -33,7 +23,10 @@ _ARCHITECTURES = {
     8: "ampere",
     9: "hopper",
     10: "blackwell",
+    12: "blackwell",
 }
+# Words of a product title that tell it from the type whose name it otherwise carries.
+_VARIANTS = {"ti", "super", "laptop", "mobile", "max", "d", "ceo", "nvl", "server"}
 
 
 def discover() -> list[DeviceSpec]:
@@ -142,51 +135,67 @@ def _gpu(nvml: Any, handle: Any) -> DeviceSpec:
     known = match_catalogue(title, memory_bytes)
     if known is not None:
         return replace(known, memory_bytes=memory_bytes, source=f"{source}; rates: {known.source}")
-    cores_per_sm = _CORES_PER_SM.get(capability, 128)
-    cores = nvml.nvmlDeviceGetNumGpuCores(handle)
-    rate = 2.0 * cores * clock_hz
     memory_clock_hz = 1e6 * nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)
     bus_bits = _or_zero(nvml, lambda: nvml.nvmlDeviceGetMemoryBusWidth(handle)) or 256
     generation = _or_zero(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)) or 3
     width = _or_zero(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)) or 16
-    has_tensor_cores = capability >= (7, 0)
-    return DeviceSpec(
-        name="-".join(title.lower().removeprefix("nvidia ").split()),
-        vendor="nvidia",
-        architecture="turing"
+    name = "-".join(title.lower().removeprefix("nvidia ").split())
+    row = {
+        "vendor": "nvidia",
+        "architecture": "turing"
         if capability == (7, 5)
         else "ada"
         if capability == (8, 9)
         else _ARCHITECTURES.get(capability[0], ""),
-        compute_capability=".".join(map(str, capability)),
-        sm_count=max(1, cores // cores_per_sm),
-        clock_hz=clock_hz,
-        fp32_flops=rate,
-        tf32_flops=2 * rate if capability >= (8, 0) else 0.0,
-        fp16_flops=4 * rate if has_tensor_cores else 0.0,
-        bf16_flops=4 * rate if capability >= (8, 0) else 0.0,
-        memory_bytes=memory_bytes,
-        memory_bandwidth_bytes_per_s=2 * memory_clock_hz * bus_bits / 8,
-        l2_bytes=4 * 2.0**20,
-        pcie_bytes_per_s=0.985e9 * width * 2 ** (generation - 3),
-        source=f"{source}; rates from cores and clocks, L2 nominal",
-    )
+        "compute_capability": ".".join(map(str, capability)),
+        "clock_hz": clock_hz,
+        "memory_bytes": memory_bytes,
+        "memory_bandwidth_bytes_per_s": 2 * memory_clock_hz * bus_bits / 8,
+        "memory_bus_bits": bus_bits,
+        "l2_bytes": 4 * 2.0**20,
+        "pcie_bytes_per_s": 0.985e9 * width * 2 ** (generation - 3),
+        "source": f"{source}; rates from cores and clocks, L2 nominal",
+        **_rates(capability, nvml.nvmlDeviceGetNumGpuCores(handle), clock_hz, "geforce" in title.lower()),
+    }
+    return device_from_mapping(name, row, source)
+
+
+def _rates(capability: tuple[int, ...], cores: int, clock_hz: float, geforce: bool) -> dict[str, float]:
+    """Multiprocessors and peaks of a GPU that no data sheet here describes, from its cores and its clock."""
+    known = compute_capabilities().get(".".join(map(str, capability)))
+    multiprocessors = max(1, cores // (known.fp32_per_clock if known else 128))
+    rates: dict[str, float] = {"sm_count": multiprocessors, "fp32_flops": 2.0 * cores * clock_hz}
+    if known is not None:
+        # GeForce cards accumulate in FP32 at half the rate.
+        share = 0.5 if geforce and capability > (7, 0) else 1.0
+        half = share * 2.0 * known.fp16_tensor_per_clock * multiprocessors * clock_hz
+        rates["fp16_flops"] = half or 2.0 * known.fp16_per_clock * multiprocessors * clock_hz
+        rates["bf16_flops"] = half if capability >= (8, 0) else 0.0
+        rates["tf32_flops"] = half / 2 if capability >= (8, 0) else 0.0
+        rates["fp8_flops"] = 2 * half if capability >= (8, 9) else 0.0
+    return rates
 
 
 def match_catalogue(title: str, memory_bytes: float) -> DeviceSpec | None:
-    """The catalogue's row for a product title as NVML reports it: all words of the name, nearest memory."""
+    """The catalogue's row for a product title as NVML reports it: all words of the name, nearest memory, most words."""
     words = set(title.lower().replace("-", " ").replace("gb", "gb ").split())
+
+    def name_words(spec: DeviceSpec) -> set[str]:
+        return {word for word in spec.name.split("-") if not word.endswith("gb")}
+
+    def misfit(spec: DeviceSpec) -> tuple[float, int]:
+        return round(abs(spec.memory_bytes / memory_bytes - 1), 3), -len(name_words(spec))
+
     fits = [
         spec
         for spec in list_devices()
         if spec.vendor == "nvidia"
-        and {w for w in spec.name.split("-") if not w.endswith("gb")} <= words
+        and name_words(spec) <= words
         # "RTX 3090 Ti" is not an RTX 3090.
-        and ("ti" in words) == ("ti" in spec.name.split("-"))
-        and "super" not in words
+        and name_words(spec) & _VARIANTS == words & _VARIANTS
+        and abs(spec.memory_bytes - memory_bytes) < 0.15 * spec.memory_bytes
     ]
-    fits = [spec for spec in fits if abs(spec.memory_bytes - memory_bytes) < 0.15 * spec.memory_bytes]
-    return min(fits, key=lambda spec: abs(spec.memory_bytes - memory_bytes), default=None)
+    return min(fits, key=misfit, default=None)
 
 
 def _or_zero(nvml: Any, call: Any) -> int:

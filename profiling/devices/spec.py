@@ -6,25 +6,46 @@ from dataclasses import dataclass
 
 from profiling.errors import InputError
 
+# Examples for the message to whom asks for a precision that his card lacks; a test holds them against the catalogue.
+CARDS_WITH = {
+    "tf32": ("a100", "a30", "a40", "rtx-3090", "l4", "h100", "b200", "mi300x"),
+    "bf16": ("a100", "a30", "a40", "rtx-3090", "l4", "h100", "b200", "mi250"),
+    "fp8": ("l4", "l40s", "rtx-4090", "h100", "h200", "b200", "rtx-5090", "mi300x"),
+    "fp64": ("v100", "a100", "h100", "mi250"),
+}
+DEVICE_PRECISIONS = ("fp64", "fp32", "tf32", "amp", "fp16", "bf16", "fp8")
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
     """One accelerator type.
 
+    Peaks are dense, per second, and 0 where the type has no such unit. CUDA cores stand for a vendor's vector units, tensor
+    cores for its matrix units. Rates on tensor cores are those with FP32 accumulation, which GeForce cards run at half
+    the rate that is often quoted.
+
     Attributes:
         name: catalogue name, kebab-case (`v100`, `rtx-3090`, `cpu`).
         vendor, architecture: e.g. `nvidia`, `volta`.
-        compute_capability: e.g. `7.0`; empty for a CPU.
-        sm_count: streaming multiprocessors (cores of a CPU).
+        compute_capability: e.g. `7.0`; LLVM's target on AMD (`gfx90a`); empty for a CPU.
+        sm_count: streaming multiprocessors (AMD's compute units, cores of a CPU).
         clock_hz: boost clock.
-        fp32_flops, tf32_flops, fp16_flops, bf16_flops: dense peak per second; 0 where the type has no such unit. fp16
-            and bf16 are tensor-core rates where there are tensor cores.
+        fp32_flops: on CUDA cores.
+        tf32_flops, fp8_flops: on tensor cores; there is no other unit for them.
+        fp16_flops, bf16_flops, fp64_flops: the better of tensor cores and CUDA cores.
+        fp16_cuda_flops, bf16_cuda_flops, fp64_cuda_flops: on CUDA cores.
+        fp32_matrix_flops: full FP32 on matrix units (AMD).
         memory_bytes, memory_bandwidth_bytes_per_s: device memory.
+        memory_type, memory_bus_bits: e.g. `hbm2e`, 5120.
         l2_bytes: last-level cache.
         pcie_bytes_per_s: one direction to the host.
-        nvlink_bytes_per_s: one direction, all links together; 0 where there is none.
+        nvlink_bytes_per_s: one direction to other GPUs, all links together; 0 where there is none.
+        power_limit_w: of the board (of a board's half, where two GPUs share it).
+        max_threads_per_sm, max_warps_per_sm, max_blocks_per_sm: resident on a multiprocessor at a time.
+        registers_per_sm: of 32 bits.
+        shared_memory_bytes_per_sm: at most.
         mig_profiles: MIG slices that the type can be cut into.
-        source: the public document that these numbers come from.
+        source: the public documents that these numbers come from.
     """
 
     name: str
@@ -44,6 +65,20 @@ class DeviceSpec:
     nvlink_bytes_per_s: float = 0.0
     mig_profiles: tuple[str, ...] = ()
     source: str = ""
+    fp64_flops: float = 0.0
+    fp8_flops: float = 0.0
+    fp64_cuda_flops: float = 0.0
+    fp16_cuda_flops: float = 0.0
+    bf16_cuda_flops: float = 0.0
+    fp32_matrix_flops: float = 0.0
+    memory_type: str = ""
+    memory_bus_bits: int = 0
+    power_limit_w: float = 0.0
+    max_threads_per_sm: int = 0
+    max_warps_per_sm: int = 0
+    max_blocks_per_sm: int = 0
+    registers_per_sm: int = 0
+    shared_memory_bytes_per_sm: int = 0
 
     def __post_init__(self) -> None:
         positive = ("sm_count", "clock_hz", "fp32_flops", "memory_bytes", "memory_bandwidth_bytes_per_s")
@@ -55,13 +90,61 @@ class DeviceSpec:
                     got=getattr(self, field_name),
                 )
 
-    def peak_flops(self, precision: str) -> float:
-        """Best dense rate at which this type runs matrix products in `precision`; falls back to FP32."""
-        rate = {
-            "fp32": self.fp32_flops,
-            "tf32": self.tf32_flops,
-            "amp": self.fp16_flops,
-            "fp16": self.fp16_flops,
-            "bf16": self.bf16_flops,
-        }.get(precision, 0.0)
-        return rate or self.fp32_flops
+    @property
+    def is_processor(self) -> bool:
+        """Whether this is a CPU."""
+        return self.name == "cpu" or self.name.startswith("cpu-")
+
+    def supports(self, precision: str) -> bool:
+        """Whether a job of that precision runs on this type as it says, and not as something else.
+
+        FP16 runs everywhere: where there is no unit for it, frameworks convert and compute in FP32. A CPU takes FP16 and
+        BF16 the same way. TF32, BF16 and FP8 need the unit: PyTorch would run TF32 as FP32 and emulate BF16.
+        """
+        if precision in ("fp32", "fp16", "amp"):
+            return True
+        if precision == "bf16" and self.is_processor:
+            return True
+        return precision in DEVICE_PRECISIONS and getattr(self, f"{precision}_flops") > 0
+
+    def check_precision(self, precision: str) -> None:
+        """Raise `InputError` where this type lacks `precision`, naming cards that have it."""
+        if self.supports(precision):
+            return
+        if precision not in DEVICE_PRECISIONS:
+            raise InputError(
+                "unknown precision", expected="one of " + ", ".join(DEVICE_PRECISIONS), got=precision
+            )
+        instead = "fp32" if precision in ("tf32", "fp64") else "amp"
+        own = f", or give {precision}_flops in its device file" if self.vendor == "custom" else ""
+        raise InputError(
+            f"{self.name} has no {precision.upper()}",
+            expected="a card with it, such as " + ", ".join(CARDS_WITH[precision]),
+            got=f"precision {precision} on {self.name}",
+            hint=f"precision={instead} runs there{own}",
+        )
+
+    def peak_flops(self, precision: str, tensor_core: bool = True) -> float:
+        """Highest dense rate of arithmetic in `precision`, FLOP/s.
+
+        Args:
+            precision: `fp64`, `fp32`, `tf32`, `fp16` (`amp` counts as it), `bf16` or `fp8`.
+            tensor_core: whether the operation is one that tensor cores take (a matrix product or a convolution); otherwise
+                the rate is that of CUDA cores, where TF32 and FP8 data are computed in FP32.
+
+        Raises:
+            InputError: the type lacks that precision, see `check_precision`.
+        """
+        self.check_precision(precision)
+        kind = "fp16" if precision == "amp" else precision
+        native = {
+            "fp64": self.fp64_cuda_flops or self.fp64_flops,
+            "fp16": self.fp16_cuda_flops,
+            "bf16": self.bf16_cuda_flops,
+        }.get(kind, 0.0)
+        # Converting to FP32 is what frameworks do where half precision has no unit, or one that is slower.
+        on_cuda_cores = native if kind == "fp64" else max(native, self.fp32_flops)
+        if not tensor_core:
+            return on_cuda_cores
+        on_tensor_cores = self.fp32_matrix_flops if kind == "fp32" else getattr(self, f"{kind}_flops")
+        return float(max(on_tensor_cores, on_cuda_cores))

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import platform
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -107,19 +106,3 @@ def _gpu() -> dict[str, Any]:
         return facts
     finally:
         nvml.nvmlShutdown()
-
-
-def source_version() -> str:
-    """Commit of the checkout, or an empty text where there is none."""
-    try:
-        answer = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
-        return answer.stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""

@@ -40,5 +40,23 @@ ALIASES: dict[str, str] = {
     "cifar10-VGG19": "vgg19-cifar",
     "cifar10-GoogLeNet": "googlenet-cifar",
     "cifar10-MobileNetV2": "mobilenetv2-cifar",
+    # Orion
+    "orion/resnet50": "torchvision/resnet50",
+    "orion/resnet101": "torchvision/resnet101",
+    "orion/bert": "hf/bert-large",
+    "orion/transformer_xl": "hf/transformer-xl",
+    # NeuSight, end to end
+    "neusight/bert_large": "hf/bert-large",
+    "neusight/gpt2_large": "hf/gpt2-large",
+    "neusight/switchxl4": "hf/switch-xl-4",
+    # MISO
+    "miso/resnet": "keras/resnet",
+    "miso/mobilenet": "keras/mobilenet",
+    "miso/bert": "keras/bert",
+    "miso/cyclegan": "keras/cyclegan",
+    "miso/embedding": "keras/embedding",
+    "miso/gnn": "keras/gnn",
+    "miso/deepspeech2": "keras/deepspeech2",
+    "miso/transformer": "keras/transformer",
 }
 """`ResNet-18` and `ResNet18` differ only in the punctuation of their sources."""

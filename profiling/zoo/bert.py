@@ -128,7 +128,7 @@ def _span_batch(batch_size: int, length: int) -> dict[str, Tensor]:
     return {**_inputs(30_522, 2, batch_size, length), **ends}
 
 
-def _span_loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _span_loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     start, end = model(batch["tokens"], batch["segments"], batch["mask"]).unbind(-1)
     return (F.cross_entropy(start, batch["start"]) + F.cross_entropy(end, batch["end"])) / 2
 
@@ -137,7 +137,7 @@ def _pair_batch(batch_size: int, length: int) -> dict[str, Tensor]:
     return {**_inputs(50_265, 1, batch_size, length), "label": torch.randint(2, (batch_size,))}
 
 
-def _pair_loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _pair_loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     return F.cross_entropy(model(batch["tokens"], batch["segments"], batch["mask"]), batch["label"])
 
 

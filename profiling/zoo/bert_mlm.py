@@ -76,7 +76,7 @@ def _batch(batch_size: int, length: int) -> dict[str, Tensor]:
     }
 
 
-def _loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     scores = model(batch["tokens"])[:, batch["positions"]]
     return F.cross_entropy(scores.flatten(0, 1), batch["target"].flatten())
 

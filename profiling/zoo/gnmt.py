@@ -69,7 +69,7 @@ def _batch(batch_size: int, length: int) -> dict[str, Tensor]:
     }
 
 
-def _loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     scores = model(batch["source"], batch["target"])
     return F.cross_entropy(scores.flatten(0, 1), batch["gold"], label_smoothing=0.1)
 

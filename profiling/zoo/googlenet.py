@@ -121,7 +121,7 @@ class GoogLeNet(nn.Module):
         return self.fc(x), inner[0], inner[1]
 
 
-def _loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     scores, first, second = model(batch["image"])
     label = batch["label"]
     return F.cross_entropy(scores, label) + 0.3 * (

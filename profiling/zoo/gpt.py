@@ -61,7 +61,7 @@ def _batch(batch_size: int, length: int) -> dict[str, Tensor]:
     }
 
 
-def _loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     return F.cross_entropy(model(batch["tokens"]).flatten(0, 1), batch["target"])
 
 

@@ -148,7 +148,7 @@ class InceptionV3(nn.Module):
         return self.fc(F.dropout(x, 0.5, self.training)), inner
 
 
-def _loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     scores, inner = model(batch["image"])
     return F.cross_entropy(scores, batch["label"]) + 0.4 * F.cross_entropy(inner, batch["label"])
 

@@ -39,7 +39,7 @@ def _batch(batch_size: int, length: int) -> dict[str, Tensor]:
     }
 
 
-def _loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     return F.nll_loss(model(batch["tokens"]), batch["target"])
 
 

@@ -77,7 +77,7 @@ def _batch(batch_size: int, _: int) -> dict[str, Tensor]:
     }
 
 
-def _loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     return F.nll_loss(model(batch["points"]), batch["label"])
 
 

@@ -45,7 +45,7 @@ def _neumf_batch(batch_size: int, _: int) -> dict[str, Tensor]:
     }
 
 
-def _neumf_loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _neumf_loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     return F.binary_cross_entropy_with_logits(model(batch["user"], batch["item"]), batch["label"])
 
 
@@ -76,7 +76,7 @@ def _autoencoder_batch(batch_size: int, _: int) -> dict[str, Tensor]:
     return {"ratings": torch.rand(batch_size, count), "items": torch.randint(ML20M_ITEMS, (count,))}
 
 
-def _autoencoder_loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _autoencoder_loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     return F.binary_cross_entropy_with_logits(model(batch["ratings"], batch["items"]), batch["ratings"])
 
 

@@ -40,6 +40,11 @@ FAMILIES = (
     "unet3d",
     "gpt",
     "dlrm",
+    "keras_vision",
+    "keras_sequence",
+    "keras_speech",
+    "keras_molecules",
+    "keras_cyclegan",
 )
 
 

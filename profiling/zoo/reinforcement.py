@@ -46,7 +46,7 @@ def _rollout(batch_size: int, length: int) -> dict[str, Tensor]:
     }
 
 
-def _a3c_loss(model: Any, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _a3c_loss(model: Any, batch: Any, _memo: dict[str, Any]) -> Tensor:
     hidden = cell = batch["state"]
     values, scores = [], []
     for frame in batch["frames"]:
@@ -94,7 +94,7 @@ def _ppo_batch(batch_size: int, _: int) -> dict[str, Tensor]:
     }
 
 
-def _ppo_loss(model: Any, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _ppo_loss(model: Any, batch: Any, _memo: dict[str, Any]) -> Tensor:
     logits, value = model(batch["state"])
     log_probability = F.log_softmax(logits, -1)
     ratio = (log_probability.gather(1, batch["action"]).flatten() - batch["old"]).exp()
@@ -124,7 +124,7 @@ def _td3_batch(batch_size: int, _: int) -> dict[str, Tensor]:
     }
 
 
-def _td3_critics(model: Any, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _td3_critics(model: Any, batch: Any, _memo: dict[str, Any]) -> Tensor:
     with torch.no_grad():
         action = torch.tanh(model.actor_target(batch["next"]))
         action = (action + (torch.randn_like(action) * 0.2).clamp(-0.5, 0.5)).clamp(-1, 1)
@@ -134,7 +134,7 @@ def _td3_critics(model: Any, batch: Any, memo: dict[str, Any]) -> Tensor:
     return sum((F.mse_loss(critic(pair), target) for critic in model.critics), torch.zeros_like(target[0, 0]))
 
 
-def _td3_actor(model: Any, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _td3_actor(model: Any, batch: Any, _memo: dict[str, Any]) -> Tensor:
     action = torch.tanh(model.actor(batch["state"]))
     return -model.critics[0](torch.cat((batch["state"], action), 1)).mean()
 

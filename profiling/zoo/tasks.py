@@ -24,7 +24,7 @@ def images(size: int, classes: int, channels: int = 3) -> Callable[[int, int], A
     return batch
 
 
-def _classify(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _classify(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     return F.cross_entropy(model(batch["image"]), batch["label"])
 
 

@@ -55,7 +55,7 @@ def _batch(batch_size: int, _: int) -> dict[str, Tensor]:
     }
 
 
-def _loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     scores = model(batch["image"])
     share = scores.softmax(1)
     truth = F.one_hot(batch["label"], CLASSES).permute(0, 4, 1, 2, 3).to(share.dtype)

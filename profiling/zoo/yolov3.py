@@ -120,7 +120,7 @@ def _batch(classes: int, scales: int) -> Any:
     return batch
 
 
-def _loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     losses = []
     for found, target in zip(model(batch["image"]), batch["target"], strict=True):
         split = 4 * ANCHORS

@@ -9,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.types import Floats, PredictionArrays, SetPredictor
+from profiling.devices import runs_on
 from profiling.workload import ColocationSet, Workload
 from scheduling.core.limits import check_predictions
 
 Ints = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 
+# Step time of a job that cannot run at all; finite, so that no arithmetic on it is undefined.
+_NEVER_S = 1e9
 _WIDTH = 4  # members a row has room for at first; grows when a larger set is asked for
 
 
@@ -156,13 +159,45 @@ class SetCache:
             ColocationSet(self.devices[d][0], tuple(self.workloads[m] for m in group), self.devices[d][1])
             for d, group in zip(all_devices, groups, strict=True)
         ]
-        answer = self.predictor.predict_arrays(sets)
+        answer = self._predict(sets)
         check_predictions(sets, answer)
         known = len(devices)
         alone = [
             [singles[d, m] for m in group] for d, group in zip(all_devices, groups[:known], strict=False)
         ]
         self._append(keys, groups[:known], answer, alone)
+
+    def _predict(self, sets: list[ColocationSet]) -> PredictionArrays:
+        """The predictor's answer; a set with a job whose precision the device lacks does not fit, and is not asked for."""
+        kinds = {(s.device, w.precision) for s in sets for w in s.workloads}
+        lacking = {kind for kind in kinds if not runs_on(*kind)}
+        possible = np.array([not any((s.device, w.precision) in lacking for w in s.workloads) for s in sets])
+        if possible.all():
+            return self.predictor.predict_arrays(sets)
+        members = np.array([len(s.workloads) for s in sets])
+        mask = np.arange(members.max()) < members[:, None]
+        ones, nothing = np.ones(mask.shape), np.zeros(mask.shape)
+        never = np.full(mask.shape, _NEVER_S)
+        answer = PredictionArrays(
+            mask,
+            never,
+            never.copy(),
+            ones,
+            nothing,
+            nothing.copy(),
+            np.zeros(len(sets)),
+            np.zeros(len(sets), bool),
+        )
+        if possible.any():
+            asked = self.predictor.predict_arrays([s for s, p in zip(sets, possible, strict=True) if p])
+            width = asked.mask.shape[1]
+            for name in ("solo_step_time_s", "step_time_s", "slowdown", "memory_bytes", "utilization_ratio"):
+                rows = getattr(answer, name)[possible]
+                rows[:, :width] = getattr(asked, name)
+                getattr(answer, name)[possible] = rows
+            answer.memory_upper_bytes[possible] = asked.memory_upper_bytes
+            answer.fits[possible] = asked.fits
+        return answer
 
     def _append(
         self,

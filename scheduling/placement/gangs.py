@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from profiling.devices import list_devices
+from profiling.devices import get_device
+from profiling.errors import UnknownNameError
 from profiling.workload import Workload
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.set_cache import Ints, SetCache
@@ -103,8 +104,14 @@ def solo_step_s(snapshot: SchedulingSnapshot, belief: SetCache, workload: Worklo
 
 def _most_memory(types: Sequence[str]) -> int:
     """Number of the type with the most memory by the catalogue; the first of those that it does not know."""
-    known = {device.name: device.memory_bytes for device in list_devices()}
-    return max(range(len(types)), key=lambda k: known.get(types[k], 0.0))
+
+    def memory_bytes(kind: int) -> float:
+        try:
+            return get_device(types[kind]).memory_bytes
+        except UnknownNameError:
+            return 0.0
+
+    return max(range(len(types)), key=memory_bytes)
 
 
 def remaining_s(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from predictor.types import Floats, SetPredictor
+from profiling.devices import runs_on
 from profiling.errors import InfeasibleError, InputError
 from profiling.workload import Workload
 from scheduling.core.limits import check_iterations
@@ -103,14 +104,7 @@ class Placer:
         alone = dict(zip(devices.tolist(), cache.solos(devices, workload).tolist(), strict=True))
         fitting = [row for row in alone.values() if cache.fits[row]]
         if not fitting:
-            need = ", ".join(
-                f"{cache.devices[d][0]}: {cache.memory_upper_bytes[row] / 2**30:.1f} GiB"
-                for d, row in alone.items()
-            )
-            raise InfeasibleError(
-                f"{job} does not fit on any GPU of this cluster even when it is alone (predicted upper bound of its memory {need})",
-                hint="lower the batch size, or add a GPU type with more memory",
-            )
+            raise _infeasible(job, cache, alone)
         notes: list[str] = []
         if iterations is None:
             fastest = min(float(cache.step_time_s[row, 0]) for row in fitting)
@@ -163,6 +157,22 @@ def place(
 ) -> PlacementDecision:
     """One decision, see `Placer.place`; for a stream of jobs keep a `Placer`."""
     return Placer(predictor).place(job, iterations, snapshot, config)
+
+
+def _infeasible(job: Workload, cache: SetCache, alone: dict[int, int]) -> InfeasibleError:
+    """Why `job` fits on none of the device types, whose rows with it alone `alone` holds."""
+    names = {cache.devices[d][0]: row for d, row in alone.items()}
+    able = {name: row for name, row in names.items() if runs_on(name, job.precision)}
+    if not able:
+        return InfeasibleError(
+            f"no GPU of this cluster has {job.precision.upper()} ({', '.join(names)})",
+            hint="choose another precision, or add a GPU type that has it",
+        )
+    need = ", ".join(f"{name}: {cache.memory_upper_bytes[row] / 2**30:.1f} GiB" for name, row in able.items())
+    return InfeasibleError(
+        f"{job} does not fit on any GPU of this cluster even when it is alone (predicted upper bound of its memory {need})",
+        hint="lower the batch size, or add a GPU type with more memory",
+    )
 
 
 def _first(score: Floats, cost_s: Floats, limit: int) -> Ints:
@@ -237,7 +247,10 @@ def _refusals(ranking: Ranking, state_of: Ints) -> list[str]:
     budget = ranking.has_room[state_of] & ranking.fits[state_of] & ~ranking.within_budget[state_of]
     texts = (
         (room, "already hold as many jobs as may share one"),
-        (memory, "refused on memory (predicted upper bound over the device's)"),
+        (
+            memory,
+            "refused on memory (predicted upper bound over the device's) or for a precision that they lack",
+        ),
         (budget, "refused on a member's slowdown budget"),
     )
     return [

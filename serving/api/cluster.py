@@ -1,101 +1,117 @@
-"""The stored cluster: read, replace, change by node; versioned, compare-and-set by `If-Match`."""
+"""The stored cluster: read, change its inventory whole or by node; versioned, compare-and-set by `If-Match`."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from profiling.devices import get_device
 from profiling.errors import InputError
-from scheduling.core.snapshot import ClusterSnapshot
 from serving.handlers import cluster as handler
 from serving.handlers.jobs import admit
-from serving.handlers.place import check_size
 from serving.http import answer, if_match, not_modified, read_body
 from serving.openapi import header, operation
-from serving.schemas import ClusterAnswer, ClusterBody, NodeAnswer, NodeBody, VersionAnswer, plain
+from serving.routing import ServiceRoute
+from serving.schemas import ClusterAnswer, ClusterBody, NodeAnswer, NodeBody, VersionAnswer
 from serving.service import Service
 
 _MATCH = [header("If-Match", 'Version that the change is meant for, such as "7"', {"type": "string", "pattern": '^"?[0-9]{1,15}"?$'})]  # fmt: skip
+_Replace = Annotated[
+    bool, Query(description="Tenants become those of the body; the placements of others end")
+]
 _EXAMPLE = {
     "nodes": [{"name": "node-a", "gpus": [{"id": "0", "device": "v100"}, {"id": "1", "device": "v100"}]}]
 }
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v1/cluster", tags=["cluster"])
+    router = APIRouter(prefix="/v1/cluster", tags=["cluster"], route_class=ServiceRoute)
 
     @router.get(
-        "", summary="Nodes, GPUs and tenants", **operation(answer=ClusterAnswer, also={304: "Not changed"})
+        "",
+        summary="Nodes, GPUs and tenants",
+        **operation(scope="read", answer=ClusterAnswer, also={304: "Not changed"}),
     )
     async def read(request: Request) -> Response:
-        snapshot, version = await service.stored(handler.stored_snapshot, service)
+        version = (await service.read(handler.stored_state, service)).version
         if not_modified(request, _tag(version)):
             return Response(None, 304, {"ETag": _tag(version)})
-        return _versioned({"version": version, "cluster": snapshot.to_mapping()}, version)
+        body, version = await service.read(handler.read_cluster, service)
+        return _versioned({"version": version, "cluster": body}, version)
 
     @router.put(
         "",
-        summary="Replace the whole cluster, tenants too",
+        summary="Replace the inventory of nodes and GPUs",
+        description="Tenants stay where they are. A GPU that is new may come with tenants; other tenants than the stored "
+        "ones, and GPUs that would go from under theirs, are refused (409) unless `replace_tenants=true`",
         **operation(
+            scope="admin",
             body=ClusterBody,
             answer=VersionAnswer,
             examples={"one node": _EXAMPLE},
-            errors=(404, 412),
+            errors=(404, 409, 412),
             parameters=_MATCH,
         ),
     )
-    async def replace(request: Request) -> Response:
-        snapshot = await _snapshot(service, plain(await read_body(request, ClusterBody)))
-        version = await service.stored(handler.replace_cluster, service, snapshot, if_match(request))
+    async def replace(request: Request, replace_tenants: _Replace = False) -> Response:
+        inventory = await _inventory(service, await read_body(request, ClusterBody, service.batcher.off_loop))
+        version = await service.stored(
+            handler.replace_cluster, service, inventory, if_match(request), replace_tenants
+        )
         return _versioned({"version": version}, version)
 
-    @router.get("/nodes/{name}", summary="One node", **operation(answer=NodeAnswer, errors=(404,)))
+    @router.get(
+        "/nodes/{name}", summary="One node", **operation(scope="read", answer=NodeAnswer, errors=(404,))
+    )
     async def node(request: Request, name: str) -> Response:
-        body, version = await service.stored(handler.read_node, service, name)
+        body, version = await service.read(handler.read_node, service, name)
         return _versioned({"version": version, "node": body}, version)
 
     @router.put(
         "/nodes/{name}",
-        summary="Add a node, or replace it with its tenants",
+        summary="Add a node, or change its GPUs; says that the node is alive",
         **operation(
+            scope="admin",
             body=NodeBody,
             answer=VersionAnswer,
             also={201: "The node is new"},
             examples={"two GPUs": {"gpus": _EXAMPLE["nodes"][0]["gpus"]}},
-            errors=(404, 412),
+            errors=(404, 409, 412),
             parameters=_MATCH,
         ),
     )
-    async def put(request: Request, name: str) -> Response:
-        body = plain(await read_body(request, NodeBody))
-        if body.get("name", name) != name or body.get("count", 1) != 1:
+    async def put(request: Request, name: str, replace_tenants: _Replace = False) -> Response:
+        body = await read_body(request, NodeBody)
+        if (body.name or name) != name or (body.count or 1) != 1:
             raise InputError("body is another node", expected=f"name {name!r} or none, and no count")
-        snapshot = await _snapshot(service, {"nodes": [{**body, "name": name}]})
-        version, new = await service.stored(handler.put_node, service, snapshot.nodes[0], if_match(request))
+        body.name = name
+        inventory = await _inventory(service, ClusterBody([body]))
+        version, new = await service.stored(
+            handler.put_node, service, inventory, if_match(request), replace_tenants
+        )
         return _versioned({"version": version}, version, 201 if new else 200)
 
     @router.delete(
         "/nodes/{name}",
         summary="Take a node out",
-        **operation(answer=VersionAnswer, errors=(404, 412), parameters=_MATCH),
+        **operation(scope="admin", answer=VersionAnswer, errors=(404, 409, 412), parameters=_MATCH),
     )
-    async def delete(request: Request, name: str) -> Response:
-        version = await service.stored(handler.delete_node, service, name, if_match(request))
+    async def delete(request: Request, name: str, replace_tenants: _Replace = False) -> Response:
+        version = await service.stored(handler.delete_node, service, name, if_match(request), replace_tenants)
         return _versioned({"version": version}, version)
 
     return router
 
 
-async def _snapshot(service: Service, body: dict[str, Any]) -> ClusterSnapshot:
-    snapshot = ClusterSnapshot.from_mapping(body)
-    check_size(snapshot, service.config.cluster_gpus)
-    devices = {gpu.device for _, gpu in snapshot.gpus()}
+async def _inventory(service: Service, body: ClusterBody) -> handler.Inventory:
+    handler.check_body(body, service.config.cluster_gpus)
+    inventory = await service.batcher.bulk.run(handler.read_inventory, body)
+    devices = {gpu.device for _, gpu in inventory.snapshot.gpus()}
     for device in devices:
         get_device(device)
-    await admit(service, {t.job for _, gpu in snapshot.gpus() for t in gpu.tenants}, devices)
-    return snapshot
+    await admit(service, {t.job for _, gpu in inventory.snapshot.gpus() for t in gpu.tenants}, devices)
+    return inventory
 
 
 def _tag(version: int) -> str:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from profiling.devices import get_device, list_devices
 from serving.http import etag, tagged
 from serving.openapi import operation
+from serving.routing import ServiceRoute
 from serving.service import Service
 
 _DEVICE = {
@@ -26,12 +27,13 @@ _DEVICE = {
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v1/devices", tags=["devices"])
+    router = APIRouter(prefix="/v1/devices", tags=["devices"], route_class=ServiceRoute)
 
     @router.get(
         "",
         summary="All GPU types",
         **operation(
+            scope="read",
             answer={"type": "object", "required": ["devices"], "properties": {"devices": {"type": "array", "items": _DEVICE}}},
             also={304: "Not changed"},
         ),
@@ -43,7 +45,7 @@ def routes(service: Service) -> APIRouter:
     @router.get(
         "/{name}",
         summary="One GPU type",
-        **operation(answer=_DEVICE, also={304: "Not changed"}, errors=(404,)),
+        **operation(scope="read", answer=_DEVICE, also={304: "Not changed"}, errors=(404,)),
     )
     async def one(request: Request, name: str) -> Response:
         device = asdict(get_device(name))

@@ -6,15 +6,16 @@ from fastapi import APIRouter, Request, Response
 
 from serving.http import answer
 from serving.openapi import operation
+from serving.routing import ServiceRoute
 from serving.service import Service
 
 _STATUS = {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}}
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(tags=["health"])
+    router = APIRouter(tags=["health"], route_class=ServiceRoute)
 
-    @router.get("/v1/health/live", summary="The process runs", **operation(answer=_STATUS))
+    @router.get("/v1/health/live", summary="The process runs", **operation(scope="watch", answer=_STATUS))
     async def live(request: Request) -> Response:
         return answer({"status": "live"})
 
@@ -22,8 +23,9 @@ def routes(service: Service) -> APIRouter:
         "/v1/health/ready",
         summary="A model serves and the store answers",
         **operation(
+            scope="watch",
             answer=_STATUS
-            | {"properties": {"status": {"type": "string"}, "model_version": {"type": "string"}}}
+            | {"properties": {"status": {"type": "string"}, "model_version": {"type": "string"}}},
         ),
     )
     async def ready(request: Request) -> Response:
@@ -33,7 +35,7 @@ def routes(service: Service) -> APIRouter:
     @router.get(
         "/metrics",
         summary="Prometheus metrics",
-        **operation(answer={"type": "string"}, media="text/plain"),
+        **operation(scope="read", answer={"type": "string"}, media="text/plain"),
     )
     async def metrics(request: Request) -> Response:
         return Response(service.metrics.render(), media_type="text/plain; version=0.0.4")

@@ -9,28 +9,35 @@ from fastapi import APIRouter, Query, Request, Response
 from serving.handlers import models as handler
 from serving.http import answer
 from serving.openapi import operation
+from serving.routing import ServiceRoute
 from serving.schemas import ModelEventPage, ModelState, Page
 from serving.service import Service
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v1/models", tags=["models"])
+    router = APIRouter(prefix="/v1/models", tags=["models"], route_class=ServiceRoute)
 
-    @router.get("", summary="Which version serves", **operation(answer=ModelState))
+    @router.get("", summary="Which version serves", **operation(scope="read", answer=ModelState))
     async def state(request: Request) -> Response:
         return answer(handler.state(service))
 
-    @router.post("/reload", summary="Load what the source has now", **operation(answer=ModelState))
+    @router.post(
+        "/reload", summary="Load what the source has now", **operation(scope="admin", answer=ModelState)
+    )
     async def reload(request: Request) -> Response:
         return answer(await handler.reload(service))
 
-    @router.get("/events", summary="Loads and refusals, newest first", **operation(answer=ModelEventPage))
+    @router.get(
+        "/events",
+        summary="Loads and refusals, newest first",
+        **operation(scope="read", answer=ModelEventPage),
+    )
     async def events(
         request: Request,
         after: Annotated[int, Query(ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
     ) -> Response:
-        items = await service.stored(handler.events, service, after, limit + 1)
+        items = await service.read(handler.events, service, after, limit + 1)
         return answer(Page.of(items, limit, lambda entry: str(entry["id"])))
 
     return router

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from serving.handlers import observations as handler
 from serving.http import answer, once_of, read_body
 from serving.openapi import header, operation
+from serving.routing import ServiceRoute
 from serving.schemas import ObservationPage, ObservationsAnswer, ObservationsBody, Page
 from serving.service import Service
 
@@ -25,28 +26,29 @@ _EXAMPLE = {
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v1/observations", tags=["observations"])
+    router = APIRouter(prefix="/v1/observations", tags=["observations"], route_class=ServiceRoute)
 
     @router.post(
         "",
         summary="Report observed step times",
         **operation(
+            scope="place",
             body=ObservationsBody, answer=ObservationsAnswer, status=201, examples={"one": _EXAMPLE}, errors=(404,),
             parameters=_KEY,
         ),
     )  # fmt: skip
     async def record(request: Request) -> Response:
-        body = await read_body(request, ObservationsBody)
+        body = await read_body(request, ObservationsBody, service.batcher.off_loop)
         status, result = await handler.record(service, body, await once_of(request))
         return answer(result, status)
 
-    @router.get("", summary="Observations, newest first", **operation(answer=ObservationPage))
+    @router.get("", summary="Observations, newest first", **operation(scope="read", answer=ObservationPage))
     async def listing(
         request: Request,
         after: Annotated[int, Query(ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
     ) -> Response:
-        items = await service.stored(handler.list_observations, service, after, limit + 1)
+        items = await service.read(handler.list_observations, service, after, limit + 1)
         return answer(Page.of(items, limit, lambda entry: str(entry["id"])))
 
     return router

@@ -5,8 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from serving.handlers import place as handler
-from serving.http import Direct, answer, read_body
+from serving.http import answer, read_body
 from serving.openapi import any_of, operation
+from serving.routing import DirectRoute
 from serving.schemas import DecisionAnswer, PlaceBody, QueueAnswer
 from serving.service import Service
 
@@ -24,7 +25,7 @@ _CLUSTER = {
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v1/place", tags=["place"], route_class=Direct)
+    router = APIRouter(prefix="/v1/place", tags=["place"], route_class=DirectRoute)
 
     @router.post(
         "",
@@ -32,6 +33,7 @@ def routes(service: Service) -> APIRouter:
         description="With `cluster` on the cluster given, without it on the stored one. Nothing is stored; "
         "`POST /v1/placements` decides and reserves.",
         **operation(
+            scope="place",
             body=PlaceBody,
             answer=any_of(DecisionAnswer, QueueAnswer),
             examples={
@@ -46,6 +48,8 @@ def routes(service: Service) -> APIRouter:
         ),
     )
     async def place(request: Request) -> Response:
-        return answer(await handler.decide(service, await read_body(request, PlaceBody)))
+        return answer(
+            await handler.decide(service, await read_body(request, PlaceBody, service.batcher.off_loop))
+        )
 
     return router

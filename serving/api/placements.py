@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from serving.handlers import placements as handler
 from serving.http import answer, etag, once_of, read_body, tagged
 from serving.openapi import header, operation
+from serving.routing import ServiceRoute
 from serving.schemas import Page, PlacementBody, PlacementEntry, PlacementPage, ProgressBody
 from serving.service import Service
 
@@ -17,13 +18,14 @@ _KEY = [header("Idempotency-Key", "Repeats of the request with this key are done
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v1/placements", tags=["placements"])
+    router = APIRouter(prefix="/v1/placements", tags=["placements"], route_class=ServiceRoute)
 
     @router.post(
         "",
         summary="Choose a GPU of the stored cluster and reserve it",
         description="A decision that is not confirmed in time expires and frees its GPU.",
         **operation(
+            scope="place",
             body=PlacementBody,
             answer=PlacementEntry,
             status=201,
@@ -39,29 +41,29 @@ def routes(service: Service) -> APIRouter:
         status, entry = await handler.decide(service, body, await once_of(request))
         return answer(entry, status, {"Location": f"/v1/placements/{entry['id']}"})
 
-    @router.get("", summary="Placements, newest first", **operation(answer=PlacementPage))
+    @router.get("", summary="Placements, newest first", **operation(scope="read", answer=PlacementPage))
     async def listing(
         request: Request,
         state: Annotated[State | None, Query()] = None,
         after: Annotated[int, Query(ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
     ) -> Response:
-        items = await service.stored(handler.list_placements, service, state, after, limit + 1)
+        items = await service.read(handler.list_placements, service, state, after, limit + 1)
         return answer(Page.of(items, limit, lambda entry: str(entry["sequence"])))
 
     @router.get(
         "/{key}",
         summary="One placement",
-        **operation(answer=PlacementEntry, also={304: "Not changed"}, errors=(404,)),
+        **operation(scope="read", answer=PlacementEntry, also={304: "Not changed"}, errors=(404,)),
     )
     async def one(request: Request, key: str) -> Response:
-        entry = await service.stored(handler.get_placement, service, key)
-        return tagged(request, entry, etag(entry["id"], entry["state"], entry["updated_at"]))
+        entry = await service.read(handler.get_placement, service, key)
+        return tagged(request, entry, etag(entry["id"], entry["state"], entry["updated_at"], entry["stale"]))
 
     @router.post(
         "/{key}/confirm",
         summary="The job started there",
-        **operation(answer=PlacementEntry, errors=(404, 409)),
+        **operation(scope="place", answer=PlacementEntry, errors=(404, 409)),
     )
     async def confirm(request: Request, key: str) -> Response:
         return answer(await service.stored(handler.change, service, key, "confirmed"))
@@ -69,7 +71,7 @@ def routes(service: Service) -> APIRouter:
     @router.post(
         "/{key}/end",
         summary="The job left, or will not come",
-        **operation(answer=PlacementEntry, errors=(404, 409)),
+        **operation(scope="place", answer=PlacementEntry, errors=(404, 409)),
     )
     async def end(request: Request, key: str) -> Response:
         return answer(await service.stored(handler.change, service, key, "ended"))
@@ -78,6 +80,7 @@ def routes(service: Service) -> APIRouter:
         "/{key}/progress",
         summary="How many iterations are left",
         **operation(
+            scope="place",
             body=ProgressBody,
             answer=PlacementEntry,
             examples={"half way": {"iterations_left": 5000}},

@@ -5,8 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from serving.handlers import predict as handler
-from serving.http import Direct, answer, read_body, read_json
+from serving.http import read_json
 from serving.openapi import header, operation
+from serving.routing import DirectRoute
 from serving.schemas import BatchAnswer, BatchBody, PredictionAnswer, SetBody
 from serving.service import Service
 
@@ -26,12 +27,13 @@ _DEADLINE = [
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v1/predict", tags=["predict"], route_class=Direct)
+    router = APIRouter(prefix="/v1/predict", tags=["predict"], route_class=DirectRoute)
 
     @router.post(
         "",
         summary="How a co-location set runs",
         **operation(
+            scope="read",
             body=SetBody,
             answer=PredictionAnswer,
             examples={"pair": _EXAMPLE},
@@ -47,11 +49,13 @@ def routes(service: Service) -> APIRouter:
         "/batch",
         summary="How each of many co-location sets runs",
         **operation(
+            scope="read",
             body=BatchBody, answer=BatchAnswer, examples={"one pair": {"sets": [_EXAMPLE]}}, errors=(404,),
             parameters=_DEADLINE,
         ),
     )  # fmt: skip
     async def many(request: Request) -> Response:
-        return answer(await handler.predict_batch(service, await read_body(request, BatchBody)))
+        body = await handler.predict_batch(service, await read_json(request))
+        return Response(body, media_type="application/json")
 
     return router

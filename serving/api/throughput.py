@@ -8,6 +8,7 @@ from serving.handlers import throughput as handler
 from serving.handlers.throughput import ThroughputAnswer, ThroughputBody
 from serving.http import answer, read_body
 from serving.openapi import operation
+from serving.routing import ServiceRoute
 from serving.service import Service
 
 _EXAMPLE = {
@@ -19,13 +20,17 @@ _EXAMPLE = {
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v1/layer-throughput", tags=["predict"])
+    router = APIRouter(prefix="/v1/layer-throughput", tags=["predict"], route_class=ServiceRoute)
 
     @router.post(
         "",
         summary="How freezing the first layers changes a job's throughput",
         **operation(
-            body=ThroughputBody, answer=ThroughputAnswer, examples={"three prefixes": _EXAMPLE}, errors=(404,)
+            scope="read",
+            body=ThroughputBody,
+            answer=ThroughputAnswer,
+            examples={"three prefixes": _EXAMPLE},
+            errors=(404,),
         ),
     )
     async def layers(request: Request) -> Response:

@@ -11,6 +11,7 @@ from profiling.errors import InputError
 from serving.handlers import workloads as handler
 from serving.http import MediaTypeError, answer, decode, etag, tagged
 from serving.openapi import operation
+from serving.routing import ServiceRoute
 from serving.schemas import Page, RegisterBody, WorkloadEntry, WorkloadPage, job_of
 from serving.service import Service
 
@@ -29,7 +30,7 @@ _MANY = 200
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v1/workloads", tags=["workloads"])
+    router = APIRouter(prefix="/v1/workloads", tags=["workloads"], route_class=ServiceRoute)
 
     @router.post(
         "",
@@ -37,6 +38,7 @@ def routes(service: Service) -> APIRouter:
         description="For an ONNX upload `batch_size` and `sequence_length` bind the open dimensions. The file is read by "
         "a process of its own, under limits of time and memory; nothing in it is executed.",
         **operation(
+            scope="admin",
             body=RegisterBody,
             answer=WorkloadEntry,
             status=201,
@@ -70,34 +72,38 @@ def routes(service: Service) -> APIRouter:
         headers = {"Location": f"/v1/workloads/{entry['hash']}", "ETag": etag(entry["hash"])}
         return answer(entry, 201 if new else 200, headers)
 
-    @router.get("", summary="Registered workloads, by hash", **operation(answer=WorkloadPage))
+    @router.get("", summary="Registered workloads, by hash", **operation(scope="read", answer=WorkloadPage))
     async def listing(
         request: Request,
         after: Annotated[str, Query(max_length=64)] = "",
         limit: Annotated[int, Query(ge=1, le=_MANY)] = 50,
     ) -> Response:
-        items = await service.stored(handler.list_workloads, service, after, limit + 1)
+        items = await service.read(handler.list_workloads, service, after, limit + 1)
         return answer(Page.of(items, limit, lambda entry: entry["hash"]))
 
     @router.get(
         "/{key}",
         summary="One workload",
-        **operation(answer=WorkloadEntry, also={304: "Not changed"}, errors=(404,)),
+        **operation(scope="read", answer=WorkloadEntry, also={304: "Not changed"}, errors=(404,)),
     )
     async def one(request: Request, key: str) -> Response:
-        entry = await service.stored(handler.get_workload, service, key)
+        entry = await service.read(handler.get_workload, service, key)
         return tagged(request, entry, etag(entry["hash"]))
 
     @router.get(
         "/{key}/graph",
         summary="Its computation graph",
-        **operation(answer={"type": "object"}, also={304: "Not changed"}, errors=(404,)),
+        **operation(scope="read", answer={"type": "object"}, also={304: "Not changed"}, errors=(404,)),
     )
     async def graph(request: Request, key: str) -> Response:
-        body = await service.stored(handler.get_graph, service, key)
+        body = await service.read(handler.get_graph, service, key)
         return tagged(request, body, etag(key, "graph"))
 
-    @router.delete("/{key}", summary="Forget a workload", **operation(status=204, errors=(404,)))
+    @router.delete(
+        "/{key}",
+        summary="Forget a workload; refused while a tenant runs it",
+        **operation(scope="admin", status=204, errors=(404, 409)),
+    )
     async def delete(request: Request, key: str) -> Response:
         await service.stored(handler.delete_workload, service, key)
         return Response(status_code=204)

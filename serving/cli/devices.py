@@ -12,6 +12,7 @@ from serving.cli.output import JsonFlag, console, print_json
 
 app = typer.Typer(no_args_is_help=True, help="The GPU types that are known.")
 
+_LISTED = {"FP64": "fp64", "FP32": "fp32", "TF32": "tf32", "FP16": "fp16", "BF16": "bf16", "FP8": "fp8"}
 FileOption = Annotated[
     Path | None,
     typer.Option("--file", help="YAML file of further types; COTENANT_DEVICES names some for every command."),
@@ -33,23 +34,21 @@ def list_types(file: FileOption = None, as_json: JsonFlag = False) -> None:
         return
     from rich.table import Table
 
-    table = Table(
-        "device", "architecture", "SMs", "FP32", "FP16", "memory", "bandwidth", box=None, pad_edge=False
-    )
-    for column in range(2, 7):
-        table.columns[column].justify = "right"
+    table = Table("device", "SMs", *_LISTED, "GiB", "GB/s", box=None, pad_edge=False)
+    for column in table.columns:
+        column.no_wrap = True
+    for column in table.columns[1:]:
+        column.justify = "right"
     for s in specs:
-        half = f"{s.fp16_flops / 1e12:.1f} TF/s" if s.fp16_flops else "-"
         table.add_row(
             s.name,
-            s.architecture,
             str(s.sm_count),
-            f"{s.fp32_flops / 1e12:.2f} TF/s",
-            half,
-            f"{s.memory_bytes / 2**30:.0f} GiB",
-            f"{s.memory_bandwidth_bytes_per_s / 1e9:.0f} GB/s",
+            *(_teraflops(s.peak_flops(p)) if s.supports(p) else "-" for p in _LISTED.values()),
+            f"{s.memory_bytes / 2**30:.0f}",
+            f"{s.memory_bandwidth_bytes_per_s / 1e9:.0f}",
         )
     console().print(table)
+    console().print("FP64 to FP8: dense peak in TFLOP/s, on tensor cores where there are any")
     for s in here:
         console().print(
             f"here: {s.name} ({s.architecture}), {s.sm_count} units, {s.memory_bytes / 2**30:.1f} GiB"
@@ -81,6 +80,10 @@ def show(
     for key, value in asdict(spec).items():
         table.add_row(key, _text(value))
     console().print(table, highlight=False)
+
+
+def _teraflops(rate: float) -> str:
+    return f"{rate / 1e12:.0f}" if rate >= 1e14 else f"{rate / 1e12:.3g}"
 
 
 def _known(file: Path | None) -> dict[str, Any]:

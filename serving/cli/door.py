@@ -36,7 +36,7 @@ def slurm(
     import logging
 
     from profiling.errors import InputError
-    from serving.integrations.ask import Service
+    from serving.integrations.ask import ServiceClient
     from serving.integrations.slurm import SlurmConfig, run
 
     pairs = [text.partition("=") for text in device or []]
@@ -45,6 +45,6 @@ def slurm(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        run(Service(service, token), SlurmConfig(period_s=period, devices={k: n for k, _, n in pairs}))
+        run(ServiceClient(service, token), SlurmConfig(period_s=period, devices={k: n for k, _, n in pairs}))
     except KeyboardInterrupt:
         raise typer.Exit(0) from None

@@ -6,7 +6,8 @@ import os
 import signal
 import socket
 import tempfile
-from typing import Annotated
+import time
+from typing import Annotated, Any
 
 import typer
 
@@ -67,6 +68,22 @@ def serve(
     drain: Annotated[
         float, typer.Option(envvar="COTENANT_DRAIN", help="Seconds to finish requests on SIGTERM.")
     ] = 30.0,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(envvar="COTENANT_ALLOWED_HOST", help="Name that requests may ask for; may be repeated."),
+    ] = None,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="COTENANT_TRUSTED_PROXY", help="Address whose X-Forwarded headers count; may be repeated."
+        ),
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="COTENANT_LIMIT", help="NAME=NUMBER of a limit (see docs/operations.md); may be repeated."
+        ),
+    ] = None,
     log_level: Annotated[
         str, typer.Option(envvar="COTENANT_LOG_LEVEL", help="debug, info, warning, error.")
     ] = "info",
@@ -78,9 +95,9 @@ def serve(
     config = ServiceConfig(
         host=host, port=port, workers=workers, model=model, tracking_uri=tracking_uri, database_url=database, auth=auth,
         rate_per_s=rate, request_timeout_s=timeout, poll_s=poll, requests_in_flight=in_flight, drain_s=drain,
-        log_level=log_level,
+        log_level=log_level, allowed_hosts=tuple(allowed_host or ()), trusted_proxies=tuple(trusted_proxy or ()),
     )  # fmt: skip
-    run(config)
+    run(config.with_limits(limit or []))
 
 
 def run(config: object) -> None:
@@ -89,6 +106,7 @@ def run(config: object) -> None:
 
     from serving import logs
     from serving.config import ServiceConfig
+    from serving.listener import BoundedProtocol
     from serving.metrics import DIRECTORY_VARIABLE
     from serving.store import Store
 
@@ -112,12 +130,14 @@ def run(config: object) -> None:
             port=config.port,
             workers=config.workers,
             loop="uvloop",
-            http="httptools",
+            http=BoundedProtocol,
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=int(config.drain_s),
+            timeout_keep_alive=max(1, int(config.idle_s)),
+            timeout_worker_healthcheck=max(5, int(config.stuck_s)),
             backlog=2048,
         )
 
@@ -147,12 +167,13 @@ def add(
     name: Annotated[str, typer.Argument(help="Who will use it.")],
     scope: Annotated[list[str], typer.Option("--scope", "-s", help="read, place or admin; may be repeated.")],
     database: Database = _DATABASE,
+    days: Annotated[float | None, typer.Option(help="Days that it is valid; for ever by default.")] = None,
 ) -> None:
     """Make a token and print it, once. Example: `cotenant serve token add scheduler --scope place`."""
     from serving.auth import create_token
     from serving.store import Store
 
-    print(create_token(Store(database), name, scope))
+    print(create_token(Store(database), name, scope, days))
 
 
 @token.command("list")
@@ -168,9 +189,18 @@ def listing(database: Database = _DATABASE, as_json: JsonFlag = False) -> None:
     from rich.table import Table
 
     table = Table("name", "scopes", "valid")
-    for one in tokens:
-        table.add_row(str(one["name"]), ", ".join(one["scopes"]), "no" if one["revoked_at"] else "yes")  # type: ignore[arg-type]
+    for entry in tokens:
+        table.add_row(str(entry["name"]), ", ".join(entry["scopes"]), _valid(entry))  # type: ignore[arg-type]
     console().print(table)
+
+
+def _valid(entry: dict[str, Any]) -> str:
+    if entry["revoked_at"]:
+        return "no"
+    if entry["expires_at"] is None:
+        return "yes"
+    expired = entry["expires_at"] < time.time()
+    return f"{'until' if not expired else 'expired'} {time.strftime('%Y-%m-%d', time.gmtime(entry['expires_at']))}"
 
 
 @token.command("revoke")

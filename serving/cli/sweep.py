@@ -27,6 +27,9 @@ def command(
     bundled: Annotated[
         bool, typer.Option(help="Learn from the measurements that come with the project, too.")
     ] = True,
+    own_use: Annotated[
+        bool, typer.Option("--own-use", help="Learn from every source, whatever its licence.")
+    ] = False,
     tracking_uri: Annotated[
         str | None, typer.Option(help="MLflow store; sqlite:///mlflow.db where none is set.")
     ] = None,
@@ -51,7 +54,7 @@ def command(
             bar.update(task, description=text, completed=done, total=of)
 
         result = sweep(
-            *training_tables(data, bundled),
+            *training_tables(data, bundled, own_use),
             network,
             training,
             trials,

@@ -15,7 +15,7 @@ from serving.cli.output import JsonFlag, console, print_json, progress
 
 @contextmanager
 def reporting(title: str) -> Iterator[Callable[[str, int, int, float], None]]:
-    """A progress bar on stderr that follows a `predictor.training.networks.Report`."""
+    """A progress bar on stderr that follows a `predictor.training.networks.LossCallback`."""
     with progress() as bar:
         task = bar.add_task(title, total=None)
 
@@ -43,6 +43,13 @@ def command(
     bundled: Annotated[
         bool, typer.Option(help="Learn from the measurements that come with the project, too.")
     ] = True,
+    own_use: Annotated[
+        bool,
+        typer.Option(
+            "--own-use",
+            help="Learn from every source, whatever its licence; the model is not to be passed on.",
+        ),
+    ] = False,
     baselines: Annotated[
         bool, typer.Option(help="Fit the baselines on the same pairs and print the comparison.")
     ] = True,
@@ -69,7 +76,7 @@ def command(
                 got="both",
                 hint="the network is that of the checkpoint",
             )
-        _fine_tune(base, data, out, seed, tracking_uri, experiment, as_json)
+        _fine_tune(base, data, out, seed, own_use, tracking_uri, experiment, as_json)
         return
     from predictor.training.run import load_config, train_run
 
@@ -81,6 +88,7 @@ def command(
             network,
             training,
             bundled=bundled,
+            own_use=own_use,
             baselines=baselines,
             tracking_uri=tracking_uri,
             experiment=experiment,
@@ -93,7 +101,14 @@ def command(
 
 
 def _fine_tune(
-    base: str, data: Path, out: Path, seed: int, tracking_uri: str | None, experiment: str, as_json: bool
+    base: str,
+    data: Path,
+    out: Path,
+    seed: int,
+    own_use: bool,
+    tracking_uri: str | None,
+    experiment: str,
+    as_json: bool,
 ) -> None:
     from predictor.training.fine_tuning import FineTuning
     from predictor.training.fine_tuning_run import fine_tune_run
@@ -104,6 +119,7 @@ def _fine_tune(
             data,
             out,
             FineTuning(seed=seed),
+            own_use=own_use,
             tracking_uri=tracking_uri,
             experiment=experiment,
             report=report,

@@ -12,11 +12,19 @@ app = typer.Typer(no_args_is_help=True, help="The models that come with the proj
 
 
 @app.command("list")
-def list_models(as_json: JsonFlag = False) -> None:
+def list_models(
+    collection: Annotated[
+        str | None, typer.Option(help="List a collection of stored graphs instead: timm, torchvision, ...")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
     """List all models with their defaults.
 
-    Example: `cotenant zoo list`
+    Example: `cotenant zoo list --collection timm`
     """
+    if collection is not None:
+        _list_collection(collection, as_json)
+        return
     from profiling.zoo import get_entry, zoo_names
 
     entries = [get_entry(name) for name in zoo_names()]
@@ -49,6 +57,25 @@ def list_models(as_json: JsonFlag = False) -> None:
         length = str(e.sequence_length or "")
         table.add_row(e.name, f"{e.parameters:,}", str(e.batch_size), length, e.optimizer, e.description)
     console().print(table)
+
+
+def _list_collection(collection: str, as_json: bool) -> None:
+    from profiling.collections import COLLECTIONS, architecture_of, collected_names, family_of, sizes_of
+    from profiling.errors import UnknownNameError
+
+    if collection not in COLLECTIONS:
+        raise UnknownNameError("unknown collection", expected=", ".join(COLLECTIONS), got=collection)
+    rows = [
+        {"name": n, "family": family_of(n), "sizes": list(sizes_of(n)), "architecture": architecture_of(n)}
+        for n in collected_names(collection)
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    width = max((len(str(row["name"])) for row in rows), default=0)
+    for row in rows:
+        sizes = ", ".join(map(str, row["sizes"]))
+        typer.echo(f"{row['name']:{width}}  {row['architecture']}  {row['family']}  {sizes}")
 
 
 @app.command()

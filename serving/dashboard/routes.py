@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Query, Request, Response
-from starlette.responses import RedirectResponse
 
-from profiling.errors import CotenantError, UnknownNameError
+from profiling.errors import UnknownNameError
 from serving.app_version import version
-from serving.auth import COOKIE
+from serving.auth import COOKIE, SESSION_S, UnauthorizedError, session_of
 from serving.dashboard import view
+from serving.http import answer as respond
 from serving.http import etag, not_modified
+from serving.routing import OPEN, SCOPE, ServiceRoute
 from serving.service import Service
 
+_READ, _OPEN = {SCOPE: "read"}, {SCOPE: OPEN}
 _HERE = Path(__file__).parent
 # Swagger UI (Apache-2.0) comes with the package fastapi-swagger (MIT), so that the API reference works offline.
 _SWAGGER = "fastapi_swagger.resources"
@@ -57,13 +59,13 @@ def page(name: str, status: int = 200, **values: Any) -> Response:
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(include_in_schema=False)
+    router = APIRouter(include_in_schema=False, route_class=ServiceRoute)
 
-    @router.get("/")
+    @router.get("/", openapi_extra=_READ)
     async def overview(request: Request, first: Annotated[int, Query(ge=0, le=10**7)] = 0) -> Response:
         return page("overview.html", here="overview", **await view.overview(service, first))
 
-    @router.get("/what-if")
+    @router.get("/what-if", openapi_extra=_READ)
     async def what_if(
         request: Request,
         device: Annotated[str, Query(max_length=200)] = "v100",
@@ -72,30 +74,49 @@ def routes(service: Service) -> APIRouter:
     ) -> Response:
         return page("what_if.html", here="what-if", **await view.what_if(service, device, jobs, sharing))
 
-    @router.get("/login")
+    @router.get("/login", openapi_extra=_OPEN)
     async def login(request: Request) -> Response:
         return page("login.html", here="login", problem=None)
 
-    @router.post("/login")
+    @router.post("/login", openapi_extra=_OPEN)
     async def enter(request: Request, token: Annotated[str, Form(max_length=500)] = "") -> Response:
+        client = request.client.host if request.client else ""
+        failures = service.authenticator.failures
+        failures.check(client)
         try:
-            await service.stored(service.authenticator.look_up, f"Bearer {token}")
-        except CotenantError as error:
+            session = await service.check_token(service.authenticator.open_session, token)
+        except UnauthorizedError as error:
+            failures.spend(client)
             return page("login.html", 401, here="login", problem=error.message)
-        answer = RedirectResponse("/", 303)
+        answer = Response(None, 303, {"Location": "/"})
         # Read by GET requests only, so that no other site can make this browser change anything.
-        secure = request.url.scheme == "https"
-        answer.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=secure, max_age=12 * 3600)
+        secure = request.scope["scheme"] == "https"
+        answer.set_cookie(
+            COOKIE, session, httponly=True, samesite="strict", secure=secure, max_age=round(SESSION_S)
+        )
         return answer
 
-    @router.get("/docs")
+    @router.post("/logout", openapi_extra=_OPEN)
+    async def leave(request: Request) -> Response:
+        session = session_of(request)
+        if session is not None:
+            await service.stored(service.authenticator.close_session, session)
+        answer = Response(None, 303, {"Location": "/login"})
+        answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        return answer
+
+    @router.get("/docs", openapi_extra=_READ)
     async def reference(request: Request) -> Response:
         return page("docs.html")
 
-    @router.get("/static/{name}")
+    @router.get("/openapi.json", openapi_extra=_READ)
+    async def document(request: Request) -> Response:
+        return respond(request.app.openapi())
+
+    @router.get("/static/{name}", openapi_extra=_OPEN)
     async def static(request: Request, name: str) -> Response:
         if name not in _STATIC:
-            raise UnknownNameError("file is not known", expected=", ".join(_STATIC), got=repr(name[:80]))
+            raise UnknownNameError("unknown file", expected=", ".join(_STATIC), got=repr(name[:80]))
         package, media = _STATIC[name]
         body = resources.files(package).joinpath(name).read_bytes()
         headers = {"ETag": etag(body), "Cache-Control": "no-cache"}

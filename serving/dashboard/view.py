@@ -8,13 +8,14 @@ from typing import Any
 from predictor.types import Prediction
 from profiling.devices import get_device, list_devices
 from profiling.errors import CotenantError, InputError
-from profiling.workload import SHARING_MODES, ColocationSet, Workload
+from profiling.workload import SHARING_MODES, ColocationSet
 from scheduling.core.snapshot import Gpu
-from serving.handlers.cluster import stored_snapshot
+from serving.handlers.cluster import stored_state
 from serving.handlers.jobs import admit_sets, zoo
 from serving.handlers.models import events, state
 from serving.handlers.observations import error_by_day
 from serving.handlers.placements import list_placements
+from serving.schemas import job_of
 from serving.service import Service
 
 GIB = 2**30
@@ -52,7 +53,8 @@ class Tile:
 
 async def overview(service: Service, first: int = 0) -> dict[str, Any]:
     """The cluster from GPU number `first` on, the latest placements, the model and its error."""
-    snapshot, version = await service.stored(stored_snapshot, service)
+    cluster = await service.read(stored_state, service)
+    snapshot, version = cluster.snapshot, cluster.version
     places = list(snapshot.gpus())
     shown = places[first : first + PAGE_GPUS]
     tiles = await _tiles(service, [gpu for _, gpu in shown])
@@ -67,10 +69,10 @@ async def overview(service: Service, first: int = 0) -> dict[str, Any]:
         "previous": max(0, first - PAGE_GPUS) if first else None,
         "next": first + PAGE_GPUS if first + PAGE_GPUS < len(places) else None,
         "busy": sum(bool(gpu.tenants) for _, gpu in places),
-        "placements": await service.stored(list_placements, service, None, 0, 15),
+        "placements": await service.read(list_placements, service, None, 0, 15),
         "model": state(service),
-        "events": await service.stored(events, service, 0, 5),
-        "errors": await service.stored(error_by_day, service),
+        "events": await service.read(events, service, 0, 5),
+        "errors": await service.read(error_by_day, service),
     }
 
 
@@ -92,7 +94,7 @@ async def what_if(service: Service, device: str, jobs: str, sharing: str) -> dic
     try:
         if len(specs) > service.config.set_jobs:
             raise InputError("too many jobs", expected=f"at most {service.config.set_jobs}", got=len(specs))
-        asked = ColocationSet(device, tuple(map(Workload.parse, specs)), sharing)
+        asked = ColocationSet(device, tuple(map(job_of, specs)), sharing)
         service.life.current()
         await admit_sets(service, [asked])
         prediction = await service.batcher.predict(asked)

@@ -15,7 +15,7 @@ from profiling.workload import ColocationSet
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.placement.ranking import PlacementConfig
 from serving.extender.pods import Arguments, PodJob, field, read_arguments, read_job
-from serving.handlers.cluster import stored_snapshot
+from serving.handlers.cluster import stored_state
 from serving.handlers.jobs import admit
 from serving.handlers.place import choose
 from serving.service import Service
@@ -48,7 +48,7 @@ async def filter_nodes(service: Service, body: Any) -> dict[str, Any]:
 
 
 async def prioritize_nodes(service: Service, body: Any) -> list[dict[str, Any]]:
-    """`HostPriorityList`: 10 for the best node, in proportion for the others, 0 for what is not known or full.
+    """`HostPriorityList`: 10 for the best node, in proportion for the others, 0 for unknown or full nodes.
 
     The type has no place for an error: then every node gets 0 and the scheduler goes by its other preferences.
     """
@@ -69,7 +69,7 @@ async def prioritize_nodes(service: Service, body: Any) -> list[dict[str, Any]]:
 
 async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[str, str]:
     """Nodes, with the reason, that can never run the job."""
-    snapshot, _ = await service.stored(stored_snapshot, service)
+    snapshot = (await service.read(stored_state, service)).snapshot
     asked = set(arguments.names)
     nodes = [node for node in snapshot.nodes if node.name in asked]
     types = sorted({(gpu.device, gpu.sharing) for node in nodes for gpu in node.gpus})
@@ -90,7 +90,7 @@ async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[st
 
 
 async def _scores(service: Service, arguments: Arguments, job: PodJob) -> dict[str, int]:
-    snapshot, _ = await service.stored(stored_snapshot, service)
+    snapshot = (await service.read(stored_state, service)).snapshot
     if job.gpus > 1:
         return _gang_scores(snapshot, arguments, job)
     count = sum(len(node.gpus) for node in snapshot.nodes)

@@ -7,6 +7,7 @@ from typing import Any
 
 from profiling.errors import InputError
 from profiling.workload import JOB_OPTIONS, Workload, option_value
+from serving.schemas import check_range, check_ranges
 
 PREFIX = "cotenant.dev/"
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
@@ -79,7 +80,7 @@ def read_job(pod: dict[str, Any]) -> PodJob | None:
     `cotenant.dev/batch-size`, and `iterations`, `max-slowdown`, `objective`.
 
     Raises:
-        InputError: an annotation is not known or has a wrong value.
+        InputError: unknown annotation, or one with a wrong value.
     """
     annotations = field(field(pod, "metadata"), "annotations") or {}
     own = {
@@ -99,10 +100,10 @@ def read_job(pod: dict[str, Any]) -> PodJob | None:
         elif key == "objective":
             objective = text
         elif key in _OURS:
-            ours[key] = _number(key, text)
+            ours[key] = check_range(key, _number(key, text))
         # Other annotations under our prefix are the service's own marks on the pod.
     return PodJob(
-        Workload.from_mapping(values),
+        check_ranges(Workload.from_mapping(values)),
         ours.get("iterations"),
         ours.get("max_slowdown", 2.0),
         objective,

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Request, Response
 
 from profiling.errors import CotenantError
 from serving.extender import handler
-from serving.http import answer, decode
+from serving.http import answer, decode, read_json
 from serving.openapi import operation
+from serving.routing import ServiceRoute
 from serving.service import Service
 
 _ARGUMENTS = {
@@ -54,12 +55,12 @@ _EXAMPLE = {
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/extender", tags=["kubernetes"])
+    router = APIRouter(prefix="/extender", tags=["kubernetes"], route_class=ServiceRoute)
 
     @router.post(
         "/filter",
         summary="Nodes where the pod can run",
-        **operation(body=_ARGUMENTS, answer=_FILTER, examples={"names only": _EXAMPLE}),
+        **operation(scope="place", body=_ARGUMENTS, answer=_FILTER, examples={"names only": _EXAMPLE}),
     )
     async def filter_(request: Request) -> Response:
         return answer(await handler.filter_nodes(service, await _body(request)))
@@ -67,7 +68,7 @@ def routes(service: Service) -> APIRouter:
     @router.post(
         "/prioritize",
         summary="How well the pod would run on each node",
-        **operation(body=_ARGUMENTS, answer=_PRIORITIES, examples={"names only": _EXAMPLE}),
+        **operation(scope="place", body=_ARGUMENTS, answer=_PRIORITIES, examples={"names only": _EXAMPLE}),
     )
     async def prioritize(request: Request) -> Response:
         return answer(await handler.prioritize_nodes(service, await _body(request)))
@@ -77,7 +78,8 @@ def routes(service: Service) -> APIRouter:
 
 async def _body(request: Request) -> Any:
     """The body, or None where it is no JSON: the handlers say so in the scheduler's own terms."""
+    raw = await read_json(request)
     try:
-        return decode(await request.body(), dict)
+        return decode(raw, dict)
     except CotenantError:
         return None

@@ -1,132 +1,296 @@
-"""The stored cluster: nodes, GPUs and tenants under one version, changed by compare-and-set."""
+"""The stored cluster: an inventory of nodes and GPUs. Its tenants come and go by placements (see `handlers.placements`)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
-from profiling.errors import UnknownNameError
-from scheduling.core.snapshot import ClusterSnapshot, Node, Tenant
+from profiling.errors import ConflictError, InputError, LimitError, UnknownNameError
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from serving.cluster_state import ClusterState, to_mapping
+from serving.handlers import tenancy
 from serving.http import PreconditionError
+from serving.schemas import ClusterBody, plain
 from serving.service import Service
 from serving.store.tables import ClusterRow, NodeRow, TenantRow
 
-
-def version_of(session: Session) -> int:
-    """The cluster's version; 0 where nothing was ever stored."""
-    return session.scalar(select(ClusterRow.version).where(ClusterRow.id == 1)) or 0
+_NAMED = 5  # tenants that an error names
 
 
-def advance(session: Session, expected: int | None) -> ClusterRow:
-    """Take the next version inside a write.
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """A cluster as a caller gives it; `placement_ids` are those of its tenants, by (node, GPU), in order."""
+
+    snapshot: ClusterSnapshot
+    placement_ids: dict[tuple[str, str], list[str | None]] = field(default_factory=dict)
+
+
+def advance(session: Session, expected: int | None = None, counts: bool = True) -> ClusterRow:
+    """Number the next change, inside a write.
+
+    Args:
+        expected: the version that the change is meant for; None for any.
+        counts: whether the version advances too, and not the number of the change alone.
 
     Raises:
         PreconditionError: the version is no longer `expected`.
     """
     row = session.get(ClusterRow, 1, with_for_update=True)
     if row is None:
-        row = ClusterRow(id=1, version=0, links=[])
+        row = ClusterRow(id=1, version=0, changes=0, links=[])
         session.add(row)
     if expected is not None and row.version != expected:
         raise PreconditionError(
             "the cluster has changed", expected=f"version {expected}", got=f"version {row.version}",
             hint="read /v1/cluster and try again",
         )  # fmt: skip
-    row.version += 1
+    row.changes += 1
+    row.version += int(counts)
     session.flush()
     return row
 
 
-def read_cluster(session: Session) -> tuple[dict[str, Any], int]:
-    """The cluster as the JSON of `/v1/place`, with its version."""
-    meta = session.get(ClusterRow, 1)
-    tenants: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for t in session.scalars(select(TenantRow).order_by(TenantRow.id)):
-        tenants.setdefault((t.node, t.gpu), []).append(
-            {"job": t.job, "iterations_left": t.iterations_left} | ({"job_id": t.job_id} if t.job_id else {})
-        )
-    nodes = [
-        {"name": n.name, "gpus": [g | {"tenants": tenants.get((n.name, g["id"]), [])} for g in n.gpus]}
-        for n in session.scalars(select(NodeRow).order_by(NodeRow.position, NodeRow.name))
-    ]
-    return {"nodes": nodes, "links": meta.links if meta else []}, meta.version if meta else 0
+def check_body(body: ClusterBody, gpus: int) -> None:
+    """Sum what a cluster's `count`s stand for before anything is expanded. Raises `LimitError`."""
+    nodes = sum(node.count or 1 for node in body.nodes)
+    total = sum((node.count or 1) * sum(gpu.count or 1 for gpu in node.gpus) for node in body.nodes)
+    tenants = sum(
+        (node.count or 1) * sum((g.count or 1) * len(g.tenants) for g in node.gpus) for node in body.nodes
+    )
+    for what, count, most in (("GPUs", total, gpus), ("nodes", nodes, gpus), ("tenants", tenants, 4 * gpus),
+                              ("links", len(body.links), gpus)):  # fmt: skip
+        if count > most:
+            raise LimitError("the cluster is too large", expected=f"at most {most} {what}", got=count)
 
 
-def stored_snapshot(service: Service) -> tuple[ClusterSnapshot, int]:
-    """The stored cluster as a snapshot; parsed once per version, because policies remember the object."""
-    with service.store.read() as session:
-        version = version_of(session)
-        known = service.snapshot
-        if known is not None and known[1] == version:
-            return known
-        body, version = read_cluster(session)
-    parsed = ClusterSnapshot.from_mapping(body), version
-    service.snapshot = parsed
-    return parsed
+def read_inventory(body: ClusterBody) -> Inventory:
+    """The cluster that a checked body means. Raises `InputError`."""
+    raw = plain(body)
+    identifiers: dict[tuple[str, str], list[str | None]] = {}
+    for index, node in enumerate(raw["nodes"]):
+        name, number = node.get("name", f"node-{index}"), 0
+        for gpu in node.get("gpus", ()):
+            own = [tenant.pop("placement_id", None) for tenant in gpu.get("tenants", ())]
+            count = gpu.get("count", 1)
+            if any(own):
+                if count != 1 or node.get("count", 1) != 1:
+                    raise InputError("a placement is on many GPUs", expected="placement_id without count")
+                identifiers[name, str(gpu.get("id", number))] = own
+            number += count
+    return Inventory(ClusterSnapshot.from_mapping(raw), identifiers)
 
 
-def replace_cluster(service: Service, snapshot: ClusterSnapshot, expected: int | None) -> int:
-    """Store `snapshot` in place of what was there. Returns the new version; raises `PreconditionError`."""
-    with service.store.write() as session:
-        row = advance(session, expected)
-        session.execute(delete(TenantRow))
-        session.execute(delete(NodeRow))
-        row.links = snapshot.to_mapping()["links"]
-        for position, node in enumerate(snapshot.nodes):
-            _add_node(session, node, position)
-        return row.version
-
-
-def put_node(service: Service, node: Node, expected: int | None) -> tuple[int, bool]:
-    """Add a node or replace it with its tenants. Returns the new version and whether the node is new."""
-    with service.store.write() as session:
-        row = advance(session, expected)
-        old = session.get(NodeRow, node.name)
-        position = old.position if old else (session.scalar(select(func.max(NodeRow.position))) or 0) + 1
-        if old is not None:
-            _remove(session, old)
-        _add_node(session, node, position)
-        return row.version, old is None
-
-
-def delete_node(service: Service, name: str, expected: int | None) -> int:
-    """Take a node out. Raises `UnknownNameError`, `PreconditionError`."""
-    with service.store.write() as session:
-        row = advance(session, expected)
-        node = session.get(NodeRow, name)
-        if node is None:
-            raise UnknownNameError("node is not known", expected="a node of /v1/cluster", got=repr(name))
-        _remove(session, node)
-        return row.version
+def read_cluster(service: Service) -> tuple[dict[str, Any], int]:
+    """The stored cluster as JSON, and its version."""
+    state = service.cluster.current()
+    return to_mapping(state), state.version
 
 
 def read_node(service: Service, name: str) -> tuple[dict[str, Any], int]:
     """One node with its tenants. Raises `UnknownNameError`."""
-    snapshot, version = stored_snapshot(service)
-    for node in snapshot.nodes:
-        if node.name == name:
-            return ClusterSnapshot((node,)).to_mapping()["nodes"][0], version
-    raise UnknownNameError("node is not known", expected="a node of /v1/cluster", got=repr(name))
+    state = service.cluster.current()
+    nodes = to_mapping(state, [name])["nodes"]
+    if not nodes:
+        raise UnknownNameError("unknown node", expected="a node of /v1/cluster", got=repr(name))
+    return nodes[0], state.version
 
 
-def tenant_row(node: str, gpu: str, tenant: Tenant, placement_id: str | None = None) -> TenantRow:
-    """A tenant as a row; its job as the SPEC that reads back to it."""
-    return TenantRow(
-        node=node, gpu=gpu, job=str(tenant.job), job_id=tenant.job_id,
-        iterations_left=tenant.iterations_left, placement_id=placement_id,
-    )  # fmt: skip
+def stored_state(service: Service) -> ClusterState:
+    """The stored cluster for decisions."""
+    return service.cluster.current()
 
 
-def _add_node(session: Session, node: Node, position: int) -> None:
-    gpus = [{"id": g.id, "device": g.device, "sharing": g.sharing} for g in node.gpus]
-    session.add(NodeRow(name=node.name, position=position, gpus=gpus))
-    for gpu in node.gpus:
-        session.add_all([tenant_row(node.name, gpu.id, t) for t in gpu.tenants])
+def replace_cluster(
+    service: Service, inventory: Inventory, expected: int | None, replace_tenants: bool = False
+) -> int:
+    """Make the inventory what is given; tenants stay, unless `replace_tenants`. Returns the new version.
+
+    Raises:
+        PreconditionError: the version is no longer `expected`.
+        ConflictError: tenants stand in the way: their GPU would go or change, or others are given.
+    """
+    with service.store.write() as session:
+        row = advance(session, expected)
+        row.links = inventory.snapshot.to_mapping()["links"]
+        stored = {n.name: n for n in session.scalars(select(NodeRow))}
+        change = _Change(session, service.store.now(session), row.changes, inventory, replace_tenants)
+        for position, node in enumerate(inventory.snapshot.nodes):
+            change.put(stored.pop(node.name, None), node, position)
+        for gone in stored.values():
+            change.remove(gone)
+        change.finish()
+        return row.version
 
 
-def _remove(session: Session, node: NodeRow) -> None:
-    session.execute(delete(TenantRow).where(TenantRow.node == node.name))
-    session.delete(node)
-    session.flush()
+def put_node(
+    service: Service, inventory: Inventory, expected: int | None, replace_tenants: bool = False
+) -> tuple[int, bool]:
+    """Add a node, or change its GPUs. Returns the new version and whether the node is new; raises as `replace_cluster`."""
+    node = inventory.snapshot.nodes[0]
+    with service.store.write() as session:
+        row = advance(session, expected)
+        old = session.get(NodeRow, node.name)
+        new = old is None or old.removed
+        if old is not None and not old.removed:
+            position = old.position
+        else:
+            position = (session.scalar(select(func.max(NodeRow.position))) or 0) + 1
+        change = _Change(
+            session, service.store.now(session), row.changes, inventory, replace_tenants, node.name
+        )
+        change.put(old, node, position)
+        change.finish()
+        return row.version, new
+
+
+def delete_node(service: Service, name: str, expected: int | None, replace_tenants: bool = False) -> int:
+    """Take a node out. Raises `UnknownNameError`, and as `replace_cluster`."""
+    with service.store.write() as session:
+        row = advance(session, expected)
+        node = session.get(NodeRow, name)
+        if node is None or node.removed:
+            raise UnknownNameError("unknown node", expected="a node of /v1/cluster", got=repr(name))
+        change = _Change(
+            session,
+            service.store.now(session),
+            row.changes,
+            Inventory(ClusterSnapshot(())),
+            replace_tenants,
+            name,
+        )
+        change.remove(node)
+        change.finish()
+        return row.version
+
+
+class _Change:
+    """One change of the inventory, in one transaction."""
+
+    def __init__(
+        self,
+        session: Session,
+        now: float,
+        number: int,
+        inventory: Inventory,
+        replace_tenants: bool,
+        node: str | None = None,
+    ) -> None:
+        self.session, self.now, self.number, self.inventory = session, now, number, inventory
+        self.replace_tenants = replace_tenants
+        self.in_the_way: list[str] = []
+        self._new: list[dict[str, Any]] = []
+        self._tenants: dict[str, list[TenantRow]] = {}
+        query = select(TenantRow).order_by(TenantRow.id)
+        if node is not None:
+            query = query.where(TenantRow.node == node)
+        for tenant in session.scalars(query):
+            self._tenants.setdefault(tenant.node, []).append(tenant)
+
+    def put(self, row: NodeRow | None, node: Node, position: int) -> None:
+        old = {} if row is None or row.removed else {gpu["id"]: gpu for gpu in row.gpus}
+        gpus = [{"id": g.id, "device": g.device, "sharing": g.sharing} for g in node.gpus]
+        if row is None:
+            row = NodeRow(name=node.name, position=position, gpus=gpus)
+            self.session.add(row)
+        changed = row.removed or row.gpus != gpus or row.position != position or not row.revision
+        row.gpus, row.position, row.removed, row.reported_at = gpus, position, False, self.now
+        for gpu in node.gpus:
+            before = old.pop(gpu.id, None)
+            same = before is not None and (before["device"], before["sharing"]) == (gpu.device, gpu.sharing)
+            changed |= self._seat(node.name, gpu, is_new=before is None, is_same=same)
+        for identifier in old:
+            changed |= self._end(self._on(node.name, identifier))
+        if changed:
+            row.revision = self.number
+
+    def remove(self, row: NodeRow) -> None:
+        if not row.removed:
+            self._end(self._tenants.get(row.name, []))
+            row.removed, row.gpus, row.revision = True, [], self.number
+
+    def finish(self) -> None:
+        """Write what is new. Raises `ConflictError` where tenants stand in the way."""
+        if self.in_the_way:
+            more = len(self.in_the_way) - _NAMED
+            raise ConflictError(
+                "tenants stand in the way", expected="their placements ended first, or replace_tenants=true",
+                got=", ".join(self.in_the_way[:_NAMED]) + (f" and {more} more" if more > 0 else ""),
+            )  # fmt: skip
+        if self._new:
+            self.session.flush()
+            self.session.execute(insert(TenantRow), self._new)
+
+    def _on(self, node: str, gpu: str) -> list[TenantRow]:
+        return [t for t in self._tenants.get(node, []) if t.gpu == gpu]
+
+    def _end(self, tenants: list[TenantRow]) -> bool:
+        if tenants and not self.replace_tenants:
+            self.in_the_way += [_name_of(t) for t in tenants]
+            return False
+        for tenant in tenants:
+            tenancy.end(self.session, tenant, self.now)
+        return bool(tenants)
+
+    def _seat(self, node: str, gpu: Gpu, is_new: bool, is_same: bool) -> bool:
+        """Bring the tenants of one GPU to what is given; whether any changed."""
+        present = self._on(node, gpu.id)
+        given = list(
+            zip(
+                gpu.tenants,
+                self.inventory.placement_ids.get((node, gpu.id), [None] * len(gpu.tenants)),
+                strict=True,
+            )
+        )
+        if not self.replace_tenants:
+            if not is_new and not is_same:
+                if present:
+                    return self._end(present)
+                is_new = True  # another GPU in the same place
+            if not given or (not is_new and _same_tenants(given, present)):
+                return False
+            if not is_new:
+                self.in_the_way += [_name_of(t) for t in present] or [
+                    f"{node}/{gpu.id}: other tenants are given"
+                ]
+                return False
+        kept: list[TenantRow] = []
+        for tenant, placement_id in given:
+            row = next((t for t in present if t not in kept and _is(t, tenant, placement_id)), None)
+            if row is not None and is_same:
+                row.iterations_left, row.max_slowdown = tenant.iterations_left, tenant.max_slowdown
+                kept.append(row)
+            elif placement_id is not None:
+                raise InputError(
+                    f"placement {placement_id} is not on {node}/{gpu.id}", expected="tenants where /v1/cluster shows them",
+                    hint="leave placement_id out for a tenant that the service did not place",
+                )  # fmt: skip
+            else:
+                self._new.append(tenancy.values_of(node, gpu.id, tenant))
+        for row in present:
+            if row not in kept:
+                tenancy.end(self.session, row, self.now)
+        return True
+
+
+def _is(row: TenantRow, tenant: Tenant, placement_id: str | None) -> bool:
+    if placement_id is not None:
+        return row.placement_id == placement_id
+    return row.placement_id is None and (row.job, row.job_id) == (str(tenant.job), tenant.job_id)
+
+
+def _same_tenants(given: list[tuple[Tenant, str | None]], present: list[TenantRow]) -> bool:
+    rest = list(present)
+    for tenant, placement_id in given:
+        row = next((t for t in rest if _is(t, tenant, placement_id)), None)
+        if row is None:
+            return False
+        rest.remove(row)
+    return not rest
+
+
+def _name_of(tenant: TenantRow) -> str:
+    who = tenant.placement_id or tenant.job_id or tenant.job
+    return f"{who} on {tenant.node}/{tenant.gpu}"

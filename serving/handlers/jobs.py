@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 
+import structlog
 from sqlalchemy import select
 
 from profiling.devices import get_device
 from profiling.errors import UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import ColocationSet, Workload
+from scheduling.core.snapshot import ClusterSnapshot
 from serving.service import Service
 from serving.store.tables import WorkloadRow
 
+log = structlog.get_logger("cotenant.jobs")
 GRAPH_PREFIX = "graph:"
 
 
@@ -40,7 +44,7 @@ def unknown_graphs(service: Service, workloads: Iterable[Workload]) -> set[str]:
             continue
         if not model.startswith(GRAPH_PREFIX):
             raise UnknownNameError(
-                "model is not known",
+                "unknown model",
                 expected="a zoo name, or graph:HASH of a workload registered with POST /v1/workloads",
                 got=repr(model[:200]),
             )
@@ -52,13 +56,44 @@ async def admit(service: Service, workloads: Iterable[Workload], devices: Iterab
     """Check that devices and models are known, and load registered graphs that this process needs.
 
     Raises:
-        UnknownNameError: a device or a model is not known.
+        UnknownNameError: unknown device or model.
     """
     for device in devices:
         get_device(device)
     missing = unknown_graphs(service, workloads)
     if missing:
-        await service.stored(load_graphs, service, missing)
+        await service.read(load_graphs, service, missing)
+
+
+async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+    """The snapshot without the GPUs whose tenants' graphs are not registered any more: nothing can be said of those.
+
+    The same object where there is none, because policies remember it; the last answer is kept.
+    """
+    kept = service.pruned
+    if kept is not None and kept[0] is snapshot and kept[2] == service.graph_changes:
+        return kept[1]
+    missing: set[str] = set()
+    for model in {t.job.model for _, gpu in snapshot.gpus() for t in gpu.tenants}:
+        if model not in zoo() and model not in service.graphs:
+            missing.add(model)
+    for model in sorted(missing):
+        try:
+            await service.read(load_graphs, service, {model.removeprefix(GRAPH_PREFIX)})
+            missing.discard(model)
+        except UnknownNameError:
+            log.warning("tenant of an unknown workload", workload=model[:100])
+    pruned = snapshot
+    if missing:
+        nodes = tuple(
+            replace(
+                node, gpus=tuple(g for g in node.gpus if not any(t.job.model in missing for t in g.tenants))
+            )
+            for node in snapshot.nodes
+        )
+        pruned = replace(snapshot, nodes=nodes)
+    service.pruned = (snapshot, pruned, service.graph_changes)
+    return pruned
 
 
 async def admit_sets(service: Service, sets: list[ColocationSet]) -> None:
@@ -80,6 +115,25 @@ def load_graphs(service: Service, hashes: set[str]) -> None:
         make_known(service, ComputationGraph.from_dict(json.loads(zlib.decompress(rows[key].graph))))
 
 
+def forget_deleted(service: Service) -> None:
+    """Drop the graphs that another process deleted."""
+    held = [name.removeprefix(GRAPH_PREFIX) for name in list(service.graphs)]
+    for first in range(0, len(held), 500):
+        part = held[first : first + 500]
+        with service.store.read() as session:
+            stored = set(session.scalars(select(WorkloadRow.hash).where(WorkloadRow.hash.in_(part))))
+        for key in set(part) - stored:
+            forget(service, key)
+
+
+def forget(service: Service, key: str) -> None:
+    """Let this process know no longer of a stored graph."""
+    service.graphs.pop(GRAPH_PREFIX + key, None)
+    service.graph_changes += 1
+    service.answers.clear()
+
+
 def make_known(service: Service, graph: ComputationGraph) -> None:
     """Let this process know a stored graph."""
     service.graphs[GRAPH_PREFIX + graph.content_hash] = graph
+    service.graph_changes += 1

@@ -23,7 +23,7 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
     Returns status and answer.
 
     Raises:
-        InputError: `member` names no job of its set. UnknownNameError: a device, model or placement is not known.
+        InputError: `member` names no job of its set. UnknownNameError: unknown device, model or placement.
     """
     if len(body.observations) > service.config.batch_sets:
         raise LimitError(
@@ -32,19 +32,19 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
             got=len(body.observations),
         )
     sets = [set_of(o.of, service.config.set_jobs) for o in body.observations]
-    for index, one in enumerate(body.observations):
-        if one.member >= len(one.of.jobs):
+    for index, observation in enumerate(body.observations):
+        if observation.member >= len(observation.of.jobs):
             raise InputError(
                 f"observations[{index}].member names no job",
-                expected=f"0 to {len(one.of.jobs) - 1}",
-                got=one.member,
+                expected=f"0 to {len(observation.of.jobs) - 1}",
+                got=observation.member,
             )
     await admit_sets(service, sets)
     predictions = await service.batcher.plain(service.life.current(), sets)
     try:
         status, answer, new = await service.stored(_keep, service, body, predictions, once)
     except ConflictError:
-        raise UnknownNameError("a placement is not known", expected="an id of /v1/placements") from None
+        raise UnknownNameError("unknown placement", expected="an id of /v1/placements") from None
     if new:
         await service.stored(service.feedback.refresh)
         for entry in answer["observations"]:
@@ -60,11 +60,14 @@ def _keep(
         given = replay(session, once)
         if given is not None:
             return (*given, False)
-        for index, one in enumerate(body.observations):
-            if one.placement_id is not None and session.get(PlacementRow, one.placement_id) is None:
+        for index, observation in enumerate(body.observations):
+            if (
+                observation.placement_id is not None
+                and session.get(PlacementRow, observation.placement_id) is None
+            ):
                 raise UnknownNameError(
-                    f"observations[{index}]: placement is not known", expected="an id of /v1/placements",
-                    got=repr(one.placement_id),
+                    f"observations[{index}]: unknown placement", expected="an id of /v1/placements",
+                    got=repr(observation.placement_id),
                 )  # fmt: skip
         rows = [_row_of(o, p) for o, p in zip(body.observations, predictions, strict=True)]
         session.add_all(rows)
@@ -74,21 +77,21 @@ def _keep(
         return 201, answer, True
 
 
-def _row_of(one: ObservationBody, prediction: Prediction) -> ObservationRow:
-    predicted = prediction.members[one.member].step_time_s
+def _row_of(observation: ObservationBody, prediction: Prediction) -> ObservationRow:
+    predicted = prediction.members[observation.member].step_time_s
     return ObservationRow(
         device=prediction.device,
         sharing=prediction.sharing,
         jobs=[m.job for m in prediction.members],
-        member=one.member,
-        step_time_s=one.step_time_s,
+        member=observation.member,
+        step_time_s=observation.step_time_s,
         predicted_step_time_s=predicted.value,
         predicted_lower_s=predicted.lower,
         predicted_upper_s=predicted.upper,
-        error_ratio=abs(predicted.value - one.step_time_s) / one.step_time_s,
+        error_ratio=abs(predicted.value - observation.step_time_s) / observation.step_time_s,
         model_version=prediction.model_version,
-        observed_at=one.observed_at if one.observed_at is not None else time.time(),
-        placement_id=one.placement_id,
+        observed_at=observation.observed_at if observation.observed_at is not None else time.time(),
+        placement_id=observation.placement_id,
     )
 
 

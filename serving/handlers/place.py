@@ -13,9 +13,9 @@ from profiling.workload import Workload
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
 from scheduling.placement.decision import PlacementDecision
 from scheduling.placement.ranking import PlacementConfig
-from serving.handlers.cluster import stored_snapshot
-from serving.handlers.jobs import admit
-from serving.schemas import PlaceBody, job_of, plain
+from serving.handlers.cluster import check_body, read_inventory, stored_state
+from serving.handlers.jobs import admit, without_unknown
+from serving.schemas import ClusterBody, PlaceBody, job_of
 from serving.service import Service
 
 
@@ -30,11 +30,11 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
         raise InputError("body names no work", expected="either 'job' or 'jobs'", got="neither or both")
     service.life.current()
     config = PlacementConfig(objective=body.objective, max_slowdown=body.max_slowdown)
-    if body.cluster is UNSET:
-        snapshot, _ = await service.stored(stored_snapshot, service)
+    if isinstance(body.cluster, ClusterBody):
+        check_body(body.cluster, service.config.cluster_gpus)
+        snapshot = (await service.batcher.bulk.run(read_inventory, body.cluster)).snapshot
     else:
-        snapshot = ClusterSnapshot.from_mapping(plain(body.cluster))
-        check_size(snapshot, service.config.cluster_gpus)
+        snapshot = (await service.read(stored_state, service)).snapshot
     if body.job is not UNSET:
         decision = await choose(service, job_of(body.job), body.iterations, snapshot, config)
         return decision.to_json()
@@ -54,8 +54,20 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
         if decision.decision == "place":
             top = decision.ranked[0]
             steps = body.iterations if body.iterations is not None else 1e6
-            snapshot = with_tenant(snapshot, top.node, top.gpu, Tenant(job, steps))
+            snapshot = with_tenant(
+                snapshot, top.node, top.gpu, Tenant(job, steps, max_slowdown=body.max_slowdown)
+            )
     return {"decisions": decisions}
+
+
+async def prepare(service: Service, job: Workload, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+    """Let the model meet the job and all tenants; the snapshot without the GPUs of which nothing can be said."""
+    await admit(service, (job,))
+    snapshot = await without_unknown(service, snapshot)
+    await service.batcher.meet(
+        service.belief().serving, snapshot, job, lambda workloads, devices: admit(service, workloads, devices)
+    )
+    return snapshot
 
 
 async def choose(
@@ -67,9 +79,7 @@ async def choose(
 ) -> PlacementDecision:
     """One decision with the serving model and its corrections; new workloads are encoded first, away from the others' decisions."""
     belief, batcher = service.belief(), service.batcher
-    await batcher.meet(
-        belief.serving, snapshot, job, lambda workloads, devices: admit(service, workloads, devices)
-    )
+    snapshot = await prepare(service, job, snapshot)
     started = time.perf_counter()
     try:
         decision = await batcher.place(belief.placer.place, job, iterations, snapshot, config)
@@ -81,20 +91,13 @@ async def choose(
     return decision
 
 
-def check_size(snapshot: ClusterSnapshot, limit: int) -> None:
-    """Raises `LimitError` where the cluster has more GPUs than the service takes."""
-    count = sum(len(node.gpus) for node in snapshot.nodes)
-    if count > limit:
-        raise LimitError("the cluster is too large", expected=f"at most {limit} GPUs", got=count)
-
-
 def with_tenant(snapshot: ClusterSnapshot, node: str, gpu: str, tenant: Tenant) -> ClusterSnapshot:
     """The snapshot with one more job on one GPU."""
 
-    def on_gpu(one: Gpu) -> Gpu:
-        return replace(one, tenants=(*one.tenants, tenant)) if one.id == gpu else one
+    def on_gpu(present: Gpu) -> Gpu:
+        return replace(present, tenants=(*present.tenants, tenant)) if present.id == gpu else present
 
-    def on_node(one: Node) -> Node:
-        return replace(one, gpus=tuple(map(on_gpu, one.gpus))) if one.name == node else one
+    def on_node(present: Node) -> Node:
+        return replace(present, gpus=tuple(map(on_gpu, present.gpus))) if present.name == node else present
 
     return replace(snapshot, nodes=tuple(map(on_node, snapshot.nodes)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import json
 
 from predictor.types import Prediction
@@ -19,7 +17,7 @@ async def predict(service: Service, raw: bytes) -> bytes:
     """How the set of a request's body runs, as JSON; the same question is answered from memory.
 
     Raises:
-        CotenantError: for what is not known. UnavailableError: no model serves.
+        CotenantError: unknown device, model or option. UnavailableError: no model serves.
     """
     belief = service.belief()
     known = service.answers.get(belief, raw)
@@ -38,24 +36,33 @@ async def predict(service: Service, raw: bytes) -> bytes:
     return known[0]
 
 
-async def predict_batch(service: Service, body: BatchBody) -> dict[str, Any]:
-    """How each of the sets runs, all with one model; one bad set refuses the batch and is named."""
+async def predict_batch(service: Service, raw: bytes) -> bytes:
+    """How each of the sets of a request's body runs, all with one model, as JSON; one bad set refuses the batch and is named."""
     service.life.current()
-    limit = service.config.batch_sets
+    sets = await service.batcher.off_loop(len(raw), _read_batch, service, raw)
+    await admit_sets(service, sets)
+
+    def render(predictions: list[Prediction]) -> bytes:
+        _count(service, predictions)
+        return json.encode(predictions)[1:-1]
+
+    parts = await service.batcher.each_part(sets, render)
+    return b"".join((b'{"predictions":[', b",".join(parts), b"]}"))
+
+
+def _read_batch(service: Service, raw: bytes) -> list[ColocationSet]:
+    body, limit = decode(raw, BatchBody), service.config.batch_sets
     if len(body.sets) > limit:
         raise LimitError("the batch is too large", expected=f"at most {limit} sets", got=len(body.sets))
     sets: list[ColocationSet] = []
-    for index, one in enumerate(body.sets):
+    for index, body_set in enumerate(body.sets):
         try:
-            sets.append(set_of(one, service.config.set_jobs))
+            sets.append(set_of(body_set, service.config.set_jobs))
         except InputError as error:
             raise InputError(
                 f"sets[{index}]: {error.detail}", expected=error.expected, got=error.got
             ) from None
-    await admit_sets(service, sets)
-    predictions = await service.batcher.predict_many(sets)
-    _count(service, predictions)
-    return {"predictions": predictions}
+    return sets
 
 
 def _count(service: Service, predictions: list[Prediction]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -59,27 +60,23 @@ async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
 
     Raises:
         InputError: more layers are frozen than there are, or more nodes than GPUs.
-        UnknownNameError: the device or the model is not known.
+        UnknownNameError: unknown device or model.
     """
     belief = service.belief()
     job = job_of(body.job)
     await admit(service, (job,), (body.device,))
-    points = await service.batcher.slow(_points, service, belief, job, body)
+    await service.batcher.encode(belief.serving, [(body.device, "time-slice", job)])
+    points = await service.batcher.bulk.run(_points, belief, job, body)
     return {"points": points}
 
 
-def _points(service: Service, belief: Belief, job: Workload, body: ThroughputBody) -> list[dict[str, Any]]:
-    from predictor.freezing import layer_throughput
-
-    anchor = job.solo.step_time_s
-    if anchor is None:
+def _points(belief: Belief, job: Workload, body: ThroughputBody) -> list[dict[str, Any]]:
+    if job.solo.step_time_s is None:  # what observations say of the job's step time is said here too
         arrays = belief.predictor.predict_arrays([ColocationSet(body.device, (job,))])
-        anchor = float(arrays.solo_step_time_s[0, 0])
-    graph = service.graph_of(job.captured())
+        job = replace(job, solo=replace(job.solo, step_time_s=float(arrays.solo_step_time_s[0, 0])))
     return [
-        layer_throughput(
-            job, body.device, prefix, body.gpus, body.cache, nodes=body.nodes, rewrapped=body.rewrapped,
-            anchor_step_time_s=anchor, graph=graph,
+        belief.serving.predictor.throughput(
+            job, body.device, prefix, body.gpus, body.cache, nodes=body.nodes, rewrapped=body.rewrapped
         ).to_json()
         for prefix in body.frozen_prefixes or [job.frozen_prefix]
-    ]  # fmt: skip
+    ]

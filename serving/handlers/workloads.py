@@ -10,12 +10,12 @@ from typing import Any
 
 from sqlalchemy import select
 
-from profiling.errors import InputError, LimitError, UnknownNameError
+from profiling.errors import ConflictError, InputError, LimitError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
-from serving.handlers.jobs import GRAPH_PREFIX, make_known, zoo
+from serving.handlers.jobs import GRAPH_PREFIX, forget, make_known, zoo
 from serving.service import Service
-from serving.store.tables import WorkloadRow
+from serving.store.tables import TenantRow, WorkloadRow
 
 
 async def register_zoo(service: Service, workload: Workload) -> tuple[dict[str, Any], bool]:
@@ -24,10 +24,8 @@ async def register_zoo(service: Service, workload: Workload) -> tuple[dict[str, 
         raise UnknownNameError(
             "model is not in the zoo", expected="a name of `cotenant zoo list`", got=repr(workload.model)
         )
-    from profiling.capture import graph_for
-
     plain = workload.captured()  # freezing is an option of jobs, not of graphs
-    graph = await service.batcher.slow(graph_for, plain)
+    graph = await service.batcher.encoding.run(service.captures.graph, plain)
     return await service.stored(keep, service, graph, str(plain), "zoo")
 
 
@@ -57,7 +55,7 @@ async def register_onnx(
     read = partial(
         capture_onnx, data, batch_size=batch_size, sequence_length=sequence_length, name=name, limits=limits
     )
-    graph = await service.batcher.slow(read)
+    graph = await service.batcher.parsing.run(read)
     return await service.stored(keep, service, graph, name, "onnx")
 
 
@@ -65,7 +63,7 @@ async def register_graph(
     service: Service, body: dict[str, Any], name: str | None
 ) -> tuple[dict[str, Any], bool]:
     """Keep a graph that `cotenant capture -o` wrote."""
-    graph = ComputationGraph.from_dict(body)
+    graph = await service.batcher.bulk.run(ComputationGraph.from_dict, body)
     if not graph.operators:
         raise InputError("the graph has no operators", expected="at least one")
     if len(graph.operators) > service.config.graph_operators:
@@ -134,11 +132,28 @@ def get_graph(service: Service, key: str) -> dict[str, Any]:
 
 
 def delete_workload(service: Service, key: str) -> None:
-    """Forget a graph. Raises `UnknownNameError`."""
+    """Forget a graph; other processes do so within two seconds.
+
+    Raises:
+        UnknownNameError: no such workload. ConflictError: a tenant of the stored cluster uses it.
+    """
     with service.store.write() as session:
-        session.delete(_row(session, key))
-    service.graphs.pop(GRAPH_PREFIX + key.removeprefix(GRAPH_PREFIX), None)
-    service.answers.clear()
+        row = _row(session, key)
+        users = session.scalars(
+            select(TenantRow)
+            .where(TenantRow.model == GRAPH_PREFIX + row.hash)
+            .order_by(TenantRow.id)
+            .limit(6)
+        ).all()
+        if users:
+            named = [f"{t.placement_id or t.job_id or 'a tenant'} on {t.node}/{t.gpu}" for t in users]
+            raise ConflictError(
+                "the workload is in use", expected="no tenant that runs it",
+                got=", ".join(named[:5]) + (", ..." if len(named) > 5 else ""), hint="end those first",
+            )  # fmt: skip
+        session.delete(row)
+        deleted = row.hash
+    forget(service, deleted)
 
 
 def _row(session: Any, key: str) -> WorkloadRow:

@@ -1,1 +1,1 @@
-"""Doors of other schedulers: Slurm and Ray ask the service where a job should share a GPU, and go on without it."""
+"""Integrations with other schedulers: Slurm and Ray ask the service where a job should share a GPU, and go on without it."""

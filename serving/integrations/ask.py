@@ -10,12 +10,12 @@ import httpx
 
 from profiling.errors import InputError
 
-log = logging.getLogger("cotenant.doors")
+log = logging.getLogger("cotenant.integrations")
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
-    """Where the service is.
+class ServiceClient:
+    """A client of `POST /v1/place`.
 
     Attributes:
         url: such as `http://127.0.0.1:8080`.

@@ -1,11 +1,11 @@
-"""The Ray door: on which node of a Ray cluster a job should share a GPU.
+"""Ray integration: on which node of a Ray cluster a job should share a GPU.
 
-    door = RayDoor(Service("http://127.0.0.1:8080"))
-    strategy = door.place("train-7", "resnet18-cifar:batch_size=64", iterations=20000)
+    placer = RayPlacer(ServiceClient("http://127.0.0.1:8080"))
+    strategy = placer.place("train-7", "resnet18-cifar:batch_size=64", iterations=20000)
     actor = Trainer.options(num_gpus=0.5, scheduling_strategy=strategy or "DEFAULT").remote()
 
 None where the service does not answer: Ray then places the job as if nobody had been asked. Ray itself chooses which GPU
-of the node a fraction comes from; `started` tells the door which it was.
+of the node a fraction comes from; `started` tells the placer which it was.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from profiling.devices import list_devices
-from serving.integrations.ask import Service
+from serving.integrations.ask import ServiceClient
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A job that the door placed, and until when it was predicted to run."""
+    """A job that the placer placed, and until when it was predicted to run."""
 
     job: str
     iterations: float
@@ -37,14 +37,14 @@ class Running:
 
 
 @dataclass
-class RayDoor:
-    """Asks the service, and remembers who was placed where by this door; other users of the GPUs it cannot see.
+class RayPlacer:
+    """Asks the service, and remembers who was placed where by this placer; other users of the GPUs it cannot see.
 
     Attributes:
         devices: accelerator type of Ray (`V100`, `A100`) to catalogue name, beside the catalogue's own names.
     """
 
-    service: Service = field(default_factory=Service)
+    service: ServiceClient = field(default_factory=ServiceClient)
     devices: Mapping[str, str] = field(default_factory=dict)
     running: dict[str, Running] = field(default_factory=dict)
 
@@ -76,7 +76,7 @@ class RayDoor:
     def cluster(self, nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         """Nodes alive with GPUs of a known type, and who runs there: the `cluster` of `POST /v1/place`."""
         known = {d.name: d.name for d in list_devices()}
-        now_s, found = time.time(), []
+        now_s, nodes_with_gpus = time.time(), []
         for node in nodes:
             resources = node.get("Resources") or {}
             kinds = [k.partition(":")[2] for k in resources if k.startswith("accelerator_type:")]
@@ -85,15 +85,15 @@ class RayDoor:
                 continue
             name = str(node["NodeID"])
             tenants: dict[str, list[dict[str, Any]]] = {}
-            for one in self.running.values():
-                if one.node == name:
-                    tenants.setdefault(one.gpu, []).append(one.tenant(now_s))
+            for running in self.running.values():
+                if running.node == name:
+                    tenants.setdefault(running.gpu, []).append(running.tenant(now_s))
             gpus = [
                 {"id": str(i), "device": device, "tenants": tenants.get(str(i), [])}
                 for i in range(int(resources["GPU"]))
             ]
-            found.append({"name": name, "gpus": gpus})
-        return {"nodes": found}
+            nodes_with_gpus.append({"name": name, "gpus": gpus})
+        return {"nodes": nodes_with_gpus}
 
     def started(self, job_id: str, node: str, gpu: str) -> None:
         """Where the job really runs: `ray.get_runtime_context().get_node_id()`, `ray.get_gpu_ids()[0]`."""

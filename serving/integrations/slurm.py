@@ -1,4 +1,4 @@
-"""The Slurm door: jobs held back by `job_submit.lua` get the node that the service ranks first, and go.
+"""Slurm integration: jobs held back by `job_submit.lua` get the node that the service ranks first, and go.
 
 A hold is a begin time that passes by itself, so nothing here has to work for a job to run: where the service or this
 controller is away, Slurm schedules the job as if both were not there.
@@ -16,7 +16,7 @@ from typing import Any
 
 from profiling.devices import get_device, list_devices
 from profiling.errors import CotenantError, InputError
-from serving.integrations.ask import Service
+from serving.integrations.ask import ServiceClient
 from serving.integrations.slurm_state import HELD, Job, cluster_for, read_comment
 
 log = logging.getLogger("cotenant.slurm")
@@ -63,7 +63,7 @@ class Slurm:
 
 
 def decide(
-    job: Job, jobs: list[Job], nodes: list[Mapping[str, Any]], service: Service, config: SlurmConfig, now_s: float
+    job: Job, jobs: list[Job], nodes: list[Mapping[str, Any]], service: ServiceClient, config: SlurmConfig, now_s: float
 ) -> dict[str, str]:  # fmt: skip
     """What to change of a held job. Where there is no answer, only its begin time and the mark."""
     free = {"StartTime": "now"}
@@ -107,7 +107,7 @@ def asked_later(job: Job, now_s: float) -> bool:
     return bool(told) and now_s < float(at_s)
 
 
-def step(slurm: Slurm, service: Service, config: SlurmConfig) -> dict[int, dict[str, str]]:
+def step(slurm: Slurm, service: ServiceClient, config: SlurmConfig) -> dict[int, dict[str, str]]:
     """Look once; job number to what was changed of it. One job is placed per look at its tenants.
 
     Raises:
@@ -117,7 +117,7 @@ def step(slurm: Slurm, service: Service, config: SlurmConfig) -> dict[int, dict[
     jobs, now_s = slurm.jobs(), time.time()
     for job in jobs:
         if stale_pin(job, config, now_s):
-            done[job.id] = {"ReqNodeList": "", "AdminComment": "cotenant:left node was not to be had"}
+            done[job.id] = {"ReqNodeList": "", "AdminComment": "cotenant:left node did not become free"}
             slurm.update(job.id, done[job.id])
     held = [
         j
@@ -138,7 +138,7 @@ def step(slurm: Slurm, service: Service, config: SlurmConfig) -> dict[int, dict[
     return done
 
 
-def run(service: Service, config: SlurmConfig) -> None:
+def run(service: ServiceClient, config: SlurmConfig) -> None:
     """Until it is stopped."""
     slurm = Slurm()
     while True:

@@ -54,7 +54,7 @@ def read_comment(comment: str) -> Request | None:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job of `squeue --json`, as far as the door needs it."""
+    """One job of `squeue --json`, as far as the integration needs it."""
 
     id: int
     state: str
@@ -162,7 +162,7 @@ def cluster_for(
         devices: GPU type in Slurm (its part before `_`, so that `v100_0` is `v100`) to catalogue name.
     """
     now_s = time.time() if now_s is None else now_s
-    found = []
+    usable_nodes = []
     for node in nodes:
         state = node.get("state", "")
         words = [*(state if isinstance(state, list) else [state]), *(node.get("state_flags") or [])]
@@ -178,8 +178,8 @@ def cluster_for(
             if device and tenants is not None and free + shards >= job.shards:
                 gpus.append({"id": str(index), "device": device, "tenants": tenants})
         if gpus:
-            found.append({"name": str(node["name"]), "gpus": gpus})
-    return {"nodes": found}
+            usable_nodes.append({"name": str(node["name"]), "gpus": gpus})
+    return {"nodes": usable_nodes}
 
 
 def _tenants(node: str, index: int, jobs: list[Job], now_s: float) -> tuple[list[dict[str, Any]] | None, int]:

@@ -7,15 +7,17 @@ and [N] tensors per set.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
 
 from predictor.types import MemberPrediction, Prediction
-from profiling.errors import InputError, LimitError, UnavailableError, UnknownNameError
-from profiling.workload import ColocationSet, Workload
+from profiling.errors import CotenantError, InputError, LimitError, UnavailableError, UnknownNameError
+from profiling.workload import ColocationSet
 from serving.handlers.jobs import admit_sets
 from serving.oip import tensors
+from serving.schemas import job_of
 from serving.service import Service
 
 MODEL = "cotenant"
@@ -63,24 +65,54 @@ def versions(service: Service) -> list[str]:
     return [service.life.serving.version] if service.life.serving else []
 
 
+def statistics(service: Service, name: str, version: str | None = None) -> dict[str, Any]:
+    """What the model was asked since this process started. Raises `UnknownNameError`."""
+    _known(service, name, version)
+    counts = service.oip
+    seconds = {"count": counts.requests, "ns": round(counts.seconds * 1e9)}
+    failed = {"count": counts.failures, "ns": 0}
+    own = [
+        {"name": MODEL, "version": number, "inference_count": counts.sets, "execution_count": counts.requests,
+         "inference_stats": {"success": seconds, "fail": failed}}
+        for number in versions(service)
+    ]  # fmt: skip
+    return {"model_stats": own}
+
+
 def check_ready(service: Service, name: str, version: str | None = None) -> None:
     """Raises `UnknownNameError` for another model, `UnavailableError` while none serves."""
     if name != MODEL:
         _known(service, name, version)
     service.life.current()
     _known(service, name, version)
+    if service.stuck_lanes():
+        raise UnavailableError("a lane is stuck", got=", ".join(service.stuck_lanes()))
 
 
 async def infer(
     service: Service, name: str, version: str | None, raw: bytes, header_length: str | None
 ) -> tuple[dict[str, Any], bytes]:
     """Predict the request's sets. Returns the JSON answer and the binary tensors after it."""
+    started = time.perf_counter()
+    try:
+        answer = await _infer(service, name, version, raw, header_length)
+    except CotenantError:
+        service.oip.failures += 1
+        raise
+    service.oip.requests += 1
+    service.oip.seconds += time.perf_counter() - started
+    return answer
+
+
+async def _infer(
+    service: Service, name: str, version: str | None, raw: bytes, header_length: str | None
+) -> tuple[dict[str, Any], bytes]:
     check_ready(service, name, version)
-    body, binary = tensors.read_request(raw, header_length)
-    sets = _sets(service, tensors.strings(body, binary))
+    body, sets = await service.batcher.off_loop(len(raw), _read, service, raw, header_length)
     names, as_bytes = tensors.wanted(body, OUTPUTS)
     await admit_sets(service, sets)
     predictions = await service.batcher.predict_many(sets)
+    service.oip.sets += len(sets)
     arrays = _arrays(predictions)
     answer: dict[str, Any] = {"model_name": MODEL, "model_version": predictions[0].model_version}
     if isinstance(body.get("id"), str):
@@ -88,21 +120,28 @@ async def infer(
     return tensors.write_response(answer, {n: arrays[n] for n in names}, as_bytes)
 
 
+def _read(
+    service: Service, raw: bytes, header_length: str | None
+) -> tuple[dict[str, Any], list[ColocationSet]]:
+    body, binary = tensors.read_request(raw, header_length)
+    return body, _sets(service, tensors.strings(body, binary))
+
+
 def _known(service: Service, name: str, version: str | None) -> None:
     if name != MODEL:
-        raise UnknownNameError("model is not known", expected=MODEL, got=repr(name[:80]))
+        raise UnknownNameError("unknown model", expected=MODEL, got=repr(name[:80]))
     if version is not None and version not in versions(service):
         if not versions(service):
             raise UnavailableError("no model serves yet", got=service.life.last_error or "still loading")
         raise UnknownNameError(
-            "model version is not known", expected=", ".join(versions(service)), got=repr(version[:80])
+            "unknown model version", expected=", ".join(versions(service)), got=repr(version[:80])
         )
 
 
 def _sets(service: Service, inputs: dict[str, tensors.Strings]) -> list[ColocationSet]:
     for key in inputs:
         if key not in ("device", "jobs", "sharing"):
-            raise InputError("input is not known", expected="device, jobs, sharing", got=repr(key[:80]))
+            raise InputError("unknown input", expected="device, jobs, sharing", got=repr(key[:80]))
     if "device" not in inputs or "jobs" not in inputs:
         raise InputError("an input is missing", expected="device and jobs", got=", ".join(inputs) or "none")
     device, jobs = inputs["device"], inputs["jobs"]
@@ -122,7 +161,7 @@ def _sets(service: Service, inputs: dict[str, tensors.Strings]) -> list[Colocati
             raise LimitError(
                 "a set is too large", expected=f"at most {service.config.set_jobs} jobs", got=len(specs)
             )
-        sets.append(ColocationSet(device.values[row], tuple(map(Workload.parse, specs)), sharing.values[row]))
+        sets.append(ColocationSet(device.values[row], tuple(map(job_of, specs)), sharing.values[row]))
     return sets
 
 

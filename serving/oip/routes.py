@@ -13,6 +13,7 @@ from serving.http import answer
 from serving.oip import handler
 from serving.oip.tensors import LENGTH_HEADER
 from serving.openapi import header, operation
+from serving.routing import ServiceRoute
 from serving.service import Service
 
 _TENSOR = {
@@ -75,24 +76,26 @@ def _flag(*names: str) -> dict[str, Any]:
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v2", tags=["open inference protocol v2"])
+    router = APIRouter(prefix="/v2", tags=["open inference protocol v2"], route_class=ServiceRoute)
 
     @router.get(
         "",
         summary="The server",
-        **operation(answer={"type": "object", "required": ["name", "version", "extensions"]}),
+        **operation(scope="read", answer={"type": "object", "required": ["name", "version", "extensions"]}),
     )
     async def server(request: Request) -> Response:
-        return answer({"name": "cotenant", "version": version(), "extensions": ["binary_tensor_data"]})
+        return answer(
+            {"name": "cotenant", "version": version(), "extensions": ["binary_tensor_data", "statistics"]}
+        )
 
-    @router.get("/health/live", summary="The process runs", **operation(answer=_flag("live")))
+    @router.get("/health/live", summary="The process runs", **operation(scope="watch", answer=_flag("live")))
     async def live(request: Request) -> Response:
         return answer({"live": True})
 
     @router.get(
         "/health/ready",
         summary="A model serves",
-        **operation(answer=_flag("ready"), also={503: "Not ready"}),
+        **operation(scope="watch", answer=_flag("ready"), also={503: "Not ready"}),
     )
     async def ready(request: Request) -> Response:
         try:
@@ -102,19 +105,23 @@ def routes(service: Service) -> APIRouter:
         return answer({"ready": True})
 
     @router.get(
-        "/models", summary="The models", **operation(answer={"type": "object", "required": ["models"], "properties": {"models": {"type": "array", "items": {"type": "string"}}}})
+        "/models", summary="The models", **operation(scope="read", answer={"type": "object", "required": ["models"], "properties": {"models": {"type": "array", "items": {"type": "string"}}}})
     )  # fmt: skip
     async def models(request: Request) -> Response:
         return answer({"models": [handler.MODEL]})
 
-    @router.get("/models/{name}", summary="Inputs and outputs", **operation(answer=_METADATA, errors=(404,)))
+    @router.get(
+        "/models/{name}",
+        summary="Inputs and outputs",
+        **operation(scope="read", answer=_METADATA, errors=(404,)),
+    )
     async def metadata(request: Request, name: str) -> Response:
         return answer(handler.metadata(service, name))
 
     @router.get(
         "/models/{name}/versions/{number}",
         summary="Inputs and outputs of a version",
-        **operation(answer=_METADATA, errors=(404,)),
+        **operation(scope="read", answer=_METADATA, errors=(404,)),
     )
     async def versioned(request: Request, name: str, number: str) -> Response:
         return answer(handler.metadata(service, name, number))
@@ -122,7 +129,7 @@ def routes(service: Service) -> APIRouter:
     @router.get(
         "/models/{name}/ready",
         summary="Whether it serves",
-        **operation(answer=_flag("name", "ready"), also={503: "Not ready"}, errors=(404,)),
+        **operation(scope="read", answer=_flag("name", "ready"), also={503: "Not ready"}, errors=(404,)),
     )
     async def model_ready(request: Request, name: str) -> Response:
         return _ready(service, name, None)
@@ -130,13 +137,25 @@ def routes(service: Service) -> APIRouter:
     @router.get(
         "/models/{name}/versions/{number}/ready",
         summary="Whether a version serves",
-        **operation(answer=_flag("name", "ready"), also={503: "Not ready"}, errors=(404,)),
+        **operation(scope="read", answer=_flag("name", "ready"), also={503: "Not ready"}, errors=(404,)),
     )
     async def version_ready(request: Request, name: str, number: str) -> Response:
         return _ready(service, name, number)
 
+    stats = operation(scope="read", answer={"type": "object", "required": ["model_stats"]}, errors=(404,))
+
+    @router.get("/models/{name}/stats", summary="What it was asked in this process", **stats)
+    async def statistics(request: Request, name: str) -> Response:
+        return answer(handler.statistics(service, name))
+
+    @router.get(
+        "/models/{name}/versions/{number}/stats", summary="What a version was asked in this process", **stats
+    )
+    async def version_statistics(request: Request, name: str, number: str) -> Response:
+        return answer(handler.statistics(service, name, number))
+
     infer = operation(
-        body=_INFER, answer=_ANSWER, examples={"one pair": _EXAMPLE}, errors=(404,), parameters=_LENGTH,
+        scope="read", body=_INFER, answer=_ANSWER, examples={"one pair": _EXAMPLE}, errors=(404,), parameters=_LENGTH,
         content={"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     )  # fmt: skip
 

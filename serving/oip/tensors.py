@@ -54,19 +54,21 @@ def strings(body: dict[str, Any], binary: bytes) -> dict[str, Strings]:
         InputError: an input lacks a field, has another type, or its data do not fill its shape.
     """
     inputs = body.get("inputs")
-    if not isinstance(inputs, list) or not all(isinstance(one, dict) for one in inputs):
+    if not isinstance(inputs, list) or not all(isinstance(tensor, dict) for tensor in inputs):
         raise InputError("request has no inputs", expected="a list of tensors", got=type(inputs).__name__)
-    found: dict[str, Strings] = {}
+    inputs_by_name: dict[str, Strings] = {}
     offset = 0
-    for one in inputs:
-        name, shape = one.get("name"), one.get("shape")
-        if not isinstance(name, str) or name in found:
+    for tensor in inputs:
+        name, shape = tensor.get("name"), tensor.get("shape")
+        if not isinstance(name, str) or name in inputs_by_name:
             raise InputError(
                 "an input's name is missing or not unique", expected="each name once", got=repr(name)[:80]
             )
-        if one.get("datatype") != "BYTES":
+        if tensor.get("datatype") != "BYTES":
             raise InputError(
-                f"input {name!r} has the wrong datatype", expected="BYTES", got=repr(one.get("datatype"))[:80]
+                f"input {name!r} has the wrong datatype",
+                expected="BYTES",
+                got=repr(tensor.get("datatype"))[:80],
             )
         if (
             not isinstance(shape, list)
@@ -77,10 +79,10 @@ def strings(body: dict[str, Any], binary: bytes) -> dict[str, Strings]:
             raise InputError(
                 f"input {name!r} has a bad shape", expected="[N] or [N, M]", got=repr(shape)[:80]
             )
-        parameters = one.get("parameters")
+        parameters = tensor.get("parameters")
         size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
         if size is None:
-            values = _flat(one.get("data"), name)
+            values = _flat(tensor.get("data"), name)
         else:
             if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= len(binary) - offset:
                 raise InputError(
@@ -94,8 +96,8 @@ def strings(body: dict[str, Any], binary: bytes) -> dict[str, Strings]:
             raise InputError(
                 f"input {name!r} does not fill its shape", expected=f"{prod(shape)} elements", got=len(values)
             )
-        found[name] = Strings(tuple(shape), values)
-    return found
+        inputs_by_name[name] = Strings(tuple(shape), values)
+    return inputs_by_name
 
 
 def write_response(
@@ -104,14 +106,18 @@ def write_response(
     """Add `outputs` to the answer `body`: as JSON, or those in `binary` as the bytes that are returned."""
     described, tail = [], b""
     for name, array in outputs.items():
-        one: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": datatype(array)}
+        described_tensor: dict[str, Any] = {
+            "name": name,
+            "shape": list(array.shape),
+            "datatype": datatype(array),
+        }
         if name in binary:
             data = array.tobytes()
-            one["parameters"] = {"binary_data_size": len(data)}
+            described_tensor["parameters"] = {"binary_data_size": len(data)}
             tail += data
         else:
-            one["data"] = array.ravel().tolist()
-        described.append(one)
+            described_tensor["data"] = array.ravel().tolist()
+        described.append(described_tensor)
     return body | {"outputs": described}, tail
 
 
@@ -119,23 +125,21 @@ def wanted(body: dict[str, Any], known: tuple[str, ...]) -> tuple[list[str], set
     """Names of the outputs that the caller wants, and those that it wants binary.
 
     Raises:
-        InputError: an output is not known.
+        InputError: unknown output.
     """
     parameters = body.get("parameters")
     every = isinstance(parameters, dict) and parameters.get("binary_data_output") is True
     outputs = body.get("outputs")
     if outputs is None or outputs == []:
         return list(known), set(known) if every else set()
-    if not isinstance(outputs, list) or not all(isinstance(one, dict) for one in outputs):
+    if not isinstance(outputs, list) or not all(isinstance(tensor, dict) for tensor in outputs):
         raise InputError("outputs is not a list of tensors", expected="objects with a name")
     names, binary = [], set()
-    for one in outputs:
-        name = one.get("name")
+    for tensor in outputs:
+        name = tensor.get("name")
         if name not in known:
-            raise InputError(
-                "output is not known", expected="one of " + ", ".join(known), got=repr(name)[:80]
-            )
-        own = one.get("parameters")
+            raise InputError("unknown output", expected="one of " + ", ".join(known), got=repr(name)[:80])
+        own = tensor.get("parameters")
         asked = own.get("binary_data") if isinstance(own, dict) else None
         names.append(name)
         if asked is True or (asked is None and every):

@@ -19,6 +19,7 @@ from profiling.errors import ConflictError, InputError, UnavailableError
 
 # Numbers of our advisory locks in PostgreSQL.
 _UPGRADE, _WRITE = 0xC07E4A, 0xC07E4B
+_STATEMENT_MS = 30_000
 
 
 class Store:
@@ -39,11 +40,17 @@ class Store:
             options: dict[str, Any] = (
                 {"connect_args": {"timeout": busy_s}}
                 if self.sqlite
-                else {"pool_size": 10, "connect_args": {"connect_timeout": max(1, round(busy_s))}}
+                else {
+                    "connect_args": {
+                        "connect_timeout": max(1, round(busy_s)),
+                        "options": f"-c statement_timeout={_STATEMENT_MS}",
+                    }
+                }
             )
-            self.engine: Engine = create_engine(
-                url, pool_pre_ping=not self.sqlite, pool_timeout=busy_s, **options
-            )
+            options |= {"pool_pre_ping": not self.sqlite, "pool_timeout": busy_s, "pool_size": 10}
+            self.engine: Engine = create_engine(url, **options)
+            # Readers have connections of their own: writers that wait for each other do not keep them.
+            self.reading: Engine = create_engine(url, **options)
         except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
             raise InputError(
                 "database address cannot be used",
@@ -54,10 +61,12 @@ class Store:
         except OSError as error:
             raise UnavailableError("the database's folder cannot be made", got=str(error)) from None
         if self.sqlite:
-            event.listen(self.engine, "connect", _sqlite_settings)
-            event.listen(self.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+            for engine in (self.engine, self.reading):
+                event.listen(engine, "connect", _sqlite_settings)
+                event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
         self._busy_ms = round(1000 * busy_s)
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
+        self._readers = sessionmaker(self.reading, expire_on_commit=False)
         self._upgrade()
 
     def _upgrade(self) -> None:
@@ -96,7 +105,7 @@ class Store:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A session that sees one state of the database."""
-        with _as_unavailable(), self._sessions() as session:
+        with _as_unavailable(), self._readers() as session:
             if not self.sqlite:
                 session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
             yield session
@@ -119,6 +128,15 @@ class Store:
                 session.execute(text(f"SELECT pg_advisory_xact_lock({_WRITE})"))
             yield session
 
+    def now(self, session: Session) -> float:
+        """Seconds since 1970 by the database's clock: the one clock that all processes share."""
+        seconds = (
+            "(julianday('now') - 2440587.5) * 86400.0"
+            if self.sqlite
+            else "extract(epoch FROM clock_timestamp())"
+        )
+        return float(session.execute(text(f"SELECT {seconds}")).scalar_one())
+
     def ping(self) -> None:
         """Raises `UnavailableError` where the database does not answer."""
         with self.read() as session:
@@ -126,6 +144,7 @@ class Store:
 
     def close(self) -> None:
         self.engine.dispose()
+        self.reading.dispose()
 
 
 def _sqlite_settings(connection: Any, _: Any) -> None:

@@ -27,21 +27,32 @@ class WorkloadRow(Base):
 
 
 class ClusterRow(Base):
-    """One row: the version that compare-and-set compares, and the links."""
+    """One row: the version, which every change of nodes or tenants advances, and the links.
+
+    `changes` numbers all changes, those of iterations left included: readers ask for what is newer than they have.
+    """
 
     __tablename__ = "cluster"
     id: Mapped[int] = mapped_column(primary_key=True)
     version: Mapped[int]
+    changes: Mapped[int] = mapped_column(default=0)
     links: Mapped[list[Any]]
 
 
 class NodeRow(Base):
-    """A node and its GPUs (id, device, sharing), without tenants."""
+    """A node and its GPUs (id, device, sharing), without tenants.
+
+    `revision` is the number of its last change, tenants included; `reported_at` is when anything was last heard
+    of it. A node that was taken out keeps its row, `removed`, so that whoever reads changes learns of it.
+    """
 
     __tablename__ = "nodes"
     name: Mapped[str] = mapped_column(String(220), primary_key=True)
     position: Mapped[int]
     gpus: Mapped[list[Any]]
+    revision: Mapped[int] = mapped_column(index=True, default=0)
+    reported_at: Mapped[float] = mapped_column(default=0.0)
+    removed: Mapped[bool] = mapped_column(default=False)
 
 
 class TenantRow(Base):
@@ -54,6 +65,8 @@ class TenantRow(Base):
     job: Mapped[str] = mapped_column(Text)
     job_id: Mapped[str] = mapped_column(String(200), default="")
     iterations_left: Mapped[float]
+    max_slowdown: Mapped[float | None]
+    model: Mapped[str] = mapped_column(String(200), index=True, default="")
     placement_id: Mapped[str | None] = mapped_column(String(32), index=True)
 
 
@@ -66,6 +79,7 @@ class PlacementRow(Base):
     job: Mapped[str] = mapped_column(Text)
     job_id: Mapped[str] = mapped_column(String(200), default="")
     iterations: Mapped[float | None]
+    max_slowdown: Mapped[float | None]
     state: Mapped[str] = mapped_column(String(16), index=True)
     node: Mapped[str | None] = mapped_column(String(220))
     gpu: Mapped[str | None] = mapped_column(String(200))
@@ -115,7 +129,30 @@ class TokenRow(Base):
     digest: Mapped[str] = mapped_column(String(64), unique=True)
     scopes: Mapped[list[Any]]
     created_at: Mapped[float]
+    expires_at: Mapped[float | None]
     revoked_at: Mapped[float | None]
+
+
+class SessionRow(Base):
+    """A signed-in browser: the SHA-256 of what its cookie holds, and the token that it signed in with ('' for bootstrap)."""
+
+    __tablename__ = "sessions"
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    token: Mapped[str] = mapped_column(String(200), index=True)
+    created_at: Mapped[float]
+    expires_at: Mapped[float] = mapped_column(index=True)
+
+
+class AuditRow(Base):
+    """A change by an admin: who, what, when, and how it was answered."""
+
+    __tablename__ = "audit"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    at: Mapped[float] = mapped_column(index=True)
+    caller: Mapped[str] = mapped_column(String(200))
+    action: Mapped[str] = mapped_column(String(300))
+    status: Mapped[int]
+    request_id: Mapped[str] = mapped_column(String(64))
 
 
 class IdempotencyRow(Base):

@@ -21,7 +21,7 @@ from profiling.errors import InputError, UnknownNameError
 
 
 def example(table: str, **changes: Any) -> dict[str, Any]:
-    return {field.name: field.example for field in table_fields(table)} | changes
+    return {field.name: field.example for field in table_fields(table) if not field.derived} | changes
 
 
 def pair(set_id: str = "s", **changes: Any) -> list[dict[str, Any]]:

@@ -10,11 +10,11 @@ from models.colocation_network import (
     ColocationNetwork,
     NetworkConfig,
     SetTensors,
+    edge_tensor,
     member_width,
 )
-from models.features import EDGE_FEATURES, OTHERS_WIDTH, WANTS_WIDTH, edge_features
+from models.features import DEMAND_WIDTH, SUMMED_WIDTH, edge_features
 from models.prior import bounded_excess
-from predictor.examples.examples import pairs_within
 from profiling.errors import InputError
 from profiling.workload import SHARING_MODES
 from tests.predictor.synthetic import NETWORK
@@ -33,34 +33,27 @@ def network(config: NetworkConfig = NETWORK, spread: float = 0.0) -> ColocationN
     return one.eval()
 
 
-def sets_of(sizes: list[int], seed: int = 0, order: np.ndarray | None = None) -> SetTensors:
-    """Random members; `order` names them anew without changing who shares with whom."""
+def sets_of(sizes: list[int], seed: int = 0) -> SetTensors:
+    """Random members; sets smaller than the largest are padded."""
     rng = np.random.default_rng(seed)
-    count = sum(sizes)
-    member = rng.normal(size=(count, member_width(NETWORK)))
-    wants = np.concatenate(
-        [rng.random((count, OTHERS_WIDTH)), rng.normal(size=(count, WANTS_WIDTH - OTHERS_WIDTH))], 1
+    shape = (len(sizes), max(sizes))
+    member = rng.normal(size=(*shape, member_width(NETWORK)))
+    demand = np.concatenate(
+        [rng.random((*shape, SUMMED_WIDTH)), rng.normal(size=(*shape, DEMAND_WIDTH - SUMMED_WIDTH))], 2
     )
-    set_index = np.repeat(np.arange(len(sizes)), sizes)
-    order = np.arange(count) if order is None else order
-    member, wants, set_index = member[order], wants[order], set_index[order]
-    edge_index = pairs_within(set_index)
-    source, target = edge_index
-    between = source != target
-    edges = np.zeros((len(source), len(EDGE_FEATURES)))
-    edges[between] = edge_features(wants[target[between]], wants[source[between]])
-    others = np.zeros((count, OTHERS_WIDTH))
-    np.add.at(others, target[between], wants[source[between], :OTHERS_WIDTH])
-    setting = np.zeros((count, SETTINGS))
+    setting = np.zeros((len(sizes), SETTINGS))
     setting[:, [0, -1]] = 1.0
+    present = np.arange(shape[1]) < np.array(sizes)[:, None]
     return SetTensors(
-        torch.tensor(member, dtype=torch.float32),
-        torch.tensor(others, dtype=torch.float32),
-        torch.tensor(setting, dtype=torch.float32),
-        torch.from_numpy(edge_index),
-        torch.tensor(edges, dtype=torch.float32),
-        torch.from_numpy(set_index),
+        *(torch.tensor(values, dtype=torch.float32) for values in (member, demand, setting)),
+        torch.from_numpy(present),
     )
+
+
+def between(sets: SetTensors) -> torch.Tensor:
+    """[S, M, M] 1 where an edge leads from one member to another."""
+    there = sets.present.float()
+    return there[:, :, None] * there[:, None] * (1 - torch.eye(there.shape[1]))
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 5.0])
@@ -68,34 +61,59 @@ def sets_of(sizes: list[int], seed: int = 0, order: np.ndarray | None = None) ->
 def test_slowdown_is_one_alone_and_never_less(form: str, spread: float) -> None:
     one = network(replace(NETWORK, form=form), spread)
     with torch.no_grad():
-        assert one(sets_of([1, 1, 1])).log_slowdown.tolist() == [0.0, 0.0, 0.0]
-        together = one(sets_of([2, 3, 4, 1])).log_slowdown
+        assert one(sets_of([1, 1, 1])).log_slowdown.tolist() == [[0.0], [0.0], [0.0]]
+        sets = sets_of([2, 3, 4, 1])
+        together = one(sets).log_slowdown
     assert torch.isfinite(together).all()
-    assert (together[:9] >= 0).all()
-    assert together[9] == 0
+    assert (together >= 0).all()
+    assert not together[3].any()
+    assert not together[~sets.present].any()
 
 
-def test_order_of_members_does_not_matter() -> None:
-    one, sizes = network(spread=0.5), [2, 4, 1, 3]
-    order = np.random.default_rng(5).permutation(10)
+def test_order_of_members_and_padding_do_not_matter() -> None:
+    one, sets = network(spread=0.5), sets_of([2, 4, 1, 3])
+    order = torch.tensor([3, 1, 0, 2])
+    shuffled = replace(
+        sets, member=sets.member[:, order], demand=sets.demand[:, order], present=sets.present[:, order]
+    )
     with torch.no_grad():
-        expected, got = one(sets_of(sizes)), one(sets_of(sizes, order=order))
+        expected, got, alone = one(sets), one(shuffled), one(replace_rows(sets, 0, 2))
     for column in ("log_slowdown", "log_baseline", "utilization"):
+        right = getattr(expected, column)
         torch.testing.assert_close(
-            getattr(got, column), getattr(expected, column)[torch.from_numpy(order)], rtol=1e-4, atol=1e-5
+            getattr(got, column)[shuffled.present], right[:, order][shuffled.present], rtol=1e-4, atol=1e-5
         )
+        torch.testing.assert_close(getattr(alone, column), right[:1, :2], rtol=1e-4, atol=1e-5)
+
+
+def replace_rows(sets: SetTensors, number: int, size: int) -> SetTensors:
+    """One set without its padding."""
+    row = slice(number, number + 1)
+    return SetTensors(
+        sets.member[row, :size], sets.demand[row, :size], sets.setting[row], sets.present[row, :size]
+    )
+
+
+def test_edges_are_those_of_numpy() -> None:
+    sets = sets_of([3])
+    demand = sets.demand.numpy()
+    expected = edge_features(demand[:, :, None], demand[:, None]) * (1 - np.eye(3))[None, :, :, None]
+    torch.testing.assert_close(
+        edge_tensor(sets.demand, between(sets)), torch.tensor(expected, dtype=torch.float32)
+    )
 
 
 def test_starts_at_the_prior() -> None:
     one, sets = network(), sets_of([2, 3])
-    source, target = sets.edge_index
-    between = source != target
+    mask = between(sets)
+    demand = sets.demand * sets.present[..., None]
     with torch.no_grad():
-        prior = one.prior(sets.edges[between], sets.setting[target[between]], target[between], 5)
+        prior = one.prior(edge_tensor(demand, mask), sets.setting, mask)
         output = one(sets)
-    expected = bounded_excess(prior, sets.others[:, -1])
+    others = demand.sum(1, keepdim=True) - demand
+    expected = bounded_excess(prior, others[..., SUMMED_WIDTH - 1])
     torch.testing.assert_close(output.log_slowdown.expm1(), expected, rtol=1e-4, atol=1e-5)
-    assert (prior > 0).all()
+    assert (prior[sets.present] > 0).all()
     assert not output.log_baseline.any()
 
 
@@ -111,18 +129,19 @@ def test_a_neighbour_takes_no_larger_a_share_of_the_time_than_alone() -> None:
 
 def test_no_answer_passes_what_the_neighbours_leave() -> None:
     one, sets = network(spread=3.0), sets_of([2, 2])
-    sets.others[:, -1] = 0.2
+    sets.demand[..., SUMMED_WIDTH - 1] = 0.2
     with torch.no_grad():
         assert (one(sets).log_slowdown.exp() <= 1.25 + 1e-4).all()
 
 
 def test_the_parts_of_the_prior_sum_to_it() -> None:
     one, sets = network(spread=0.5), sets_of([2])
-    edges, setting, target = sets.edges[:2], sets.setting[:2], sets.edge_index[1, :2]
+    mask = between(sets)
+    edges = edge_tensor(sets.demand, mask)
     with torch.no_grad():
-        parts = one.prior.parts(edges, setting)
-        whole = one.prior(edges, setting, target, 2)
-    torch.testing.assert_close(parts.sum(1)[torch.argsort(target)], whole)
+        parts = one.prior.parts(edges, sets.setting[:, None, None])
+        whole = one.prior(edges, sets.setting, mask)
+    torch.testing.assert_close(parts[0, [0, 1], [1, 0]].sum(1), whole[0])
     assert (parts >= 0).all()
 
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.features import (
+    DEMAND_WIDTH,
     DEVICE_FEATURES,
     EDGE_FEATURES,
     RESOURCES,
     SOLO_FEATURES,
-    WANTS_WIDTH,
     WORKLOAD_FEATURES,
     Demand,
     backward_mask,
@@ -48,14 +48,14 @@ def demand(spec: str, device: str = "v100") -> Demand:
 )
 def test_demands_are_shares(model: str, batch: int, step: float, device: str) -> None:
     workload = Workload(model, batch)
-    ratios = demand_ratios(demand(str(workload), device), step, workload, get_device(device))
+    ratios = demand_ratios(demand(str(workload), device), step, workload)
     assert ratios.shape == (len(RESOURCES),)
     assert ((ratios >= 0) & (ratios <= 1)).all()
 
 
 def test_measured_use_replaces_the_estimate() -> None:
     solo = SoloProfile(step_time_s=0.1, utilization_ratio=0.37, memory_bandwidth_ratio=0.21)
-    ratios = demand_ratios(demand("alpha"), 0.1, Workload("alpha", solo=solo), get_device("v100"))
+    ratios = demand_ratios(demand("alpha"), 0.1, Workload("alpha", solo=solo))
     assert ratios[:2].tolist() == [0.37, 0.21]
 
 
@@ -96,7 +96,7 @@ def test_vectors_are_as_long_as_their_names() -> None:
 
 
 def test_edge_features() -> None:
-    target, source = np.linspace(0.1, 1.0, WANTS_WIDTH), np.linspace(1.0, 0.1, WANTS_WIDTH)
+    target, source = np.linspace(0.1, 1.0, DEMAND_WIDTH), np.linspace(1.0, 0.1, DEMAND_WIDTH)
     there, back = edge_features(target, source), edge_features(source, target)
     named = dict(zip(EDGE_FEATURES, there, strict=True))
     assert named["gpu_product"] == pytest.approx(0.1)

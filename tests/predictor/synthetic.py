@@ -24,7 +24,13 @@ MODELS = {
 DEVICES = ("v100", "p100")
 NETWORK = NetworkConfig(width=4, heads=2, encoder=EncoderConfig(width=8, heads=2, layers=1, embedding=4))
 TRAINING = TrainingConfig(
-    ensemble=1, encoder_steps=10, encoder_batch=4, epochs=15, mixed_sets=40, pages=2, shared_sets=0
+    ensemble=1,
+    encoder_steps=10,
+    encoder_batch=4,
+    epochs=15,
+    mixed_sets=40,
+    synthetic_batches=2,
+    shared_sets=0,
 )
 
 

@@ -32,7 +32,11 @@ def start(tmp_path: Path, source: TableSource) -> Iterator[Start]:
         settings.setdefault("database_url", f"sqlite:///{tmp_path}/store.db")
         settings.setdefault("poll_s", 0.1)
         wait = settings.pop("wait", True)
-        client = TestClient(create_app(ServiceConfig(**settings), source), raise_server_exceptions=False)
+        client = TestClient(
+            create_app(ServiceConfig(**settings), source),
+            raise_server_exceptions=False,
+            base_url="http://127.0.0.1",
+        )
         client.__enter__()
         clients.append(client)
         deadline = time.monotonic() + 10

@@ -24,13 +24,14 @@ def serve(port: int, folder: str) -> None:
     from serving import logs
     from serving.app import create_app
     from serving.config import ServiceConfig
+    from serving.listener import BoundedProtocol
     from tests.serving.table import TableSource
 
     logs.configure("error")
     app = create_app(
         ServiceConfig(database_url=f"sqlite:///{folder}/store.db", log_level="error"), TableSource()
     )
-    uvicorn.run(app, host="127.0.0.1", port=port, log_config=None, access_log=False)
+    uvicorn.run(app, host="127.0.0.1", port=port, log_config=None, access_log=False, http=BoundedProtocol)
 
 
 class Writer(threading.Thread):

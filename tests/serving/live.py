@@ -13,11 +13,15 @@ from typing import Any
 
 import uvicorn
 
+from serving.listener import BoundedProtocol
+
 
 @contextmanager
 def serve(app: Any) -> Iterator[int]:
     """Run `app` on a free port of 127.0.0.1 in a thread; gives the port once a model serves."""
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, access_log=False))
+    server = uvicorn.Server(
+        uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, access_log=False, http=BoundedProtocol)
+    )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     deadline = time.monotonic() + 15
@@ -40,7 +44,7 @@ async def load(port: int, path: str, bodies: list[Any], connections: int = 8) ->
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         while queue:
             body = queue.pop()
-            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
             writer.write(head.encode() + body)
             try:
                 start = await reader.readuntil(b"\r\n\r\n")

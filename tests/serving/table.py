@@ -42,6 +42,13 @@ class TablePredictor:
     def predict(self, asked: ColocationSet) -> Prediction:
         return self.predict_many([asked])[0]
 
+    def throughput(
+        self, workload: Workload, device: str, frozen_prefix: int, gpus: int, cache: bool, **more: Any
+    ) -> Any:
+        from predictor.freezing import layer_throughput
+
+        return layer_throughput(workload, device, frozen_prefix, gpus, cache, anchor_step_time_s=0.1, **more)
+
     def predict_many(self, sets: Sequence[ColocationSet]) -> list[Prediction]:
         self.calls += 1
         return [self._one(s) for s in sets]

@@ -51,7 +51,10 @@ def test_nodes(client: TestClient) -> None:
     assert new.status_code == 201
     assert new.json() == {"version": 2}
     assert (
-        client.put("/v1/cluster/nodes/b", json={"gpus": []}, headers={"If-Match": '"2"'}).status_code == 200
+        client.put(
+            "/v1/cluster/nodes/b?replace_tenants=true", json={"gpus": []}, headers={"If-Match": '"2"'}
+        ).status_code
+        == 200
     )
     assert client.get("/v1/cluster/nodes/b").json()["node"]["gpus"] == []
     assert client.delete("/v1/cluster/nodes/a").json() == {"version": 4}

@@ -1,4 +1,4 @@
-"""The dashboard's pages."""
+"""The dashboard's synthetic_batches."""
 
 from __future__ import annotations
 

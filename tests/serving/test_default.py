@@ -15,7 +15,9 @@ from serving.config import ServiceConfig
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     folder = tmp_path_factory.mktemp("default")
-    with TestClient(create_app(ServiceConfig(database_url=f"sqlite:///{folder}/s.db"))) as client:
+    with TestClient(
+        create_app(ServiceConfig(database_url=f"sqlite:///{folder}/s.db")), base_url="http://127.0.0.1"
+    ) as client:
         deadline = time.monotonic() + 120
         while (ready := client.get("/v1/health/ready")).status_code != 200:
             assert time.monotonic() < deadline, ready.text

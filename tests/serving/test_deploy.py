@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from serving.config import ServiceConfig
 from serving.extender.pods import read_job
 from serving.metrics import Metrics
 
@@ -94,3 +96,46 @@ def test_compose_and_image() -> None:
     image = (DEPLOY.parent / "Dockerfile").read_text()
     assert "USER 10001" in image
     assert "HEALTHCHECK" in image
+
+
+def test_memory_limits_hold_what_the_workers_and_their_processes_may_take() -> None:
+    """A worker, one capture and one parsed upload at their limits, for each worker."""
+    config, gib = ServiceConfig(), 2**30
+    worker = 1.0 * gib + config.capture_processes * config.capture_memory_bytes + config.parse_memory_bytes
+    chart = yaml.safe_load((DEPLOY / "helm" / "cotenant" / "values.yaml").read_text())
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    (deployment,) = (d for _, d in MANIFESTS if d["kind"] == "Deployment")
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    for limit in (
+        chart["resources"]["limits"]["memory"], container["resources"]["limits"]["memory"],
+        compose["services"]["cotenant"]["mem_limit"].upper() + "i",
+    ):  # fmt: skip
+        assert int(limit.removesuffix("Gi")) * gib >= 2 * worker
+
+
+def test_monitoring_gets_in() -> None:
+    scrape = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yaml").read_text())["scrape_configs"][0]
+    assert scrape["authorization"]["credentials_file"]
+    policy = (DEPLOY / "helm" / "cotenant" / "templates" / "networkpolicy.yaml").read_text()
+    assert "monitoringNamespace" in policy
+    mlflow = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["mlflow"]["command"]
+    assert "mlflow:5000" in mlflow[mlflow.index("--allowed-hosts") + 1]
+
+
+def test_the_lock_names_every_dependency_with_hashes() -> None:
+    root = DEPLOY.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    names = {"runtime.txt": project["dependencies"] + project["optional-dependencies"]["postgres"],
+             "dev.txt": project["dependencies"] + project["optional-dependencies"]["dev"]}  # fmt: skip
+    for file, wanted in names.items():
+        text = (root / "requirements" / file).read_text()
+        locked = {
+            name.lower() for name in re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==", text, re.MULTILINE)
+        }
+        for requirement in wanted:
+            name = re.split(r"[\[<>=;~! ]", requirement, maxsplit=1)[0].lower()
+            assert name == "torch" or name in locked, f"{name}: run make lock"
+        assert text.count("--hash=sha256:") >= len(locked)
+    runtime = (root / "requirements" / "runtime.txt").read_text()
+    for server_part in ("mlflow==", "flask==", "docker==", "gunicorn=="):
+        assert f"\n{server_part}" not in runtime

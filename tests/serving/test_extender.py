@@ -8,6 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.serving.conftest import Start
+from tests.serving.problems import problem
 from tests.serving.table import TableSource
 
 CLUSTER = {
@@ -133,8 +134,11 @@ def test_errors_are_answers(cluster: TestClient, args: Any) -> None:
 
 
 def test_no_json(cluster: TestClient) -> None:
-    assert cluster.post("/extender/filter", content=b"{").json()["Error"]
-    assert cluster.post("/extender/prioritize", content=b"{").json() == []
+    json = {"Content-Type": "application/json"}
+    assert cluster.post("/extender/filter", content=b"{", headers=json).json()["Error"]
+    assert cluster.post("/extender/prioritize", content=b"{", headers=json).json() == []
+    problem(cluster.post("/extender/filter", content=b"{}"), 415)
+    problem(cluster.post("/extender/filter", content=b"{}", headers=json | {"Content-Encoding": "gzip"}), 415)
 
 
 def test_without_a_model(start: Start, source: TableSource) -> None:

@@ -85,7 +85,7 @@ def test_errors_reach_the_client(official: triton.InferenceServerClient) -> None
         official.infer("cotenant", [bad, jobs])
     with pytest.raises(InferenceServerException, match="missing"):
         official.infer("cotenant", [jobs])
-    with pytest.raises(InferenceServerException, match="not known"):
+    with pytest.raises(InferenceServerException, match="unknown"):
         official.infer("cotenant", tensors(True), "2")
 
 
@@ -121,3 +121,16 @@ def test_not_ready_without_a_model(start: Start, source: TableSource) -> None:
     problem(client.post("/v2/models/cotenant/infer", json={"inputs": []}), 503)
     assert client.get("/v2/models/cotenant").json()["versions"] == []
     assert client.get("/v2/health/live").json() == {"live": True}
+
+
+def test_statistics(client: TestClient) -> None:
+    tensors = [
+        {"name": "device", "datatype": "BYTES", "shape": [2], "data": ["v100", "t4"]},
+        {"name": "jobs", "datatype": "BYTES", "shape": [2, 1], "data": ["resnet18-cifar"] * 2},
+    ]
+    assert client.post("/v2/models/cotenant/infer", json={"inputs": tensors}).status_code == 200
+    assert client.post("/v2/models/cotenant/infer", json={"inputs": []}).status_code == 422
+    (stats,) = client.get("/v2/models/cotenant/stats").json()["model_stats"]
+    assert (stats["inference_count"], stats["execution_count"]) == (2, 1)
+    assert stats["inference_stats"]["success"]["ns"] > 0
+    assert stats["inference_stats"]["fail"]["count"] == 1

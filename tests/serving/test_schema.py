@@ -50,7 +50,7 @@ def attack_all(session: requests.Session, base: str, schema: Any) -> None:
 
 
 def attack(
-    session: requests.Session, base: str, operation: Any, mode: GenerationMode, examples: int = 6
+    session: requests.Session, base: str, operation: Any, mode: GenerationMode, examples: int = 2
 ) -> None:
     """Send generated requests to one operation and check the answers."""
 

@@ -92,3 +92,24 @@ def test_starts_answers_and_drains(tmp_path: Path, workers: int) -> None:
     assert service.wait(30) == 0
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert sum(line["event"] == "service stopped" for line in lines) == workers
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")
+def test_a_killed_parent_leaves_no_orphans(tmp_path: Path) -> None:
+    import psutil
+
+    service = subprocess.Popen(
+        [sys.executable, "-m", "serving.cli.main", "serve", "--port", "0", "--workers", "2",
+         "--model", str(tmp_path / "none"), "--database", f"sqlite:///{tmp_path}/s.db"],
+        stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    parent, deadline = psutil.Process(service.pid), time.monotonic() + 60
+    while len(parent.children(recursive=True)) < 3:  # two workers, and the tracker of shared resources
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(3)
+    children = parent.children(recursive=True)
+    service.kill()
+    service.wait()
+    _, alive = psutil.wait_procs(children, 30)
+    assert alive == []

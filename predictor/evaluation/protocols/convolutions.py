@@ -51,9 +51,9 @@ class ConvolutionContender:
         both = (examples, examples.without_solo())
         self.model_.scaler = scaler_of(self.model_, both)
         inputs = [self.model_.inputs(e) for e in both]
-        target = torch.tensor(np.log(examples.ratio), dtype=torch.float32)
-        known = torch.from_numpy(~np.isnan(examples.ratio) & ~examples.censored)
-        width = inputs[0].member.shape[1] + inputs[0].setting.shape[1]
+        target = torch.tensor(examples.padded(np.log(examples.ratio)), dtype=torch.float32)
+        known = torch.from_numpy(examples.padded(examples.scored))
+        width = inputs[0].member.shape[2] + inputs[0].setting.shape[1]
         self.networks_ = []
         for number in range(config.ensemble):
             torch.manual_seed(seed * 1000 + number)
@@ -78,9 +78,15 @@ class ConvolutionContender:
 
         from predictor.examples.examples import examples_of
 
-        sets = self.model_.inputs(examples_of(test.colocation, test.solo))
+        examples = examples_of(test.colocation, test.solo)
+        sets = self.model_.inputs(examples)
         with torch.no_grad():
-            ratio = torch.stack([network(sets) for network in self.networks_]).mean(0).exp().numpy()
+            ratio = (
+                torch.stack([network(sets) for network in self.networks_])
+                .mean(0)
+                .exp()
+                .numpy()[examples.places]
+            )
         # examples_of sorts by set and member; put the answers back into the table's order.
         order = np.lexsort((test.colocation.member.to_numpy(), test.colocation.set_id.to_numpy(dtype=str)))
         result = np.empty(len(order))

@@ -48,6 +48,7 @@ class NetworkContender:
                 featurizer,
                 self.network,
                 config,
+                encoder=encoder,
                 progress=self.progress or NOTHING_KEPT,
             )
         else:

@@ -77,7 +77,7 @@ def make_plan(trial: Trial, contenders: Sequence[Contender], seeds: Sequence[int
     return Plan(trial, folder, cells, missing, sum(cell.contender.seconds_per_fold for cell in missing))
 
 
-def run_missing(plan: Plan, done: Callable[[Cell], None] = lambda cell: None) -> None:
+def run_missing(plan: Plan, done: Callable[[Cell], None] = lambda _cell: None) -> None:
     """Run the missing cells of `plan`, one after another; `done` is called after each is stored."""
     data = _data_fingerprint(plan.trial)
     for cell in plan.missing:

@@ -27,7 +27,7 @@ class ShippedPredictor:
     def __init__(self, model: str = "default") -> None:
         self.model = model
 
-    def fit(self, train: Bundle, seed: int = 0) -> ShippedPredictor:
+    def fit(self, train: Bundle, seed: int = 0) -> ShippedPredictor:  # noqa: ARG002
         """Load the checkpoint; `train` and `seed` are not used.
 
         Raises:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from models.features import Floats, edge_features
-from predictor.examples.examples import Examples, Integers, MemberVariants, pairs_within
+from predictor.examples.examples import Examples, Integers, MemberVariants
 
 # Share of the invented pairs that are moved to a GPU of the catalogue.
 MOVED = 0.25
@@ -25,18 +25,18 @@ class MixedSets:
     """Invented pairs and what the forest says of them.
 
     Attributes:
-        features: [V, member_width] and wants [V, WANTS_WIDTH] of the invented members, two in a row to a set.
+        features: [V, member_width] and demand [V, DEMAND_WIDTH] of the invented members, two in a row to a set.
         setting: [V, settings].
         log_ratio: [V] the forest's answer.
-        busier: [V / 2] its answer to what the pair's utilisation exceeds that of independent phases by; NaN where pairs are
+        utilization_residual: [V / 2] its answer to what the pair's utilisation exceeds that of independent phases by; NaN where pairs are
             seen without the utilisation of their members alone.
     """
 
     features: Floats
-    wants: Floats
+    demand: Floats
     setting: Floats
     log_ratio: Floats
-    busier: Floats
+    utilization_residual: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class Seen:
         variants: their distinct members.
         where: [T] which of these each member is.
         setting: [T, settings].
-        busier: [S] measured utilisation beyond that of independent phases; NaN where it was not measured.
+        utilization_residual: [S] measured utilisation beyond that of independent phases; NaN where it was not measured.
     """
 
     examples: Examples
     variants: MemberVariants
     where: Integers
     setting: Floats
-    busier: Floats
+    utilization_residual: Floats
 
 
 class ForestTeacher:
@@ -84,18 +84,21 @@ class ForestTeacher:
         rows, targets, busy_rows, busy_targets = [], [], [], []
         for seen in ways:
             own, other = _neighbour(seen.examples.set_index)
-            features, wants = seen.variants.features[seen.where], seen.variants.wants[seen.where]
+            features, demand = seen.variants.features[seen.where], seen.variants.demand[seen.where]
             columns = self._columns(
-                features[own], wants[own], features[other], wants[other], seen.setting[own]
+                features[own], demand[own], features[other], demand[other], seen.setting[own]
             )
-            busier = seen.busier[seen.examples.set_index[own]]
-            usable, measured = ~np.isnan(log_ratio[own]) & ~seen.examples.censored[own], ~np.isnan(busier)
+            utilization_residual = seen.utilization_residual[seen.examples.set_index[own]]
+            usable, measured = (
+                ~np.isnan(log_ratio[own]) & ~seen.examples.censored[own],
+                ~np.isnan(utilization_residual),
+            )
             rows.append(columns[usable])
             targets.append(log_ratio[own][usable])
             busy_rows.append(columns[measured])
-            busy_targets.append(busier[measured])
+            busy_targets.append(utilization_residual[measured])
         self.forest_ = self._forest(rows, targets)
-        self.busy_forest_ = self._forest(busy_rows, busy_targets) if any(map(len, busy_rows)) else None
+        self.utilization_forest_ = self._forest(busy_rows, busy_targets) if any(map(len, busy_rows)) else None
         return self
 
     def _forest(self, rows: list[Floats], targets: list[Floats]) -> Any:
@@ -105,33 +108,33 @@ class ForestTeacher:
         return forest.fit(np.concatenate(rows), np.concatenate(targets))
 
     def _columns(
-        self, own: Floats, own_wants: Floats, other: Floats, other_wants: Floats, setting: Floats
+        self, own: Floats, own_demand: Floats, other: Floats, other_demand: Floats, setting: Floats
     ) -> Floats:
         cut = self.embedding
         return np.concatenate(
             [
                 own[:, cut:],
                 other[:, cut:],
-                own_wants,
-                other_wants,
-                edge_features(own_wants, other_wants),
+                own_demand,
+                other_demand,
+                edge_features(own_demand, other_demand),
                 setting,
             ],
             1,
         )
 
-    def mix(self, ways: list[Seen], count: int, page: int = 0) -> MixedSets:
+    def mix(self, ways: list[Seen], count: int, number: int = 0) -> MixedSets:
         """`count` invented pairs per way; both members of a pair stem from one device and setting.
 
         Half of the members lie between two measured ones. The others take every number from one or the other at random,
         which teaches the network what the forest answers outside of what was measured, too. Some pairs are on another GPU.
 
         Args:
-            page: pairs of another page are others.
+            number: of the batch; each holds other pairs.
         """
-        rng = np.random.default_rng([self.seed, page])
+        rng = np.random.default_rng([self.seed, number])
         features: list[Floats] = []
-        wants: list[Floats] = []
+        demand: list[Floats] = []
         settings: list[Floats] = []
         for seen in ways:
             examples, variants, where = seen.examples, seen.variants, seen.where
@@ -147,7 +150,7 @@ class ForestTeacher:
             between = rng.random(len(rows)) < 0.5
             share = rng.beta(0.7, 0.7, len(rows))
             odds = rng.random(len(rows))
-            for found, numbers in ((features, variants.features), (wants, variants.wants)):
+            for found, numbers in ((features, variants.features), (demand, variants.demand)):
                 taken = rng.random((len(rows), numbers.shape[1])) < odds[:, None]
                 taken = np.where(between[:, None], share[:, None], taken)
                 found.append(taken * numbers[first] + (1 - taken) * numbers[second])
@@ -156,22 +159,20 @@ class ForestTeacher:
                 device = np.repeat(rng.integers(len(self.gpus), size=count), 2)
                 features[-1][moved, -self.gpus.shape[1] :] = self.gpus[device[moved]]
             settings.append(seen.setting[np.repeat([pools[number][0] for number in chosen], 2)])
-        mixed = np.concatenate(features), np.concatenate(wants), np.concatenate(settings)
+        mixed = np.concatenate(features), np.concatenate(demand), np.concatenate(settings)
         partner = np.arange(len(mixed[0])) ^ 1
         columns = self._columns(mixed[0], mixed[1], mixed[0][partner], mixed[1][partner], mixed[2])
-        busier = np.full(len(columns) // 2, np.nan)
-        if self.busy_forest_ is not None:
-            measured = np.repeat([not np.isnan(seen.busier).all() for seen in ways], count)
+        utilization_residual = np.full(len(columns) // 2, np.nan)
+        if self.utilization_forest_ is not None:
+            measured = np.repeat([not np.isnan(seen.utilization_residual).all() for seen in ways], count)
             # A pair is seen from either side.
-            answers = self.busy_forest_.predict(columns[np.repeat(measured, 2)])
-            busier[measured] = answers.reshape(-1, 2).mean(1)
-        return MixedSets(*mixed, self.forest_.predict(columns), busier)
+            answers = self.utilization_forest_.predict(columns[np.repeat(measured, 2)])
+            utilization_residual[measured] = answers.reshape(-1, 2).mean(1)
+        return MixedSets(*mixed, self.forest_.predict(columns), utilization_residual)
 
 
 def _neighbour(set_index: Integers) -> tuple[Integers, Integers]:
     """Members of pairs, and the other member of each; larger sets are left to the network."""
-    source, target = pairs_within(set_index)
-    between = source != target
-    sizes = np.bincount(set_index)
-    of_pair = sizes[set_index[target]] == 2
-    return target[between & of_pair], source[between & of_pair]
+    rows = np.flatnonzero(np.bincount(set_index)[set_index] == 2)
+    # The members of a set stand together, so those of the pairs come two by two.
+    return rows, rows.reshape(-1, 2)[:, ::-1].ravel()

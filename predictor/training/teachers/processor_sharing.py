@@ -28,14 +28,14 @@ class SharedSets:
     """Invented sets of two to four jobs.
 
     Attributes:
-        features: [T, member_width] and wants [T, WANTS_WIDTH] of the members.
+        features: [T, member_width] and demand [T, DEMAND_WIDTH] of the members.
         busy_ratio: [T] share of its step for which a member alone keeps the device busy.
-        mode: T sharing modes.
+        mode: S sharing modes.
         set_index: [T].
     """
 
     features: Floats
-    wants: Floats
+    demand: Floats
     busy_ratio: Floats
     mode: tuple[str, ...]
     set_index: Integers
@@ -77,10 +77,10 @@ def invent_shared_sets(
         [JOBS * rng.integers(len(members) // JOBS) + rng.integers(0, JOBS, n) for n in sizes]
     )
     set_index = np.repeat(np.arange(count), sizes)
-    mode = np.array(MODES)[rng.integers(len(MODES), size=count)][set_index]
+    mode = np.array(MODES)[rng.integers(len(MODES), size=count)]
     busy_ratio = np.array([float(members[row].solo.utilization_ratio or 0.0) for row in chosen])
     rows = where[chosen]
-    return SharedSets(variants.features[rows], variants.wants[rows], busy_ratio, tuple(mode), set_index)
+    return SharedSets(variants.features[rows], variants.demand[rows], busy_ratio, tuple(mode), set_index)
 
 
 def sharing_log_ratio(sets: SharedSets) -> Floats:

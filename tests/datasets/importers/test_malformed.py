@@ -11,6 +11,7 @@ import pytest
 
 from datasets.importers import import_source
 from datasets.importers.numpy_only import load_npy
+from datasets.sources import SOURCES
 from profiling.errors import InputError, UnknownNameError, UnsafeFileError
 
 JOB = "('ResNet-18 (batch size 16)', 1)"
@@ -42,7 +43,7 @@ def test_unknown_source(tmp_path: Path) -> None:
         import_source("gavle", tmp_path, tmp_path)
 
 
-@pytest.mark.parametrize("source", ["gavel", "lucid", "sia", "freezing", "pipedream", "isacpp"])
+@pytest.mark.parametrize("source", sorted(SOURCES))
 def test_an_empty_folder_and_a_missing_one(source: str, tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     _refused(source, tmp_path / "src", "expected")

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from models.colocation_network import ColocationNetwork, NetworkConfig
-from models.features import WANTS_WIDTH, edge_features
-from predictor.answering.few_sets import prior_parts
-from predictor.answering.set_network import CHUNK, PreparedJobs, from_torch, padded
+from models.features import DEMAND_WIDTH, edge_features
+from predictor.answering.set_network import CHUNK, PreparedJobs, from_torch, padded, prior_parts
 from profiling.errors import InputError
 from tests.predictor.synthetic import NETWORK
 
@@ -43,7 +42,7 @@ def test_padding_and_chunks_do_not_change_answers() -> None:
     rng = np.random.default_rng(0)
     jobs = PreparedJobs(
         rng.normal(size=(9, NETWORK.width)).astype(np.float32),
-        rng.random((9, WANTS_WIDTH)).astype(np.float32),
+        rng.random((9, DEMAND_WIDTH)).astype(np.float32),
     )
     setting = np.zeros(5, dtype=np.float32)
     setting[[0, 4]] = 1
@@ -61,15 +60,15 @@ def test_parts_of_the_prior_are_those_of_torch() -> None:
     one = network(NETWORK)
     twin = from_torch(one)
     rng = np.random.default_rng(0)
-    wants = rng.random((6, WANTS_WIDTH)).astype(np.float32)
+    demand = rng.random((6, DEMAND_WIDTH)).astype(np.float32)
     settings = np.zeros((2, twin.prior.shape[0]), dtype=np.float32)
     settings[0, [0, -1]] = settings[1, [1, -1]] = 1.0
-    jobs = PreparedJobs(np.zeros((6, NETWORK.width), dtype=np.float32), wants)
+    jobs = PreparedJobs(np.zeros((6, NETWORK.width), dtype=np.float32), demand)
     rows = np.array([[0, 1, 2], [5, 3, -1]])
     parts = prior_parts(jobs, rows, *twin.prior_weights(settings))
     for k, i in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1)):
         others = [r for j, r in enumerate(rows[k]) if j != i and r >= 0]
-        edges = torch.from_numpy(np.stack([edge_features(wants[rows[k, i]], wants[r]) for r in others]))
+        edges = torch.from_numpy(np.stack([edge_features(demand[rows[k, i]], demand[r]) for r in others]))
         with torch.no_grad():
             expected = one.prior.parts(edges, torch.from_numpy(settings[k]).expand(len(others), -1)).sum(0)
         np.testing.assert_allclose(parts[k, i], expected.numpy(), rtol=1e-4)

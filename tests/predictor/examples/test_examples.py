@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.colocation_network import member_width
-from predictor.examples.examples import examples_of, pairs_within, settings_of
+from predictor.examples.examples import examples_of, padded_rows, places_of, settings_of
 from predictor.predictor import Predictor
 from profiling.errors import InputError
 from profiling.workload import SHARING_MODES
@@ -16,14 +16,16 @@ from tests.predictor.synthetic import NETWORK
 Tables = tuple[pd.DataFrame, pd.DataFrame]
 
 
-@given(sizes=st.lists(st.integers(1, 5), max_size=8), seed=st.integers(0, 99))
-def test_pairs_within_sets(sizes: list[int], seed: int) -> None:
-    set_index = np.repeat(np.arange(len(sizes)), sizes).astype(np.int64)
-    np.random.default_rng(seed).shuffle(set_index)
-    got = list(zip(*pairs_within(set_index).tolist(), strict=True))
-    members = range(len(set_index))
-    assert len(got) == len(set(got))
-    assert set(got) == {(i, j) for i in members for j in members if set_index[i] == set_index[j]}
+@given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=8))
+def test_padded_rows_keep_every_member_in_its_place(sizes: list[int]) -> None:
+    set_index = np.repeat(np.arange(len(sizes)), sizes)
+    values = np.arange(1, len(set_index) + 1)
+    places = places_of(set_index)
+    rows = padded_rows(values, *places)
+    assert rows.shape == (len(sizes), max(sizes))
+    assert (rows > 0).sum(1).tolist() == sizes
+    assert rows[places].tolist() == values.tolist()
+    assert rows[rows > 0].tolist() == values.tolist()
 
 
 def test_solo_measurements_are_joined(measured: Tables) -> None:
@@ -85,6 +87,6 @@ def test_nothing_measured_together_is_in_the_input(measured: Tables, predictor: 
         throughput_ratio=0.123, step_time_s=9.9, set_memory_bytes=1.0, set_utilization_ratio=0.5
     )
     second = model.inputs(examples_of(blinded, solo))
-    assert first.member.shape == (len(colocation), member_width(NETWORK))
-    for column in ("member", "others", "setting", "edges"):
+    assert first.member.shape == (colocation.set_id.nunique(), 2, member_width(NETWORK))
+    for column in ("member", "demand", "setting", "present"):
         assert (getattr(first, column) == getattr(second, column)).all()

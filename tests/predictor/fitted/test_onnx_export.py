@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.features import WANTS_WIDTH
+from models.features import DEMAND_WIDTH
 from predictor.fitted import onnx_export as exporting
 from predictor.fitted.checkpoint import save
 from predictor.fitted.onnx_export import export
@@ -42,17 +42,17 @@ def test_exported_set_network_answers_as_the_predictor(predictor: Predictor, exp
     from predictor.answering.job_table import setting_rows
 
     session = onnxruntime.InferenceSession(exported / "set_network_2.onnx")
-    slowdown, ratio, busier = session.run(
+    slowdown, ratio, utilization_residual = session.run(
         None,
         {
             "member": variants.features[where].reshape(len(sets), 2, -1).astype(np.float32),
-            "wants": variants.wants[where].reshape(len(sets), 2, -1).astype(np.float32),
+            "demand": variants.demand[where].reshape(len(sets), 2, -1).astype(np.float32),
             "setting": setting_rows(["time-slice"] * len(sets), model.campaigns),
         },
     )
     np.testing.assert_allclose(slowdown, expected, rtol=1e-4)
     assert ratio.shape == slowdown.shape
-    assert busier.shape == (len(sets),)
+    assert utilization_residual.shape == (len(sets),)
 
 
 def test_exported_encoder_answers_as_the_predictor(predictor: Predictor, exported: Path) -> None:
@@ -88,17 +88,17 @@ def test_refuses(predictor: Predictor, tmp_path: Path) -> None:
 
 
 def test_one_member_has_no_slowdown(predictor: Predictor) -> None:
-    dense = exporting.DenseSet(predictor.fitted_.model.networks, predictor.fitted_.model.scaler, 1).eval()
+    whole = exporting.WholeSets(predictor.fitted_.model.networks, predictor.fitted_.model.scaler).eval()
     network = predictor.fitted_.model.networks[0]
     width = len(predictor.fitted_.model.scaler.mean)
     with torch.no_grad():
-        slowdown, _, busier = dense(
+        slowdown, _, utilization_residual = whole(
             torch.randn(4, 1, width),
-            torch.rand(4, 1, WANTS_WIDTH),
+            torch.rand(4, 1, DEMAND_WIDTH),
             torch.zeros(4, network.prior.raw.shape[0]),
         )
     assert (slowdown == 1).all()
-    assert not busier.any()
+    assert not utilization_residual.any()
 
 
 def test_saved_and_exported_from_the_command_line(

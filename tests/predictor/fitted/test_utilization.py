@@ -85,5 +85,6 @@ def test_answers_to_users_carry_it(learned: CotenantModel, in_step: Tables, pred
 
 
 def test_means_over_sets_of_any_size() -> None:
-    means = set_means(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 2]), 3)
+    present = torch.tensor([[True, True], [False, False], [True, False]])
+    means = set_means(torch.tensor([[1.0, 3.0], [7.0, 7.0], [5.0, 7.0]]), present)
     assert means.tolist() == [2.0, 0.0, 5.0]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from predictor.config import Report, TrainingConfig
+from predictor.config import LossCallback, TrainingConfig
 from predictor.fitted.checkpoint import save
 from predictor.predictor import Predictor
 from predictor.training.progress import Progress, fingerprint
@@ -20,7 +20,7 @@ CONFIG = replace(TRAINING, ensemble=2, encoder_steps=6, epochs=6)
 
 
 def train(
-    out: Path, report: Report | None = None, config: TrainingConfig = CONFIG, every_s: float = 0.0
+    out: Path, report: LossCallback | None = None, config: TrainingConfig = CONFIG, every_s: float = 0.0
 ) -> Progress:
     """Fit and write the checkpoint; `out.progress` is left as it is at the end."""
     measured: tuple[pd.DataFrame, pd.DataFrame] = tables()

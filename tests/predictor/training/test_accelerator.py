@@ -14,7 +14,7 @@ from predictor.fitted.model import encoder_input
 from predictor.training import networks as training
 from predictor.training.accelerator import moved, training_device
 from predictor.training.fit import solo_examples
-from predictor.training.targets import Lesson
+from predictor.training.targets import TargetBatch
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]
@@ -31,11 +31,11 @@ def test_all_tensors_of_a_lesson_move(measured: Tables) -> None:
         examples_of(*measured), solo_examples(measured[1]), Featurizer(graph_source), NETWORK, TRAINING
     )
     sets = model.inputs(examples_of(*measured))
-    known = torch.ones(len(sets.member), dtype=torch.bool)
-    lesson = moved(Lesson(sets, known.float(), known, known), torch.device("meta"))
-    assert lesson.target.device == lesson.sets.member.device == lesson.sets.edge_index.device
-    assert lesson.target.device.type == "meta"
-    assert lesson.weight == 1.0
+    known = sets.present
+    batch = moved(TargetBatch(sets, known.float(), known, known), torch.device("meta"))
+    assert batch.target.device == batch.sets.member.device == batch.sets.present.device
+    assert batch.target.device.type == "meta"
+    assert batch.weight == 1.0
 
 
 def test_networks_make_no_tensor_on_a_device_of_their_own(measured: Tables) -> None:
@@ -46,8 +46,8 @@ def test_networks_make_no_tensor_on_a_device_of_their_own(measured: Tables) -> N
     sets = model.inputs(examples)
     job = model.featurizer.job(examples.workloads[0], examples.devices[0])
     encoded = encoder_input([job], model.featurizer)
-    target = torch.zeros(len(sets.member))
-    known = torch.ones(len(target), dtype=torch.bool)
+    known = sets.present
+    target = torch.zeros(known.shape)
     # What names no device is made on the default one; mixed with tensors of another, it is refused.
     with torch.device("meta"):
         assert torch.zeros(1).device.type == "meta"

@@ -163,7 +163,7 @@ def test_new_workloads_are_in_the_domain(base: Predictor, tuned: Predictor, new:
 def test_a_new_campaign_starts_as_an_unknown_one(base: Predictor, old: Tables) -> None:
     network = base.fitted_.model.networks[0]
     grown = with_campaigns(network, (*network.campaigns, "a", "b"))
-    sets = base.fitted_.memory
+    sets = base.fitted_.replay
     assert sets is not None
     wide = with_more_campaigns(sets, 2)
     with torch.no_grad():
@@ -180,7 +180,7 @@ def test_a_new_campaign_starts_as_an_unknown_one(base: Predictor, old: Tables) -
 def test_refuses_what_it_cannot_learn_from(base: Predictor, old: Tables, new: Tables) -> None:
     with pytest.raises(InputError, match="all known"):
         fine_tune(base, *old)
-    without = Predictor.of(replace(base.fitted_, memory=None), "v0", NETWORK, TRAINING)
+    without = Predictor.of(replace(base.fitted_, replay=None), "v0", NETWORK, TRAINING)
     with pytest.raises(InputError, match="train it again"):
         fine_tune(without, *new)
 

@@ -13,7 +13,7 @@ from predictor.examples.examples import examples_of
 from predictor.examples.featurizer import Featurizer
 from predictor.training.fit import solo_examples
 from predictor.training.networks import fit
-from predictor.training.targets import Lessons
+from predictor.training.targets import TrainingBatches
 from predictor.training.teachers.processor_sharing import invent_shared_sets, sharing_log_ratio
 from profiling.devices import get_device
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
@@ -58,14 +58,16 @@ def test_invented_sets_are_on_other_gpus_too_and_share_by_the_book(examples, mea
 
 
 def test_a_page_of_invented_pairs_an_epoch(examples, measured):
-    config = replace(TRAINING, encoder_steps=1, epochs=1, mixed_sets=30, pages=2, shared_sets=10)
+    config = replace(TRAINING, encoder_steps=1, epochs=1, mixed_sets=30, synthetic_batches=2, shared_sets=10)
     model = fit(examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, config)
-    lessons = Lessons(model, examples, config)
-    first, second, third = (lessons.of(epoch)[-1].sets.member for epoch in range(3))
+    batches = TrainingBatches(model, examples, config)
+    first, second, third = (batches.of(epoch)[-1].sets.member for epoch in range(3))
     assert torch.equal(first, third)
     assert not torch.equal(first, second)
-    assert len(lessons.of(0)) == 4
-    assert Lessons(model, examples, replace(config, mixed_sets=0, shared_sets=0)).pages == []
+    assert len(batches.of(0)) == 4
+    assert (
+        TrainingBatches(model, examples, replace(config, mixed_sets=0, shared_sets=0)).synthetic_batches == []
+    )
 
 
 def test_a_known_utilisation_on_an_unknown_gpu_is_shared_by_the_book(examples, measured):

@@ -10,9 +10,11 @@ import mlflow
 import pandas as pd
 import pytest
 
+import predictor
+from datasets.sources import withheld
 from datasets.tables import write_table
 from predictor import load_predictor
-from predictor.config import Report
+from predictor.config import LossCallback
 from predictor.evaluation.protocols import networks
 from predictor.examples import featurizer
 from predictor.fitted.mlflow_registry import promote, use_store, versions
@@ -73,7 +75,7 @@ def test_a_run_that_was_cut_off_goes_on(
     store = f"sqlite:///{folder}/again.db"
     monkeypatch.setattr("profiling.capture.graph_for", graph_source)
 
-    def run(report: Report | None = None) -> dict[str, Any]:
+    def run(report: LossCallback | None = None) -> dict[str, Any]:
         return train_run(
             data,
             out,
@@ -195,3 +197,19 @@ def test_nothing_to_train_on(tmp_path: Path) -> None:
         training_tables(None, bundled=False)
     with pytest.raises(InputError, match="no table"):
         training_tables(tmp_path, bundled=False)
+
+
+def test_sources_whose_licence_does_not_allow_it_are_refused(measured: Tables, tmp_path: Path) -> None:
+    colocation, solo = measured
+    lucid = {"source": "lucid", "licence": "LicenseRef-S-Lab-1.0"}
+    write_table(tmp_path, "colocation", colocation.assign(**lucid))
+    write_table(tmp_path, "solo", solo.assign(**lucid))
+    with pytest.raises(InputError, match=r"lucid .*--own-use"):
+        training_tables(tmp_path, bundled=False)
+    assert len(training_tables(tmp_path, bundled=False, own_use=True)[0]) == len(colocation)
+
+
+def test_the_shipped_model_learned_from_what_may_be_passed_on() -> None:
+    manifest = json.loads((Path(predictor.__file__).parent / "checkpoints/default/manifest.json").read_text())
+    assert withheld(manifest["sources"]) == []
+    assert set(manifest["licences"]) <= {"MIT", "Apache-2.0"}

@@ -38,13 +38,17 @@ def test_profiling_imports_nothing_else() -> None:
 
 
 _PRESENT = {"torch", "numpy", "pandas", "pyarrow", "psutil", "pynvml", "typer", "rich", "profiling"}
-# reading ONNX files and device files of one's own and drawing graphs is for where everything is installed
+# reading ONNX files and device files of one's own and drawing graphs is for where everything is installed; libraries
+# of networks are there when their collections are rebuilt
 _ELSEWHERE = {
     "capture/onnx.py": {"onnx"},
     "capture/onnx_reader.py": {"onnx", "google"},
     "capture/onnx_worker.py": {"onnx"},
     "capture/onnx_limits.py": {"onnx"},
     "capture/plot.py": {"matplotlib"},
+    "collections/sources/huggingface.py": {"transformers"},
+    "collections/sources/timm.py": {"timm"},
+    "collections/sources/torchvision.py": {"torchvision"},
     "devices/catalogue.py": {"yaml"},
 }
 

@@ -342,3 +342,40 @@ def test_the_stack_does_not_grow_with_the_depth_of_a_model() -> None:
     """3,000 layers on a stack of 256 KiB: freeing their autograd nodes one inside the other takes some 420 KiB."""
     done = subprocess.run([sys.executable, "-c", _DEEP], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "3003 1500 1500\n"), done.stderr
+
+
+class Counting(nn.Module):
+    """Replaces a buffer in every forward pass, as batch norms of some libraries count their batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.register_buffer("batches", torch.tensor(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.batches = self.batches + 1
+        return self.linear(x).relu_()
+
+
+def test_a_replaced_buffer_hides_no_activation() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(*(Counting() for _ in range(200)))
+    graph = capture_module(model, torch.empty(8, 16))
+    kept = [op.saved_activation_bytes for op in graph.operators if op.kind == "activation"]
+    assert kept == [8 * 16 * 4] * 200
+
+
+def test_remembered_shapes_are_those_of_the_rules() -> None:
+    """The same step with every shape asked anew, and once more with all of them known."""
+    from profiling.capture import meta_cache
+
+    for spec in (
+        "mobilenetv3small-imagenet:batch_size=3,precision=amp",
+        "gpt-125m:batch_size=1,sequence_length=24",
+    ):
+        meta_cache._entries.clear()
+        first, again = (capture_zoo(Workload.parse(spec)) for _ in range(2))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(meta_cache, "run", lambda func, args, kwargs: func(*args, **kwargs))
+            plain = capture_zoo(Workload.parse(spec))
+        assert first == again == plain

@@ -4,25 +4,72 @@ from pathlib import Path
 
 import pytest
 
-from profiling.devices import get_device, list_devices, load_device_file
+from profiling.devices import get_device, list_devices, load_device_file, runs_on
+from profiling.devices.compute_capability import RESIDENCY, compute_capabilities
+from profiling.devices.spec import CARDS_WITH, DEVICE_PRECISIONS, DeviceSpec
 from profiling.errors import InputError, UnknownNameError
 
 NAMES = [
-    "k80",
-    "p100",
-    "v100",
-    "t4",
+    "a10",
     "a100",
-    "h100",
-    "h200",
-    "rtx-2080-ti",
-    "rtx-3090",
-    "rtx-4090",
-    "titan-xp",
-    "quadro-rtx-6000",
-    "titan-rtx",
+    "a100-80gb",
+    "a100-pcie",
+    "a100-pcie-80gb",
+    "a30",
+    "a40",
+    "b200",
     "cpu",
+    "gtx-1080-ti",
+    "h100",
+    "h100-pcie",
+    "h200",
+    "k80",
+    "l4",
+    "l40s",
+    "mi250",
+    "mi300x",
+    "p100",
+    "p4",
+    "quadro-rtx-6000",
+    "rtx-2060-max-q",
+    "rtx-2070-super",
+    "rtx-2080-ti",
+    "rtx-3070",
+    "rtx-3090",
+    "rtx-4060-ti-16gb",
+    "rtx-4090",
+    "rtx-5090",
+    "rtx-pro-6000",
+    "rtx-pro-6000-max-q",
+    "t4",
+    "titan-rtx",
+    "titan-v",
+    "titan-xp",
+    "v100",
+    "v100-32gb",
+    "v100-pcie-16gb",
+    "v100-pcie-32gb",
 ]
+SPECS = list_devices()
+GPUS = [s for s in SPECS if not s.is_processor]
+# Gbit/s per pin of each memory generation: the slowest and the fastest that the vendors of memory sell.
+PIN_RATES = {
+    "gddr5": (4, 8),
+    "gddr5x": (10, 12),
+    "gddr6": (10, 20),
+    "gddr6x": (19, 24),
+    "gddr7": (28, 32),
+    "hbm2": (1.4, 2.5),
+    "hbm2e": (2.5, 3.65),
+    "hbm3": (4.8, 6.4),
+    "hbm3e": (6, 9.8),
+}
+BUSES = {
+    "hbm2": 1024,
+    "hbm2e": 1024,
+    "hbm3": 1024,
+    "hbm3e": 1024,
+}
 
 MINIMAL = """
 my-gpu:
@@ -41,13 +88,126 @@ def test_every_named_type_is_there_with_its_source(name: str) -> None:
     assert len(spec.source) > 20
 
 
-@pytest.mark.parametrize("spec", [s for s in list_devices() if s.vendor == "nvidia"], ids=lambda s: s.name)
-def test_peak_is_what_cores_and_clock_give(spec) -> None:
-    # Two operations per core and cycle; 64, 128 or 192 cores per multiprocessor.
-    cores = spec.fp32_flops / (2 * spec.clock_hz * spec.sm_count)
-    assert min(abs(cores / n - 1) for n in (64, 128, 192)) < 0.06
-    assert spec.memory_bytes > 8 * 2**30
-    assert spec.bf16_flops == 0 or float(spec.compute_capability) >= 8
+def by_name(specs: list[DeviceSpec]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("spec", specs, ids=lambda s: s.name)
+
+
+def test_the_catalogue_holds_these_types_and_no_other() -> None:
+    assert sorted(s.name for s in SPECS) == sorted(NAMES)
+
+
+@by_name(GPUS)
+def test_rates_on_cuda_cores_are_what_the_compute_capability_gives(spec: DeviceSpec) -> None:
+    known = compute_capabilities()[spec.compute_capability]
+    cycles = 2 * spec.sm_count * spec.clock_hz
+    assert spec.fp32_flops / cycles == pytest.approx(known.fp32_per_clock, rel=0.02)
+    for kind in ("fp64", "fp16", "bf16"):
+        rate = getattr(spec, f"{kind}_cuda_flops")
+        assert rate / cycles == pytest.approx(getattr(known, f"{kind}_per_clock"), rel=0.02), kind
+
+
+@by_name(GPUS)
+def test_rates_on_tensor_cores_are_what_the_compute_capability_gives(spec: DeviceSpec) -> None:
+    known = compute_capabilities()[spec.compute_capability]
+    geforce = spec.name.startswith(("rtx-2", "rtx-3", "rtx-4", "rtx-5"))
+    fp16 = 2 * known.fp16_tensor_per_clock * spec.sm_count * spec.clock_hz * (0.5 if geforce else 1)
+    if fp16:
+        # Data sheets of Hopper and Blackwell count tensor cores at a lower clock than CUDA cores.
+        assert 0.92 < spec.fp16_flops / fp16 < 1.01
+    else:
+        assert spec.fp16_flops == spec.fp16_cuda_flops
+    if spec.tf32_flops:
+        assert spec.tf32_flops / spec.fp16_flops == pytest.approx(0.5, rel=0.02)
+    if spec.fp8_flops:
+        assert spec.fp8_flops / spec.fp16_flops == pytest.approx(2.0, rel=0.03)
+    assert spec.bf16_flops in (0, spec.fp16_flops)
+
+
+@by_name(SPECS)
+def test_tensor_cores_are_never_slower_and_wider_types_never_faster(spec: DeviceSpec) -> None:
+    have = [p for p in DEVICE_PRECISIONS if spec.supports(p)]
+    for precision in have:
+        assert spec.peak_flops(precision) >= spec.peak_flops(precision, tensor_core=False) > 0
+    order = [p for p in ("fp64", "fp32", "tf32", "fp16", "fp8") if p in have]
+    peaks = [spec.peak_flops(p) for p in order]
+    assert peaks == sorted(peaks)
+
+
+@by_name(GPUS)
+def test_bandwidth_is_what_bus_and_memory_give(spec: DeviceSpec) -> None:
+    slow, fast = PIN_RATES[spec.memory_type]
+    assert slow <= 8e-9 * spec.memory_bandwidth_bytes_per_s / spec.memory_bus_bits <= fast
+    assert spec.memory_bus_bits % BUSES.get(spec.memory_type, 32) == 0
+    assert 5 * 2**30 < spec.memory_bytes < 200 * 2**30
+    assert 2**20 < spec.l2_bytes <= 2**28
+    assert 60 <= spec.power_limit_w <= 1000
+    assert spec.pcie_bytes_per_s in (15.75e9, 31.5e9, 63e9)
+
+
+@by_name(GPUS)
+def test_limits_of_residency_come_with_the_compute_capability(spec: DeviceSpec) -> None:
+    assert all(getattr(spec, name) > 0 for name in RESIDENCY)
+    assert spec.max_threads_per_sm / spec.max_warps_per_sm == (64 if spec.vendor == "amd" else 32)
+
+
+def test_figures_that_data_sheets_print() -> None:
+    a100, v100, t4 = get_device("a100"), get_device("v100"), get_device("t4")
+    assert a100.memory_bytes == 40 * 2**30
+    assert (a100.peak_flops("fp16"), a100.peak_flops("fp16", tensor_core=False)) == (312e12, 78e12)
+    assert (a100.peak_flops("bf16"), a100.peak_flops("bf16", tensor_core=False)) == (312e12, 39e12)
+    assert (a100.peak_flops("fp64"), a100.peak_flops("fp64", tensor_core=False)) == (19.5e12, 9.7e12)
+    assert (a100.peak_flops("tf32"), a100.peak_flops("tf32", tensor_core=False)) == (156e12, 19.5e12)
+    assert a100.peak_flops("amp") == a100.peak_flops("fp16")
+    assert (v100.peak_flops("fp32"), v100.peak_flops("amp")) == (15.7e12, 125e12)
+    assert (t4.max_threads_per_sm, a100.max_threads_per_sm) == (1024, 2048)
+    assert get_device("h100").peak_flops("fp8") == 1978.9e12
+    assert get_device("rtx-4090").peak_flops("fp16") == 165.2e12  # and not the 330.3 with FP16 accumulation
+    assert get_device("mi300x").peak_flops("fp32") == 163.4e12
+    assert get_device("rtx-pro-6000-max-q").power_limit_w == 300
+
+
+def test_half_precision_without_units_for_it_runs_as_fp32() -> None:
+    for name in ("gtx-1080-ti", "p4", "k80", "titan-xp", "cpu"):
+        spec = get_device(name)
+        assert spec.peak_flops("fp16") == spec.peak_flops("amp") == spec.fp32_flops
+    assert get_device("p100").peak_flops("fp16") == 18.7e12
+    assert get_device("cpu").peak_flops("bf16") == get_device("cpu").fp32_flops
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "instead"),
+    [
+        ("v100", "tf32", "precision=fp32"),
+        ("t4", "bf16", "precision=amp"),
+        ("a100", "fp8", "precision=amp"),
+        ("rtx-2080-ti", "tf32", "rtx-3090"),
+        ("mi250", "tf32", "a100"),
+        ("cpu", "tf32", "a100"),
+    ],
+)
+def test_a_precision_that_the_card_lacks_is_an_error_that_names_cards(
+    name: str, precision: str, instead: str
+) -> None:
+    spec = get_device(name)
+    assert not spec.supports(precision)
+    assert not runs_on(name, precision)
+    with pytest.raises(InputError, match=instead) as caught:
+        spec.check_precision(precision)
+    assert CARDS_WITH[precision][0] in caught.value.message
+    with pytest.raises(InputError, match=f"{name} has no {precision.upper()}"):
+        spec.peak_flops(precision)
+
+
+def test_cards_named_in_errors_have_the_precision() -> None:
+    for precision, names in CARDS_WITH.items():
+        for name in names:
+            assert runs_on(name, precision), (name, precision)
+
+
+def test_unknown_precisions_and_devices() -> None:
+    with pytest.raises(InputError, match="unknown precision"):
+        get_device("a100").peak_flops("fp13")
+    assert runs_on("my-own-device", "fp8")  # whoever names it will be told that nobody knows it
 
 
 def test_mig_profiles_belong_to_types_that_have_them() -> None:
@@ -72,6 +232,17 @@ def test_user_device_from_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("COTENANT_DEVICES", str(path))
     assert get_device("my-gpu") == spec
     assert get_device("v100").name == "v100"
+    with pytest.raises(InputError, match="give bf16_flops in its device file"):
+        spec.check_precision("bf16")
+
+
+def test_a_compute_capability_in_a_device_file_fills_in_what_follows_from_it(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINIMAL + '  compute_capability: "8.0"\n  fp16_flops: 2e13\n')
+    (spec,) = load_device_file(path)
+    assert (spec.max_warps_per_sm, spec.registers_per_sm) == (64, 65536)
+    assert spec.peak_flops("fp64") == 2 * 32 * 10 * 1e9
+    assert (spec.peak_flops("fp16"), spec.peak_flops("fp16", tensor_core=False)) == (2e13, 5.5e12)
 
 
 @pytest.mark.parametrize(

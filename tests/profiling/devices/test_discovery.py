@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from profiling.devices import discover, discover_cpu, discover_gpus
-from profiling.devices.discovery import match_catalogue
+from profiling.devices import discover, discover_cpu, discover_gpus, get_device
+from profiling.devices.discovery import _rates, match_catalogue
 from profiling.errors import UnavailableError
 
 
@@ -40,9 +40,49 @@ def test_gpus_are_found_or_the_message_says_why_not() -> None:
         ("Tesla K80", 11.2, "k80"),
         ("NVIDIA GeForce RTX 2080 Ti", 10.7, "rtx-2080-ti"),
         ("Quadro RTX 6000", 23.6, "quadro-rtx-6000"),
+        ("Tesla V100-PCIE-32GB", 31.7, "v100-pcie-32gb"),
+        ("NVIDIA A100-PCIE-40GB", 39.4, "a100-pcie"),
+        ("NVIDIA A100 80GB PCIe", 79.2, "a100-pcie-80gb"),
+        ("NVIDIA H100 PCIe", 79.6, "h100-pcie"),
+        ("NVIDIA H100 80GB HBM3", 79.6, "h100"),
+        ("NVIDIA H100 NVL", 93.6, None),
+        ("NVIDIA H200 NVL", 140.4, None),
+        ("NVIDIA B200", 178.4, "b200"),
+        ("NVIDIA A10", 22.5, "a10"),
+        ("NVIDIA A10G", 22.5, None),
+        ("NVIDIA L40S", 44.4, "l40s"),
+        ("Tesla P4", 7.4, "p4"),
+        ("NVIDIA TITAN V", 11.8, "titan-v"),
+        ("NVIDIA GeForce RTX 2070 SUPER", 7.8, "rtx-2070-super"),
+        ("NVIDIA GeForce RTX 2070", 7.8, None),
+        ("GeForce RTX 2060 with Max-Q Design", 5.8, "rtx-2060-max-q"),
+        ("NVIDIA GeForce RTX 3070 Laptop GPU", 8.0, None),
+        ("NVIDIA GeForce RTX 4060 Ti", 16.0, "rtx-4060-ti-16gb"),
+        ("NVIDIA GeForce RTX 4060 Ti", 8.0, None),
+        ("NVIDIA GeForce RTX 4090 D", 24.0, None),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 95.6, "rtx-pro-6000"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 95.6, "rtx-pro-6000-max-q"),
         ("Some new thing", 24, None),
     ],
 )
 def test_product_titles_match_the_catalogue(title: str, gib: float, name: str | None) -> None:
     found = match_catalogue(title, gib * 2**30)
     assert (found.name if found else None) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["v100", "a30", "rtx-2080-ti", "rtx-3090", "a40", "l4", "rtx-4090", "rtx-5090", "p100"]
+)
+def test_rates_from_cores_and_clock_are_those_of_the_data_sheet(name: str) -> None:
+    spec = get_device(name)
+    capability = tuple(map(int, spec.compute_capability.split(".")))
+    cores = round(spec.fp32_flops / (2 * spec.clock_hz) / 64) * 64
+    rates = _rates(capability, cores, spec.clock_hz, name.startswith("rtx-"))
+    assert rates["sm_count"] == spec.sm_count
+    for field in ("fp32_flops", "fp16_flops", "bf16_flops", "tf32_flops", "fp8_flops"):
+        assert rates[field] == pytest.approx(getattr(spec, field), rel=0.03), field
+
+
+def test_a_gpu_of_an_unknown_architecture_still_has_a_rate() -> None:
+    rates = _rates((99, 0), 1280, 1e9, geforce=False)
+    assert rates == {"sm_count": 10, "fp32_flops": 2.56e12}

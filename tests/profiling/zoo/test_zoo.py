@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from profiling.capture import capture_zoo
 from profiling.errors import InputError, UnknownNameError
-from profiling.training import atomic_layers, freeze_prefix
+from profiling.operators import CONTRACTIONS
+from profiling.training import Phase, TrainingJob, atomic_layers, freeze_prefix
 from profiling.workload import Workload
 from profiling.zoo import build, get_entry, zoo_names
 from profiling.zoo.aliases import ALIASES
@@ -80,6 +82,11 @@ def test_lucid_jobs_have_zoo_models() -> None:
         "a3c-pong:sequence_length=2",
         "autoencoder-ml20m:batch_size=4",
         "mobilenetv3small-imagenet:batch_size=2,precision=amp",
+        "keras-resnet50-cifar:batch_size=2",
+        "keras-embedding-newsgroups:batch_size=2",
+        "keras-transformer-forda:batch_size=1",
+        "keras-mpnn-bbbp:batch_size=2",
+        "keras-deepspeech2-ljspeech:batch_size=2,sequence_length=40",
         "resnet18-cifar:batch_size=2,frozen_prefix=41",
         "resnet18-cifar:batch_size=2,activation_checkpointing=true,precision=bf16",
     ],
@@ -118,3 +125,42 @@ def test_processes_of_a_job_are_at_least_one() -> None:
     assert get_entry("resnet18-cifar").processes == 1
     with pytest.raises(InputError, match="processes"):
         replace(entry, processes=0)
+
+
+class Pair(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)
+
+
+def test_phases_that_share_a_forward_pass_get_the_gradients_of_one_tape() -> None:
+    def forward(model, batch, memo):  # type: ignore[no-untyped-def]
+        out = model.second(model.first(batch["x"]))
+        memo["second"] = (out - 1).square().mean()
+        return out.square().mean()
+
+    torch.manual_seed(0)
+    model = Pair()
+    x = torch.randn(5, 3)
+    out = model.second(model.first(x))
+    first = torch.autograd.grad(out.square().mean(), list(model.first.parameters()), retain_graph=True)
+    second = torch.autograd.grad((out - 1).square().mean(), list(model.second.parameters()))
+    expected = [p.detach() - 1e-3 * g for p, g in zip(model.parameters(), (*first, *second), strict=True)]
+    phases = (
+        Phase(forward, ("first",), shares_forward=True),
+        Phase(lambda model, batch, memo: memo["second"], ("second",), shares_forward=True),
+    )
+    TrainingJob(model, {"x": x}, phases, batch_size=5).step()
+    assert all(torch.allclose(a, b) for a, b in zip(model.parameters(), expected, strict=True))
+
+
+def test_a_shared_forward_pass_is_recorded_once() -> None:
+    graph = capture_zoo(Workload("keras-cyclegan-256"))
+    generator, judge = graph.parameter_count - 2 * 2_765_633, 2 * 2_765_633
+    products = [op for op in graph.operators if op.kind in CONTRACTIONS]
+    # Six generators of 24 convolutions and four discriminators of 5.
+    assert len(products) == 6 * 24 + 4 * 5
+    assert sum(op.parameter_bytes for op in graph.operators) == 4 * (generator + judge)
+    # Every generator's gradient passes through the other one and a judge, whose weights then wait for their own.
+    assert 1.5 * graph.forward_flops < graph.backward_flops < 3.0 * graph.forward_flops
+    assert graph.total("saved_activation_bytes") < graph.activation_bytes

@@ -77,11 +77,12 @@ def test_validate_names_row_column_expected_and_got(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = call(capsys, "data", "template")
-    (tmp_path / "mine.csv").write_text(
-        text.replace("0.83", "fast").replace("lstm-wikitext2,20", "lstm-wikitext2,0")
-    )
+    (tmp_path / "mine.csv").write_text(text.replace("0.83", "fast").replace("0.0218", "0"))
     report = answer(capsys, "data", "validate", str(tmp_path / "mine.csv"), code=2)
-    assert {(f["row"], f["column"]) for f in report["faults"]} == {(1, "throughput_ratio"), (2, "batch_size")}
+    assert {(f["row"], f["column"]) for f in report["faults"]} == {
+        (1, "throughput_ratio"),
+        (2, "step_time_s"),
+    }
     printed = call(capsys, "data", "validate", str(tmp_path / "mine.csv"), code=2)
     assert "row 1, column throughput_ratio: expected a number from 0, got 'fast'" in printed
 

@@ -1,11 +1,11 @@
-"""The Ray door's view of a cluster and its questions; Ray itself is looked at by `benchmarks.ray_door`."""
+"""The Ray door's view of a cluster and its questions; Ray itself is looked at by `benchmarks.ray_integration`."""
 
 from __future__ import annotations
 
 import time
 
-from serving.integrations.ask import Service
-from serving.integrations.ray import RayDoor, Running
+from serving.integrations.ask import ServiceClient
+from serving.integrations.ray import RayPlacer, Running
 from tests.serving.integrations.test_slurm import away, service
 
 __all__ = ["service"]
@@ -19,8 +19,8 @@ NODES = [
 
 
 def test_cluster() -> None:
-    assert [n["name"] for n in RayDoor().cluster(NODES)["nodes"]] == ["one"]
-    door = RayDoor(devices={"tesla": "k80"})
+    assert [n["name"] for n in RayPlacer().cluster(NODES)["nodes"]] == ["one"]
+    door = RayPlacer(devices={"tesla": "k80"})
     now_s = time.time()
     door.running["7"] = Running("lstm-wikitext2", 1000, "two", "0", now_s, 1e9)
     door.started("7", "two", "1")
@@ -32,10 +32,10 @@ def test_cluster() -> None:
     assert not any(g["tenants"] for n in door.cluster(NODES)["nodes"] for g in n["gpus"])
 
 
-def test_answers(service: Service) -> None:
-    answer = RayDoor(service).ask("resnet18-cifar", 1000, NODES)
+def test_answers(service: ServiceClient) -> None:
+    answer = RayPlacer(service).ask("resnet18-cifar", 1000, NODES)
     assert answer is not None
     assert answer["ranked"][0]["node"] == "one"
-    assert RayDoor(service).ask("no-such-model", 1000, NODES) is None
-    assert RayDoor(away()).ask("resnet18-cifar", 1000, NODES) is None
-    assert RayDoor(service).ask("resnet18-cifar", 1000, NODES[:1]) is None
+    assert RayPlacer(service).ask("no-such-model", 1000, NODES) is None
+    assert RayPlacer(away()).ask("resnet18-cifar", 1000, NODES) is None
+    assert RayPlacer(service).ask("resnet18-cifar", 1000, NODES[:1]) is None

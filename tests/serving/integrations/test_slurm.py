@@ -12,7 +12,7 @@ import pytest
 from profiling.errors import InputError
 from serving.app import create_app
 from serving.config import ServiceConfig
-from serving.integrations.ask import Service
+from serving.integrations.ask import ServiceClient
 from serving.integrations.slurm import SlurmConfig, asked_later, decide, stale_pin, step
 from serving.integrations.slurm_state import HELD, Job
 from tests.serving.integrations.test_slurm_state import recorded
@@ -23,16 +23,16 @@ CONFIG = SlurmConfig()
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceClient]:
     store = tmp_path_factory.mktemp("door") / "store.db"
     with serve(create_app(ServiceConfig(database_url=f"sqlite:///{store}"), TableSource())) as port:
-        yield Service(f"http://127.0.0.1:{port}")
+        yield ServiceClient(f"http://127.0.0.1:{port}")
 
 
-def away() -> Service:
+def away() -> ServiceClient:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
-        return Service(f"http://127.0.0.1:{one.getsockname()[1]}", timeout_s=1)
+        return ServiceClient(f"http://127.0.0.1:{one.getsockname()[1]}", timeout_s=1)
 
 
 def held(comment: str = "cotenant:resnet18-cifar:batch_size=64,iterations=1000") -> Job:
@@ -59,7 +59,7 @@ class Recorded:
         self.changed.append((job, dict(changes)))
 
 
-def test_a_held_job_gets_a_node_and_goes(service: Service) -> None:
+def test_a_held_job_gets_a_node_and_goes(service: ServiceClient) -> None:
     jobs, nodes = recorded()
     changes = decide(held(), jobs, nodes, service, CONFIG, 1001.0)
     assert changes["StartTime"] == "now"
@@ -77,20 +77,20 @@ def test_without_the_service_it_goes_untouched() -> None:
 @pytest.mark.parametrize(
     "comment", ["cotenant:no-such-model", "cotenant:a:what=1", "cotenant:a,iterations=-1"]
 )
-def test_errors_leave_it_untouched(service: Service, comment: str) -> None:
+def test_errors_leave_it_untouched(service: ServiceClient, comment: str) -> None:
     _, nodes = recorded()
     changes = decide(held(comment), [], nodes, service, CONFIG, 1001.0)
     assert changes["StartTime"] == "now"
     assert "ReqNodeList" not in changes
 
 
-def test_own_nodes_and_no_nodes_are_respected(service: Service) -> None:
+def test_own_nodes_and_no_nodes_are_respected(service: ServiceClient) -> None:
     _, nodes = recorded()
     assert "ReqNodeList" not in decide(replace(held(), constrained=True), [], nodes, service, CONFIG, 1.0)
     assert "ReqNodeList" not in decide(held(), [], [], service, CONFIG, 1.0)
 
 
-def test_waiting_ends(service: Service) -> None:
+def test_waiting_ends(service: ServiceClient) -> None:
     """Told to wait, it waits a while and is asked about again; after the longest time it takes what there is."""
     job = held()
     later = replace(job, admin_comment=f"{HELD} ask_s=1060")
@@ -109,11 +109,11 @@ def test_a_pin_ends() -> None:
     slurm = Recorded(job)
     step(slurm, away(), CONFIG)  # type: ignore[arg-type]
     assert slurm.changed == [
-        (job.id, {"ReqNodeList": "", "AdminComment": "cotenant:left node was not to be had"})
+        (job.id, {"ReqNodeList": "", "AdminComment": "cotenant:left node did not become free"})
     ]
 
 
-def test_only_our_holds_are_touched(service: Service) -> None:
+def test_only_our_holds_are_touched(service: ServiceClient) -> None:
     for job in (replace(held(), admin_comment=""), replace(held(), state="RUNNING")):
         slurm = Recorded(job)
         assert step(slurm, service, CONFIG) == {}  # type: ignore[arg-type]
@@ -130,7 +130,7 @@ def test_bad_settings() -> None:
 def test_wait_is_bounded() -> None:
     """A service that answers `wait`: the hold moves on, and ends after the longest time."""
 
-    class Waits(Service):
+    class Waits(ServiceClient):
         def place(self, job: str, iterations: float | None, cluster: dict[str, Any]) -> dict[str, Any]:
             best = {"node": "node-a", "gpu": "0", "score": 1.0, "finish_s": 1.0}
             return {"decision": "wait", "ranked": [best], "wait_s": 500.0}

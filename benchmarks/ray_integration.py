@@ -1,6 +1,6 @@
-"""The Ray door on a real Ray: a cluster of three nodes with one made-up GPU each, and a running service.
+"""Ray integration on a real Ray: a cluster of three nodes with one made-up GPU each, and a running service.
 
-`python -m benchmarks.ray_door --service URL`; Ray may live in an environment of its own (with httpx and psutil). Says so
+`python -m benchmarks.ray_integration --service URL`; Ray may live in an environment of its own (with httpx and psutil). Says so
 and ends well where Ray is absent. Looks at where actors run, and at the same without the service.
 """
 
@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.record import record
-from serving.integrations.ask import Service
-from serving.integrations.ray import RayDoor
+from serving.integrations.ask import ServiceClient
+from serving.integrations.ray import RayPlacer
 
 JOBS = ("resnet18-cifar:batch_size=64", "resnet50-imagenet:batch_size=64", "lstm-wikitext2:batch_size=20")
 
@@ -36,7 +36,7 @@ def main() -> None:
 
         ray.shutdown()
         cluster.shutdown()
-    record("ray_door", figures)
+    record("ray_integration", figures)
 
 
 def prove(cluster: Any, url: str) -> dict[str, Any]:
@@ -56,13 +56,13 @@ def prove(cluster: Any, url: str) -> dict[str, Any]:
         n["NodeID"]: next((k for k in n["Resources"] if k.startswith("accelerator_type:")), "head")
         for n in ray.nodes()
     }
-    figures: dict[str, Any] = {"ray": ray.__version__, "with the door": [], "service down": []}
+    figures: dict[str, Any] = {"ray": ray.__version__, "with the integration": [], "service down": []}
     actors = []
     for title, service in (
-        ("with the door", Service(url, timeout_s=60)),
-        ("service down", Service("http://127.0.0.1:9")),
+        ("with the integration", ServiceClient(url, timeout_s=60)),
+        ("service down", ServiceClient("http://127.0.0.1:9")),
     ):
-        door = RayDoor(service)
+        door = RayPlacer(service)
         for number, spec in enumerate(JOBS):
             strategy = door.place(str(number), spec, 20_000)
             actor = Job.options(scheduling_strategy=strategy or "DEFAULT").remote()  # type: ignore[attr-defined]
@@ -73,7 +73,7 @@ def prove(cluster: Any, url: str) -> dict[str, Any]:
                 "job": spec, "asked_for": strategy and kinds[strategy.node_id], "ran_on": kinds[node],
                 "same_node": strategy is not None and strategy.node_id == node, "node": node[:8], "gpu": gpu,
             })  # fmt: skip
-    for title in ("with the door", "service down"):
+    for title in ("with the integration", "service down"):
         for one in figures[title]:
             print(title, one)
     return figures

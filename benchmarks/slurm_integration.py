@@ -1,7 +1,7 @@
-"""The Slurm door on a real Slurm: a controller, three slurmd with one made-up GPU each, the service.
+"""Slurm integration on a real Slurm: a controller, three slurmd with one made-up GPU each, the service.
 
 Needs root and Debian's slurmctld, slurmd, slurm-client, munge; says so and ends well where they are absent. Looks at: where
-Slurm alone puts a job; where it goes with the door; what happens without the service, and without the controller too.
+Slurm alone puts a job; where it goes with the integration; what happens without the service, and without the controller too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="cotenant-slurm-") as folder, ExitStack() as stack:
         figures = prove(Path(folder), stack)
-    record("slurm_door", figures)
+    record("slurm_integration", figures)
 
 
 def prove(folder: Path, stack: ExitStack) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def prove(folder: Path, stack: ExitStack) -> dict[str, Any]:
     url, service = start_service(folder, stack)
     door = _start(stack, sys.executable, "-m", "serving.cli.main", "door", "slurm", "--service", url)
     time.sleep(8)
-    figures["with the door"] = [
+    figures["with the integration"] = [
         job("cotenant:resnet18-cifar:batch_size=64,iterations=20000"),
         job("cotenant:resnet50-imagenet:batch_size=64,iterations=20000"),
         job("cotenant:lstm-wikitext2:batch_size=20,iterations=20000"),

@@ -1,0 +1,149 @@
+"""MISO's controllers in our simulator against their reference runs, and `isacpp-slices` beside them.
+
+    python -m benchmarks.slices_simulation --data miso/simulator [--only default-seed1]
+
+`--data` is a folder with `platform.json` (step seconds by model and slice, costs), `traces.json`, `results.json` and
+`jct_s.json`: the published controllers of MISO (Li et al., SoCC 2022) on a virtual clock. `error_percent` is the mean
+completion time against the reference; every policy but `oracle` decides by the predicted times of the trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from benchmarks.record import record
+from profiling.workload import Workload
+from scheduling.core.job import Job
+from scheduling.slices.policies import get_slice_policy
+from scheduling.slices.simulate import SliceCosts, SliceResult, simulate_slices
+from scheduling.slices.table import SliceSolo, SliceTable
+
+# Name in the reference results, policy, options.
+REFERENCED = (
+    ("full", "full", {}),
+    ("mps", "mps", {}),
+    ("static_3_2_2", "static-mig", {"partition": "3g+2g+2g"}),
+    ("miso", "miso", {}),
+    ("oracle", "oracle", {}),
+)
+# Those that the reference tried.
+PARTITIONS = (
+    "4g+2g+1g",
+    "4g+1g+1g+1g",
+    "3g+3g",
+    "3g+2g+1g",
+    "3g+1g+1g+1g",
+    "3g+2g+2g",
+    "3g+2g+1g+1g",
+    "3g+1g+1g+1g+1g",
+)
+
+
+class Reference:
+    """The reference runs and what they ran on."""
+
+    def __init__(self, folder: Path) -> None:
+        platform, self.traces, self.results, self.jct_s = (
+            json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+            for name in ("platform", "traces", "results", "jct_s")
+        )
+        self.step_s: dict[str, dict[str, float]] = platform["step_s"]
+        emulation = platform["emulation"]
+        self.costs = SliceCosts(
+            emulation["reconfigure_s"],
+            emulation["first_start_s"],
+            checkpoint_s=emulation["checkpoint_poll_s"] + emulation["pause_after_checkpoint_s"],
+            resume_of={model: float(emulation["resume_s"][model.partition("_")[0]]) for model in self.step_s},
+        )
+        self.mps_penalty = float(emulation["mps_penalty_per_neighbour"])
+
+    def inputs(self, trace: str) -> tuple[list[Job], SliceTable, SliceTable]:
+        """Jobs, what they really do, and what is predicted. Predictions err by job, so each job is a workload of its own."""
+        jobs, real, predicted = [], {}, {}
+        for one in self.traces[trace]["jobs"]:
+            workload = Workload(one["model"], batch_size=one["id"] + 1)
+            jobs.append(Job(str(one["id"]), workload, float(one["iterations"]), float(one["arrival_s"])))
+            for name, step in self.step_s[one["model"]].items():
+                real[_device(name), workload] = SliceSolo(step)
+            for name, relative in one["predicted"].items():
+                predicted[_device(name), workload] = SliceSolo(relative)
+        return jobs, SliceTable(real, self.mps_penalty), SliceTable(predicted, self.mps_penalty)
+
+    def run(self, trace: str, policy: str, **options: Any) -> SliceResult:
+        """One policy over one trace."""
+        jobs, real, predicted = self.inputs(trace)
+        cards = ["a100"] * self.traces[trace]["config"]["num_gpus"]
+        belief = real if policy == "oracle" else predicted
+        return simulate_slices(jobs, cards, get_slice_policy(policy, **options), real, belief, self.costs)
+
+
+def _device(profile: str) -> str:
+    return "a100:mig=" + profile.partition(".")[0]
+
+
+def mean_jct_s(result: SliceResult) -> float:
+    """From when the controller saw the job, as the reference counts."""
+    return float(result.completion_s().mean())
+
+
+def compare(reference: Reference, trace: str) -> dict[str, Any]:
+    """All policies on one trace."""
+    rows = {}
+    for name, policy, options in REFERENCED:
+        result = reference.run(trace, policy, **options)
+        expected = reference.results[trace][name]
+        rows[name] = {
+            "mean_jct_s": mean_jct_s(result),
+            "reference_mean_jct_s": expected["mean_jct_s"],
+            "error_percent": 100 * (mean_jct_s(result) / expected["mean_jct_s"] - 1),
+            "makespan_s": result.to_json()["makespan_s"],
+            "reference_makespan_s": expected["makespan_s"],
+        }
+    static = {p: mean_jct_s(reference.run(trace, "static-mig", partition=p)) for p in PARTITIONS}
+    best = min(static, key=lambda p: static[p])
+    rows["static_best"] = {"mean_jct_s": static[best], "partition": best}
+    start = perf_counter()
+    ours = reference.run(trace, "isacpp-slices")
+    took = perf_counter() - start
+    rows["isacpp-slices"] = {
+        "mean_jct_s": mean_jct_s(ours),
+        "against_miso_percent": 100 * (mean_jct_s(ours) / rows["miso"]["reference_mean_jct_s"] - 1),
+        "against_oracle_percent": 100 * (mean_jct_s(ours) / rows["oracle"]["reference_mean_jct_s"] - 1),
+        "makespan_s": ours.to_json()["makespan_s"],
+        "moves_per_job": ours.moves / len(ours.jobs),
+        "mean_decision_s": ours.to_json()["mean_decision_s"],
+        "run_s": took,
+    }
+    order = sorted((n for n, _, _ in REFERENCED), key=lambda n: rows[n]["mean_jct_s"])
+    expected_order = sorted((n for n, _, _ in REFERENCED), key=lambda n: rows[n]["reference_mean_jct_s"])
+    return {"policies": rows, "order": order, "order_as_in_reference": order == expected_order}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--only")
+    arguments = parser.parse_args()
+    reference = Reference(arguments.data)
+    figures = {}
+    for trace in reference.traces:
+        if arguments.only and trace != arguments.only:
+            continue
+        figures[trace] = compare(reference, trace)
+        for name, row in figures[trace]["policies"].items():
+            against = f"{row['error_percent']:+6.2f} % of the reference" if "error_percent" in row else ""
+            if name == "isacpp-slices":
+                against = f"{row['against_miso_percent']:+.1f} % of MISO, {row['against_oracle_percent']:+.1f} % of the oracle"
+            print(f"{trace:14s} {name:14s} {row['mean_jct_s']:8.1f} s  {against}", flush=True)
+        print(f"{trace:14s} order as in the reference: {figures[trace]['order_as_in_reference']}")
+    record("slices_simulation", figures)
+
+
+if __name__ == "__main__":
+    main()

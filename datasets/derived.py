@@ -1,0 +1,81 @@
+"""Columns that follow from others, so that the two cannot disagree: a job's options from its SPEC, a set's processes from its members."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from datasets.fields import JOB_OPTIONS, Field
+from profiling.errors import InputError
+from profiling.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# A name of one's own is allowed for these.
+_ONLY_FILLED = ("architecture",)
+_DTYPES: dict[str, Any] = {"text": "str", "integer": "Int64", "number": "float64", "flag": "bool"}
+
+
+@lru_cache(maxsize=1 << 16)
+def columns_of(spec: str) -> dict[str, Any]:
+    """What a SPEC says, by column; empty for a text that is no SPEC."""
+    try:
+        workload = Workload.parse(spec)
+    except InputError:
+        return {}
+    options = {field.name: getattr(workload, field.name) for field in JOB_OPTIONS}
+    return {"architecture": workload.model, "batch_size": workload.batch_size, **options}
+
+
+def fill_derived(fields: tuple[Field, ...], data: dict[str, pd.Series]) -> list[tuple[int, str, Any, Any]]:
+    """Fill the empty cells of derived columns in place, and bring them to their types.
+
+    Args:
+        data: columns by name; `workload` and `set_id` are typed, derived ones may be of objects.
+
+    Returns:
+        (row from 0, column, what follows, what was given) of cells that disagree.
+    """
+    import pandas as pd
+
+    faults: list[tuple[int, str, Any, Any]] = []
+    said: dict[str, Any] = {}
+    if "workload" in data:
+        codes, specs = pd.factorize(data["workload"])
+        by_spec = [columns_of(str(spec)) for spec in specs]
+        for field in fields:
+            if field.derived and field.name != "processes":
+                values = pd.Series([known.get(field.name) for known in by_spec] + [None], dtype=object)
+                said[field.name] = values.iloc[codes].reset_index(drop=True)
+    if {"processes", "set_id", "member"} <= set(data):
+        members = data["member"].groupby(data["set_id"]).transform("nunique")
+        said["processes"] = members.astype(object)
+    for field in fields:
+        if not field.derived or field.name not in data:
+            continue
+        missing = data[field.name].isna()
+        given = data[field.name].astype(object).where(~missing, None)
+        follows = said.get(field.name)
+        if follows is None:
+            filled = given
+        else:
+            filled = given.where(~missing, follows)
+            if field.name not in _ONLY_FILLED:
+                differs = ~missing & follows.notna() & _disagree(field, given, follows)
+                faults += [(int(row), field.name, follows[row], given[row]) for row in differs.index[differs]]
+        filled = filled.where(filled.notna(), None)
+        if field.kind == "flag":
+            filled = filled.map(bool)
+        data[field.name] = pd.Series(filled, dtype=_DTYPES[field.kind])
+    return faults
+
+
+def _disagree(field: Field, given: pd.Series, follows: pd.Series) -> pd.Series:
+    import pandas as pd
+
+    if field.kind not in ("integer", "number"):
+        return given != follows
+    gap = pd.to_numeric(follows, errors="coerce") - pd.to_numeric(given, errors="coerce")
+    # Others may run beside the members of a set, but not fewer than there are.
+    return gap > 0 if field.name == "processes" else gap.abs() > 1e-9

@@ -1,0 +1,99 @@
+"""Peak training memory of timm's networks on an A100 40 GB, and FakeTensor's estimates (GPUMemNet; no licence: evaluation only).
+
+`Related_works/FakeTensor/fake_tensor.xlsx`: one row for each run, `NAME_BATCH.out`. Columns headed GB hold MiB. Runs that crashed
+have a value like any other, that of the moment when they died; they show where memory falls or hardly rises with the batch.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from datasets.importers.base import MEBIBYTE, Import, find_files, spec
+from profiling.errors import InputError
+
+DEVICE = "a100"
+COLUMNS = ("Filename", "Batch Size", "Max GPU Memory (MiB)", "Last Numeric Value")
+# From the batch on at which a network's memory rises by less than this, its runs crashed.
+LEAST_SLOPE_RATIO = 0.5
+LEAST_SLOPE_MIB_PER_IMAGE = 5.0
+_RUN = re.compile(r"(?P<name>.+)_(?P<batch>\d+)\.out")
+
+
+def read(folder: Path) -> Import:
+    """Read `fake_tensor.xlsx`.
+
+    Raises:
+        InputError: it is not there or malformed; with the row.
+    """
+    result = Import("gpumemnet")
+    (path,) = find_files(folder, "fake_tensor.xlsx")[:1]
+    runs: dict[str, list[tuple[int, float, float]]] = {}
+    for line, row in enumerate(_rows(path), 2):
+        result.read += 1
+        match = _RUN.fullmatch(str(row["Filename"]))
+        if match is None:
+            raise InputError(
+                f"{path}, row {line}, column Filename", expected="NAME_BATCH.out", got=row["Filename"]
+            )
+        numbers = [row[column] for column in COLUMNS[2:]]
+        if not all(isinstance(value, int | float) and value > 0 for value in numbers):
+            raise InputError(f"{path}, row {line}", expected="MiB, numbers above 0", got=numbers)
+        runs.setdefault(match["name"], []).append((int(match["batch"]), float(numbers[0]), float(numbers[1])))
+    for name, by_batch in runs.items():
+        by_batch.sort()
+        alive = _alive([(batch, memory) for batch, memory, _ in by_batch])
+        reason = (
+            "crashed: memory falls or hardly rises with the batch"
+            if alive
+            else "one run left, not to be told from a crash"
+        )
+        result.dropped[reason] += len(by_batch) - alive
+        for batch, memory, estimate in by_batch[:alive]:
+            workload = spec(f"timm/{name}", batch_size=batch)
+            result.add_workload("gpumemnet", workload)
+            result.add(
+                "memory",
+                "gpumemnet",
+                device=DEVICE,
+                workload=workload,
+                memory_bytes=memory * MEBIBYTE,
+                estimate_bytes=estimate * MEBIBYTE,
+                scope="device",
+            )
+    result.notes.append("precision is not stated; by their size the runs were fp32")
+    return result
+
+
+def _alive(points: list[tuple[int, float]]) -> int:
+    """How many of a network's runs, by rising batch, did not crash; 0 where only one is left, which nothing confirms."""
+    first: float | None = None
+    for position in range(1, len(points)):
+        (batch, memory), (smaller, before) = points[position], points[position - 1]
+        slope = (memory - before) / (batch - smaller)
+        least = LEAST_SLOPE_MIB_PER_IMAGE if first is None else LEAST_SLOPE_RATIO * first
+        if slope < max(least, LEAST_SLOPE_MIB_PER_IMAGE):
+            return position if position > 1 else 0
+        first = slope if first is None else first
+    return len(points) if len(points) > 1 else 0
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    import zipfile
+
+    from openpyxl import load_workbook
+    from openpyxl.utils.exceptions import InvalidFileException
+
+    try:
+        book = load_workbook(path, read_only=True, data_only=True)
+    except (InvalidFileException, zipfile.BadZipFile, KeyError, OSError) as error:
+        raise InputError(f"{path} is not a workbook", expected="xlsx", got=str(error)) from None
+    lines = book.worksheets[0].iter_rows(values_only=True)
+    header = [str(cell) for cell in next(lines, ())]
+    missing = [name for name in COLUMNS if name not in header]
+    if missing:
+        raise InputError(f"{path}: columns are missing", expected=", ".join(COLUMNS), got=", ".join(header))
+    rows = [dict(zip(header, line, strict=True)) for line in lines if any(cell is not None for cell in line)]
+    book.close()
+    return rows

@@ -1,0 +1,195 @@
+"""Step times of timm's networks alone (huggingface/pytorch-image-models, `results/benchmark-*.csv`; Apache-2.0).
+
+The file's name says what a row does not: `benchmark-MODE-PRECISION-LAYOUT-ptTORCH-cuCUDA-GPU[-dynamo].csv`. Times are of a whole
+batch in ms, on random data that wait on the device; training is forward, backward and an SGD step with momentum. Networks are those of timm
+0.6 in the training files (`timm-0.6/NAME`), of the releases since in the inference files (`timm/NAME`); a pre-training tag behind
+a dot changes nothing of the step.
+
+A training benchmark begins at batch 512 and goes to the next smaller size while the card's memory does not hold it: the size that
+ran and the one before are an upper and a lower bound.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from datasets.importers.base import CsvRow, CsvRows, Import, find_files, lookup, spec
+from profiling.errors import InputError
+
+DEVICES = {
+    "rtx3090": "rtx-3090",
+    "rtx4090": "rtx-4090",
+    "4090": "rtx-4090",
+    "5090": "rtx-5090",
+    "pro6000maxq": "rtx-pro-6000-max-q",
+}
+# `amp_bf16` is autocast to bfloat16, at the rates of fp16; its campaign tells the two apart.
+PRECISIONS = {"amp": "amp", "amp_bf16": "amp", "bf16": "bf16"}
+LAYOUTS = {"nchw": "contiguous", "nhwc": "channels-last"}
+# Batch sizes that a training benchmark tries, one after another, on a card of so much memory.
+TRAINING_BATCHES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
+TRAINING_DEVICE_BYTES = 24 * 2.0**30
+_NAME = re.compile(
+    r"benchmark-(?P<mode>train|infer)-(?P<precision>\w+)-(?P<layout>nchw|nhwc)-pt(?P<torch>\d+)-(?P<cuda>cu\d+)"
+    r"-(?P<device>\w+?)(?P<dynamo>-dynamo)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """What a file's name says."""
+
+    campaign: str
+    torch: str
+    device: str
+    mode: str
+    precision: str
+    layout: str
+    compiler: str
+
+    @classmethod
+    def of(cls, path: Path) -> _Setting:
+        match = _NAME.fullmatch(path.stem)
+        if match is None:
+            raise InputError(
+                f"{path} has another name",
+                expected="benchmark-MODE-PRECISION-LAYOUT-ptTORCH-cuCUDA-GPU[-dynamo].csv",
+            )
+        digits = match["torch"]
+        return cls(
+            campaign=f"timm-pt{digits}-{match['cuda']}"
+            + ("-bf16" if match["precision"] == "amp_bf16" else ""),
+            torch=f"1.{digits[1:]}" if digits.startswith("1") else ".".join(digits),
+            device=lookup(DEVICES, match["device"], path),
+            mode="training" if match["mode"] == "train" else "inference",
+            precision=lookup(PRECISIONS, match["precision"], path),
+            layout=LAYOUTS[match["layout"]],
+            compiler="compile" if match["dynamo"] else "eager",
+        )
+
+
+def read(folder: Path) -> Import:
+    """Read every `benchmark-train-*.csv` and `benchmark-infer-*.csv` below `folder`.
+
+    Raises:
+        InputError: there are none, or one is malformed; with line and column.
+    """
+    result = Import("timm")
+    counts: dict[tuple[str, int], tuple[float, float]] = {}
+    # Inference files first, the oldest before the newer: they count what training files do not, and the older releases
+    # count attention's products, too, which fused kernels hide from the newer.
+    files = sorted(
+        find_files(folder, "benchmark-train-*.csv", "benchmark-infer-*.csv"),
+        key=lambda path: (path.stem.startswith("benchmark-train"), _Setting.of(path).torch, path.name),
+    )
+    for path in files:
+        _read_file(result, path, counts)
+    result.notes.append(
+        "parameters of re-parameterised networks (RepVGG, MobileOne, FastViT, RepViT) are after fusing"
+    )
+    result.notes.append(
+        "multiply-adds of training rows are those that an inference file states for that name and image size"
+    )
+    return result
+
+
+def _read_file(result: Import, path: Path, counts: dict[tuple[str, int], tuple[float, float]]) -> None:
+    setting = _Setting.of(path)
+    prefix = "train" if setting.mode == "training" else "infer"
+    columns = (
+        "model",
+        *(f"{prefix}_{name}" for name in ("step_time", "batch_size", "img_size")),
+        "param_count",
+    )
+    collection = "timm-0.6" if setting.mode == "training" else "timm"
+    seen: dict[str, int] = {}
+    for row in CsvRows(path, columns):
+        result.read += 1
+        if not all(row.text(f"{prefix}_{name}") for name in ("step_time", "batch_size")):
+            result.dropped["no step time: the network did not run"] += 1
+            continue
+        name = row.text("model").partition(".")[0]
+        batch = row.integer(f"{prefix}_batch_size", least=1)
+        size = row.integer(f"{prefix}_img_size", least=1)
+
+        def job(batch: int, name: str = name, size: int = size) -> str:
+            return spec(
+                f"{collection}/{name}",
+                batch_size=batch,
+                image_size=size,
+                mode=setting.mode,
+                precision=setting.precision,
+                compiler=setting.compiler,
+                memory_layout=setting.layout,
+                data_on_device=True,
+                optimizer="momentum" if setting.mode == "training" else None,
+            )
+
+        workload = job(batch)
+        seen[workload] = seen.get(workload, 0) + 1
+        step = row.number(f"{prefix}_step_time", above=0) / 1e3
+        result.add(
+            "solo",
+            setting.campaign,
+            device=setting.device,
+            workload=workload,
+            step_time_s=step,
+            samples_per_s=batch / step,
+            gpus=1,
+            repeat=seen[workload] if seen[workload] > 1 else None,
+            framework_version=setting.torch,
+        )
+        _add_workload(result, setting, row, workload, counts, (name, size))
+        if setting.mode == "training" and seen[workload] == 1:
+            _add_bracket(result, setting, job, batch, row)
+
+
+def _add_workload(
+    result: Import,
+    setting: _Setting,
+    row: CsvRow,
+    workload: str,
+    counts: dict[tuple[str, int], tuple[float, float]],
+    key: tuple[str, int],
+) -> None:
+    if row.cells.get("infer_gmacs", "").strip() and row.cells.get("infer_macts", "").strip():
+        stated = (row.number("infer_gmacs", least=0) * 1e9, row.number("infer_macts", least=0) * 1e6)
+        counts.setdefault(key, stated)
+    elif setting.mode == "inference":
+        stated = None
+    else:
+        stated = counts.get(key)
+    if stated is None:
+        result.flagged["multiply-adds and activations not stated"] += 1
+    millions = row.text("param_count")
+    result.add_workload(
+        setting.campaign,
+        workload,
+        parameter_count=round(row.number("param_count", least=0) * 1e6) if millions else None,
+        macs_per_sample=stated[0] if stated else None,
+        activations_per_sample=stated[1] if stated else None,
+    )
+
+
+def _add_bracket(
+    result: Import, setting: _Setting, job: Callable[[int], str], batch: int, row: CsvRow
+) -> None:
+    """The batch that ran, and the next larger one that did not."""
+    if batch not in TRAINING_BATCHES:
+        raise row.fault("train_batch_size", "one of " + ", ".join(map(str, TRAINING_BATCHES)))
+    common = {"device": setting.device, "scope": "device"}
+    result.add(
+        "memory", setting.campaign, workload=job(batch), upper_bound_bytes=TRAINING_DEVICE_BYTES, **common
+    )
+    position = TRAINING_BATCHES.index(batch)
+    if position:
+        result.add(
+            "memory",
+            setting.campaign,
+            workload=job(TRAINING_BATCHES[position - 1]),
+            lower_bound_bytes=TRAINING_DEVICE_BYTES,
+            **common,
+        )

@@ -1,0 +1,44 @@
+"""Co-location sets with the solo runs of their members, from a folder of tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from datasets.tables import available_tables, empty_table, read_table, validate_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_RUN = ["device", "workload", "campaign"]
+
+
+def read_sets(directory: Path | str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The `colocation` table of a folder, and solo runs of its campaigns.
+
+    Where there is no `solo` table, or where it lacks a member, the member's own `solo_step_time_s` serves.
+
+    Raises:
+        InputError: there is no `colocation` table, or a table is not valid.
+    """
+    colocation = read_table(directory, "colocation")
+    there = "solo" in available_tables(directory)
+    solo = read_table(directory, "solo") if there else empty_table("solo")
+    return colocation, solo_runs(colocation, solo)
+
+
+def solo_runs(colocation: pd.DataFrame, solo: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `solo` from the campaigns of `colocation`, and a row for each member that has only its `solo_step_time_s`."""
+    import pandas as pd
+
+    known = solo[solo["campaign"].isin(set(colocation["campaign"]))]
+    stated = colocation[colocation["solo_step_time_s"].notna()]
+    median = stated.groupby(_RUN, sort=False)["solo_step_time_s"].transform("median")
+    members = stated.assign(step_time_s=median, gpus=1).drop_duplicates(_RUN)
+    members = members.merge(known[_RUN].drop_duplicates(), on=_RUN, how="left", indicator=True)
+    members = members[members["_merge"] == "left_only"]
+    if not len(members):
+        return known.reset_index(drop=True)
+    columns = [column for column in solo.columns if column in members]
+    parts = [part for part in (known, members[columns]) if len(part)]
+    return validate_table("solo", pd.concat(parts, ignore_index=True))

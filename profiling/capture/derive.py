@@ -1,0 +1,48 @@
+"""What a captured graph says of other options than its own, where that follows without a new capture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from profiling.capture.optimizers import FLOPS, KERNELS, PASSES, STATES
+from profiling.graph import ComputationGraph
+
+
+def with_optimizer(graph: ComputationGraph, optimizer: str) -> ComputationGraph:
+    """The same step with another optimiser: its state, work and kernels follow from the parameters."""
+    before = str(graph.options.get("optimizer") or "sgd")
+    if optimizer == before:
+        return graph
+    accumulation = _accumulation_bytes(graph)
+    updated_bytes = (graph.optimizer_bytes - accumulation) / PASSES[before]
+    # State comes with the first gradient; Adagrad makes it when it is built.
+    held = updated_bytes if optimizer == "adagrad" else graph.gradient_bytes
+    return replace(
+        graph,
+        optimizer_flops=graph.optimizer_flops / FLOPS[before] * FLOPS[optimizer],
+        optimizer_bytes=updated_bytes * PASSES[optimizer] + accumulation,
+        optimizer_kernels=graph.optimizer_kernels / KERNELS[before] * KERNELS[optimizer],
+        optimizer_state_bytes=STATES[optimizer] * held,
+        options={**graph.options, "optimizer": optimizer},
+    )
+
+
+def with_accumulation(graph: ComputationGraph, passes: int) -> ComputationGraph:
+    """The same step with so many forward and backward passes per optimiser step."""
+    before = int(graph.options.get("gradient_accumulation") or 1)
+    if passes == before:
+        return graph
+    return replace(
+        graph,
+        operators=tuple(replace(op, repeat=op.repeat // before * passes) for op in graph.operators),
+        optimizer_bytes=graph.optimizer_bytes
+        - _accumulation_bytes(graph)
+        + (passes - 1) * 3 * graph.gradient_bytes,
+        host_input_bytes=graph.host_input_bytes / before * passes,
+        options={**graph.options, "gradient_accumulation": passes},
+    )
+
+
+def _accumulation_bytes(graph: ComputationGraph) -> float:
+    """Every further backward pass adds into the gradients: read both, write one."""
+    return (int(graph.options.get("gradient_accumulation") or 1) - 1) * 3 * graph.gradient_bytes

@@ -1,0 +1,121 @@
+"""Bytes of the tensors that are alive while a step runs on `meta`."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Container
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from profiling.capture import meta_cache
+from profiling.training import TrainingJob, tensors_of
+
+
+class LiveBytes:
+    """Storages alive now, and the largest sum that there was.
+
+    Args:
+        ignored: keys of storages that are not counted, such as those of parameters; asked each time.
+        freed: told the key of each storage that goes.
+
+    Attributes:
+        sizes: bytes by storage key.
+        totals: the sum after each storage that came, in bytes; its largest is the peak.
+    """
+
+    def __init__(self, ignored: tuple[Container[int], ...], freed: Callable[[int], None]) -> None:
+        self.sizes: dict[int, float] = {}
+        self.totals = [0.0]
+        self._ignored = ignored
+        self._freed = freed
+        self._total = 0.0
+
+    @property
+    def peak(self) -> float:
+        return max(self.totals)
+
+    def add(self, tensor: Tensor, is_peak: bool = True) -> bool:
+        """Count a tensor's storage if it is new, and return whether it was; `is_peak`: whether it may make the peak."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self.sizes or any(key in keys for keys in self._ignored) or not storage.nbytes():
+            return False
+        size = float(storage.nbytes())
+        self.sizes[key] = size
+        self._total += size
+        if is_peak:
+            self.totals.append(self._total)
+        weakref.finalize(storage, self._free, key)
+        return True
+
+    def drop(self, key: int) -> None:
+        """Count a storage no longer, though it lives."""
+        self._total -= self.sizes.pop(key, 0.0)
+
+    def _free(self, key: int) -> None:
+        self.drop(key)
+        self._freed(key)
+
+
+class _ForwardPass(TorchDispatchMode):
+    def __init__(self, job: TrainingJob) -> None:
+        super().__init__()
+        self.depth = 0
+        self._resident = [*job.model.parameters(), *job.model.buffers()]
+        held = {t.untyped_storage()._cdata for t in self._resident}
+        self.live = LiveBytes((held,), lambda _: None)
+        for tensor in tensors_of(job.batch):
+            self.live.add(tensor)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunction():
+            out = meta_cache.run(func, args, kwargs or {})
+            for tensor in tensors_of(out):
+                # Outside of every module runs the loss, which an inference does not.
+                self.live.add(tensor, is_peak=self.depth > 0)
+        return out
+
+    @contextmanager
+    def inside(self, model: nn.Module) -> Any:
+        handles: list[Any] = []
+
+        def enter(module: nn.Module, args: Any) -> None:
+            self.depth += 1
+
+        def leave(module: nn.Module, args: Any, out: Any) -> None:
+            self.depth -= 1
+
+        try:
+            for module in model.modules():
+                handles.append(module.register_forward_pre_hook(enter))
+                handles.append(module.register_forward_hook(leave, always_call=True))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def forward_totals(job: TrainingJob) -> list[float]:
+    """Live activations of the forward pass alone, in evaluation mode, without its loss: the sum after each new tensor.
+
+    Runs every phase of a job on `meta` without gradients; the modules' modes are as before afterwards. Only 0 where the
+    forward pass cannot run so.
+    """
+    modes = {module: module.training for module in job.model.modules()}
+    tracker = _ForwardPass(job)
+    try:
+        job.model.eval()
+        with torch.no_grad(), tracker.inside(job.model), tracker:
+            memo: dict[str, Any] = {}
+            for phase in job.phases:
+                phase.loss(job.model, job.batch, memo)
+    except Exception:  # evaluation may take another path, which needs data; training is what counts
+        return [0.0]
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    return tracker.live.totals

@@ -1,0 +1,231 @@
+"""`OperatorSizes` of one dispatched `aten` operator, from its arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from profiling.operator_sizes import NO_SIZES, OperatorSizes, window_sizes
+from profiling.training import tensors_of
+
+Arguments = dict[str, Any]
+
+
+def sizes_of(func: Any, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperatorSizes:
+    """Sizes of `func(*args, **kwargs) == out`, an operator of that kind.
+
+    Both the operators that a dispatch mode sees (`convolution`, `addmm`) and those that `torch.export` leaves whole
+    (`conv2d`, `linear`) are read; arguments go by their names in the schema.
+    """
+    rule = _RULES.get(kind)
+    first = next(tensors_of(out), None)
+    if rule is None or first is None:
+        return NO_SIZES
+    names = (argument.name for argument in func._schema.arguments)
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return rule(given, first)
+
+
+def _convolution(given: Arguments, out: Tensor) -> OperatorSizes:
+    weight, groups = given["weight"], int(given.get("groups", 1))
+    return OperatorSizes(
+        gemm_batch=groups,
+        gemm_m=out.shape[0] * out.shape[2:].numel(),
+        gemm_n=weight.shape[0] // groups,
+        gemm_k=weight.shape[1:].numel(),
+        **_window(given, (weight.shape[1] * groups, weight.shape[0]), groups),
+    )
+
+
+def _transposed_convolution(given: Arguments, out: Tensor) -> OperatorSizes:
+    data, weight, groups = given["input"], given["weight"], int(given.get("groups", 1))
+    return OperatorSizes(
+        gemm_batch=groups,
+        gemm_m=data.shape[0] * data.shape[2:].numel(),
+        gemm_n=weight.shape[1:].numel(),
+        gemm_k=weight.shape[0] // groups,
+        **_window(given, (weight.shape[0], weight.shape[1] * groups), groups),
+    )
+
+
+def _window(given: Arguments, channels: tuple[int, int], groups: int) -> dict[str, int]:
+    return window_sizes(
+        tuple(given["input"].shape[2:]),
+        channels,
+        tuple(given["weight"].shape[2:]),
+        _numbers(given.get("stride", 1)),
+        max(_numbers(given.get("dilation", 1))),
+        groups,
+    )
+
+
+_FACTORS = (
+    ("mat1", "mat2"),
+    ("batch1", "batch2"),
+    ("mat", "vec"),
+    ("input", "weight"),
+    ("self", "mat2"),
+    ("self", "vec"),
+    ("self", "other"),
+    ("self", "tensor"),
+)
+
+
+def _matmul(given: Arguments, out: Tensor) -> OperatorSizes:
+    names = next((pair for pair in _FACTORS if pair[0] in given and pair[1] in given), None)
+    if names is None:
+        return NO_SIZES
+    left, right = given[names[0]], given[names[1]]
+    # The weight of `linear` is stored transposed.
+    columns = right.shape[-2 if names[1] == "weight" else -1] if right.dim() > 1 else 1
+    batch = right.shape[:-2].numel() if right.dim() > 2 else 1
+    return OperatorSizes(
+        gemm_batch=batch,
+        gemm_m=out.numel() // max(1, batch * columns),
+        gemm_n=columns,
+        gemm_k=left.shape[-1],
+    )
+
+
+def _attention(given: Arguments, out: Tensor) -> OperatorSizes:
+    query, key = given["query"], given["key"]
+    samples, heads = (query.shape[:-3].numel(), query.shape[-3]) if query.dim() > 3 else (1, query.shape[0])
+    return OperatorSizes(
+        gemm_batch=samples * heads,
+        gemm_m=query.shape[-2],
+        gemm_n=key.shape[-2],
+        gemm_k=query.shape[-1],
+        heads=heads,
+        query_length=query.shape[-2],
+        key_length=key.shape[-2],
+        head_width=query.shape[-1],
+    )
+
+
+def _recurrent(given: Arguments, out: Tensor) -> OperatorSizes:
+    if "sequence" not in given:  # torch.export leaves lstm and gru whole
+        return NO_SIZES
+    sequence, state, weights = given["sequence"], given["state"][0], given["weights"]
+    layers, directions = given["layers"], 2 if given["bidirectional"] else 1
+    samples, hidden = state.shape[-2], state.shape[-1]
+    return OperatorSizes(
+        gemm_batch=layers * directions,
+        gemm_m=samples,
+        gemm_n=max(w.shape[0] for w in weights),
+        gemm_k=hidden,
+        steps=max(1, sequence.shape[:-1].numel() // max(1, samples)),
+        input_channels=sequence.shape[-1],
+        output_channels=out.shape[-1],
+    )
+
+
+def _embedding(given: Arguments, out: Tensor) -> OperatorSizes:
+    table = given["weight"]
+    return OperatorSizes(table_rows=table.shape[0], table_width=table.shape[-1])
+
+
+def _batch_norm(given: Arguments, out: Tensor) -> OperatorSizes:
+    data = given["input"]
+    channels = data.shape[1] if data.dim() > 1 else 1
+    return OperatorSizes(
+        reduction_size=data.numel() // max(1, channels),
+        reduction_count=channels,
+        **_image(data),
+    )
+
+
+def _layer_norm(given: Arguments, out: Tensor) -> OperatorSizes:
+    return _groups(given["input"], math.prod(given["normalized_shape"]))
+
+
+def _group_norm(given: Arguments, out: Tensor) -> OperatorSizes:
+    data = given["input"]
+    groups = int(given["group"] if "group" in given else given["num_groups"])
+    count = data.shape[0] * groups
+    return OperatorSizes(
+        reduction_size=data.numel() // max(1, count), reduction_count=count, groups=groups, **_image(data)
+    )
+
+
+def _softmax(given: Arguments, out: Tensor) -> OperatorSizes:
+    data = next(tensors_of(given))
+    dims = _numbers(given.get("dim", -1)) if data.dim() else ()
+    return _groups(data, math.prod(data.shape[d] for d in dims))
+
+
+def _reduction(given: Arguments, out: Tensor) -> OperatorSizes:
+    data = next(tensors_of(given))
+    if out.numel() == data.numel() and data.dim() and isinstance(given.get("dim"), int):  # cumsum
+        return _groups(data, data.shape[given["dim"]])
+    return _groups(data, data.numel() // max(1, out.numel()))
+
+
+def _pooling(given: Arguments, out: Tensor) -> OperatorSizes:
+    data = next(tensors_of(given))
+    channels = data.shape[1] if data.dim() > 2 else 0
+    spatial = tuple(data.shape[2:]) if data.dim() > 2 else tuple(data.shape[-1:])
+    kernel = _numbers(given.get("kernel_size", ()))
+    if not kernel:  # adaptive: windows follow from the sizes
+        target = tuple(out.shape[2:]) if out.dim() > 2 else tuple(out.shape[-1:])
+        kernel = tuple(-(-n // max(1, m)) for n, m in zip(spatial, target, strict=True))
+    stride = _numbers(given.get("stride", ())) or kernel
+    taps = math.prod(kernel) if len(kernel) > 1 else kernel[0] ** len(spatial)
+    return OperatorSizes(
+        reduction_size=taps,
+        reduction_count=out.numel(),
+        **window_sizes(spatial, (channels, channels), kernel, stride),
+    )
+
+
+def _resize(given: Arguments, out: Tensor) -> OperatorSizes:
+    return OperatorSizes(**_image(next(tensors_of(given))))
+
+
+def _loss(given: Arguments, out: Tensor) -> OperatorSizes:
+    data = next(tensors_of(given))
+    return _groups(data, data.shape[1] if data.dim() > 1 else data.numel())
+
+
+def _groups(data: Tensor, size: int) -> OperatorSizes:
+    return OperatorSizes(reduction_size=size, reduction_count=data.numel() // max(1, size))
+
+
+def _image(data: Tensor) -> dict[str, int]:
+    """Channels and spatial size of (samples, channels, [depth, [height,]] width); nothing of other shapes."""
+    if not 3 <= data.dim() <= 5:
+        return {"input_channels": data.shape[1], "output_channels": data.shape[1]} if data.dim() == 2 else {}
+    depth, height, width = (1,) * (5 - data.dim()) + tuple(data.shape[2:])
+    return {
+        "input_channels": data.shape[1],
+        "output_channels": data.shape[1],
+        "input_depth": depth,
+        "input_height": height,
+        "input_width": width,
+    }
+
+
+def _numbers(value: int | Sequence[int]) -> tuple[int, ...]:
+    return (int(value),) if isinstance(value, int) else tuple(int(n) for n in value or ())
+
+
+_RULES: dict[str, Callable[[Arguments, Tensor], OperatorSizes]] = {
+    "convolution": _convolution,
+    "depthwise_convolution": _convolution,
+    "transposed_convolution": _transposed_convolution,
+    "linear": _matmul,
+    "matmul": _matmul,
+    "attention": _attention,
+    "recurrent": _recurrent,
+    "embedding": _embedding,
+    "batch_norm": _batch_norm,
+    "layer_norm": _layer_norm,
+    "group_norm": _group_norm,
+    "softmax": _softmax,
+    "reduction": _reduction,
+    "pooling": _pooling,
+    "resize": _resize,
+    "loss": _loss,
+}

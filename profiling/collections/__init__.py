@@ -1,0 +1,155 @@
+"""Graphs of libraries' networks, recorded once and stored as functions of the batch size: `timm/resnet50`.
+
+Reading them takes neither torch nor the library. `python -m profiling.collections.build` makes them anew.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from functools import lru_cache
+
+from profiling.capture.derive import with_accumulation, with_optimizer
+from profiling.capture.options import options_of
+from profiling.collections.names import COLLECTIONS, collection_of
+from profiling.collections.precision import RATIOS, RECORDED, convert, peak_ratios
+from profiling.collections.store import Name, store_of
+from profiling.errors import InputError, UnknownNameError
+from profiling.graph import ComputationGraph
+from profiling.workload import Workload
+
+__all__ = [
+    "COLLECTIONS",
+    "architecture_of",
+    "collected_graph",
+    "collected_names",
+    "collection_of",
+    "family_of",
+    "is_collected",
+    "sizes_of",
+]
+
+
+def collected_names(collection: str) -> list[str]:
+    """Names of a collection's networks, as jobs name them."""
+    return [f"{collection}/{name}" for name in store_of(collection).names]
+
+
+def is_collected(model: str) -> bool:
+    """Whether a model's name is that of a stored network."""
+    collection = collection_of(model)
+    return bool(collection) and model.partition("/")[2] in store_of(collection).names
+
+
+def family_of(model: str) -> str:
+    """What splits by family go by: the module of the library that defines the network."""
+    return _entry(model).family
+
+
+def architecture_of(model: str) -> str:
+    """Equal for names with one graph, also across collections: they are one architecture in every split.
+
+    A name that no collection has stands for itself.
+    """
+    return _entry(model).architecture if is_collected(model) else model
+
+
+def sizes_of(model: str) -> tuple[int, ...]:
+    """Stored image sizes (or sequence lengths) of a network, the default first."""
+    entry = _entry(model)
+    stored = store_of(collection_of(model)).sizes[entry.alias_of or entry.name]
+    return (entry.default_size, *(size for size in stored if size != entry.default_size))
+
+
+def collected_graph(workload: Workload) -> ComputationGraph:
+    """The graph of a training step of a stored network.
+
+    Any batch size, optimiser and number of accumulated passes; FP32 and AMP as recorded, other precisions by rule.
+    Layers frozen are a mask, as everywhere. Graphs are kept for the next time.
+
+    Raises:
+        UnknownNameError: no such name in the collection.
+        InputError: a size that is not stored, or an option that needs the network itself.
+    """
+    collection, entry = collection_of(workload.model), _entry(workload.model)
+    size_option = COLLECTIONS[collection].size_option
+    for option in ("image_size", "sequence_length"):
+        if option != size_option and getattr(workload, option) is not None:
+            raise InputError(f"{workload.model} has no {option}", got=getattr(workload, option))
+    if workload.activation_checkpointing:
+        raise InputError(
+            f"activation checkpointing is not known for the stored graph of {workload.model}",
+            hint="capture the torch module as module:factory, or drop the option",
+        )
+    size = getattr(workload, size_option) if size_option else None
+    size = entry.default_size if size is None else size
+    stored = sizes_of(workload.model)
+    if size not in stored:
+        raise InputError(
+            f"{workload.model} is not stored for this {size_option}",
+            expected="one of " + ", ".join(map(str, stored)),
+            got=size,
+        )
+    own = (entry.alias_of or entry.name, size, RECORDED[workload.precision])
+    if own not in store_of(collection).rows:
+        raise InputError(f"{workload.model} is not stored in {own[2]}", got=workload.precision)
+    return _graph(
+        workload.model,
+        size,
+        workload.batch_size or COLLECTIONS[collection].batch_size,
+        workload.precision,
+        workload.optimizer or "sgd",
+        workload.gradient_accumulation,
+    )
+
+
+@lru_cache(maxsize=256)
+def _graph(
+    model: str, size: int, batch_size: int, precision: str, optimizer: str, accumulation: int
+) -> ComputationGraph:
+    collection, entry = collection_of(model), _entry(model)
+    stored = entry.alias_of or entry.name
+    line = store_of(collection).line(stored, size, RECORDED[precision])
+    values = line.values(batch_size)
+    changed, traits = convert(values, line.traits, precision)
+    graph = line.at(batch_size, changed, traits)
+    option = COLLECTIONS[collection].size_option
+    if precision in RATIOS:
+        peaks, ratio = peak_ratios(values, changed), RATIOS[precision]
+        graph = replace(
+            graph,
+            activation_bytes=graph.activation_bytes * peaks["activation_bytes"],
+            forward_activation_bytes=graph.forward_activation_bytes * peaks["forward_activation_bytes"],
+            # Tokens are integers.
+            host_input_bytes=graph.host_input_bytes * (1 if option == "sequence_length" else ratio),
+            parameter_bytes=graph.parameter_bytes * ratio,
+            gradient_bytes=graph.gradient_bytes * ratio,
+            optimizer_bytes=graph.optimizer_bytes * ratio,
+        )
+    plain = Workload(
+        model,
+        precision=precision,
+        optimizer="sgd",
+        image_size=size if option == "image_size" else None,
+        sequence_length=size if option == "sequence_length" else None,
+    )
+    graph = replace(graph, name=model, options=options_of(plain))
+    return with_accumulation(with_optimizer(graph, optimizer), accumulation)
+
+
+def _entry(model: str) -> Name:
+    collection = collection_of(model)
+    if not collection:
+        raise UnknownNameError(
+            f"{model!r} is in no collection", expected="COLLECTION/NAME with " + ", ".join(COLLECTIONS)
+        )
+    names, wanted = store_of(collection).names, model.partition("/")[2]
+    entry = names.get(wanted)
+    if entry is None:
+        near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.4)
+        raise UnknownNameError(
+            f"{collection} has no network {wanted!r}",
+            expected="one of " + ", ".join(f"{collection}/{name}" for name in near) if near else None,
+            hint=f"`cotenant zoo list --collection {collection}` shows all",
+        )
+    return entry

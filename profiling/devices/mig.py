@@ -1,0 +1,298 @@
+"""MIG: slices of a card as device types of their own (`a100:mig=3g`), and the partitions that the vendor allows."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from profiling.devices.spec import DeviceSpec
+from profiling.errors import InputError, UnknownNameError
+
+MIG_OPTION = ":mig="
+# Peaks that shrink with the number of multiprocessors.
+_RATES = (
+    "fp32_flops",
+    "tf32_flops",
+    "fp16_flops",
+    "bf16_flops",
+    "fp64_flops",
+    "fp8_flops",
+    "fp64_cuda_flops",
+    "fp16_cuda_flops",
+    "bf16_cuda_flops",
+    "fp32_matrix_flops",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MigProfile:
+    """One kind of slice of a card.
+
+    Attributes:
+        name: the vendor's, e.g. `3g.20gb`.
+        short: how a device name says it: `3g`; the vendor's name for a slice with more memory than the usual one.
+        compute_slices, memory_slices: of the card's (7 and 8 on an A100).
+        starts: memory slots at which it may begin.
+    """
+
+    name: str
+    short: str
+    compute_slices: int
+    memory_slices: int
+    sm_count: int
+    memory_bytes: float
+    starts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A card cut into slices: (first memory slot, profile) of each, in slot order."""
+
+    placements: tuple[tuple[int, MigProfile], ...]
+
+    @property
+    def profiles(self) -> tuple[MigProfile, ...]:
+        """Its slices, the largest first."""
+        return tuple(sorted((p for _, p in self.placements), key=_size, reverse=True))
+
+    def __str__(self) -> str:
+        return "+".join(profile.short for profile in self.profiles)
+
+
+def _size(profile: MigProfile) -> tuple[int, int]:
+    return profile.compute_slices, profile.memory_slices
+
+
+# Compared by identity: there is one of each card.
+@dataclass(frozen=True, eq=False)
+class MigLayout:
+    """How one card can be cut.
+
+    Attributes:
+        card: catalogue name.
+        slots: memory slices in a row.
+        compute_slices: of all slices together at most.
+        profiles: smallest first.
+        source: the vendor's documents.
+    """
+
+    card: str
+    slots: int
+    compute_slices: int
+    profiles: tuple[MigProfile, ...]
+    source: str
+
+    def profile(self, name: str) -> MigProfile:
+        """The profile of a short (`3g`) or full name (`3g.20gb`, with or without `+me`).
+
+        Raises:
+            UnknownNameError: the card has no such slice.
+        """
+        wanted = name.strip().lower().removesuffix("+me")
+        for profile in self.profiles:
+            if wanted in (profile.short, profile.name):
+                return profile
+        raise UnknownNameError(
+            f"{self.card} has no MIG slice {name!r}",
+            expected="one of " + ", ".join(p.short for p in self.profiles),
+        )
+
+    def device(self, profile: MigProfile) -> str:
+        """Name of a slice as a device type: `a100:mig=3g`."""
+        return f"{self.card}{MIG_OPTION}{profile.short}"
+
+    @cached_property
+    def partitions(self) -> tuple[Partition, ...]:
+        """Every combination of slices, each in one placement, those with fewer and larger slices first.
+
+        Slots may stay empty; `maximal` leaves such partitions out.
+        """
+        found: dict[tuple[str, ...], Partition] = {}
+        for placements in self._placements(0, self.compute_slices):
+            partition = Partition(placements)
+            found.setdefault(tuple(p.name for p in partition.profiles), partition)
+        found.pop((), None)
+        return tuple(
+            sorted(
+                found.values(),
+                key=lambda p: (len(p.placements), [(-c, -m) for c, m in map(_size, p.profiles)]),
+            )
+        )
+
+    @cached_property
+    def maximal(self) -> tuple[Partition, ...]:
+        """Partitions to which no slice can be added, wherever the others lie, and none can be made larger."""
+        return tuple(
+            one
+            for one in self.partitions
+            if not any(_covers(other.profiles, one.profiles) for other in self.partitions if other is not one)
+        )
+
+    def useful(self, jobs: int) -> tuple[Partition, ...]:
+        """Of `maximal`, those that can be best for so many jobs: whose largest slices no other partition has as large."""
+        if jobs not in self._useful:
+            largest = {one: one.profiles[:jobs] for one in self.maximal}
+            kept: list[Partition] = []
+            for one in self.maximal:
+                if not any(_covers(largest[other], largest[one]) for other in kept):
+                    kept = [other for other in kept if not _covers(largest[one], largest[other])]
+                    kept.append(one)
+            self._useful[jobs] = tuple(kept)
+        return self._useful[jobs]
+
+    def cuts(self, slices: int) -> tuple[Partition, ...]:
+        """Every way to lay exactly so many slices on the card, slots may stay empty; unlike `partitions` with all placements."""
+        if slices not in self._cuts:
+            every = (Partition(placements) for placements in self._placements(0, self.compute_slices))
+            self._cuts[slices] = tuple(one for one in every if len(one.placements) == slices)
+        return self._cuts[slices]
+
+    @cached_property
+    def _cuts(self) -> dict[int, tuple[Partition, ...]]:
+        return {}
+
+    @cached_property
+    def _useful(self) -> dict[int, tuple[Partition, ...]]:
+        return {}
+
+    def place(self, names: list[str]) -> Partition | None:
+        """Slots for slices of these names, or None where the card cannot be cut so."""
+        wanted = tuple(sorted((self.profile(name) for name in names), key=_size, reverse=True))
+        for partition in self.partitions:
+            if partition.profiles == wanted:
+                return partition
+        return None
+
+    def _placements(self, slot: int, compute: int) -> Iterator[tuple[tuple[int, MigProfile], ...]]:
+        if slot >= self.slots:
+            yield ()
+            return
+        for profile in self.profiles:
+            if slot in profile.starts and profile.compute_slices <= compute:
+                for rest in self._placements(slot + profile.memory_slices, compute - profile.compute_slices):
+                    yield ((slot, profile), *rest)
+        yield from self._placements(slot + 1, compute)
+
+
+def _covers(larger: Sequence[MigProfile], smaller: Sequence[MigProfile]) -> bool:
+    """Whether every slice of `smaller` has one of its own in `larger` that is at least as large."""
+    if len(larger) < len(smaller):
+        return False
+    available = list(larger)
+    for profile in smaller:
+        fits = [
+            other
+            for other in available
+            if other.compute_slices >= profile.compute_slices
+            and other.memory_slices >= profile.memory_slices
+            and other.sm_count >= profile.sm_count
+        ]
+        if not fits:
+            return False
+        available.remove(min(fits, key=_size))
+    return True
+
+
+@lru_cache(maxsize=1)
+def _layouts() -> dict[str, MigLayout]:
+    with Path(__file__).with_name("mig.toml").open("rb") as stream:
+        body = tomllib.load(stream)
+    known = {}
+    for card, row in body["cards"].items():
+        layout = body["layouts"][row["layout"]]
+        profiles = tuple(
+            MigProfile(
+                one["name"],
+                one["name"] if key.endswith("-double") else key,
+                int(key[0]),
+                layout["profiles"][key]["memory_slices"],
+                one["sm_count"],
+                one["memory_gib"] * 2.0**30,
+                tuple(layout["profiles"][key]["starts"]),
+            )
+            for key, one in row["profiles"].items()
+        )
+        for name in (card, *row.get("same_as_this", ())):
+            known[name] = MigLayout(name, layout["slots"], layout["compute_slices"], profiles, row["source"])
+    return known
+
+
+def mig_layout(card: str) -> MigLayout:
+    """How the card of that catalogue name can be cut.
+
+    Raises:
+        UnknownNameError: it cannot, or its slices are not known here.
+    """
+    known = _layouts()
+    if card not in known:
+        raise UnknownNameError(
+            f"no MIG slices of {card} are known", expected="a card with them: " + ", ".join(known)
+        )
+    return known[card]
+
+
+def has_mig(card: str) -> bool:
+    """Whether slices of that card are known."""
+    return card in _layouts()
+
+
+def split_device(name: str) -> tuple[str, str | None]:
+    """`a100:mig=3g` as (`a100`, `3g`); a whole card has None.
+
+    Raises:
+        InputError: something else stands behind the colon.
+    """
+    card, colon, option = name.partition(":")
+    if not colon:
+        return name, None
+    key, equals, value = option.partition("=")
+    if key.strip() != "mig" or not equals or not value.strip():
+        raise InputError(
+            f"device {name!r} has an unknown option", expected="CARD or CARD:mig=SLICE, such as a100:mig=3g"
+        )
+    return card.strip(), value.strip()
+
+
+def slice_of(card: DeviceSpec, name: str) -> DeviceSpec:
+    """A slice as a device type: its multiprocessors, its memory, and its share of bandwidth and L2 cache.
+
+    The link to the host is the card's, because whoever uses it alone has all of it; slices have no NVLink. Power is
+    the card's too.
+
+    Raises:
+        UnknownNameError: the card has no such slice.
+    """
+    layout = mig_layout(card.name)
+    profile = layout.profile(name)
+    of_memory = profile.memory_slices / layout.slots
+    of_compute = profile.sm_count / card.sm_count
+    return replace(
+        card,
+        name=layout.device(profile),
+        sm_count=profile.sm_count,
+        memory_bytes=profile.memory_bytes,
+        memory_bandwidth_bytes_per_s=of_memory * card.memory_bandwidth_bytes_per_s,
+        l2_bytes=of_memory * card.l2_bytes,
+        nvlink_bytes_per_s=0.0,
+        mig_profiles=(),
+        source=f"{card.source}; slice: {layout.source}",
+        **{rate: of_compute * getattr(card, rate) for rate in _RATES},
+    )
+
+
+def with_sm_share(device: DeviceSpec, sm_share_ratio: float) -> DeviceSpec:
+    """The device as a process sees it that may use that share of the multiprocessors (MPS's active-thread percentage).
+
+    Memory, bandwidth and caches are those of the whole device. The driver rounds up to whole multiprocessors.
+
+    Raises:
+        InputError: the share is not above 0 and at most 1.
+    """
+    if not 0 < sm_share_ratio <= 1:
+        raise InputError("sm_share_ratio is out of range", expected="above 0, at most 1", got=sm_share_ratio)
+    count = max(1, -int(-sm_share_ratio * device.sm_count // 1))
+    share = count / device.sm_count
+    return replace(device, sm_count=count, **{rate: share * getattr(device, rate) for rate in _RATES})

@@ -1,0 +1,67 @@
+"""Operators as numpy columns: what cost models and encoders compute with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiling.operator_sizes import SIZE_COLUMNS
+from profiling.operators import dtype_index, kind_index
+
+if TYPE_CHECKING:
+    from profiling.graph import Operator
+
+COUNT_COLUMNS = (
+    "forward_flops",
+    "backward_flops",
+    "bytes_read",
+    "bytes_written",
+    "backward_bytes",
+    "parameter_bytes",
+    "saved_activation_bytes",
+    "kernel_count",
+    "forward_kernel_count",
+    "tensor_core",
+    "repeat",
+    "layer_index",
+    "training_only",
+)
+FORWARD_COLUMNS = (
+    "forward_flops",
+    "bytes_read",
+    "bytes_written",
+    "parameter_bytes",
+    "forward_kernel_count",
+    "tensor_core",
+    "repeat",
+    "training_only",
+)
+"""What a forward pass alone needs of `COUNT_COLUMNS`: inference is a mask (`training_only`) over the graph of a step."""
+
+CODE_COLUMNS = ("kind", "dtype", "input_dtype", "weight_dtype")
+COLUMNS = (*COUNT_COLUMNS, *SIZE_COLUMNS, *CODE_COLUMNS, "output_elements")
+
+
+def columns_of(operators: Sequence[Operator]) -> dict[str, NDArray[np.float64]]:
+    """Every column by its name, [N] each, as float64.
+
+    Names are those of `Operator` and `OperatorSizes`. `kind` is an index into `profiling.operators.KINDS` (unknown kinds are
+    `other`), types are indices into `profiling.operators.DTYPES` (-1 where not known), and `output_elements` is the
+    product of the output's shape.
+    """
+    sizes = [op.sizes for op in operators]
+    columns = {name: _array(getattr(op, name) for op in operators) for name in COUNT_COLUMNS}
+    columns |= {name: _array(getattr(size, name) for size in sizes) for name in SIZE_COLUMNS}
+    columns["kind"] = _array(kind_index(op.kind) for op in operators)
+    for name in CODE_COLUMNS[1:]:
+        columns[name] = _array(dtype_index(getattr(op, name)) for op in operators)
+    columns["output_elements"] = _array(math.prod(op.output_shape) for op in operators)
+    return columns
+
+
+def _array(values: Iterable[float]) -> NDArray[np.float64]:
+    return np.fromiter(values, dtype=np.float64)

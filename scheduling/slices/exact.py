@@ -1,0 +1,141 @@
+"""The best use of one card by exact search: every partition, every assignment of jobs to its slices.
+
+A set of jobs is a bit mask. `best[S]` is the most that the slices seen so far give to exactly the jobs of S; a further slice
+takes any subset T of them: best'[S] = max over T of best[S - T] + value[T]. Partitions that begin with the same slices
+share that work. With 7 jobs a slice costs 3^7 = 2,187 additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.types import Floats
+from profiling.devices.mig import Partition
+from profiling.errors import LimitError
+
+MAX_JOBS = 12
+NONE = -np.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """The outcome of a partition.
+
+    Attributes:
+        jobs: mask of the jobs that it places.
+        value: sum over its slices.
+        least: least speed of a job, where that comes first; else 0.
+        parts: mask of the jobs on each slice, in the order of `Partition.profiles`; 0 for a slice that stays empty.
+    """
+
+    partition: Partition
+    jobs: int
+    value: float
+    parts: tuple[int, ...]
+    least: float = 0.0
+
+
+@lru_cache(maxsize=8)
+def _subsets(jobs: int, largest: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """All (S, T) with T a subset of S of at most `largest` jobs, by S; and where each S begins."""
+    count = 1 << jobs
+    size = np.array([int(m).bit_count() for m in range(count)])
+    parts = np.flatnonzero(size <= largest)
+    whole, part = np.nonzero((parts[None, :] & ~np.arange(count)[:, None]) == 0)
+    return whole, parts[part], np.flatnonzero(np.r_[True, whole[1:] != whole[:-1]])
+
+
+def pack(
+    partitions: Sequence[Partition],
+    values: Mapping[str, Floats],
+    jobs: int,
+    largest: int,
+    least: Mapping[str, Floats] | None = None,
+) -> list[Packing]:
+    """The best packing of each partition: as many jobs as possible, then the greatest value.
+
+    Args:
+        values: slice (`MigProfile.name`) to [2^jobs] value of a set on it; -inf where it does not fit, 0 for the empty set.
+        largest: most jobs on a slice.
+        least: slice to [2^jobs] least speed in a set; given, the greatest least speed comes before the value.
+
+    Raises:
+        LimitError: more than `MAX_JOBS` jobs.
+    """
+    if jobs > MAX_JOBS:
+        raise LimitError("too many jobs for one card", expected=f"at most {MAX_JOBS}", got=jobs)
+    if least is None:
+        return _pack(partitions, values, jobs, largest)
+    found: list[Packing] = []
+    for one in partitions:
+        names = [p.name for p in one.profiles]
+        bottleneck = _fold(names, least, jobs, largest, np.minimum, np.inf, {})[-1]
+        floor = bottleneck[_most(bottleneck)]
+        # Sets below the best least speed are ruled out; among the rest throughput decides.
+        ruled = {name: np.where(least[name] >= floor - 1e-12, values[name], NONE) for name in set(names)}
+        found.extend(replace(p, least=float(floor)) for p in _pack([one], ruled, jobs, largest))
+    return found
+
+
+def _pack(
+    partitions: Sequence[Partition], values: Mapping[str, Floats], jobs: int, largest: int
+) -> list[Packing]:
+    memo: dict[tuple[str, ...], Floats] = {}
+    found = []
+    for one in partitions:
+        names = [p.name for p in one.profiles]
+        steps = _fold(names, values, jobs, largest, np.add, 0.0, memo)
+        chosen = _most(steps[-1])
+        parts, left = [], chosen
+        for before, name in zip(steps[-2::-1], reversed(names), strict=True):
+            inside = _within(left, jobs, largest)
+            take = int(inside[np.argmax(before[left & ~inside] + values[name][inside])])
+            parts.append(take)
+            left &= ~take
+        found.append(Packing(one, chosen, float(steps[-1][chosen]), tuple(reversed(parts))))
+    return found
+
+
+def _fold(
+    names: Sequence[str],
+    values: Mapping[str, Floats],
+    jobs: int,
+    largest: int,
+    combine: np.ufunc,
+    neutral: float,
+    memo: dict[tuple[str, ...], Floats],
+) -> list[Floats]:
+    """[slices + 1] of [2^jobs]: the best of the first k slices for exactly those jobs."""
+    whole, part, first = _subsets(jobs, largest)
+    best = np.full(1 << jobs, NONE)
+    best[0] = neutral
+    steps = [best]
+    for count in range(1, len(names) + 1):
+        key = tuple(names[:count])
+        known = memo.get(key)
+        if known is None:
+            joined = combine(best[whole & ~part], values[names[count - 1]][part])
+            known = memo[key] = np.maximum.reduceat(joined, first)
+        best = known
+        steps.append(best)
+    return steps
+
+
+def _within(mask: int, jobs: int, largest: int) -> NDArray[np.int64]:
+    """Subsets of `mask` of at most `largest` jobs, the smallest first, so that ties leave slices empty."""
+    whole, part, first = _subsets(jobs, largest)
+    end = first[mask + 1] if mask + 1 < len(first) else len(whole)
+    return part[first[mask] : end]
+
+
+def _most(best: Floats) -> int:
+    """The mask with the most jobs among those that can be placed, then with the greatest value."""
+    size = np.array([int(m).bit_count() for m in range(len(best))])
+    size[best == NONE] = -1
+    among = np.flatnonzero(size == size.max())
+    return int(among[np.argmax(best[among])])

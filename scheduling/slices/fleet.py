@@ -1,0 +1,280 @@
+"""Partitions and places for many cards of one type at once.
+
+A mixed-integer program gives each card a partition and each job a slice of its own (exact where slices are not shared: with
+whole numbers of each partition the rest is a transport problem, whose optimum is whole). Then each card is planned anew for
+the jobs that it got, sharing included, which can only be better.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.types import Floats, SetPredictor
+from profiling.devices import get_device, mig_layout
+from profiling.errors import InfeasibleError, InputError, UnavailableError
+from scheduling.slices.options import Options, SliceConfig, SliceJob, answer, devices_of, sets_of
+from scheduling.slices.plan import CardPlan, SlicePlan, best_of
+
+# Sets that are asked for when the cards are planned anew; sharing among many is left out before there are more.
+MOST_SETS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPlan:
+    """What every card does.
+
+    Attributes:
+        cards: numbers of the jobs on each card that is used, and how it is used (job numbers in it count within).
+        waiting: numbers of the jobs that find no room.
+        bound: of the objective where no slice is shared: nothing better is possible then.
+    """
+
+    jobs: tuple[SliceJob, ...]
+    card: str
+    gpus: int
+    config: SliceConfig
+    cards: tuple[tuple[tuple[int, ...], SlicePlan], ...]
+    waiting: tuple[int, ...]
+    bound: float
+
+    @property
+    def value(self) -> float:
+        """Sum of the cards' objectives; the least speed for `fairness`."""
+        chosen = [plan.chosen for _, plan in self.cards]
+        if self.config.objective == "fairness":
+            return min(o.least_speed for c in chosen for s in c.slices if (o := s.option) is not None)
+        return sum(c.value for c in chosen)
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of `cotenant plan slices --gpus N --json`."""
+        summaries = [plan.summary(plan.chosen) for _, plan in self.cards]
+        placed = sum(s["placed"] for s in summaries)
+        return {
+            "device": self.card,
+            "gpus": self.gpus,
+            "objective": self.config.objective,
+            "value": self.value,
+            "bound_one_job_a_slice": self.bound,
+            "placed": placed,
+            "speed_sum": sum(s["speed_sum"] for s in summaries),
+            "least_speed_ratio": min((s["least_speed_ratio"] for s in summaries), default=0.0),
+            "mean_completion_s": sum(s["mean_completion_s"] * s["placed"] for s in summaries)
+            / max(placed, 1),
+            "kinds": dict(Counter(_title(plan.chosen) for _, plan in self.cards).most_common()),
+            "cards": [{"jobs": list(numbers), **plan.card_json(plan.chosen)} for numbers, plan in self.cards],
+            "waiting": [str(self.jobs[j].workload) for j in self.waiting],
+        }
+
+
+def _title(plan: CardPlan) -> str:
+    return f"{plan.kind} {plan.partition}".strip()
+
+
+def plan_fleet(
+    jobs: Sequence[SliceJob], card: str, gpus: int, predictor: SetPredictor, config: SliceConfig | None = None
+) -> FleetPlan:
+    """Use `gpus` cards of one type for these jobs, as many of them as possible.
+
+    Raises:
+        InputError: no job, no card, or a job that the card cannot run.
+        InfeasibleError: no job fits on the card at all.
+    """
+    config = config or SliceConfig()
+    if gpus < 1:
+        raise InputError("gpus is out of range", expected="an integer from 1", got=gpus)
+    if not jobs:
+        raise InputError("no jobs to plan for", expected="at least one job")
+    card = get_device(card).name
+    for job in jobs:
+        get_device(card).check_precision(job.workload.precision)
+    kinds = list(dict.fromkeys(jobs))
+    number = {kind: k for k, kind in enumerate(kinds)}
+    kind_of = np.array([number[job] for job in jobs])
+    count = np.bincount(kind_of, minlength=len(kinds))
+    devices = devices_of(card, config.mig)
+    alone = answer(kinds, card, [(d, (k,)) for d in devices for k in range(len(kinds))], predictor, config)
+    patterns = _patterns(card, devices, config)
+    speed, value = _tables(alone, devices)
+    if not np.isfinite(value).any():
+        raise InfeasibleError(f"no job fits on {card}", hint="lower the batch sizes, or plan for more memory")
+    allowed, floor = np.isfinite(value), -np.inf
+    if config.objective == "fairness":
+        floor = _fair_floor(speed, count, patterns, gpus, _most(allowed, count, patterns, gpus))
+        allowed = speed >= floor
+    program = _Program(allowed, count, patterns, gpus)
+    used, given, bound = program.solve(value[program.kinds, program.devices])
+    bound = floor if config.objective == "fairness" else bound
+    groups = _groups(used, given, patterns, kind_of)
+    cards = _replan(jobs, card, devices, groups, predictor, config)
+    waiting = set(range(len(jobs))) - {j for numbers, plan in cards for j in _placed(numbers, plan)}
+    return FleetPlan(tuple(jobs), card, gpus, config, tuple(cards), tuple(sorted(waiting)), bound)
+
+
+def _placed(numbers: tuple[int, ...], plan: SlicePlan) -> list[int]:
+    return [numbers[m] for s in plan.chosen.slices if s.option is not None for m in s.option.members]
+
+
+def _patterns(card: str, devices: list[str], config: SliceConfig) -> NDArray[np.int64]:
+    """[P, D] how many of each device (the whole card first) a card can be."""
+    whole = np.zeros((1, len(devices)), np.int64)
+    whole[0, 0] = 1
+    if len(devices) == 1:
+        return whole
+    layout = mig_layout(card)
+    rows = [
+        [sum(layout.device(p) == device for p in partition.profiles) for device in devices]
+        for partition in layout.maximal
+    ]
+    return np.concatenate([whole, np.array(rows, np.int64)])
+
+
+def _tables(alone: Options, devices: list[str]) -> tuple[Floats, Floats]:
+    """[K, D] relative speed and value; -inf where the job does not fit."""
+    shape = (len(alone.jobs), len(devices))
+    speed, value = np.full(shape, -np.inf), np.full(shape, -np.inf)
+    for column, device in enumerate(devices):
+        for row in range(shape[0]):
+            option = alone.by_set[device, (row,)][0]
+            if option.fits:
+                speed[row, column], value[row, column] = option.least_speed, option.value
+    return speed, value
+
+
+class _Program:
+    """Jobs of K kinds onto cards of P patterns: x[k, d] jobs of kind k on device d, y[p] cards of pattern p.
+
+    Sums over d of x[k, d] <= count[k]; sums over k of x[k, d] <= sum over p of y[p] patterns[p, d]; y adds up to `gpus`
+    at most. Only y has to be declared whole.
+    """
+
+    def __init__(
+        self, allowed: NDArray[np.bool_], count: NDArray[np.int64], patterns: NDArray[np.int64], gpus: int
+    ) -> None:
+        from scipy.sparse import coo_array
+
+        self.kinds, self.devices = np.nonzero(allowed)
+        self.shape, self.gpus, self.count = allowed.shape, gpus, count
+        pairs, shapes = len(self.kinds), len(patterns)
+        k_count, d_count = self.shape
+        at = np.arange(pairs)
+        p, d = np.nonzero(patterns)
+        entries = [
+            (self.kinds, at, np.ones(pairs)),
+            (k_count + self.devices, at, np.ones(pairs)),
+            (k_count + d, pairs + p, -patterns[p, d].astype(float)),
+            (np.full(shapes, k_count + d_count), pairs + np.arange(shapes), np.ones(shapes)),
+        ]
+        rows, columns, data = (np.concatenate(part) for part in zip(*entries, strict=True))
+        self.matrix = coo_array(
+            (data, (rows, columns)), shape=(k_count + d_count + 1, pairs + shapes)
+        ).tocsr()
+        self.upper = np.concatenate([count, np.zeros(d_count), [gpus]])
+        self.pairs, self.shapes = pairs, shapes
+
+    def solve(self, value: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
+        """As many jobs as possible, then the greatest sum of `value` [pairs]: cards of each pattern [P], jobs [K, D], and
+        a bound of that sum.
+
+        Raises:
+            UnavailableError: the solver gives up.
+        """
+        from scipy.optimize import Bounds, LinearConstraint, milp
+
+        # A job that is placed counts more than any other choice of slices for the jobs around it. (The same as a
+        # constraint takes the solver twenty times as long.)
+        placed = 10.0 * max(float(np.ptp(value)), float(np.abs(value).max()), 1e-12)
+        result = milp(
+            np.concatenate([-1.0 - (value - value.min()) / placed, np.zeros(self.shapes)]),
+            constraints=LinearConstraint(self.matrix, -np.inf, self.upper),
+            bounds=Bounds(0.0, np.concatenate([self.count[self.kinds], np.full(self.shapes, self.gpus)])),
+            integrality=np.concatenate([np.zeros(self.pairs), np.ones(self.shapes)]),
+            options={"mip_rel_gap": 1e-6, "time_limit": 60.0},
+        )
+        if result.x is None:
+            raise UnavailableError("the fleet could not be planned", got=result.message)
+        given = np.zeros(self.shape, np.int64)
+        given[self.kinds, self.devices] = np.rint(result.x[: self.pairs]).astype(np.int64)
+        best = float(result.fun if result.mip_dual_bound is None else result.mip_dual_bound)
+        count = int(given.sum())
+        bound = (-best - count) * placed + count * float(value.min())
+        return np.rint(result.x[self.pairs :]).astype(np.int64), given, bound
+
+
+def _most(
+    allowed: NDArray[np.bool_], count: NDArray[np.int64], patterns: NDArray[np.int64], gpus: int
+) -> int:
+    """How many jobs can be placed; jobs that may go to the same devices are one kind here, so that it takes milliseconds."""
+    alike, kind = np.unique(allowed, axis=0, return_inverse=True)
+    program = _Program(alike, np.bincount(kind.ravel(), count).astype(np.int64), patterns, gpus)
+    return int(program.solve(np.ones(program.pairs))[1].sum()) if program.pairs else 0
+
+
+def _fair_floor(
+    speed: Floats, count: NDArray[np.int64], patterns: NDArray[np.int64], gpus: int, most: int
+) -> float:
+    """The greatest least speed at which so many jobs can be placed; by bisection over the speeds that there are."""
+    levels = np.unique(speed[np.isfinite(speed)])
+    low, high = 0, len(levels) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _most(speed >= levels[middle], count, patterns, gpus) >= most:
+            low = middle
+        else:
+            high = middle - 1
+    return float(levels[low])
+
+
+def _groups(
+    used: NDArray[np.int64],
+    given: NDArray[np.int64],
+    patterns: NDArray[np.int64],
+    kind_of: NDArray[np.int64],
+) -> list[list[int]]:
+    """The jobs of each card that gets one. Kinds are dealt in order, so that cards are alike."""
+    free = {k: list(np.flatnonzero(kind_of == k)[::-1]) for k in range(len(given))}
+    queues = [
+        [int(free[k].pop()) for k in range(len(given)) for _ in range(int(given[k, d]))]
+        for d in range(given.shape[1])
+    ]
+    groups = []
+    for pattern in np.repeat(np.arange(len(patterns)), used):
+        slots = [d for d in range(given.shape[1]) for _ in range(int(patterns[pattern, d]))]
+        placed = [queues[d].pop() for d in slots if queues[d]]
+        if placed:
+            groups.append(placed)
+    return groups
+
+
+def _replan(
+    jobs: Sequence[SliceJob],
+    card: str,
+    devices: list[str],
+    groups: list[list[int]],
+    predictor: SetPredictor,
+    config: SliceConfig,
+) -> list[tuple[tuple[int, ...], SlicePlan]]:
+    """The best plan of each card for its jobs; cards with equal jobs are planned once, all sets asked for together."""
+    numbers = [tuple(sorted(one, key=lambda j: str(jobs[j].workload))) for one in groups]
+    flat = list(dict.fromkeys(jobs[j] for one in numbers for j in one))
+    index = {job: k for k, job in enumerate(flat)}
+    alike = [tuple(index[jobs[j]] for j in one) for one in numbers]
+    # Two equal shares are enough here: a fleet has thousands of sets.
+    for most in (config.max_together, 2, 1):
+        tried = replace(
+            config,
+            shares=(0.5,),
+            max_together=min(most, config.max_together),
+            max_on_card=min(config.max_on_card, 8 if most > 2 else most + 1),
+        )
+        sets = dict.fromkeys(s for one in set(alike) for s in sets_of(card, devices, one, tried))
+        if len(sets) <= MOST_SETS:
+            break
+    known = answer(flat, card, list(sets), predictor, tried)
+    plans = {one: best_of(known.restricted(one, devices), alternatives=False) for one in set(alike)}
+    return [(one, plans[key]) for one, key in zip(numbers, alike, strict=True)]

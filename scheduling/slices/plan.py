@@ -1,0 +1,384 @@
+"""The plan for one card: whole, shared by time slices or MPS, cut by MIG, or cut and shared; and why not otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from predictor.types import SetPredictor
+from profiling.devices import get_device, has_mig, mig_layout
+from profiling.devices.mig import MigLayout, Partition
+from profiling.errors import InfeasibleError, LimitError
+from scheduling.slices.exact import MAX_JOBS, NONE, Packing, pack
+from scheduling.slices.options import (
+    Options,
+    SetOption,
+    SliceConfig,
+    SliceJob,
+    ask,
+    mask_of,
+)
+
+KINDS = ("whole", "time-slice", "mps", "mps-shares", "mig", "mixture")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedSlice:
+    """One slice (or the whole card) and who runs on it.
+
+    Attributes:
+        device: `a100` or `a100:mig=3g`.
+        start: first memory slot; None for a whole card.
+        option: its jobs; None where it stays empty.
+    """
+
+    device: str
+    start: int | None
+    option: SetOption | None
+
+
+@dataclass(frozen=True, slots=True)
+class CardPlan:
+    """One way to use a card.
+
+    Attributes:
+        kind: `whole` (one job), `time-slice`, `mps`, `mps-shares` (some share below 1), `mig` (one job a slice) or
+            `mixture` (slices that several jobs share).
+        partition: e.g. `4g+2g+1g`; empty for a card that is not cut.
+        slices: in slot order.
+        value: of the objective; more is better.
+        waiting: jobs that find no room.
+    """
+
+    kind: str
+    partition: str
+    slices: tuple[PlacedSlice, ...]
+    value: float
+    waiting: tuple[int, ...] = ()
+
+    @property
+    def placed(self) -> int:
+        return sum(len(s.option.members) for s in self.slices if s.option is not None)
+
+    def of_job(self, number: int) -> tuple[PlacedSlice, int] | None:
+        """Slice of a job and its position there."""
+        for one in self.slices:
+            if one.option is not None and number in one.option.members:
+                return one, one.option.members.index(number)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePlan:
+    """The chosen plan, what it was chosen from, and why.
+
+    Attributes:
+        alternatives: the best of each other kind and partition, best first.
+        reasons: of the choice, and why not the runner-up.
+    """
+
+    options: Options
+    chosen: CardPlan
+    alternatives: tuple[CardPlan, ...]
+    reasons: tuple[str, ...] = field(default=())
+
+    def speed(self, plan: CardPlan, number: int) -> float:
+        """Relative speed of a job in a plan; 0 where it waits."""
+        found = plan.of_job(number)
+        if found is None or found[0].option is None:
+            return 0.0
+        return float(self.options.reference_s[number] / found[0].option.step_time_s[found[1]])
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of `cotenant plan slices --json`."""
+        options = self.options
+        return {
+            "device": options.card,
+            "objective": options.config.objective,
+            **self.card_json(self.chosen),
+            "alternatives": [
+                {
+                    "kind": one.kind,
+                    "partition": one.partition,
+                    "value": one.value,
+                    **self.summary(one),
+                }
+                for one in self.alternatives
+            ],
+            "reasons": list(self.reasons),
+        }
+
+    def summary(self, plan: CardPlan) -> dict[str, float]:
+        """Jobs placed, sum and least of their relative speeds, mean completion."""
+        speeds = [self.speed(plan, j) for j in range(len(self.options.jobs))]
+        placed = [s for s in speeds if s > 0]
+        return {
+            "placed": len(placed),
+            "speed_sum": sum(placed),
+            "least_speed_ratio": min(placed, default=0.0),
+            "mean_completion_s": float(
+                np.mean([self._completion_s(plan, j) for j, s in enumerate(speeds) if s > 0])
+            )
+            if placed
+            else 0.0,
+        }
+
+    def _completion_s(self, plan: CardPlan, number: int) -> float:
+        reference = float(self.options.reference_s[number])
+        return float(self.options.iterations[number]) * reference / self.speed(plan, number)
+
+    def card_json(self, plan: CardPlan) -> dict[str, Any]:
+        """One way to use the card as a JSON object."""
+        options = self.options
+        return {
+            "kind": plan.kind,
+            "partition": plan.partition,
+            "value": plan.value,
+            **self.summary(plan),
+            "slices": [
+                {
+                    "device": one.device,
+                    "start": one.start,
+                    "sharing": one.option.sharing if one.option else None,
+                    "memory_bytes": one.option.memory_bytes if one.option else 0.0,
+                    "jobs": [
+                        {
+                            "job": str(options.jobs[j].workload),
+                            "sm_share_ratio": one.option.sm_share_ratio[k],
+                            "step_time_s": one.option.step_time_s[k],
+                            "speed_ratio": float(options.reference_s[j] / one.option.step_time_s[k]),
+                            "completion_s": self._completion_s(plan, j),
+                        }
+                        for k, j in enumerate(one.option.members)
+                    ]
+                    if one.option
+                    else [],
+                }
+                for one in plan.slices
+            ],
+            "waiting": [str(options.jobs[j].workload) for j in plan.waiting],
+        }
+
+
+def plan_slices(
+    jobs: Sequence[SliceJob], card: str, predictor: SetPredictor, config: SliceConfig | None = None
+) -> SlicePlan:
+    """The best use of one card for these jobs, exact over its partitions and the assignments to their slices.
+
+    As many jobs as possible run; of equal numbers the objective decides. Neighbouring slices are taken not to slow each
+    other (they share only power and the link to the host).
+
+    Raises:
+        InputError: no job, or one that the card cannot run.
+        InfeasibleError: no job fits on the card at all.
+        LimitError: more jobs than the exact search takes.
+    """
+    config = config or SliceConfig()
+    if len(jobs) > MAX_JOBS:
+        raise LimitError(
+            "too many jobs for one card",
+            expected=f"at most {MAX_JOBS}",
+            got=len(jobs),
+            hint="plan for several with --gpus",
+        )
+    return best_of(ask(jobs, card, predictor, config))
+
+
+def best_of(options: Options, alternatives: bool = True) -> SlicePlan:
+    """The plan from what the predictor said; see `plan_slices`.
+
+    Args:
+        alternatives: also the best of each other kind and partition, with reasons.
+    """
+    plans = [*_whole_card(options), *_partitioned(options, alternatives)]
+    plans = [p for p in plans if p.placed]
+    if not plans:
+        need = min(o.memory_bytes for found in options.by_set.values() for o in found if len(o.members) == 1)
+        raise InfeasibleError(
+            f"no job fits on {options.card} (predicted upper bound of the smallest {need / 2**30:.1f} GiB)",
+            hint="lower the batch sizes, or plan for a card with more memory",
+        )
+    plans.sort(key=lambda p: _rank(options, p), reverse=True)
+    plan = SlicePlan(options, plans[0], tuple(plans[1:]) if alternatives else ())
+    return SlicePlan(options, plan.chosen, plan.alternatives, tuple(_reasons(plan)) if alternatives else ())
+
+
+def _rank(options: Options, plan: CardPlan) -> tuple[float, ...]:
+    """What is compared: jobs placed, the objective, throughput; of equals the simplest kind and the least cuts."""
+    used = [one.option for one in plan.slices if one.option is not None]
+    fair = options.config.objective == "fairness"
+    least = round(min(option.least_speed for option in used), 9) if fair else 0.0
+    return (plan.placed, least, round(plan.value, 9), -KINDS.index(plan.kind), -len(plan.slices))
+
+
+def _whole_card(options: Options) -> list[CardPlan]:
+    """The card uncut: the largest set that fits, one plan for each way to share it."""
+    fair = options.config.objective == "fairness"
+    best: dict[str, tuple[tuple[float, ...], SetOption]] = {}
+    for (device, members), found in options.by_set.items():
+        if device != options.card:
+            continue
+        for option in found:
+            if not option.fits:
+                continue
+            kind = "whole" if len(members) == 1 else option.sharing
+            if kind == "mps" and min(option.sm_share_ratio) < 1:
+                kind = "mps-shares"
+            rank = (len(members), option.least_speed if fair else 0.0, option.value)
+            if kind not in best or rank > best[kind][0]:
+                best[kind] = rank, option
+    everyone = range(len(options.jobs))
+    return [
+        CardPlan(
+            kind,
+            "",
+            (PlacedSlice(options.card, None, option),),
+            option.value,
+            tuple(j for j in everyone if j not in option.members),
+        )
+        for kind, (_, option) in best.items()
+    ]
+
+
+def _partitioned(options: Options, alternatives: bool) -> list[CardPlan]:
+    """Every partition with one job a slice, and with slices shared; the best one alone without `alternatives`."""
+    if not (options.config.mig and has_mig(options.card)):
+        return []
+    layout, jobs = mig_layout(options.card), len(options.jobs)
+    chosen, values, least = _tables(options, layout)
+    by_fairness = least if options.config.objective == "fairness" else None
+    largest = min(options.config.max_together, jobs) if options.config.sharing else 1
+    partitions = layout.maximal if alternatives else layout.useful(jobs)
+    packings = pack(partitions, values, jobs, largest, by_fairness)
+    if not alternatives:
+        packings = [max(packings, key=lambda p: (p.jobs.bit_count(), p.least, p.value))]
+    plans = [_card_plan(options, layout, packing, chosen) for packing in packings]
+    if alternatives and largest > 1:
+        unshared = pack(layout.maximal, values, jobs, 1, by_fairness)
+        mixed = [plan for plan in plans if plan.kind == "mixture"]
+        plans = [*mixed, *(_card_plan(options, layout, packing, chosen) for packing in unshared)]
+    return plans
+
+
+def _tables(
+    options: Options, layout: MigLayout
+) -> tuple[dict[tuple[str, int], SetOption], dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """For each slice: the best option of each set, its value and its least speed, by mask."""
+    count = 1 << len(options.jobs)
+    names = {layout.device(p): p.name for p in layout.profiles}
+    chosen: dict[tuple[str, int], SetOption] = {}
+    values = {name: np.full(count, NONE) for name in names.values()}
+    least = {name: np.full(count, NONE) for name in names.values()}
+    for name in names.values():
+        values[name][0], least[name][0] = 0.0, np.inf
+    fair = options.config.objective == "fairness"
+    for (device, members), found in options.by_set.items():
+        if device not in names:
+            continue
+        name, mask = names[device], mask_of(members)
+        for option in found:
+            if not option.fits:
+                continue
+            key = (option.least_speed if fair else 0.0, option.value)
+            held = chosen.get((name, mask))
+            if held is None or key > (held.least_speed if fair else 0.0, held.value):
+                chosen[name, mask] = option
+    for (name, mask), option in chosen.items():
+        values[name][mask], least[name][mask] = option.value, option.least_speed
+    return chosen, values, least
+
+
+def _card_plan(
+    options: Options, layout: MigLayout, packing: Packing, chosen: dict[tuple[str, int], SetOption]
+) -> CardPlan:
+    """Slots for the slices of a packing, and its jobs on them."""
+    placed = []
+    waiting_parts = list(zip(packing.partition.profiles, packing.parts, strict=True))
+    for start, profile in packing.partition.placements:
+        at = next(k for k, (p, _) in enumerate(waiting_parts) if p is profile)
+        _, mask = waiting_parts.pop(at)
+        option = chosen[profile.name, mask] if mask else None
+        placed.append(PlacedSlice(layout.device(profile), start, option))
+    shared = any(one.option is not None and len(one.option.members) > 1 for one in placed)
+    waiting = tuple(j for j in range(len(options.jobs)) if not packing.jobs >> j & 1)
+    partition: Partition = packing.partition
+    return CardPlan("mixture" if shared else "mig", str(partition), tuple(placed), packing.value, waiting)
+
+
+def _reasons(plan: SlicePlan) -> list[str]:
+    """Why the chosen plan, and why not the runner-up."""
+    options, chosen = plan.options, plan.chosen
+    objective = options.config.objective
+    reasons = [f"{describe(chosen)}: {_score(plan, chosen)}"]
+    if chosen.waiting:
+        reasons.append(
+            f"{len(chosen.waiting)} of {len(options.jobs)} jobs wait: no partition or sharing holds more of them"
+        )
+    if not plan.alternatives:
+        return reasons
+    other = plan.alternatives[0]
+    text = f"not {describe(other)}: {_score(plan, other)}"
+    if other.placed < chosen.placed:
+        text += f", and only {other.placed} of {chosen.placed} jobs fit{_why_not_fit(plan, other)}"
+    else:
+        losses = [(plan.speed(chosen, j) - plan.speed(other, j), j) for j in range(len(options.jobs))]
+        loss, worst = max(losses)
+        if loss > 1e-9:
+            text += (
+                f"; {options.jobs[worst].workload.model} would run at {plan.speed(other, worst):.2f} of a whole card"
+                f" instead of {plan.speed(chosen, worst):.2f}"
+            )
+    reasons.append(text)
+    if objective == "jct" and any(job.iterations is None for job in options.jobs):
+        reasons.append("jobs of unknown length count as an hour alone on the whole card")
+    return reasons
+
+
+def _score(plan: SlicePlan, one: CardPlan) -> str:
+    summary = plan.summary(one)
+    match plan.options.config.objective:
+        case "jct":
+            return f"mean completion {summary['mean_completion_s']:.0f} s"
+        case "fairness":
+            return f"least speed {summary['least_speed_ratio']:.2f} of a whole card"
+        case _:
+            return f"{summary['speed_sum']:.2f} times the throughput of one job alone"
+
+
+def _why_not_fit(plan: SlicePlan, other: CardPlan) -> str:
+    if not other.partition or not other.waiting:
+        return ""
+    options = plan.options
+    job = other.waiting[0]
+    free = [one for one in other.slices if one.option is None]
+    if not free:
+        return ""
+    largest = max(free, key=lambda one: get_device(one.device).memory_bytes)
+    need = options.by_set[largest.device, (job,)][0].memory_bytes
+    room = get_device(largest.device).memory_bytes
+    if need <= room:
+        return ""
+    return (
+        f" ({options.jobs[job].workload.model} needs up to {need / 2**30:.1f} GiB, "
+        f"{largest.device} has {room / 2**30:.1f})"
+    )
+
+
+def describe(plan: CardPlan) -> str:
+    """A plan in a few words."""
+    match plan.kind:
+        case "whole":
+            return "the whole card for one job"
+        case "time-slice":
+            return "the whole card in time slices"
+        case "mps":
+            return "the whole card under MPS"
+        case "mps-shares":
+            return "the whole card under MPS with SM shares"
+        case "mig":
+            return f"MIG {plan.partition}, one job a slice"
+        case _:
+            return f"MIG {plan.partition} with shared slices"

@@ -1,0 +1,26 @@
+"""`full`: one job a card, the first idle card, first come first served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.types import SetPredictor
+from scheduling.slices.cluster import Reshape, SliceSnapshot, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Whole cards, as a cluster without sharing gives them."""
+
+    name: str = "full"
+    round_s: float | None = 10.0
+    blocking: bool = True
+
+    def initial(self, device: str) -> tuple[Slot, ...]:
+        return (Slot(device),)
+
+    def decide(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:
+        idle = next((card for card in snapshot.cards if not card.jobs), None)
+        if not snapshot.queue or idle is None:
+            return None
+        return Reshape(idle.number, (Slot(idle.device, jobs=snapshot.queue[:1]),), drain=False)

@@ -1,0 +1,34 @@
+"""`mps`: up to three jobs a card under MPS with a third of it each, on the first card with room (MISO's baseline)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from predictor.types import SetPredictor
+from scheduling.slices.cluster import Reshape, SliceSnapshot, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Mps:
+    """Packs: the first card with room takes the head of the queue. Memory is not looked at, as MISO's baseline does not.
+
+    Attributes:
+        most: jobs on a card.
+        sm_share_ratio: of each.
+    """
+
+    most: int = 3
+    sm_share_ratio: float = 0.33
+    name: str = "mps"
+    round_s: float | None = 10.0
+    blocking: bool = True
+
+    def initial(self, device: str) -> tuple[Slot, ...]:
+        return (Slot(device, sharing="mps", sm_share_ratio=self.sm_share_ratio),)
+
+    def decide(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:
+        card = next((card for card in snapshot.cards if len(card.jobs) < self.most), None)
+        if not snapshot.queue or card is None:
+            return None
+        slot = card.slots[0]
+        return Reshape(card.number, (replace(slot, jobs=(*slot.jobs, snapshot.queue[0])),), drain=False)

@@ -1,0 +1,78 @@
+"""`static-mig`: every card is cut once and stays so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from predictor.types import SetPredictor
+from profiling.devices import get_device, mig_layout
+from profiling.errors import InputError
+from profiling.workload import ColocationSet
+from scheduling.slices.cluster import Card, Reshape, SliceSnapshot, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class StaticMig:
+    """A job takes the largest idle slice of the cluster if it fits there; later jobs may pass one that does not.
+
+    Jobs on the smallest slices move into larger ones of the same card that fall idle.
+
+    Attributes:
+        partition: slices of each card, e.g. `3g+2g+2g`.
+    """
+
+    partition: str = "3g+2g+2g"
+    name: str = "static-mig"
+    round_s: float | None = 10.0
+    blocking: bool = True
+
+    def initial(self, device: str) -> tuple[Slot, ...]:
+        layout = mig_layout(device)
+        partition = layout.place(self.partition.split("+"))
+        if partition is None:
+            raise InputError(
+                f"{device} cannot be cut so", expected="slices such as 3g+2g+2g", got=self.partition
+            )
+        return tuple(Slot(layout.device(profile), start) for start, profile in partition.placements)
+
+    def decide(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:
+        idle = [
+            (-_size(slot), card.number, index)
+            for card in snapshot.cards
+            for index, slot in enumerate(card.slots)
+            if not slot.jobs and snapshot.now_s - card.left_s >= snapshot.report_s
+        ]
+        if idle and snapshot.queue:
+            size, number, _ = min(idle)
+            index = next(k for s, n, k in idle if n == number and s == size)
+            card = snapshot.cards[number]
+            for job in snapshot.queue:
+                workload = snapshot.jobs[job].job.workload
+                if belief.predict_arrays([ColocationSet(card.slots[index].device, (workload,))]).fits[0]:
+                    return Reshape(number, _with(card, {index: (job,)}), drain=False)
+        for card in snapshot.cards:
+            move = _upward(card)
+            if move is not None:
+                smaller, larger = move
+                slots = _with(card, {larger: card.slots[smaller].jobs, smaller: ()})
+                return Reshape(card.number, slots, drain=False)
+        return None
+
+
+def _upward(card: Card) -> tuple[int, int] | None:
+    """The smallest busy slice and the largest idle one, where that is larger."""
+    busy = [k for k, slot in enumerate(card.slots) if slot.jobs]
+    idle = [k for k, slot in enumerate(card.slots) if not slot.jobs]
+    if not busy or not idle:
+        return None
+    smaller = min(busy, key=lambda k: _size(card.slots[k]))
+    larger = max(idle, key=lambda k: _size(card.slots[k]))
+    return (smaller, larger) if _size(card.slots[larger]) > _size(card.slots[smaller]) else None
+
+
+def _size(slot: Slot) -> int:
+    return get_device(slot.device).sm_count
+
+
+def _with(card: Card, jobs: dict[int, tuple[int, ...]]) -> tuple[Slot, ...]:
+    return tuple(replace(s, jobs=jobs[k]) if k in jobs else s for k, s in enumerate(card.slots))

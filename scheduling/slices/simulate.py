@@ -1,0 +1,348 @@
+"""A simulator of cards that are cut: jobs start, are saved, move to other slices and resume, each with its cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from predictor.types import SetPredictor
+from profiling.errors import InfeasibleError, InputError
+from profiling.workload import ColocationSet, Workload
+from scheduling.core.job import JobState, TraceJob
+from scheduling.slices.cluster import NEVER_S, Card, Reshape, SlicePolicy, SliceSnapshot, Slot, without_jobs
+
+# A policy that is asked so often at one moment has no end.
+_MOST_ACTIONS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class SliceCosts:
+    """What it costs to start, save and move jobs; the figures of MISO's system (SoCC 2022) by default.
+
+    Attributes:
+        reconfigure_s: cutting a card anew.
+        first_start_s: from the first start of a job to its first step.
+        resume_s: from a restart to the next step; `resume_of` gives it by model.
+        checkpoint_s: saving the jobs of a card.
+        report_s: from the end of a job until the controller hears of it.
+    """
+
+    reconfigure_s: float = 4.0
+    first_start_s: float = 10.0
+    resume_s: float = 5.0
+    checkpoint_s: float = 1.5
+    report_s: float = 2.5
+    resume_of: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("reconfigure_s", "first_start_s", "resume_s", "checkpoint_s", "report_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(
+                    f"{name} is out of range", expected="seconds from 0", got=getattr(self, name)
+                )
+
+
+@dataclass(slots=True)
+class SliceResult:
+    """What came of it.
+
+    Attributes:
+        jobs: as they ended, by number.
+        seen_s: when the controller first saw each job.
+        reshapes: times a card was cut anew; moves: jobs saved and started again.
+    """
+
+    policy: str
+    jobs: list[JobState]
+    seen_s: list[float]
+    solo_work_s: float
+    gpus: int
+    reshapes: int = 0
+    moves: int = 0
+    decisions_s: list[float] = field(default_factory=list)
+
+    def completion_s(self, from_arrival: bool = False) -> np.ndarray:
+        """[J] from when the controller saw each job (or from its arrival) to its end."""
+        start = [j.job.submit_s for j in self.jobs] if from_arrival else self.seen_s
+        return np.array([float(j.finished_s or math.nan) for j in self.jobs]) - np.array(start)
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of `cotenant simulate --json`, and what concerns slices."""
+        jct = self.completion_s(from_arrival=True)
+        makespan = max(float(j.finished_s or 0.0) for j in self.jobs)
+        return {
+            "policy": self.policy,
+            "jobs": len(self.jobs),
+            "mean_jct_s": float(jct.mean()),
+            "median_jct_s": float(np.median(jct)),
+            "p99_jct_s": float(np.percentile(jct, 99)),
+            "makespan_s": makespan,
+            "mean_queue_s": float(np.mean([j.waited_s for j in self.jobs])),
+            "throughput_of_one_gpu": self.solo_work_s / makespan if makespan else 0.0,
+            "restarts": self.moves,
+            "reconfigurations": self.reshapes,
+            "mean_decision_s": float(np.mean(self.decisions_s)) if self.decisions_s else 0.0,
+            "p99_decision_s": float(np.percentile(self.decisions_s, 99)) if self.decisions_s else 0.0,
+        }
+
+
+def simulate_slices(
+    jobs: Sequence[TraceJob],
+    cards: Sequence[str],
+    policy: SlicePolicy,
+    truth: SetPredictor,
+    belief: SetPredictor,
+    costs: SliceCosts | None = None,
+) -> SliceResult:
+    """Run `jobs` on `cards` (device names) under `policy` until every job is done.
+
+    Args:
+        truth: how fast jobs really go.
+        belief: what the policy predicts with.
+
+    Raises:
+        InputError: no job or no card, or a job that wants several GPUs.
+        InfeasibleError: the policy leaves jobs waiting for ever, or puts one where it does not fit.
+    """
+    if not jobs or not cards:
+        raise InputError(
+            "nothing to simulate", expected="jobs and cards", got=f"{len(jobs)} jobs, {len(cards)} cards"
+        )
+    if any(job.gpus > 1 for job in jobs):
+        raise InputError("slices are for jobs of one GPU", got=f"{max(job.gpus for job in jobs)} GPUs")
+    return _Simulation(jobs, cards, policy, truth, belief, costs or SliceCosts()).run()
+
+
+class _Simulation:
+    def __init__(
+        self,
+        jobs: Sequence[TraceJob],
+        cards: Sequence[str],
+        policy: SlicePolicy,
+        truth: SetPredictor,
+        belief: SetPredictor,
+        costs: SliceCosts,
+    ) -> None:
+        ordered = sorted(jobs, key=lambda job: job.submit_s)
+        self.jobs = [JobState(job, n, job.iterations) for n, job in enumerate(ordered)]
+        self.policy, self.truth, self.belief, self.costs = policy, truth, belief, costs
+        self.cards = [Card(n, device, policy.initial(device)) for n, device in enumerate(cards)]
+        self.queue: list[int] = []
+        self.running: set[int] = set()
+        self.card_of: dict[int, int] = {}
+        self.now_s, self.arrived, self.done = 0.0, 0, 0
+        self.woke_before_s = NEVER_S
+        self.reports_s: list[float] = []
+        self.known: dict[tuple[str, str, tuple[Workload, ...]], tuple[float, ...] | None] = {}
+        alone = [self._steps(Slot(cards[0]), (j.job.workload,)) for j in self.jobs]
+        work = [j.job.iterations * a[0] for j, a in zip(self.jobs, alone, strict=True) if a is not None]
+        self.result = SliceResult(
+            policy.name, self.jobs, [0.0] * len(self.jobs), float(sum(work)), len(cards)
+        )
+
+    def run(self) -> SliceResult:
+        round_s = self.policy.round_s
+        while self.done < len(self.jobs):
+            self._arrive()
+            wake = self._act()
+            following = math.inf if self.arrived >= len(self.jobs) else self.jobs[self.arrived].job.submit_s
+            ends = self._next_end()
+            if round_s is not None:
+                if math.isinf(following) and math.isinf(ends) and not self._profiling() and self.queue:
+                    self._stuck()
+                target = self.now_s + round_s
+            else:
+                self.reports_s = [t for t in self.reports_s if t > self.now_s]
+                target = min([following, ends, wake, *self.reports_s])
+                if math.isinf(target):
+                    self._stuck()
+            self._advance(target)
+        return self.result
+
+    def _stuck(self) -> None:
+        raise InfeasibleError(
+            f"{self.policy.name} leaves {len(self.queue)} jobs waiting with nothing running",
+            hint="a job may need more memory than any slice has",
+        )
+
+    def _profiling(self) -> bool:
+        return any(card.profile_until_s is not None for card in self.cards)
+
+    def _arrive(self) -> None:
+        while self.arrived < len(self.jobs) and self.jobs[self.arrived].job.submit_s <= self.now_s + 1e-9:
+            job = self.jobs[self.arrived]
+            job.waiting_since_s = job.updated_s = self.result.seen_s[job.number] = self.now_s
+            self.queue.append(job.number)
+            self.arrived += 1
+
+    def _act(self) -> float:
+        """Ask the policy until it has nothing to do; when it wants to be asked again at the latest."""
+        woke_s = self.now_s
+        for _ in range(_MOST_ACTIONS):
+            snapshot = SliceSnapshot(
+                self.now_s,
+                tuple(self.cards),
+                tuple(self.queue),
+                dict(enumerate(self.jobs)),
+                woke_s,
+                self.woke_before_s,
+                self.costs.report_s,
+            )
+            start = perf_counter()
+            action = self.policy.decide(snapshot, self.belief)
+            self.result.decisions_s.append(perf_counter() - start)
+            if action is None:
+                self.woke_before_s = woke_s
+                ends = (c.profile_until_s for c in self.cards if c.profile_until_s is not None)
+                return min((t for t in ends if t > self.now_s), default=math.inf)
+            self._reshape(action)
+        raise InfeasibleError(f"{self.policy.name} does not come to an end at {self.now_s:.0f} s")
+
+    def _reshape(self, action: Reshape) -> None:
+        card = self.cards[action.card]
+        slot_of = {job: slot for slot in action.slots for job in slot.jobs}
+        stay = set()
+        if not action.drain:
+            stay = {
+                job
+                for slot in card.slots
+                for job in slot.jobs
+                if job in slot_of and slot_of[job].place == slot.place
+            }
+        saved = [job for job in card.jobs if job not in stay]
+        recut = without_jobs(action.slots) != without_jobs(card.slots)
+        ready_s = self.now_s
+        for job in saved:
+            self._sync(self.jobs[job])
+            self.jobs[job].rate = 0.0
+            self.jobs[job].resume_s = math.inf
+            self.running.discard(job)
+        if saved:
+            ready_s += self.costs.checkpoint_s
+        if recut:
+            ready_s += self.costs.reconfigure_s
+            self.result.reshapes += 1
+        checkpoint_s = ready_s if saved else card.checkpoint_s
+        # Between the two moments nobody new is on the card, and those that stay go on.
+        self.cards[action.card] = replace(
+            card,
+            slots=tuple(
+                replace(slot, jobs=tuple(j for j in slot.jobs if j in stay)) for slot in action.slots
+            ),
+            left=0,
+        )
+        for slot in self.cards[action.card].slots:
+            self._pace(slot)
+        if self.policy.blocking:
+            self._advance(ready_s)
+        placed = [job for job in slot_of if self.jobs[job].finished_s is None]
+        done = {job for job in slot_of if job not in placed}
+        self.cards[action.card] = replace(
+            self.cards[action.card],
+            slots=tuple(
+                replace(slot, jobs=tuple(j for j in slot.jobs if j not in done)) for slot in action.slots
+            ),
+            checkpoint_s=checkpoint_s,
+            profile_until_s=ready_s + action.profile_s if action.profile_s else None,
+        )
+        for job in placed:
+            if job not in stay:
+                self._start(self.jobs[job], action.card, ready_s, job in saved)
+        for job in saved:
+            if job not in slot_of:
+                self._wait(self.jobs[job])
+        for slot in self.cards[action.card].slots:
+            self._pace(slot)
+
+    def _start(self, job: JobState, card: int, ready_s: float, was_here: bool) -> None:
+        first = job.started_s is None
+        if first:
+            job.started_s = ready_s
+        else:
+            job.restarts += 1
+            self.result.moves += 1
+        if not was_here:
+            self.queue.remove(job.number)
+            job.waited_s += ready_s - job.waiting_since_s
+        costs = self.costs
+        again = costs.resume_of.get(job.job.workload.model, costs.resume_s)
+        job.resume_s = ready_s + (costs.first_start_s if first else again)
+        job.updated_s = ready_s
+        job.gpus = (card,)
+        self.card_of[job.number] = card
+        self.running.add(job.number)
+
+    def _wait(self, job: JobState) -> None:
+        job.gpus, job.rate, job.waiting_since_s, job.resume_s = (), 0.0, self.now_s, 0.0
+        self.queue.insert(0, job.number)
+
+    def _pace(self, slot: Slot) -> None:
+        """Everyone in a slot goes on at the pace that those who are there leave."""
+        if not slot.jobs:
+            return
+        members = tuple(self._limited(self.jobs[j].job.workload, slot) for j in slot.jobs)
+        steps = self._steps(slot, members)
+        if steps is None:
+            names = ", ".join(str(w) for w in members)
+            raise InfeasibleError(f"{self.policy.name} puts {names} on {slot.device}, where they do not fit")
+        for number, step in zip(slot.jobs, steps, strict=True):
+            self._sync(self.jobs[number])
+            self.jobs[number].rate = 1.0 / step
+
+    @staticmethod
+    def _limited(workload: Workload, slot: Slot) -> Workload:
+        return workload if slot.sm_share_ratio == 1 else replace(workload, sm_share_ratio=slot.sm_share_ratio)
+
+    def _steps(self, slot: Slot, members: tuple[Workload, ...]) -> tuple[float, ...] | None:
+        sharing = slot.sharing if len(members) > 1 or slot.sm_share_ratio < 1 else "time-slice"
+        key = slot.device, sharing, members
+        if key not in self.known:
+            found = self.truth.predict_arrays([ColocationSet(slot.device, members, sharing)])
+            self.known[key] = tuple(found.step_time_s[0].tolist()) if found.fits[0] else None
+        return self.known[key]
+
+    def _sync(self, job: JobState) -> None:
+        since = max(job.updated_s, min(job.resume_s, self.now_s))
+        job.left = max(job.left - job.rate * (self.now_s - since), 0.0)
+        job.updated_s = self.now_s
+
+    def _end_s(self, job: JobState) -> float:
+        return max(job.updated_s, job.resume_s) + job.left / job.rate if job.rate > 0 else math.inf
+
+    def _next_end(self) -> float:
+        return min((self._end_s(self.jobs[n]) for n in self.running), default=math.inf)
+
+    def _advance(self, target: float) -> None:
+        """Let the time pass until `target`; jobs that are done leave their slots."""
+        while True:
+            ends = {self._end_s(self.jobs[n]): n for n in sorted(self.running, reverse=True)}
+            first = min(ends, default=math.inf)
+            if first > target + 1e-9:
+                break
+            number = ends[first]
+            self.now_s = max(first, self.now_s)
+            self._finish(self.jobs[number])
+            if self.policy.round_s is None:
+                return
+        self.now_s = max(self.now_s, target)
+
+    def _finish(self, job: JobState) -> None:
+        self._sync(job)
+        job.left, job.rate, job.finished_s = 0.0, 0.0, self.now_s
+        self.running.discard(job.number)
+        if self.policy.round_s is None:
+            self.reports_s.append(self.now_s + self.costs.report_s)
+        self.done += 1
+        card = self.cards[self.card_of.pop(job.number)]
+        slots = tuple(
+            replace(slot, jobs=tuple(j for j in slot.jobs if j != job.number)) for slot in card.slots
+        )
+        self.cards[card.number] = replace(card, slots=slots, left=card.left + 1, left_s=self.now_s)
+        for slot, before in zip(slots, card.slots, strict=True):
+            if slot.jobs != before.jobs:
+                self._pace(slot)

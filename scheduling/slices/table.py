@@ -1,0 +1,120 @@
+"""Measured step times on slices as a predictor: what happens in the simulator, and the oracle of comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from predictor.types import PredictionArrays
+from profiling.devices import get_device, mig_layout, split_device
+from profiling.errors import UnknownNameError
+from profiling.workload import ColocationSet, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSolo:
+    """One job on one slice: seconds per step, and bytes where they were measured."""
+
+    step_time_s: float
+    memory_bytes: float = 0.0
+
+
+class SliceTable:
+    """Answers from one job's measured times on the slices of a card.
+
+    A job that was not measured on a slice does not fit there. What nobody measured follows two assumptions of MISO (Li et
+    al., SoCC 2022) and its emulation: an SM share is worth as much as slices of that share (interpolated over 1/7, 2/7, 3/7,
+    4/7 and 1 of the card), and each neighbour under MPS costs a fixed part.
+
+    Args:
+        solo: (device, workload) to what it does there; devices are slices (`a100:mig=3g`), and the card itself where it was
+            measured (7g stands for it otherwise). Workloads are without share and solo measurements.
+        mps_penalty_per_neighbour: slowdown of each process by each other one in the same place under MPS.
+    """
+
+    def __init__(
+        self, solo: Mapping[tuple[str, Workload], SliceSolo], mps_penalty_per_neighbour: float = 0.15
+    ) -> None:
+        self.solo = dict(solo)
+        self.penalty = mps_penalty_per_neighbour
+        self._curves: dict[tuple[str, Workload], tuple[list[float], list[float]]] = {}
+        self.workloads = tuple(dict.fromkeys(w for _, w in self.solo))
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+        """As `SetPredictor`. Time slices divide the time evenly.
+
+        Raises:
+            UnknownNameError: a workload was measured nowhere.
+        """
+        shape = (len(sets), max((len(s.workloads) for s in sets), default=1))
+        mask, solo, step = np.zeros(shape, bool), np.ones(shape), np.ones(shape)
+        memory, fits = np.zeros(shape), np.ones(len(sets), bool)
+        for row, one in enumerate(sets):
+            size = len(one.workloads)
+            mask[row, :size] = True
+            for column, workload in enumerate(one.workloads):
+                plain = _plain(workload)
+                alone = self._alone_s(one.device, plain)
+                if alone is None:
+                    fits[row] = False
+                    continue
+                held = self.solo.get((one.device, plain))
+                memory[row, column] = held.memory_bytes if held else 0.0
+                solo[row, column] = alone
+                if workload.sm_share_ratio < 1:
+                    alone = max(alone, self._shared_s(one.device, plain, workload.sm_share_ratio))
+                others = size - 1
+                factor = 1 + others * (self.penalty if one.sharing == "mps" else 1.0)
+                step[row, column] = alone * factor
+            fits[row] &= memory[row].sum() <= get_device(one.device).memory_bytes
+        return PredictionArrays(
+            mask, solo, step, step / solo, memory, np.where(mask, 1.0, 0.0), memory.sum(1), fits
+        )
+
+    def _alone_s(self, device: str, workload: Workload) -> float | None:
+        held = self.solo.get((device, workload))
+        if held is None:
+            card, part = split_device(device)
+            if part is None:  # the whole card is not slower than its largest slice
+                held = self.solo.get((f"{card}:mig=7g", workload)) or self.solo.get(
+                    (f"{card}:mig=4g", workload)
+                )
+        if held is None and workload not in self.workloads:
+            raise UnknownNameError(f"{workload} was measured on no slice", got=device)
+        return held.step_time_s if held is not None else None
+
+    def _shared_s(self, device: str, workload: Workload, share: float) -> float:
+        """Step time with a share of a card: speeds of slices, interpolated; below the smallest in proportion."""
+        card, part = split_device(device)
+        shares, speeds = self._curve(card, workload)
+        of_card = share if part is None else share * _part_of(card, part)
+        if of_card <= shares[0]:
+            return shares[0] / (of_card * speeds[0])
+        return 1.0 / float(np.interp(of_card, shares, speeds))
+
+    def _curve(self, card: str, workload: Workload) -> tuple[list[float], list[float]]:
+        key = card, workload
+        if key not in self._curves:
+            layout = mig_layout(card)
+            points = {}
+            for profile in layout.profiles:
+                held = self.solo.get((layout.device(profile), workload))
+                if held is not None:
+                    points[_part_of(card, profile.short)] = 1.0 / held.step_time_s
+            self._curves[key] = list(points), list(points.values())
+        return self._curves[key]
+
+
+def _part_of(card: str, part: str) -> float:
+    layout = mig_layout(card)
+    return layout.profile(part).compute_slices / layout.compute_slices
+
+
+def _plain(workload: Workload) -> Workload:
+    return (
+        replace(workload.without_solo(), sm_share_ratio=1.0)
+        if workload.sm_share_ratio < 1
+        else workload.without_solo()
+    )

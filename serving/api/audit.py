@@ -1,0 +1,29 @@
+"""The audit log of admin actions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from serving import audit
+from serving.http import answer
+from serving.openapi import operation
+from serving.routing import ServiceRoute
+from serving.schemas import AuditPage, Page
+from serving.service import Service
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=ServiceRoute)
+
+    @router.get("", summary="Admin actions, newest first", **operation(scope="admin", answer=AuditPage))
+    async def listing(
+        request: Request,
+        after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    ) -> Response:
+        items = await service.read(audit.entries, service, after, limit + 1)
+        return answer(Page.of(items, limit, lambda entry: str(entry["id"])))
+
+    return router

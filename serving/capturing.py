@@ -1,0 +1,178 @@
+"""Graphs of zoo models, captured in processes that can be killed: at a time limit, a memory limit, or when nobody waits."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from typing import Any
+
+from profiling.errors import CotenantError, LimitError, UnavailableError
+from profiling.graph import ComputationGraph
+from profiling.workload import Workload
+from serving.lanes import Call, current_call
+from serving.metrics import Metrics
+
+_KEPT = 8192
+_LOOK_S = 0.05
+_START_S = 60.0  # the first process imports for some seconds
+
+
+def limit_memory(more_bytes: int) -> None:
+    """Let this process map `more_bytes` beyond what it has; called in a capturing process before its first capture."""
+    import os
+    import resource
+
+    import profiling.capture  # what every capture needs is not part of a capture's memory
+
+    del profiling
+    with open("/proc/self/statm", encoding="ascii") as file:
+        mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + more_bytes, mapped + more_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def capture(workload: Workload) -> ComputationGraph:
+    """What a capturing process does."""
+    from profiling.capture import graph_for
+
+    return graph_for(workload)
+
+
+class Captures:
+    """Graphs by workload, the last few thousand in memory.
+
+    Args:
+        processes: captures at the same time.
+        seconds, memory_bytes: limits of one capture.
+    """
+
+    def __init__(self, metrics: Metrics, processes: int, seconds: float, memory_bytes: int) -> None:
+        self.metrics = metrics
+        self.processes, self.seconds, self.memory_bytes = processes, seconds, memory_bytes
+        self._graphs: OrderedDict[Workload, ComputationGraph] = OrderedDict()
+        self._pending: dict[Workload, Any] = {}
+        self._pool: Any = None
+        self._lock = threading.Lock()
+
+    def graph(self, workload: Workload) -> ComputationGraph:
+        """The graph of a zoo model with its options; waits for its capture.
+
+        Raises:
+            LimitError: the capture takes too long or too much memory. UnavailableError: the caller left, or the service ends.
+            CotenantError: as `profiling.capture.graph_for`.
+        """
+        call = current_call()
+        with self._lock:
+            graph = self._graphs.get(workload)
+            if graph is not None:
+                self._graphs.move_to_end(workload)
+                return graph
+        if call is None:  # not for a request: a model is being loaded
+            return self._keep(workload, capture(workload))
+        with self._lock:
+            pending = self._pending.get(workload)
+            if pending is None:
+                pending = self._pending[workload] = _Pending(self._schedule(workload))
+            pending.waiters += 1
+        try:
+            graph = self._wait(pending, call)
+        except BaseException as error:
+            self.metrics.captures.labels("failed" if isinstance(error, CotenantError) else "ended").inc()
+            raise
+        finally:
+            with self._lock:
+                pending.waiters -= 1
+                if not pending.waiters:
+                    pending.future.cancel()  # where it still runs, nobody waits for it: this kills the process
+                    if self._pending.get(workload) is pending:
+                        del self._pending[workload]
+        self.metrics.captures.labels("captured").inc()
+        return self._keep(workload, graph)
+
+    def _keep(self, workload: Workload, graph: ComputationGraph) -> ComputationGraph:
+        with self._lock:
+            self._graphs[workload] = graph
+            while len(self._graphs) > _KEPT:
+                self._graphs.popitem(last=False)
+        return graph
+
+    def warm(self) -> None:
+        """Start the processes, so that the first capture does not wait for their imports."""
+        with self._lock:
+            self._start()
+            self._pool.schedule(limit_nothing)
+
+    def close(self) -> None:
+        """End the processes, whatever they do."""
+        with self._lock:
+            if self._pool is not None:
+                self._pool.stop()
+                self._pool.join(timeout=5)
+                self._pool = None
+
+    def _start(self) -> None:
+        if self._pool is None:
+            import multiprocessing
+
+            from pebble import ProcessPool
+
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(["serving.capturing", "profiling.capture", "torch"])
+            self._pool = ProcessPool(
+                self.processes,
+                max_tasks=256,
+                initializer=limit_memory,
+                initargs=(self.memory_bytes,),
+                context=context,
+            )
+
+    def _schedule(self, workload: Workload) -> Any:
+        self._start()
+        return self._pool.schedule(capture, args=(workload,), timeout=self.seconds)
+
+    def _wait(self, pending: _Pending, call: Call) -> ComputationGraph:
+        from pebble import ProcessExpired
+
+        future, until = (
+            pending.future,
+            time.monotonic() + _START_S + 4 * self.seconds,
+        )  # in the queue and at work
+        while True:
+            try:
+                graph: ComputationGraph = future.result(_LOOK_S)
+                return graph
+            except FutureTimeoutError as error:
+                if future.done() and isinstance(future.exception(), FutureTimeoutError):
+                    raise LimitError(
+                        "the capture takes too long", expected=f"at most {self.seconds:g} s"
+                    ) from error
+                if call.cancelled.is_set() or time.monotonic() > until:
+                    raise UnavailableError("the capture was given up") from None
+            except CancelledError:
+                raise UnavailableError("the capture was given up", hint="try again") from None
+            except MemoryError:
+                raise LimitError(
+                    "the capture takes too much memory", expected=f"{self.memory_bytes} bytes"
+                ) from None
+            except ProcessExpired as error:
+                raise LimitError(
+                    "the capturing process ended",
+                    expected="a capture within its limits",
+                    got=f"exit code {error.exitcode}",
+                ) from None
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A capture and how many calls wait for it."""
+
+    future: Any
+    waiters: int = 0
+
+
+def limit_nothing() -> None:
+    """A task that does nothing: the process that takes it has started."""

@@ -1,0 +1,142 @@
+"""`cotenant plan slices`: MIG partition, MPS shares or whole-GPU sharing for given jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from serving.cli.output import JsonFlag, console, print_json
+
+if TYPE_CHECKING:
+    from predictor.types import SetPredictor
+    from scheduling.slices.options import SliceConfig, SliceJob
+    from scheduling.slices.plan import SlicePlan
+
+
+def slices(
+    device: Annotated[
+        str, typer.Option(help="The card: a100, a100-80gb, a30, h100, h200, or any GPU for sharing alone.")
+    ],
+    job: Annotated[
+        list[str],
+        typer.Option(
+            help="Job SPEC; repeat for each. `sm_share_ratio=` in it fixes the job's share under MPS."
+        ),
+    ],
+    iterations: Annotated[
+        list[float] | None,
+        typer.Option(help="Steps left of each job, in the order of --job; an hour alone where not given."),
+    ] = None,
+    objective: Annotated[str, typer.Option(help="throughput, jct or fairness.")] = "throughput",
+    sharing: Annotated[
+        str,
+        typer.Option(help="How jobs may share a card or a slice: `time-slice,mps`, one of them, or `none`."),
+    ] = "time-slice,mps",
+    mig: Annotated[bool, typer.Option(help="Whether the card may be partitioned.")] = True,
+    gpus: Annotated[int, typer.Option(help="Plan for so many cards at once.")] = 1,
+    max_together: Annotated[int, typer.Option(help="Largest set of jobs on a slice.")] = 4,
+    model: Annotated[
+        str, typer.Option(help="Predictor: `default`, a registered name, or a folder.")
+    ] = "default",
+    as_json: JsonFlag = False,
+) -> None:
+    """The best use of a card for these jobs: whole, time slices, MPS shares, MIG, or slices that several share.
+
+    Every valid partition and every assignment is looked at; memory is respected. Exit code 1: some job finds no room.
+
+    Example: `cotenant plan slices --device a100 --job resnet50-imagenet:batch_size=32 --job lstm-wikitext2 --job dcgan-64`
+    """
+    from predictor import load_predictor
+    from profiling.errors import InputError
+    from profiling.workload import Workload
+    from scheduling.slices.options import SliceConfig, SliceJob
+    from scheduling.slices.plan import plan_slices
+
+    modes = tuple(mode.strip() for mode in sharing.split(",") if mode.strip() not in ("", "none"))
+    config = SliceConfig(objective=objective, sharing=modes, mig=mig, max_together=max_together)
+    if iterations and len(iterations) != len(job):
+        raise InputError(
+            "--iterations does not go with --job",
+            expected=f"{len(job)} numbers, or none",
+            got=len(iterations),
+        )
+    steps: list[float | None] = [*iterations] if iterations else [None] * len(job)
+    jobs = [SliceJob(Workload.parse(spec), left) for spec, left in zip(job, steps, strict=True)]
+    if gpus > 1:
+        _fleet(jobs, device, gpus, load_predictor(model), config, as_json)
+        return
+    plan = plan_slices(jobs, device, load_predictor(model), config)
+    if as_json:
+        print_json(plan.to_json())
+    else:
+        show(plan)
+    if plan.chosen.waiting:
+        raise typer.Exit(1)
+
+
+def _fleet(
+    jobs: list[SliceJob], device: str, gpus: int, predictor: SetPredictor, config: SliceConfig, as_json: bool
+) -> None:
+    from scheduling.slices.fleet import plan_fleet
+
+    fleet = plan_fleet(jobs, device, gpus, predictor, config)
+    answer = fleet.to_json()
+    if as_json:
+        print_json(answer)
+    else:
+        out = console()
+        for kind, count in answer["kinds"].items():
+            out.print(f"{count:6d} x {device}: {kind}")
+        out.print(
+            f"{answer['placed']:.0f} of {len(jobs)} jobs placed, {answer['speed_sum']:.2f} times the throughput of one "
+            f"job alone, least speed {answer['least_speed_ratio']:.2f}, mean completion {answer['mean_completion_s']:.0f} s"
+        )
+    if fleet.waiting:
+        raise typer.Exit(1)
+
+
+def show(plan: SlicePlan) -> None:
+    """Print a plan as tables with its reasons."""
+    from rich.table import Table
+
+    from scheduling.slices.plan import describe
+
+    out, options = console(), plan.options
+    table = Table("slice", "job", "how", "share", "step", "speed", box=None, pad_edge=False)
+    for one in plan.chosen.slices:
+        if one.option is None:
+            table.add_row(one.device, "(empty)", "", "", "", "")
+            continue
+        for k, number in enumerate(one.option.members):
+            share = one.option.sm_share_ratio[k]
+            table.add_row(
+                one.device if k == 0 else "",
+                str(options.jobs[number].workload),
+                one.option.sharing,
+                f"{share:.0%}" if share < 1 else "",
+                _ms(one.option.step_time_s[k]),
+                f"{plan.speed(plan.chosen, number):.2f}",
+            )
+    out.print(f"[bold]{describe(plan.chosen)}[/]")
+    out.print(table)
+    for number in plan.chosen.waiting:
+        out.print(f"waits: {options.jobs[number].workload}")
+    for reason in plan.reasons:
+        out.print(f"- {reason}")
+    others = Table("otherwise", "jobs", "speeds", "least", "mean completion", box=None, pad_edge=False)
+    for other in plan.alternatives[:8]:
+        summary = plan.summary(other)
+        others.add_row(
+            describe(other),
+            f"{summary['placed']:.0f}",
+            f"{summary['speed_sum']:.2f}",
+            f"{summary['least_speed_ratio']:.2f}",
+            f"{summary['mean_completion_s']:.0f} s",
+        )
+    if plan.alternatives:
+        out.print(others)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

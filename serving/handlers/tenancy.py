@@ -1,0 +1,81 @@
+"""Tenants of GPUs and the states of their placements.
+
+| from | to | by |
+|---|---|---|
+| (none) | waiting | `POST /v1/placements`, no GPU can take the job now |
+| (none) | decided | `POST /v1/placements`: the GPU is reserved |
+| decided | confirmed | `POST .../confirm` |
+| decided | expired | nobody confirmed within `reservation_s` |
+| waiting, decided, confirmed | ended | `POST .../end`; the inventory changed with `replace_tenants=true` |
+
+A placement has a tenant while it is decided or confirmed, and at no other time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from profiling.errors import ConflictError
+from scheduling.core.snapshot import Tenant
+from serving.store.tables import NodeRow, PlacementRow, TenantRow
+
+STATES = ("waiting", "decided", "confirmed", "ended", "expired")
+NEXT = {
+    "waiting": ("ended",),
+    "decided": ("confirmed", "ended", "expired"),
+    "confirmed": ("ended",),
+    "ended": (),
+    "expired": (),
+}
+SEATED = ("decided", "confirmed")
+
+
+def values_of(node: str, gpu: str, tenant: Tenant, placement_id: str | None = None) -> dict[str, Any]:
+    """The row of a tenant; its job as the SPEC that reads back to it."""
+    return {
+        "node": node, "gpu": gpu, "job": str(tenant.job), "model": tenant.job.model[:200], "job_id": tenant.job_id,
+        "iterations_left": tenant.iterations_left, "max_slowdown": tenant.max_slowdown, "placement_id": placement_id,
+    }  # fmt: skip
+
+
+def move(session: Session, row: PlacementRow, state: str, now: float) -> bool:
+    """Bring a placement into `state`, and its tenant with it; whether a GPU became free.
+
+    Raises:
+        ConflictError: that state cannot follow the present one.
+    """
+    if state not in NEXT[row.state]:
+        allowed = " or ".join(before for before, after in NEXT.items() if state in after)
+        raise ConflictError(
+            f"the placement cannot be {state}", expected=f"state {allowed}", got=f"state {row.state}"
+        )
+    was_seated = row.state in SEATED
+    row.state, row.updated_at, row.expires_at = state, now, None
+    if not was_seated or state in SEATED:
+        return False
+    for tenant in session.scalars(select(TenantRow).where(TenantRow.placement_id == row.id)).all():
+        session.delete(tenant)
+    session.flush()
+    return True
+
+
+def end(session: Session, tenant: TenantRow, now: float) -> None:
+    """Take a tenant away, and end its placement where it has one."""
+    row = session.get(PlacementRow, tenant.placement_id) if tenant.placement_id else None
+    if row is not None and row.state in SEATED:
+        move(session, row, "ended", now)
+    else:
+        session.delete(tenant)
+        session.flush()
+
+
+def touch(session: Session, node: str | None, number: int, now: float | None = None) -> None:
+    """Note that the tenants of a node changed (`number` of the change), and when it was heard of."""
+    row = session.get(NodeRow, node) if node else None
+    if row is not None:
+        row.revision = number
+        if now is not None:
+            row.reported_at = now

@@ -1,0 +1,207 @@
+"""Lanes: threads behind a bounded, fair queue, for work that would hold the event loop up."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from profiling.errors import UnavailableError
+from serving.metrics import Metrics
+
+T = TypeVar("T")
+CALLER: ContextVar[str] = ContextVar("caller", default="local")  # whose share of a lane a call takes
+
+
+class OverloadError(UnavailableError):
+    """The service has more to do than it can; the same request may succeed a moment later."""
+
+    slug = "overloaded"
+    title = "Overloaded"
+
+
+class Call:
+    """One call of a lane. `cancelled` is set when nobody waits for its result any more."""
+
+    __slots__ = ("arguments", "caller", "cancelled", "function", "future", "started")
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        future: asyncio.Future[Any],
+        caller: str,
+    ) -> None:
+        self.function, self.arguments, self.future, self.caller = function, arguments, future, caller
+        self.cancelled = threading.Event()
+        self.started = 0.0
+
+
+_running = threading.local()
+
+
+def current_call() -> Call | None:
+    """The call that this thread works on; None outside of a lane."""
+    return getattr(_running, "call", None)
+
+
+class Lane:
+    """Up to `threads` calls at a time; callers take turns, whoever has the longest queue is refused first.
+
+    The threads are daemons: a call that never ends does not keep the process from ending.
+
+    Args:
+        name: for metrics and messages.
+        threads: calls that run at the same time.
+        length, wait_s: calls that may wait, and for how long.
+        stuck_s: a call that runs longer makes the lane stuck.
+    """
+
+    def __init__(
+        self, name: str, metrics: Metrics, *, threads: int = 1, length: int = 64, wait_s: float = 5.0, stuck_s: float = 30.0
+    ) -> None:  # fmt: skip
+        self.name, self.metrics = name, metrics
+        self.threads, self.length, self.wait_s, self.stuck_s = threads, length, wait_s, stuck_s
+        self._waiting: OrderedDict[str, deque[Call]] = OrderedDict()
+        self._count = 0
+        self._free = threads
+        self._running: set[Call] = set()
+        self._work: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._started = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run `function` in a thread of the lane.
+
+        Raises:
+            OverloadError: the queue is full, the wait was too long, or the lane is stuck.
+        """
+        if self.stuck_for() > 0:
+            self._refuse("stuck")
+        loop = self._loop = asyncio.get_running_loop()
+        self._start()
+        call = Call(function, arguments, loop.create_future(), CALLER.get())
+        late = None
+        if self._free:
+            self._begin(call)
+        else:
+            self._enqueue(call)
+            late = loop.call_later(self.wait_s, self._drop, call, "wait")
+        try:
+            result: T = await call.future
+            return result
+        except asyncio.CancelledError:
+            call.cancelled.set()
+            self._remove(call)
+            raise
+        finally:
+            if late is not None:
+                late.cancel()
+
+    def stuck_for(self) -> float:
+        """Seconds by which the longest running call is over its time; 0 where none is."""
+        now = time.monotonic()
+        return max((now - call.started - self.stuck_s for call in tuple(self._running)), default=0.0) or 0.0
+
+    def _refuse(self, why: str) -> None:
+        self.metrics.refused.labels(f"{self.name}_{why}").inc()
+        raise OverloadError(
+            f"too much work waits ({self.name})", expected=f"at most {self.length} calls for {self.wait_s:g} s",
+            hint="try again in a second",
+        )  # fmt: skip
+
+    def _enqueue(self, call: Call) -> None:
+        if self._count >= self.length:
+            longest = max(self._waiting, key=lambda name: len(self._waiting[name]))
+            if len(self._waiting[longest]) <= len(self._waiting.get(call.caller, ())) + 1:
+                self._refuse("length")
+            self._drop(self._waiting[longest][-1], "length")
+        self._waiting.setdefault(call.caller, deque()).append(call)
+        self._counted(1)
+
+    def _drop(self, call: Call, why: str) -> None:
+        """Refuse a call that waits."""
+        if call.started or call.future.done():
+            return
+        self._remove(call)
+        try:
+            self._refuse(why)
+        except OverloadError as error:
+            call.future.set_exception(error)
+
+    def _remove(self, call: Call) -> None:
+        calls = self._waiting.get(call.caller)
+        if not call.started and calls is not None and call in calls:
+            calls.remove(call)
+            self._counted(-1)
+            if not calls:
+                del self._waiting[call.caller]
+
+    def _counted(self, change: int) -> None:
+        self._count += change
+        self.metrics.lane_queue.labels(self.name).set(self._count)
+
+    def _begin(self, call: Call) -> None:
+        self._free -= 1
+        call.started = time.monotonic()
+        self._running.add(call)
+        self._work.put(call)
+
+    def _next(self) -> None:
+        """Give a free thread to the next caller in turn."""
+        while self._free and self._waiting:
+            caller, calls = next(iter(self._waiting.items()))
+            call = calls.popleft()
+            self._counted(-1)
+            if calls:
+                self._waiting.move_to_end(caller)
+            else:
+                del self._waiting[caller]
+            if not call.future.done():
+                self._begin(call)
+
+    def _ended(self, call: Call, result: Any, error: BaseException | None) -> None:
+        self._running.discard(call)
+        self._free += 1
+        if not call.future.done():
+            if error is None:
+                call.future.set_result(result)
+            else:
+                call.future.set_exception(error)
+        self._next()
+
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            for number in range(self.threads):
+                threading.Thread(
+                    target=self._work_on, name=f"cotenant-{self.name}-{number}", daemon=True
+                ).start()
+
+    def _work_on(self) -> None:
+        while (call := self._work.get()) is not None:
+            result, error = None, None
+            _running.call = call
+            try:
+                if not call.cancelled.is_set():
+                    result = call.function(*call.arguments)
+            except BaseException as raised:
+                error = raised
+            finally:
+                _running.call = None
+            try:
+                assert self._loop is not None
+                self._loop.call_soon_threadsafe(self._ended, call, result, error)
+            except RuntimeError:
+                return  # the loop has ended
+            del call, result, error
+
+    def close(self) -> None:
+        """End the threads that are idle; one that works ends with its call, or with the process."""
+        for _ in range(self.threads):
+            self._work.put(None)

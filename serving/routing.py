@@ -1,0 +1,102 @@
+"""What happens to a request between routing and its handler: who asks, what it may, its body, a slot, its deadline.
+
+The scope that a route takes stands on the route, by `operation(scope=...)`; a route without one does not start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+
+from profiling.errors import CotenantError, InputError
+from serving.auth import SCOPES, authenticate
+from serving.http import BodyTimeoutError, DeadlineError
+from serving.limits import Slots
+from serving.listener import WATCHED
+from serving.service import Service
+
+SCOPE = "x-cotenant-scope"  # in a route's OpenAPI object
+OPEN = "open"
+WATCH = "watch"  # open, and answered under overload too
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class ServiceRoute(APIRoute):
+    """A route with a scope: one of `SCOPES`, `open` or `watch`."""
+
+    def get_route_handler(self) -> Handler:
+        scope = (self.openapi_extra or {}).get(SCOPE)
+        if scope not in (*SCOPES, OPEN, WATCH):
+            raise InputError(f"route {self.path} says no scope", expected="operation(scope=...)", got=scope)
+        handler = self.inner_handler()
+        if scope == WATCH:
+            return handler
+
+        def slots_of(service: Service) -> Slots:
+            if self.path in WATCHED:
+                return Slots(1)
+            return service.open_slots if scope == OPEN else service.slots
+
+        async def guarded(request: Request) -> Response:
+            service: Service = request.app.state.service
+            await authenticate(service, request, None if scope == OPEN else scope)
+            timeout_s = _timeout_s(request, service.config.request_timeout_s)
+            if request.method not in ("GET", "HEAD"):
+                try:
+                    async with asyncio.timeout(service.config.body_s):
+                        await request.body()
+                except TimeoutError:
+                    raise BodyTimeoutError(
+                        "the body did not arrive in time", expected=f"at most {service.config.body_s:g} s"
+                    ) from None
+            with slots_of(service).slot():
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        return await handler(request)
+                except TimeoutError:
+                    raise DeadlineError("no answer in time", expected=f"at most {timeout_s:g} s") from None
+
+        async def audited(request: Request) -> Response:
+            from serving import audit
+
+            status = 500
+            try:
+                response = await guarded(request)
+                status = response.status_code
+                return response
+            except CotenantError as error:
+                status = error.status
+                raise
+            finally:
+                await audit.record(request.app.state.service, request, status)
+
+        return audited if scope == "admin" and "GET" not in (self.methods or ()) else guarded
+
+    def inner_handler(self) -> Handler:
+        """The endpoint with FastAPI's reading of its parameters."""
+        return super().get_route_handler()
+
+
+class DirectRoute(ServiceRoute):
+    """A route whose endpoint takes the request alone: nothing else is looked for, which is half the time."""
+
+    def inner_handler(self) -> Handler:
+        return self.endpoint
+
+
+def _timeout_s(request: Request, most_s: float) -> float:
+    asked = request.headers.get("x-timeout-s")
+    if asked is None:
+        return most_s
+    try:
+        value = float(asked)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise InputError("X-Timeout-S is not a time", expected="seconds above 0", got=asked)
+    return min(value, most_s)

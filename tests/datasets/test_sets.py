@@ -1,0 +1,61 @@
+"""A table of sets with what its members do alone, and whose rows may teach a model that is passed on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datasets.sets import read_sets
+from datasets.sources import SOURCES, check_may_learn, withheld
+from datasets.tables import make_table, write_table
+from profiling.errors import InputError
+from tests.datasets.test_tables import example
+
+A, B = "resnet18-cifar:batch_size=64", "lstm-wikitext2:batch_size=20"
+
+
+def pair(set_id: str, first_s: float, second_s: float | None) -> list[dict[str, Any]]:
+    return [
+        example("colocation", set_id=set_id, member=0, workload=A, solo_step_time_s=first_s),
+        example("colocation", set_id=set_id, member=1, workload=B, solo_step_time_s=second_s),
+    ]
+
+
+def test_the_sets_own_solo_times_serve(tmp_path: Path) -> None:
+    rows = [*pair("a", 0.030, None), *pair("b", 0.032, None), *pair("c", 0.05, None)]
+    write_table(tmp_path, "colocation", make_table("colocation", rows))
+    colocation, solo = read_sets(tmp_path)
+    assert len(colocation) == 6
+    assert solo["workload"].tolist() == [A]
+    assert solo["step_time_s"].tolist() == [0.032]
+    assert (solo["gpus"].tolist(), solo["memory_bytes"].isna().tolist()) == ([1], [True])
+
+
+def test_measured_solo_runs_come_first_and_other_campaigns_stay_out(tmp_path: Path) -> None:
+    write_table(tmp_path, "colocation", make_table("colocation", pair("a", 0.03, 0.02)))
+    runs = [
+        example("solo", workload=A, step_time_s=0.029),
+        example("solo", workload=A, step_time_s=0.5, campaign="elsewhere"),
+    ]
+    write_table(tmp_path, "solo", make_table("solo", runs))
+    _, solo = read_sets(tmp_path)
+    assert dict(zip(solo["workload"], solo["step_time_s"], strict=True)) == {A: 0.029, B: 0.02}
+
+
+def test_a_folder_without_sets(tmp_path: Path) -> None:
+    write_table(tmp_path, "solo", make_table("solo", [example("solo")]))
+    with pytest.raises(InputError, match="colocation"):
+        read_sets(tmp_path)
+
+
+def test_which_sources_a_shipped_model_may_not_learn_from() -> None:
+    assert [s.name for s in withheld(["mine", "gavel", "lucid", "gpumemnet", "lucid"])] == [
+        "gpumemnet",
+        "lucid",
+    ]
+    check_may_learn(["mine", "cotenant", *(s.name for s in SOURCES.values() if s.may_ship)])
+    check_may_learn(["lucid"], own_use=True)
+    with pytest.raises(InputError, match=r"lucid \(LicenseRef-S-Lab-1.0.*--own-use"):
+        check_may_learn(["gavel", "lucid"])

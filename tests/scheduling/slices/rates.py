@@ -1,0 +1,49 @@
+"""A made-up predictor of slices and shares that tests share: Amdahl's law over multiprocessors, processor sharing beside others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from predictor.types import PredictionArrays
+from profiling.devices import get_device, split_device
+from profiling.workload import ColocationSet, Workload
+
+GIB = 2.0**30
+
+
+class AmdahlPredictor:
+    """Job `m-K` needs `serial[K]` of its time alone whatever the slice; memory in GiB; counts the sets it was asked for."""
+
+    def __init__(self, serial: Sequence[float], memory_gib: Sequence[float], base_s: float = 0.1) -> None:
+        self.serial, self.memory, self.base_s = list(serial), list(memory_gib), base_s
+        self.asked = 0
+
+    def jobs(self) -> list[Workload]:
+        return [Workload(f"m-{k}") for k in range(len(self.serial))]
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+        self.asked += len(sets)
+        shape = (len(sets), max(len(s.workloads) for s in sets))
+        mask, solo, step = np.zeros(shape, bool), np.ones(shape), np.ones(shape)
+        memory = np.zeros(shape)
+        room = np.zeros(len(sets))
+        for row, one in enumerate(sets):
+            device = get_device(one.device)
+            whole = get_device(split_device(one.device)[0])
+            room[row] = device.memory_bytes
+            numbers = [int(w.model.split("-")[1]) for w in one.workloads]
+            busy = [1 - self.serial[k] for k in numbers]
+            for column, (k, workload) in enumerate(zip(numbers, one.workloads, strict=True)):
+                share = device.sm_count / whole.sm_count * workload.sm_share_ratio
+                alone = self.base_s * (1 + k) * (self.serial[k] + (1 - self.serial[k]) / share)
+                others = sum(busy) - busy[column]
+                factor = 1 + (0.8 if one.sharing == "mps" else 1.0) * others
+                mask[row, column] = True
+                solo[row, column], step[row, column] = alone, alone * factor
+                memory[row, column] = self.memory[k] * GIB
+        total = memory.sum(1)
+        return PredictionArrays(
+            mask, solo, step, step / solo, memory, np.where(mask, 0.5, 0.0), total, total <= room
+        )

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+
+from benchmarks.slices_simulation import REFERENCED, Reference, compare, mean_jct_s
+from profiling.errors import InfeasibleError, InputError, UnknownNameError
+from profiling.workload import Workload
+from scheduling.core.job import Job
+from scheduling.slices.cluster import Reshape, SliceSnapshot, Slot
+from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
+from scheduling.slices.simulate import SliceCosts, simulate_slices
+from scheduling.slices.table import SliceSolo, SliceTable
+from tests.shared import shared_data
+
+PARALLEL, BOUND, HUNGRY = Workload("parallel"), Workload("bound"), Workload("hungry")
+FREE = SliceCosts(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def table() -> SliceTable:
+    """`parallel` goes as fast as its slice is large, `bound` the same everywhere, `hungry` fits on 3g and more."""
+    solo = {}
+    for size in (1, 2, 3, 4, 7):
+        device = f"a100:mig={size}g"
+        solo[device, PARALLEL] = SliceSolo(0.7 / size)
+        solo[device, BOUND] = SliceSolo(0.1)
+        if size >= 3:
+            solo[device, HUNGRY] = SliceSolo(0.7 / size)
+    return SliceTable(solo)
+
+
+def job(number: int, workload: Workload, seconds: float, submit_s: float = 0.0) -> Job:
+    """So long alone on the whole card."""
+    return Job(str(number), workload, seconds / 0.1, submit_s)
+
+
+@cache
+def reference() -> Reference:
+    return Reference(shared_data("miso", "simulator"))
+
+
+@pytest.mark.parametrize("trace", ["small-seed1", "small-seed2", "small-seed3"])
+def test_mean_completion_is_that_of_the_published_controllers(trace: str) -> None:
+    rows = compare(reference(), trace)
+    for name, policy, _ in REFERENCED:
+        allowed = 3.0 if policy in ("full", "mps") else 5.0
+        assert abs(rows["policies"][name]["error_percent"]) < allowed, name
+    assert rows["order_as_in_reference"]
+    ours = rows["policies"]["isacpp-slices"]
+    assert ours["mean_jct_s"] < rows["policies"]["miso"]["reference_mean_jct_s"]
+    assert ours["against_oracle_percent"] < 3.0
+
+
+@pytest.mark.parametrize(("name", "policy", "options"), REFERENCED)
+def test_a_hundred_jobs_on_eight_cards(name: str, policy: str, options: dict) -> None:
+    expected = reference().results["default-seed1"][name]
+    result = reference().run("default-seed1", policy, **options)
+    assert mean_jct_s(result) == pytest.approx(expected["mean_jct_s"], rel=0.03)
+    if policy in ("full", "mps"):
+        jct = reference().jct_s["default-seed1"][name]
+        for one, seconds in zip(result.jobs, result.completion_s(), strict=True):
+            assert seconds == pytest.approx(jct[one.job.id], abs=11.0 if policy == "full" else 25.0)
+
+
+@pytest.mark.parametrize("policy", sorted(SLICE_POLICIES))
+def test_every_policy_ends_every_job_and_does_their_work(policy: str) -> None:
+    jobs = [job(k, (PARALLEL, BOUND, HUNGRY)[k % 3], 30.0 + 10 * k, 20.0 * k) for k in range(9)]
+    result = simulate_slices(jobs, ["a100", "a100"], get_slice_policy(policy), table(), table())
+    for one in result.jobs:
+        assert one.finished_s is not None
+        assert one.left == 0.0
+        alone = 10.0 + one.job.iterations * 0.1
+        assert one.finished_s - one.job.submit_s >= alone - 1e-6
+    answer = result.to_json()
+    assert answer["jobs"] == 9
+    assert answer["throughput_of_one_gpu"] <= 9
+    json.dumps(answer)
+
+
+def test_without_costs_a_lone_job_takes_its_solo_time() -> None:
+    for policy in ("full", "oracle", "miso", "isacpp-slices"):
+        result = simulate_slices(
+            [job(0, PARALLEL, 50.0, 3.0)], ["a100"], get_slice_policy(policy), table(), table(), FREE
+        )
+        assert float(result.jobs[0].finished_s or 0) == pytest.approx(
+            (3.0 if policy == "isacpp-slices" else 10.0) + 50.0
+        )
+
+
+def test_two_jobs_get_four_and_three_sevenths() -> None:
+    jobs = [job(0, PARALLEL, 100.0), job(1, PARALLEL, 100.0)]
+    result = simulate_slices(jobs, ["a100"], get_slice_policy("isacpp-slices"), table(), table(), FREE)
+    # 4/7 of the card until the first is done, then all of it for the rest of the other.
+    assert sorted(float(j.finished_s or 0) for j in result.jobs) == pytest.approx([175.0, 200.0])
+    oracle = simulate_slices(jobs, ["a100"], get_slice_policy("oracle"), table(), table(), FREE)
+    assert min(float(j.finished_s or 0) for j in oracle.jobs) == pytest.approx(700 / 3, abs=10.1)  # 3g + 3g
+
+
+def test_a_job_whose_slice_stays_is_not_disturbed() -> None:
+    # A job on 3g at slot 4 stays while its neighbour leaves and another comes.
+    jobs = [job(0, BOUND, 200.0), job(1, BOUND, 20.0), job(2, BOUND, 50.0, 100.0)]
+    result = simulate_slices(jobs, ["a100"], get_slice_policy("isacpp-slices"), table(), table())
+    assert result.moves <= 1  # the first one, when it has to share; nobody gains by moving later
+
+
+def test_memory_keeps_jobs_off_small_slices_and_queues_them() -> None:
+    jobs = [job(k, HUNGRY, 50.0) for k in range(3)]
+    for policy in ("oracle", "miso", "isacpp-slices", "static-mig"):
+        result = simulate_slices(jobs, ["a100"], get_slice_policy(policy), table(), table())
+        ends = sorted(float(j.finished_s or 0) for j in result.jobs)
+        assert ends[2] > ends[0] + 40  # no more than two at a time
+
+
+def test_a_policy_that_misplaces_or_waits_for_ever_is_an_error() -> None:
+    class Misplaced:
+        name, round_s, blocking = "misplaced", None, False
+
+        def initial(self, device: str) -> tuple[Slot, ...]:
+            return (Slot("a100:mig=1g", 0),)
+
+        def decide(self, snapshot: SliceSnapshot, belief: object) -> Reshape | None:
+            return Reshape(0, (Slot("a100:mig=1g", 0, snapshot.queue),)) if snapshot.queue else None
+
+    with pytest.raises(InfeasibleError, match="do not fit"):
+        simulate_slices([job(0, HUNGRY, 10.0)], ["a100"], Misplaced(), table(), table())
+
+    class Idle(Misplaced):
+        name = "idle"
+
+        def decide(self, snapshot: SliceSnapshot, belief: object) -> Reshape | None:
+            return None
+
+    with pytest.raises(InfeasibleError, match="idle leaves 1 jobs waiting"):
+        simulate_slices([job(0, HUNGRY, 10.0)], ["a100"], Idle(), table(), table())
+
+
+def test_inputs_are_checked() -> None:
+    with pytest.raises(InputError):
+        simulate_slices([], ["a100"], get_slice_policy("full"), table(), table())
+    with pytest.raises(InputError, match="one GPU"):
+        simulate_slices([Job("0", BOUND, 1.0, gpus=2)], ["a100"], get_slice_policy("full"), table(), table())
+    with pytest.raises(InputError, match="cannot be cut"):
+        simulate_slices(
+            [job(0, BOUND, 1)], ["a100"], get_slice_policy("static-mig", partition="4g+4g"), table(), table()
+        )
+    with pytest.raises(UnknownNameError, match="isacpp-slices"):
+        get_slice_policy("misso")
+    with pytest.raises(InputError, match="resume_s"):
+        SliceCosts(resume_s=-1)
+
+
+def test_shares_are_read_off_the_slices() -> None:
+    from profiling.workload import ColocationSet
+
+    found = table().predict_arrays(
+        [
+            ColocationSet("a100", (Workload("parallel", sm_share_ratio=0.5),)),
+            ColocationSet("a100", (PARALLEL, BOUND, PARALLEL), "mps"),
+            ColocationSet("a100:mig=1g", (HUNGRY,)),
+            ColocationSet("a100:mig=2g", (PARALLEL, BOUND)),
+        ]
+    )
+    assert found.step_time_s[0, 0] == pytest.approx(0.2)
+    assert found.step_time_s[1] == pytest.approx([0.13, 0.13, 0.13])
+    assert found.fits.tolist() == [True, True, False, True]
+    assert found.slowdown[3, :2] == pytest.approx([2.0, 2.0])
+    with pytest.raises(UnknownNameError):
+        table().predict_arrays([ColocationSet("a100", (Workload("nobody"),))])

@@ -1,0 +1,183 @@
+"""One request must not stop the rest: numbers that can be, counts summed before they are expanded, work that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from predictor.types import Prediction
+from profiling.errors import InputError, LimitError, UnavailableError
+from profiling.workload import ColocationSet, Workload
+from serving import capturing
+from serving.capturing import Captures
+from serving.lanes import Lane
+from serving.metrics import Metrics
+from serving.schemas import RANGES, job_of
+from tests.serving.conftest import Start
+from tests.serving.problems import problem
+from tests.serving.table import TablePredictor, TableSource
+
+NODE = {"nodes": [{"name": "a", "gpus": [{"device": "v100"}]}]}
+
+
+@pytest.mark.parametrize("step", ["5e-324", "1e-310", "1e300", "-1", "0", "nan", "inf"])
+def test_step_times_that_cannot_be(client: TestClient, step: str) -> None:
+    spec = f"resnet18-cifar:step_time_s={step}"
+    problem(client.post("/v1/place", json={"job": spec, "cluster": NODE}), 422)
+    if step not in ("nan", "inf"):
+        job = {"workload": "resnet18-cifar", "step_time_s": float(step)}
+        problem(client.post("/v1/place", json={"job": job, "cluster": NODE}), 422)
+    client.put("/v1/cluster", json=NODE)
+    annotations = {"cotenant.dev/workload": "resnet18-cifar", "cotenant.dev/step-time-s": step}
+    body = {"Pod": {"metadata": {"annotations": annotations}}, "NodeNames": ["a"]}
+    assert "step_time_s" in client.post("/extender/filter", json=body).json()["Error"]
+    assert client.post("/extender/prioritize", json=body).json() == [{"Host": "a", "Score": 0}]
+    assert client.post("/v1/place", json={"job": "resnet18-cifar", "cluster": NODE}).status_code == 200
+
+
+def test_every_number_of_a_job_has_a_range() -> None:
+    for name, (least, most) in RANGES.items():
+        if name in ("iterations", "iterations_left", "max_slowdown", "bandwidth_bytes_per_s"):
+            continue
+        for value in (least, most):
+            job_of(
+                f"resnet18-cifar:{name}={int(value) if float(value).is_integer() and 'ratio' not in name else value}"
+            )
+        with pytest.raises(InputError, match=name):
+            job_of(f"resnet18-cifar:{name}={int(most * 2 + 1)}")
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        {"nodes": [{"count": 100_000, "gpus": []}, {"count": 100_000, "gpus": []}]},
+        {"nodes": [{"name": f"n{k}", "count": 100_000, "gpus": [{"device": "v100", "count": 1024}]} for k in range(30)]},
+        {"nodes": [{"name": "a", "count": 100_000, "gpus": [{"device": "v100", "tenants": [{"job": "resnet18-cifar", "iterations_left": 1}] * 5}]}]},
+    ],
+)  # fmt: skip
+def test_counts_are_summed_before_they_are_expanded(client: TestClient, cluster: Any) -> None:
+    for answer in (
+        client.put("/v1/cluster", json=cluster),
+        client.post("/v1/place", json={"job": "resnet18-cifar", "cluster": cluster}),
+    ):
+        assert "too large" in problem(answer, 413)["detail"]
+
+
+class Heavy(TablePredictor):
+    """Takes 50 ms for each job that it meets."""
+
+    met = 0
+
+    def predict_many(self, sets: Sequence[ColocationSet]) -> list[Prediction]:
+        for asked in sets:
+            if any(w.batch_size and w.batch_size > 1000 for w in asked.workloads):
+                type(self).met += 1
+                time.sleep(0.05)
+        return super().predict_many(sets)
+
+
+def test_new_workloads_of_one_request_are_bounded(start: Start) -> None:
+    client = start(new_workloads=10)
+    sets = [{"device": "v100", "jobs": [f"resnet18-cifar:batch_size={n}"]} for n in range(1, 30)]
+    assert "new workloads" in problem(client.post("/v1/predict/batch", json={"sets": sets}), 413)["detail"]
+    assert client.post("/v1/predict/batch", json={"sets": sets[:10]}).status_code == 200
+
+
+def test_work_ends_with_its_request(start: Start, source: TableSource) -> None:
+    source.predictor = Heavy()
+    client = start()
+    sets = [{"device": "v100", "jobs": [f"resnet18-cifar:batch_size={1000 + n}"]} for n in range(1, 200)]
+    problem(client.post("/v1/predict/batch", json={"sets": sets}, headers={"X-Timeout-S": "0.5"}), 504)
+    time.sleep(0.5)
+    met = Heavy.met
+    assert met < 100
+    time.sleep(0.5)
+    assert Heavy.met == met, "nothing goes on"
+
+
+def test_a_large_batch_does_not_hold_the_others_up(start: Start) -> None:
+    client = start()
+    sets = [{"device": "v100", "jobs": ["resnet18-cifar", "lstm-wikitext2"] * 8}] * 1000
+    slowest = 0.0
+
+    async def ask() -> float:
+        import httpx
+
+        worst = 0.0
+        transport = httpx.ASGITransport(client.app)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=60) as http:
+            await http.post("/v1/predict", json=sets[0])
+            task = asyncio.create_task(http.post("/v1/predict/batch", json={"sets": sets}))
+            while not task.done():
+                started = time.perf_counter()
+                await asyncio.sleep(0.001)
+                worst = max(worst, time.perf_counter() - started)
+            assert (await task).status_code == 200
+        return worst
+
+    slowest = client.portal.call(ask)  # type: ignore[union-attr]
+    assert slowest < 1.0, "it was one piece of seconds"
+
+
+def test_a_stuck_lane_is_not_ready(start: Start, source: TableSource) -> None:
+    gate = threading.Event()
+
+    class Stuck(TablePredictor):
+        def predict_arrays(self, sets: Sequence[ColocationSet]) -> Any:
+            gate.wait(20)
+            return super().predict_arrays(sets)
+
+    source.predictor = Stuck()
+    client = start(stuck_s=2.0)
+    body = {"job": "resnet18-cifar", "cluster": NODE}
+    try:
+        problem(client.post("/v1/place", json=body, headers={"X-Timeout-S": "0.2"}), 504)
+        deadline = time.monotonic() + 4
+        while client.get("/v1/health/ready").status_code == 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert "placing" in problem(client.get("/v1/health/ready"), 503)["detail"]
+        assert client.get("/v2/health/ready").json() == {"ready": False}
+        assert client.get("/v1/health/live").status_code == 200
+    finally:
+        gate.set()
+
+
+def _sleep(workload: Workload) -> Any:
+    time.sleep(60)
+
+
+def _eat(workload: Workload) -> Any:
+    return len(bytearray(2**33))
+
+
+def test_captures_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At their time, at their memory, and when nobody waits."""
+    job = Workload("resnet18-cifar")
+    lane = Lane("encoding", Metrics(), stuck_s=600)
+
+    async def capture(captures: Captures, most_s: float) -> Any:
+        async with asyncio.timeout(most_s):
+            return await lane.run(captures.graph, job)
+
+    monkeypatch.setattr(capturing, "capture", _sleep)
+    captures = Captures(Metrics(), 1, 1.0, 2**31)
+    try:
+        with pytest.raises(LimitError, match="too long"):
+            asyncio.run(capture(captures, 50))
+        started = time.monotonic()
+        captures.seconds = 30.0
+        with pytest.raises(TimeoutError):
+            asyncio.run(capture(captures, 0.5))
+        monkeypatch.setattr(capturing, "capture", _eat)
+        with pytest.raises((LimitError, UnavailableError)):
+            asyncio.run(capture(captures, 50))
+        assert time.monotonic() - started < 29, "the sleeping process was ended"
+    finally:
+        captures.close()

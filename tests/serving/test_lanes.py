@@ -1,0 +1,111 @@
+"""Lanes: bounded in length and time, fair among callers, seen when stuck, left when nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from serving.lanes import CALLER, Lane, OverloadError, current_call
+from serving.metrics import Metrics
+
+
+def lane(**bounds: Any) -> Lane:
+    return Lane("test", Metrics(), **bounds)
+
+
+async def ask(one: Lane, caller: str, function: Any, *arguments: Any) -> Any:
+    CALLER.set(caller)
+    return await one.run(function, *arguments)
+
+
+def test_callers_take_turns() -> None:
+    order: list[str] = []
+
+    async def run() -> None:
+        one, gate = lane(), threading.Event()
+        first = asyncio.create_task(ask(one, "x", gate.wait, 5))
+        await asyncio.sleep(0.05)
+        many = [asyncio.create_task(ask(one, "greedy", order.append, "greedy")) for _ in range(10)]
+        await asyncio.sleep(0)
+        few = asyncio.create_task(ask(one, "modest", order.append, "modest"))
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(first, few, *many)
+
+    asyncio.run(run())
+    assert order.index("modest") <= 1
+
+
+def test_the_longest_queue_is_refused_first() -> None:
+    async def run() -> list[Any]:
+        one, gate = lane(length=4), threading.Event()
+        first = asyncio.create_task(ask(one, "x", gate.wait, 5))
+        await asyncio.sleep(0.05)
+        greedy = [asyncio.create_task(ask(one, "greedy", int)) for _ in range(6)]
+        await asyncio.sleep(0)
+        modest = asyncio.create_task(ask(one, "modest", int))
+        await asyncio.sleep(0.01)
+        gate.set()
+        await first
+        return await asyncio.gather(modest, *greedy, return_exceptions=True)
+
+    modest, *greedy = asyncio.run(run())
+    assert modest == 0
+    assert sum(isinstance(g, OverloadError) for g in greedy) == 3
+
+
+def test_waiting_is_bounded() -> None:
+    async def run() -> float:
+        one, gate = lane(wait_s=0.1), threading.Event()
+        first = asyncio.create_task(ask(one, "x", gate.wait, 5))
+        await asyncio.sleep(0.05)
+        started = time.monotonic()
+        with pytest.raises(OverloadError):
+            await ask(one, "y", int)
+        gate.set()
+        await first
+        assert await ask(one, "y", int) == 0
+        return time.monotonic() - started
+
+    assert asyncio.run(run()) < 2
+
+
+def test_a_stuck_lane_is_seen_and_refuses_at_once() -> None:
+    async def run() -> None:
+        one, gate = lane(stuck_s=0.05), threading.Event()
+        first = asyncio.create_task(ask(one, "x", gate.wait, 5))
+        await asyncio.sleep(0.2)
+        assert one.stuck_for() > 0
+        started = time.monotonic()
+        with pytest.raises(OverloadError):
+            await ask(one, "y", int)
+        assert time.monotonic() - started < 0.05
+        gate.set()
+        await first
+        assert one.stuck_for() <= 0
+
+    asyncio.run(run())
+
+
+def test_a_call_learns_that_nobody_waits() -> None:
+    left = threading.Event()
+
+    def work() -> None:
+        call = current_call()
+        assert call is not None
+        if call.cancelled.wait(5):
+            left.set()
+
+    async def run() -> None:
+        task = asyncio.create_task(ask(lane(), "x", work))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert left.wait(5)

@@ -1,0 +1,152 @@
+"""Heads, bodies, idle connections and their number are bounded; whoever is slow does not keep others out."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from serving.app import create_app
+from serving.config import ServiceConfig
+from serving.listener import DelayLimit
+from tests.serving.live import serve
+from tests.serving.table import TableSource
+
+
+@contextmanager
+def service(folder: Path, **settings: Any) -> Iterator[int]:
+    config = ServiceConfig(database_url=f"sqlite:///{folder}/s.db", log_level="error", **settings)
+    with serve(create_app(config, TableSource())) as port:
+        yield port
+
+
+@contextmanager
+def connected(port: int, sent: bytes = b"", source: str = "127.0.0.1") -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", port), timeout=20, source_address=(source, 0)) as connection:
+        connection.sendall(sent)
+        yield connection
+
+
+def answer(connection: socket.socket) -> bytes:
+    """All that comes until the other side closes."""
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def live(port: int) -> int:
+    return httpx.get(f"http://127.0.0.1:{port}/v1/health/live", timeout=10, trust_env=False).status_code
+
+
+def test_a_long_head_is_refused_early(tmp_path: Path) -> None:
+    with service(tmp_path, header_bytes=4096) as port, connected(port, b"GET / HTTP/1.1\r\nx: ") as one:
+        sent = 0
+        try:
+            while sent < 2**26:
+                sent += one.send(b"x" * 2**16)
+        except OSError:
+            pass
+        assert sent < 2**24, "the service stopped reading"
+        assert live(port) == 200
+    head = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nx: " + b"y" * 5000 + b"\r\n\r\n"
+    with service(tmp_path, header_bytes=4096) as port, connected(port, head) as one:
+        assert answer(one).startswith(b"HTTP/1.1 431")
+
+
+def test_slow_heads_bodies_and_idle_connections_end(tmp_path: Path) -> None:
+    post = b"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
+    get = b"GET /v1/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with service(tmp_path, header_s=0.3, body_s=0.3, idle_s=0.3) as port:
+        for sent, expected in ((b"GET / HT", b"408"), (post, b"408"), (get, b"200"), (b"", b"408")):
+            with connected(port, sent) as one:
+                started = time.monotonic()
+                assert answer(one).split(b" ")[1] == expected
+                assert time.monotonic() - started < 10
+
+
+def test_half_open_connections_keep_nobody_out(tmp_path: Path) -> None:
+    with service(tmp_path, connections=20, connections_per_address=1000) as port:
+        opened = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
+        assert live(port) == 200
+        for one in opened:
+            one.close()
+
+
+def test_connections_of_one_address(tmp_path: Path) -> None:
+    with service(tmp_path, connections_per_address=3) as port:
+        opened = [
+            socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)) for _ in range(3)
+        ]
+        with connected(port, source="127.0.0.2") as one:
+            assert answer(one).startswith(b"HTTP/1.1 503")
+        assert live(port) == 200
+        for one in opened:
+            one.close()
+
+
+def test_bodies_that_are_being_read_take_no_slot(tmp_path: Path) -> None:
+    head = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n"
+    with service(tmp_path, requests_in_flight=4, open_in_flight=2) as port:
+        opened = []
+        for path in (b"/v1/predict", b"/login"):
+            for _ in range(10):
+                one = socket.create_connection(("127.0.0.1", port))
+                one.sendall(head % path)
+                opened.append(one)
+        body = {"device": "v100", "jobs": ["resnet18-cifar"]}
+        asked = httpx.post(f"http://127.0.0.1:{port}/v1/predict", json=body, timeout=10, trust_env=False)
+        assert asked.status_code == 200
+        for one in opened:
+            one.close()
+
+
+def test_who_leaves_is_499_and_no_fault(tmp_path: Path) -> None:
+    config = ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db", log_level="error")
+    app = create_app(config, TableSource())
+    with serve(app) as port:
+        with connected(port, b"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                       b"Content-Length: 500\r\n\r\n{"):  # fmt: skip
+            time.sleep(0.2)
+        time.sleep(0.2)
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
+    assert 'status="499"' in text
+    assert 'status="500"' not in text
+    assert app.state.service.listener.delay.waiting == 0
+
+
+def test_the_limit_falls_while_requests_wait_too_long_and_rises_again() -> None:
+    limit = DelayLimit(0.02)
+    for _ in range(40):
+        assert limit.admit()
+    limit.adapt(0.1)
+    assert limit.limit == 0.7 * 40
+    assert not limit.admit()
+    for _ in range(40):
+        limit.begun(time.perf_counter())
+    limit.adapt(0.0)
+    assert limit.limit == 0.7 * 40 + limit.STEP
+    for _ in range(100):
+        limit.adapt(1.0)
+    assert limit.limit == limit.FLOOR
+
+
+def test_shed_requests_are_answered_late_and_the_connection_goes_on(tmp_path: Path) -> None:
+    config = ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db", log_level="error", shed_delay_s=0.2)
+    app = create_app(config, TableSource())
+    with serve(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+        app.state.service.listener.delay.limit = 0.0
+        app.state.service.listener.delay.STEP = 0.0  # type: ignore[misc]
+        started = time.monotonic()
+        refused = client.post("/v1/predict", json={"device": "v100", "jobs": ["resnet18-cifar"]})
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"] == "1"
+        assert time.monotonic() - started >= 0.2
+        assert client.get("/v1/health/live").status_code == 200
+        app.state.service.listener.delay.limit = 100.0
+        assert client.get("/v1/devices").status_code == 200
