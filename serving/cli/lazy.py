@@ -24,6 +24,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("evaluate", "Score a predictor on measurements."),
     "predict": ("predict", "Predict how a set of jobs shares a device."),
     "place": ("place", "Choose a GPU for a job on a cluster."),
+    "cluster": (
+        "cluster",
+        "cluster.yaml: write a sample, check it, import it from nvidia-smi, Slurm, Kubernetes.",
+    ),
     "simulate": ("simulate", "Run a policy over a trace of jobs."),
     "compare": ("compare", "Run several policies over one trace."),
     "plan": ("plan", "Planners: pipeline stages, ring all-reduce."),
