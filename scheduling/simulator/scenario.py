@@ -12,6 +12,7 @@ from predictor.types import SetPredictor
 from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.constant import ConstantPredictor
+from scheduling.beliefs.own import load_belief
 from scheduling.beliefs.table import NoisyPredictor, TablePredictor
 from scheduling.clusters import load_cluster
 from scheduling.core.job import TraceJob
@@ -40,7 +41,7 @@ class ScenarioSpec:
         source: only rows of this source of the tables.
         belief: `predictor`, `truth` (an oracle), or `constant[:RATIO]` (solo times of the truth, and one throughput
             ratio, .65, for every job that shares: what a prediction of interference has to beat).
-        model: the predictor.
+        model: the predictor: `default`, a folder, `models:/NAME@ALIAS`, or one's own as `module:PREDICTOR`.
         noise: sigma of the truth's departure from the predictor where there are no tables.
         columns: column names of the trace, where its own are not known.
         limit: only the first jobs.
@@ -139,17 +140,13 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
     if spec.data is not None:
         truth: Any = _tables(spec, devices)
         if spec.belief == "predictor":
-            from predictor import load_predictor
-
-            predictor = load_predictor(spec.model)
+            predictor = load_belief(spec.model)
         shared = set(truth.workloads(devices[0])).intersection(*(truth.workloads(d) for d in devices[1:]))
         if not shared:
             raise InputError("no workload was measured on every type of the cluster", got=", ".join(devices))
         mix = Mix.even(sorted(shared, key=str), _reference(truth, devices))
     else:
-        from predictor import load_predictor
-
-        predictor = load_predictor(spec.model)
+        predictor = load_belief(spec.model)
         truth = NoisyPredictor(predictor, spec.noise, spec.seed)
         mix = Mix.zoo(_reference(predictor, devices))
     jobs = _jobs(spec, mix)

@@ -28,7 +28,10 @@ def command(
     gpus: Annotated[int, typer.Option(help="A gang of so many whole GPUs.")] = 1,
     limit: Annotated[int, typer.Option(help="How many GPUs to rank.")] = 32,
     model: Annotated[
-        str, typer.Option(help="Predictor: `default`, a registered name, or a folder.")
+        str,
+        typer.Option(
+            help="Predictor: `default`, a folder, `models:/NAME@ALIAS`, or your own `module:PREDICTOR`."
+        ),
     ] = "default",
     as_json: JsonFlag = False,
 ) -> None:
@@ -37,6 +40,7 @@ def command(
     Example: `cotenant place --cluster cluster.yaml --job resnet18-cifar:batch_size=64 --iterations 20000`
     """
     from profiling.capture import local_workload
+    from scheduling.beliefs.own import load_belief
     from scheduling.clusters import load_cluster
     from scheduling.placement.place import place
     from scheduling.placement.ranking import PlacementConfig
@@ -45,9 +49,7 @@ def command(
         objective=objective, max_slowdown=max_slowdown, wait=wait, limit=limit, gpus=gpus
     )
     workload, snapshot = local_workload(job), load_cluster(cluster)
-    from predictor import load_predictor
-
-    decision = place(workload, iterations, snapshot, load_predictor(model), config)
+    decision = place(workload, iterations, snapshot, load_belief(model), config)
     if as_json:
         print_json(decision.to_json())
         return

@@ -16,7 +16,9 @@ Seed = Annotated[int, typer.Option(min=0, help="Of the model mix, the synthetic 
 Data = Annotated[str | None, typer.Option(help="Folder of imported tables: the ground truth and the mix.")]
 Source = Annotated[str | None, typer.Option(help="Only this source of the tables.")]
 Belief = Annotated[str, typer.Option(help="`predictor`, `truth` for an oracle, or `constant[:RATIO]`.")]
-Model = Annotated[str, typer.Option(help="`default`, a folder, or `models:/NAME@ALIAS`.")]
+Model = Annotated[
+    str, typer.Option(help="`default`, a folder, `models:/NAME@ALIAS`, or your own `module:PREDICTOR`.")
+]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first jobs by submission.")]
 Columns = Annotated[
     str | None, typer.Option(help="Column names of the trace, e.g. `submit=time,duration=runtime,gpus=gpu`.")
@@ -26,7 +28,9 @@ Columns = Annotated[
 def command(
     trace: Trace,
     cluster: Cluster,
-    policy: Annotated[str, typer.Option(help="fifo, sjf, srtf, tiresias, ..., isacpp, sia.")] = "isacpp",
+    policy: Annotated[
+        str, typer.Option(help="fifo, sjf, srtf, tiresias, ..., isacpp, sia, or your own `module:POLICY`.")
+    ] = "isacpp",
     seed: Seed = 0,
     data: Data = None,
     source: Source = None,
