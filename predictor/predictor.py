@@ -110,9 +110,10 @@ class Predictor:
     def rows(self, sets: Sequence[ColocationSet]) -> Integers:
         """[S, M] rows of the job table; encodes jobs that are new."""
         table = self._table()
-        keys = [(w, s.device, s.sharing) for s in sets for w in s.workloads]
-        flat = iter(table.rows(keys))
-        return padded([[next(flat) for _ in s.workloads] for s in sets])
+        # A workload that stands in thousands of sets is hashed once: its hash goes over all of its fields.
+        keys = {(id(w), s.device, s.sharing): (w, s.device, s.sharing) for s in sets for w in s.workloads}
+        row = dict(zip(keys, table.rows(list(keys.values())), strict=True))
+        return padded([[row[id(w), s.device, s.sharing] for w in s.workloads] for s in sets])
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
         """All sets in one call; see `PredictionArrays` for shapes."""
