@@ -59,11 +59,11 @@ def run(
     Example: `cotenant benchmark run lucid-by-model --data data/`
     """
     from datasets.tables import read_all
+    from datasets.targets import get_target
     from predictor.evaluation.protocols.catalogue import get_protocol, make_trial
     from predictor.evaluation.protocols.registry import contenders
     from predictor.evaluation.protocols.report import (
         HEADER,
-        UNITS,
         absent,
         earlier_results,
         make_report,
@@ -101,7 +101,7 @@ def run(
     from rich.table import Table
 
     grid = Table(
-        title=f"{name}: {protocol.about}\n(MAE, RMSE, p90 in {UNITS[protocol.target]})",
+        title=f"{name}: {protocol.about}\n(MAE, RMSE, p90 in {get_target(protocol.target).unit})",
         title_justify="left",
         box=None,
         padding=(0, 1, 0, 0),

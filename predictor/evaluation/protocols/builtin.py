@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datasets.targets import TARGETS
 from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
 from profiling.errors import CotenantError
 
@@ -58,7 +59,7 @@ def _shipped() -> FoldPredictor:
     return ShippedPredictor()
 
 
-register(Contender("constant", _constant, seconds_per_fold=0.1))
+register(Contender("constant", _constant, targets=tuple(TARGETS), seconds_per_fold=0.1))
 register(
     Contender("additive", _additive, version="2", targets=_TOGETHER, uses_solo=True, seconds_per_fold=0.1)
 )
