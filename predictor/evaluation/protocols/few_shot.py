@@ -247,3 +247,34 @@ def report(
         "seeds": list(SEEDS),
         "learners": figures(results),
     }
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """A report's figures as a Markdown page: MAPE % (R2), and the coverage of 90 % intervals."""
+    counts = [str(count) for count in result["counts"]]
+    about = (
+        f"{result['about'][0].upper()}{result['about'][1:]}. MAPE % (R2) of the co-located / solo throughput after K "
+        f"observed sets per device; {result['sets']} sets, {result['points']} points, seeds "
+        f"{', '.join(map(str, result['seeds']))}. Sets are chosen by the probe rule of `process` for all learners alike."
+    )
+    lines = [
+        f"# {result['protocol']}",
+        "",
+        about,
+        "",
+        f"`{result['command']}`, {result['date']}, {result['machine'].get('processor', 'unknown processor')}",
+        "",
+        f"| learner | sets | {' | '.join(f'K = {c}' for c in counts)} |",
+        "|" + "---|" * (len(counts) + 2),
+    ]
+    for name, by_probes in result["learners"].items():
+        for probes, found in by_probes.items():
+            cells = [
+                f"{found[c]['mape_percent']:.1f} ({found[c]['r2']:.2f})" if c in found else "-"
+                for c in counts
+            ]
+            lines.append(f"| {name} | {probes} | {' | '.join(cells)} |")
+    for probes, found in result["learners"].get("process", {}).items():
+        cells = [f"{100 * found[c]['coverage_90']:.0f} %" if c in found else "-" for c in counts]
+        lines.append(f"| process, coverage | {probes} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

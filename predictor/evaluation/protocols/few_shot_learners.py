@@ -12,13 +12,12 @@ from models.features import Floats
 from predictor.examples.examples import Examples, Integers
 from predictor.examples.featurizer import Featurizer
 from predictor.learning.fitting import fit_parameters
-from predictor.learning.kernel import KernelParameters, Members
+from predictor.learning.kernel import KernelParameters
 from predictor.learning.link import from_scale, slope, to_scale
 from predictor.learning.measured import MeasuredRows, Numbers
 from predictor.learning.members import MemberScale
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Evidence, Process
-from predictor.learning.rows import Rows
 
 LEVEL_90 = 1.645
 
@@ -131,7 +130,7 @@ def process_answer(mean: Floats, variance: Floats, parameters: KernelParameters)
     )
 
 
-class Corrected:
+class Correction:
     """A rule of correction over predictions that nothing was observed for.
 
     Args:
@@ -146,11 +145,16 @@ class Corrected:
         self.setting = fold.measured.members.setting[self.own]
         self.observed = fold.log_ratio[test]
 
+
+class Uncorrected(Correction):
+    """None at all."""
+
     def answer(self, seen: Integers) -> FewShotAnswer:
+        del seen
         return FewShotAnswer(self.base)
 
 
-class FactorPerJob(Corrected):
+class FactorPerJob(Correction):
     """One factor for every job on a device; `n / (n + 5)` of the mean log error."""
 
     def answer(self, seen: Integers) -> FewShotAnswer:
@@ -160,7 +164,7 @@ class FactorPerJob(Corrected):
         return FewShotAnswer(self.base + (total / (count + 5.0))[self.own])
 
 
-class Ridge(Corrected):
+class Ridge(Correction):
     """Offset and spread of a device, sensitivity and harm of a job, by ridge regression on log slowdowns."""
 
     deviations, noise = (0.3, 0.5, 0.15, 0.15), 0.15
@@ -245,17 +249,21 @@ class Factorisation:
                 mine[job, free] = np.linalg.solve(inner, features.T @ error)
 
 
+LEARNERS = ("process", "uncorrected", "factor-per-job", "ridge", "als")
+
+
 def learners(fold: Fold) -> dict[str, FewShotLearner]:
     """All learners, fitted on the fold's training rows. Corrections start from the process's answer to nothing."""
     process = ProcessLearner(fold)
     base = process.answer(np.zeros(0, np.int64)).log_ratio
-    return {
-        "process": process,
-        "uncorrected": Corrected(fold, base),
-        "factor-per-job": FactorPerJob(fold, base),
-        "ridge": Ridge(fold, base),
-        "als": Factorisation(fold),
-    }
+    all_of_them = (
+        process,
+        Uncorrected(fold, base),
+        FactorPerJob(fold, base),
+        Ridge(fold, base),
+        Factorisation(fold),
+    )
+    return dict(zip(LEARNERS, all_of_them, strict=True))
 
 
 def joined(first: Examples, second: Examples) -> Examples:
