@@ -15,11 +15,14 @@ partners (an additive process, Duvenaud et al., NeurIPS 2011).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from models.features import Floats
-from predictor.examples.examples import Integers
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
 
 
 @dataclass(frozen=True, slots=True)

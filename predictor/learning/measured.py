@@ -10,6 +10,7 @@ from models.features import Floats
 from predictor.examples.examples import Examples, Integers
 from predictor.examples.featurizer import Featurizer
 from predictor.learning.kernel import Members
+from predictor.learning.known_members import Numbers
 from predictor.learning.members import MEMBER_WIDTH, member_features
 from predictor.learning.rows import Rows
 
@@ -51,14 +52,6 @@ class MeasuredRows:
             columns[:, row] = models[workload.model], jobs[plain], settings[device, mode, campaign]
         members = Members(np.zeros((len(index), 0)), *columns)
         return cls(features, members, Rows(own, partners_of(own, examples.set_index), np.zeros(len(own))))
-
-
-class Numbers(dict[object, int]):
-    """Numbers of names in the order in which they are first asked for."""
-
-    def __missing__(self, name: object) -> int:
-        self[name] = len(self)
-        return self[name]
 
 
 def partners_of(own: Integers, set_index: Integers) -> Integers:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,9 +22,12 @@ from models.features import (
     pace_of,
     solo_features,
 )
-from predictor.examples.featurizer import Featurizer
 from predictor.learning.kernel import KernelParameters
+from profiling.files import read_json
 from profiling.workload import Workload
+
+if TYPE_CHECKING:
+    from predictor.examples.featurizer import Featurizer
 
 _SOLO = tuple(name for name in SOLO_FEATURES if not name.startswith("has_"))
 # Group to features; each group has a weight in the kernel.
@@ -116,3 +122,14 @@ class MemberScale:
             ],
             1,
         )
+
+
+@cache
+def default_scale() -> MemberScale:
+    """That of the jobs measured by Gavel, which the shipped parameters were fitted to (`python -m benchmarks.member_scale`)."""
+    values = read_json(Path(__file__).parent / "member_scale.json")
+    mean, deviation = (
+        np.array([np.nan if v is None else v for v in values[name]], dtype=np.float64)
+        for name in ("mean", "deviation")
+    )
+    return MemberScale(np.nan_to_num(mean), np.where(np.isnan(deviation), np.inf, deviation))

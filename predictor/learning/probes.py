@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from models.features import Floats
-from predictor.examples.examples import Integers
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
 
 
 @dataclass

@@ -7,14 +7,17 @@ JMLR 2005). Which rows these are depends on the rows alone and not on their orde
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
 from models.features import Floats
-from predictor.examples.examples import Integers
 from predictor.learning.kernel import KernelParameters, MemberKernel, Members
 from predictor.learning.rows import Rows, covariance, variance
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
 
 # Standard deviations beyond which a row, or everything that was seen of a job, is no longer believed to be like the rest.
 _CANNOT_BE, _UNLIKE_OTHERS = 3.0, 4.0
@@ -59,8 +62,7 @@ class Process:
         self.noise = evidence.noise.copy()
         if not len(evidence.rows):
             return
-        prior = variance(parameters, evidence.members, evidence.rows)
-        self._distrust(prior)
+        self._distrust(variance(parameters, evidence.members, evidence.rows))
         active = ~evidence.bound
         self._condition(active)
         error, spread = self._left_one_out(active)
@@ -111,7 +113,10 @@ class Process:
             return
         gram[np.diag_indices_from(gram)] += _JITTER + 1e-6 * np.diag(gram).mean()
         self._factor = cholesky(gram, lower=True, check_finite=False, overwrite_a=True)
-        cross = self._covariance(evidence.members, rows, evidence.rows.take(order))
+        parts = [order[at : at + _TOGETHER] for at in range(0, len(order), _TOGETHER)]
+        cross = np.concatenate(
+            [self._covariance(evidence.members, rows, evidence.rows.take(part)) for part in parts], 1
+        )
         through = solve_triangular(self._factor, cross, lower=True, check_finite=False)
         scaled = through / noise[order]
         self._inner = cholesky(np.eye(len(used)) + scaled @ through.T, lower=True, check_finite=False)
@@ -191,27 +196,27 @@ class Process:
             return np.asarray((half**2).sum(0) - (0.0 if left is None else (left**2).sum(0)))
         return np.asarray(half.T @ half - (0.0 if left is None else left.T @ left))
 
-    def table(self, members: Members) -> Floats:
-        """[V, V] mean of every member beside every other one, without forming a row for each."""
+    def table(self, own: Members, partners: Members) -> Floats:
+        """[V, W] mean of every member beside every partner, without forming a row for each."""
         if not len(self.evidence.rows):
-            return np.zeros((len(members), len(members)))
+            return np.zeros((len(own), len(partners)))
         pairs, known = self._rows.pairs(), self.evidence.members
         used, index = np.unique(np.concatenate([pairs.own, pairs.partner]), return_inverse=True)
-        weight = np.zeros((len(used), len(used)))
-        half = len(pairs.own)
+        weight, half = np.zeros((len(used), len(used))), len(pairs.own)
         np.add.at(weight, (index[:half], index[half:]), self.weight[pairs.row] * pairs.share)
-        kernel = MemberKernel.of(self.parameters, members, known.take(used))
+        seen = known.take(used)
+        kernel = MemberKernel.of(self.parameters, own, seen)
+        beside = kernel if partners is own else MemberKernel.of(self.parameters, partners, seen)
         total = (
             kernel.constant * weight.sum()
             + (kernel.job @ weight.sum(1))[:, None]
-            + kernel.partner @ weight.sum(0)
+            + beside.partner @ weight.sum(0)
         )
-        for left, right in zip(kernel.left, kernel.right, strict=True):
+        for left, right in zip(kernel.left, beside.right, strict=True):
             total += (left @ weight) @ right.T
         for (setting, job), extra in self.private.items():
-            seen = (known.setting[self._rows.own] == setting) & (known.job[self._rows.own] == job)
-            own = (members.setting == setting) & (members.job == job)
-            total[own] += extra * self.weight[seen].sum()
+            same = (known.setting[self._rows.own] == setting) & (known.job[self._rows.own] == job)
+            total[(own.setting == setting) & (own.job == job)] += extra * self.weight[same].sum()
         return np.asarray(total)
 
     def solo(self, members: Members) -> Floats:

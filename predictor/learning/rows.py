@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from models.features import Floats
-from predictor.examples.examples import Integers
 from predictor.learning.kernel import KernelParameters, MemberKernel, Members
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +64,14 @@ class Pairs:
     share: Floats
     rows: int
 
+    @property
+    def plain(self) -> bool:
+        """Whether every row is one pair, as in sets of two."""
+        return np.array_equal(self.row, np.arange(self.rows))
+
     def summed(self, values: Floats) -> Floats:
         """[rows, ...] from [P, ...]: the mean over partners, 0 for a member alone."""
-        if len(self.row) == self.rows:  # sets of two: a pair is a row
+        if self.plain:
             return values
         pick = csr_array((self.share, (self.row, np.arange(len(self.row)))), shape=(self.rows, len(self.row)))
         return np.asarray(pick @ values)
@@ -71,6 +79,7 @@ class Pairs:
 
 def covariance(parameters: KernelParameters, members: Members, a: Rows, others: Members, b: Rows) -> Floats:
     """[len(a), len(b)] prior covariance of rows `a` of `members` and rows `b` of `others`."""
+    (members, a), (others, b) = _used(members, a), _used(others, b)
     kernel = MemberKernel.of(parameters, members, others)
     first, second = a.pairs(), b.pairs()
     pairs = kernel.pairs(first.own, first.partner, second.own, second.partner)
@@ -82,13 +91,26 @@ def covariance(parameters: KernelParameters, members: Members, a: Rows, others: 
 
 def variance(parameters: KernelParameters, members: Members, rows: Rows) -> Floats:
     """[len(rows)] prior variance of rows."""
+    members, rows = _used(members, rows)
     kernel = MemberKernel.of(parameters, members, members)
     pairs = rows.pairs()
     result = rows.solo**2 * kernel.solo[rows.own, rows.own]
-    if len(pairs.row) == len(rows):
+    if pairs.plain:
         return result + kernel.one_by_one(pairs.own, pairs.partner, pairs.own, pairs.partner)
     for row in range(len(rows)):
         own = pairs.row == row
         i, j, share = pairs.own[own], pairs.partner[own], pairs.share[own]
         result[row] += share @ kernel.pairs(i, j, i, j) @ share
     return result
+
+
+def _used(members: Members, rows: Rows) -> tuple[Members, Rows]:
+    """Only the members that rows name, so that the kernel is no larger than it has to be."""
+    named = np.concatenate([rows.own, rows.partners[rows.partners >= 0]])
+    used = np.unique(named)
+    if len(used) == len(members):
+        return members, rows
+    number = np.full(len(members), -1, dtype=np.int64)
+    number[used] = np.arange(len(used))
+    partners = np.where(rows.partners >= 0, number[rows.partners], -1)
+    return members.take(used), Rows(number[rows.own], partners, rows.solo)

@@ -13,8 +13,9 @@ from predictor.examples.examples import Examples, Integers
 from predictor.examples.featurizer import Featurizer
 from predictor.learning.fitting import fit_parameters
 from predictor.learning.kernel import KernelParameters
+from predictor.learning.known_members import Numbers
 from predictor.learning.link import from_scale, slope, to_scale
-from predictor.learning.measured import MeasuredRows, Numbers
+from predictor.learning.measured import MeasuredRows
 from predictor.learning.members import MemberScale
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Evidence, Process
