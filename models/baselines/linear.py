@@ -85,7 +85,7 @@ class LinearPredictor:
         """[n] for `test.rows`; NaN where the totals are not known."""
         x = self._regressors(test, self.totals(test))
         result = np.full(len(x), np.nan)
-        waiting = ~np.isnan(x).any(axis=1)
+        waiting = np.asarray(~np.isnan(x).any(axis=1))
         for dropped in range(len(self.setting) + 1):
             names = group_names(test.rows, self.setting[dropped:])
             for name in np.unique(names[waiting].astype(str)):

@@ -25,6 +25,7 @@ class JobTable:
         networks: numpy twins of the model's ensemble.
         solo_step_s, utilization, memory_bytes, device_bytes: [V] columns.
         state_bytes: [V] part of the memory that is known exactly: parameters, gradients, optimiser state.
+        keys: [V] the jobs.
         prepared: per network, what it needs of every row.
     """
 
@@ -42,6 +43,7 @@ class JobTable:
         self.memory_measured: NDArray[np.bool_] = np.zeros(0, dtype=bool)
         self.utilization_measured: NDArray[np.bool_] = np.zeros(0, dtype=bool)
         self.embedding: Floats = np.zeros((0, model.config.encoder.embedding))
+        self.keys: list[JobKey] = []
         self.prepared: list[PreparedJobs] = []
 
     def rows(self, jobs: Sequence[JobKey]) -> list[int]:
@@ -90,6 +92,7 @@ class JobTable:
         ]
         self.utilization_measured = np.concatenate([self.utilization_measured, busy])
         self.prepared = grown
+        self.keys.extend(jobs)
         # Last, so that a reader without the lock never meets a row that is not there yet.
         for offset, job in enumerate(jobs):
             self._index[job] = start + offset
