@@ -15,8 +15,8 @@ from profiling.errors import InputError
 Floats = NDArray[np.float64]
 # From a bundle to a row of totals for each of its rows; NaN where they are not known.
 Totals = Callable[[Bundle], pd.DataFrame]
-# Fewer rows for each weight than this fit none; more rows than the second say nothing new, and the programme grows with them.
-ENOUGH, MANY = 3, 3000
+# Fewer rows than this fit no weights of their own; more than the second say nothing new, and the programme grows with them.
+ENOUGH, MANY = 12, 3000
 
 
 def least_relative_error(x: Floats, y: Floats) -> Floats:
@@ -85,7 +85,7 @@ class LinearPredictor:
         """[n] for `test.rows`; NaN where the totals are not known."""
         x = self._regressors(test, self.totals(test))
         result = np.full(len(x), np.nan)
-        waiting: NDArray[np.bool_] = np.array(~np.isnan(x).any(axis=1))
+        waiting = np.asarray(~np.isnan(x).any(axis=1))
         for dropped in range(len(self.setting) + 1):
             names = group_names(test.rows, self.setting[dropped:])
             for name in np.unique(names[waiting].astype(str)):
@@ -100,7 +100,7 @@ class LinearPredictor:
         """Those of the rows that agree in the setting without its first columns; None where they are too few."""
         if (dropped, name) not in self.weights_:
             rows = np.flatnonzero(group_names(self.rows_, self.setting[dropped:]) == name)
-            enough = len(rows) >= ENOUGH * self.x_.shape[1] or dropped == len(self.setting)
+            enough = len(rows) >= ENOUGH or dropped == len(self.setting)
             rows = rows[:: -(-len(rows) // MANY)] if len(rows) else rows
             self.weights_[dropped, name] = (
                 least_relative_error(self.x_[rows], self.y_[rows]) if enough else None

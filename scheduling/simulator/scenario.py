@@ -9,18 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from predictor.types import SetPredictor
-from profiling.errors import InputError
+from profiling.errors import InputError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.constant import ConstantPredictor
+from scheduling.beliefs.own import load_belief
 from scheduling.beliefs.table import NoisyPredictor, TablePredictor
 from scheduling.clusters import load_cluster
 from scheduling.core.job import TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.truth import GroundTruth, SetTruth
-from scheduling.policies import get_policy
+from scheduling.policies import POLICIES, get_policy
 from scheduling.simulator.engine import SimulationConfig, simulate
 from scheduling.simulator.result import SimulationResult
+from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
+from scheduling.slices.simulate import SliceCosts, simulate_slices
 from scheduling.traces.columns import parse_mapping, read_columns
 from scheduling.traces.mix import Mix
 from scheduling.traces.synthetic import synthetic
@@ -40,7 +43,7 @@ class ScenarioSpec:
         source: only rows of this source of the tables.
         belief: `predictor`, `truth` (an oracle), or `constant[:RATIO]` (solo times of the truth, and one throughput
             ratio, .65, for every job that shares: what a prediction of interference has to beat).
-        model: the predictor.
+        model: the predictor: `default`, a folder, `models:/NAME@ALIAS`, or one's own as `module:PREDICTOR`.
         noise: sigma of the truth's departure from the predictor where there are no tables.
         columns: column names of the trace, where its own are not known.
         limit: only the first jobs.
@@ -106,7 +109,9 @@ class Scenario:
         on_progress: Callable[[int, int], None] | None = None,
         record: bool = False,
     ) -> SimulationResult:
-        """Run one policy by name."""
+        """Run one policy by name; one of slices cuts the cluster's cards."""
+        if policy in SLICE_POLICIES:
+            return self._run_slices(policy, on_progress)
         config = SimulationConfig(self.config.free_moves, record, self.config.reevaluate_each_round)
         return simulate(
             self.jobs,
@@ -117,6 +122,33 @@ class Scenario:
             config,
             on_progress,
             self.agent,
+        )
+
+    def _run_slices(self, policy: str, on_progress: Callable[[int, int], None] | None) -> SimulationResult:
+        if not isinstance(self.truth, SetTruth):
+            raise InputError(
+                f"policy {policy} cannot run this trace", expected="jobs with step times of their own"
+            )
+        cards = [gpu.device for _, gpu in self.cluster.gpus()]
+        truth, belief = self.truth.cache.predictor, SetCache.of(self.belief).predictor
+        # As everywhere in the simulator: a first start is free, a restart costs what the scenario says.
+        costs = SliceCosts(first_start_s=0.0, resume_s=self.truth.resume_s, checkpoint_s=0.0, report_s=0.0)
+        options = {"move_s": costs.move_s} if policy == "isacpp-slices" else {}
+        run = simulate_slices(
+            self.jobs, cards, get_slice_policy(policy, **options), truth, belief, costs, on_progress
+        )
+        return run.summary()
+
+
+def check_policy(name: str) -> None:
+    """Raises `UnknownNameError` where no policy has that name; `InputError` where one's own cannot be imported."""
+    if ":" in name:
+        get_policy(name)
+    elif name not in POLICIES and name not in SLICE_POLICIES:
+        raise UnknownNameError(
+            "unknown policy",
+            expected="module:POLICY, or one of " + ", ".join([*POLICIES, *SLICE_POLICIES]),
+            got=name,
         )
 
 
@@ -139,17 +171,13 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
     if spec.data is not None:
         truth: Any = _tables(spec, devices)
         if spec.belief == "predictor":
-            from predictor import load_predictor
-
-            predictor = load_predictor(spec.model)
+            predictor = load_belief(spec.model)
         shared = set(truth.workloads(devices[0])).intersection(*(truth.workloads(d) for d in devices[1:]))
         if not shared:
             raise InputError("no workload was measured on every type of the cluster", got=", ".join(devices))
         mix = Mix.even(sorted(shared, key=str), _reference(truth, devices))
     else:
-        from predictor import load_predictor
-
-        predictor = load_predictor(spec.model)
+        predictor = load_belief(spec.model)
         truth = NoisyPredictor(predictor, spec.noise, spec.seed)
         mix = Mix.zoo(_reference(predictor, devices))
     jobs = _jobs(spec, mix)

@@ -26,7 +26,7 @@ def command(
     trace: Trace,
     cluster: Cluster,
     policies: Annotated[
-        str, typer.Option(help="Names, separated by commas.")
+        str, typer.Option(help="Names, or your own `module:POLICY`, separated by commas.")
     ] = "fifo,exclusive,blind,isacpp",
     seed: Seed = 0,
     data: Data = None,
@@ -49,8 +49,7 @@ def command(
     Example: `cotenant compare --trace synthetic:rate=30,jobs=60 --cluster small-mixed --policies fifo,isacpp -o plots`
     """
     from profiling.errors import InputError
-    from scheduling.policies import get_policy
-    from scheduling.simulator.scenario import ScenarioSpec
+    from scheduling.simulator.scenario import ScenarioSpec, check_policy
     from scheduling.simulator.sweep import compare
 
     names = [name.strip() for name in policies.split(",") if name.strip()]
@@ -59,7 +58,7 @@ def command(
             "--policies is not a list of policies", expected="one or more, each once", got=repr(policies)
         )
     for name in names:
-        get_policy(name)
+        check_policy(name)
     spec = ScenarioSpec(
         trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns)
     )

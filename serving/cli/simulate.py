@@ -11,12 +11,16 @@ from serving.cli.output import JsonFlag, console, print_json, progress
 Trace = Annotated[
     str, typer.Option(help="A CSV, `philly[:FILE]`, `sia:FILE`, or `synthetic:rate=...,jobs=...`.")
 ]
-Cluster = Annotated[str, typer.Option(help="cluster.yaml, or `philly-2000`, `small-mixed`, `sia-64`.")]
+Cluster = Annotated[
+    str, typer.Option(help="cluster.yaml, or `philly-2000`, `small-mixed`, `sia-64`, `a100-8`.")
+]
 Seed = Annotated[int, typer.Option(min=0, help="Of the model mix, the synthetic trace and the truth.")]
 Data = Annotated[str | None, typer.Option(help="Folder of imported tables: the ground truth and the mix.")]
 Source = Annotated[str | None, typer.Option(help="Only this source of the tables.")]
 Belief = Annotated[str, typer.Option(help="`predictor`, `truth` for an oracle, or `constant[:RATIO]`.")]
-Model = Annotated[str, typer.Option(help="`default`, a folder, or `models:/NAME@ALIAS`.")]
+Model = Annotated[
+    str, typer.Option(help="`default`, a folder, `models:/NAME@ALIAS`, or your own `module:PREDICTOR`.")
+]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first jobs by submission.")]
 Columns = Annotated[
     str | None, typer.Option(help="Column names of the trace, e.g. `submit=time,duration=runtime,gpus=gpu`.")
@@ -26,7 +30,13 @@ Columns = Annotated[
 def command(
     trace: Trace,
     cluster: Cluster,
-    policy: Annotated[str, typer.Option(help="fifo, sjf, srtf, tiresias, ..., isacpp, sia.")] = "isacpp",
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="fifo, sjf, srtf, tiresias, ..., isacpp, sia, or your own `module:POLICY`; "
+            "on slices: full, mps, static-mig, miso, isacpp-slices."
+        ),
+    ] = "isacpp",
     seed: Seed = 0,
     data: Data = None,
     source: Source = None,
@@ -40,10 +50,9 @@ def command(
 
     Example: `cotenant simulate --trace synthetic:rate=30,jobs=100 --cluster small-mixed --policy isacpp --seed 1`
     """
-    from scheduling.policies import get_policy
-    from scheduling.simulator.scenario import ScenarioSpec, build_scenario
+    from scheduling.simulator.scenario import ScenarioSpec, build_scenario, check_policy
 
-    get_policy(policy)
+    check_policy(policy)
     spec = ScenarioSpec(
         trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns)
     )

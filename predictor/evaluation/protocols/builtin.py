@@ -37,9 +37,7 @@ def roofline_utilization(spec: str, device: str, step_time_s: float) -> float:
 
     demand = shared_featurizer().job(Workload.parse(spec), device).demand
     return (
-        min(1.0, demand.busy_s / step_time_s)
-        if step_time_s > 0
-        else min(1.0, demand.busy_s / demand.roofline_s)
+        min(1.0, demand.busy_s / step_time_s) if step_time_s > 0 else min(1.0, demand.busy_s / demand.step_s)
     )
 
 

@@ -99,7 +99,7 @@ def test_sia_workload_by_name(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--trace", "nowhere.csv", "--cluster", "small-mixed", "--policy", "best"), "policy is not known"),
+        (("--trace", "nowhere.csv", "--cluster", "small-mixed", "--policy", "best"), "unknown policy"),
         (("--trace", "sia:nowhere/a/b.csv", "--cluster", "sia-64"), "expected"),
         (("--trace", "synthetic:rate=1", "--cluster", "nowhere.yaml"), "no cluster"),
         (("--trace", "synthetic:rate=1", "--cluster", "."), "cannot be read"),
@@ -140,4 +140,24 @@ def test_place_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "unknown field" in err
     code, _, err = run(capsys, "place", "--cluster", str(tmp_path / "none.yaml"), "--job", "resnet18-cifar")
     assert code == 2
-    assert "no cluster file" in err
+    assert "no cluster" in err
+
+
+def test_slice_policies_beside_whole_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = ("--trace", "synthetic:rate=60,jobs=8,mean_s=600", "--cluster", "a100-8", "--seed", "1")
+    code, out, _ = run(
+        capsys, "compare", *trace, "--policies", "fifo,full,isacpp-slices", "-o", str(tmp_path), "--json"
+    )
+    assert code == 0
+    fifo, full, slices = json.loads(out)["policies"]
+    assert fifo["jobs"] == full["jobs"] == slices["jobs"] == 8
+    assert full["restarts"] == 0
+    # the same whole cards, but for the rounds of 10 s in which MISO's controllers look at the queue
+    assert 0 <= full["mean_jct_s"] - fifo["mean_jct_s"] <= 10.0
+    assert (tmp_path / "gantt-isacpp-slices.png").exists()
+
+
+def test_unknown_policy_lists_those_of_slices(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "simulate", *TRACE, "--policy", "isacp")
+    assert code == 2
+    assert "isacpp-slices" in err
