@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from predictor.evaluation.protocols.protocol import Protocol
 from predictor.evaluation.protocols.published import (
+    cost_model,  # noqa: F401 (registers its contenders)
     ecnas,
     lamikr,
     memory,
