@@ -32,7 +32,12 @@ ROOT = Path(__file__).parents[1]
 def cluster() -> Iterator[Any]:
     before = os.environ.get("PYTHONPATH")
     # Node processes and their workers take it from here.
-    os.environ |= {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    os.environ |= {
+        "PYTHONPATH": str(ROOT),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
+        "RAY_agent_register_timeout_ms": "120000",
+    }
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
