@@ -11,7 +11,7 @@ UV_ENV := $(if $(UV_LINKS),UV_FIND_LINKS="$(UV_LINKS)",UV_TORCH_BACKEND="$(or $(
 
 help:
 	@echo "make install   .venv/ with everything (CPU is enough)"
-	@echo "make demo      two models' graphs, how they share a GPU, a stream of jobs on a small cluster"
+	@echo "make demo      which models share a GPU well, and a dozen jobs with and without sharing"
 	@echo "make test      the whole test suite"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     the long measurements (see benchmarks/)"

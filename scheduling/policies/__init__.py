@@ -33,13 +33,20 @@ POLICIES = {
 
 
 def get_policy(name: str) -> Policy:
-    """The policy called `name`.
+    """The policy called `name`, or the user's own where that is `module:attribute`.
 
     Raises:
         UnknownNameError: there is none of that name.
+        InputError: `module:attribute` cannot be imported or is no policy.
     """
+    if ":" in name:
+        from scheduling.policies.own import own_policy
+
+        return own_policy(name)
     if name not in POLICIES:
-        raise UnknownNameError("unknown policy", expected="one of " + ", ".join(POLICIES), got=name)
+        raise UnknownNameError(
+            "unknown policy", expected="module:POLICY, or one of " + ", ".join(POLICIES), got=name
+        )
     module, _, attribute = POLICIES[name].partition(":")
     policy: Policy = getattr(import_module(f"scheduling.policies.{module}"), attribute)
     return policy

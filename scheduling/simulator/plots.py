@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from profiling.errors import InputError
+from profiling.files import write_whole
+from scheduling.simulator.gantt import MOST_GPUS, draw_gantt
 from scheduling.simulator.result import SimulationResult
 
-_MOST_GANTT_GPUS = 64
+PLOT_FORMATS = (".svg", ".png", ".pdf")
+
+
+def save_figure(figure: Any, path: Path) -> Path:
+    """Write a matplotlib figure, whole or not at all; the file's suffix says the format.
+
+    Raises:
+        InputError: the suffix is not `.svg`, `.png` or `.pdf`.
+    """
+    if path.suffix not in PLOT_FORMATS:
+        raise InputError(
+            "unknown plot format", expected=", ".join(PLOT_FORMATS), got=path.suffix or str(path)
+        )
+    image = BytesIO()
+    figure.savefig(image, format=path.suffix[1:], dpi=120)
+    return write_whole(path, image.getvalue())
 
 
 def plot_all(results: Sequence[SimulationResult], out: Path) -> list[Path]:
@@ -20,12 +39,11 @@ def plot_all(results: Sequence[SimulationResult], out: Path) -> list[Path]:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    out.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
 
     def save(figure: Any, name: str) -> None:
         figure.tight_layout()
-        figure.savefig(out / name, dpi=120)
+        save_figure(figure, out / name)
         plt.close(figure)
         paths.append(out / name)
 
@@ -59,32 +77,9 @@ def plot_all(results: Sequence[SimulationResult], out: Path) -> list[Path]:
 
 
 def _gantt(result: SimulationResult, plt: Any) -> Any:
-    """One row a GPU; jobs that share it are drawn in thinner bars beside each other."""
-    gpus = min(result.gpus, _MOST_GANTT_GPUS)
+    gpus = min(result.gpus, MOST_GPUS)
     figure, axis = plt.subplots(figsize=(9, 1 + 0.28 * gpus))
-    colours = plt.get_cmap("tab20").colors
-    lanes: list[list[float]] = [[] for _ in range(gpus)]
-    bars = []
-    for one in sorted((i for i in result.intervals if i.gpu < gpus), key=lambda i: i.start_s):
-        ends = lanes[one.gpu]
-        lane = next((k for k, end in enumerate(ends) if end <= one.start_s + 1e-9), len(ends))
-        if lane == len(ends):
-            ends.append(0.0)
-        ends[lane] = one.stop_s
-        bars.append((one, lane))
-    for one, lane in bars:
-        height = 0.9 / len(lanes[one.gpu])
-        axis.broken_barh(
-            [(one.start_s / 3600, (one.stop_s - one.start_s) / 3600)],
-            (one.gpu - 0.45 + lane * height, height),
-            facecolors=[colours[one.job % len(colours)]],
-            edgecolor="white",
-            linewidth=0.3,
-        )
-    axis.set(
-        xlabel="time (hours)",
-        ylabel="GPU",
-        title=f"{result.policy}: who held which GPU",
-        ylim=(gpus - 0.5, -0.5),
-    )
+    shown = draw_gantt(axis, result)
+    part = f" (first {shown} of {result.gpus:,} GPUs)" if shown < result.gpus else ""
+    axis.set_title(f"{result.policy}: jobs on each GPU{part}")
     return figure

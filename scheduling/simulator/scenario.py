@@ -12,6 +12,7 @@ from predictor.types import SetPredictor
 from profiling.errors import InputError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.constant import ConstantPredictor
+from scheduling.beliefs.own import load_belief
 from scheduling.beliefs.table import NoisyPredictor, TablePredictor
 from scheduling.clusters import load_cluster
 from scheduling.core.job import TraceJob
@@ -42,7 +43,7 @@ class ScenarioSpec:
         source: only rows of this source of the tables.
         belief: `predictor`, `truth` (an oracle), or `constant[:RATIO]` (solo times of the truth, and one throughput
             ratio, .65, for every job that shares: what a prediction of interference has to beat).
-        model: the predictor.
+        model: the predictor: `default`, a folder, `models:/NAME@ALIAS`, or one's own as `module:PREDICTOR`.
         noise: sigma of the truth's departure from the predictor where there are no tables.
         columns: column names of the trace, where its own are not known.
         limit: only the first jobs.
@@ -140,10 +141,14 @@ class Scenario:
 
 
 def check_policy(name: str) -> None:
-    """Raises `UnknownNameError` where no policy has that name."""
-    if name not in POLICIES and name not in SLICE_POLICIES:
+    """Raises `UnknownNameError` where no policy has that name; `InputError` where one's own cannot be imported."""
+    if ":" in name:
+        get_policy(name)
+    elif name not in POLICIES and name not in SLICE_POLICIES:
         raise UnknownNameError(
-            "unknown policy", expected="one of " + ", ".join([*POLICIES, *SLICE_POLICIES]), got=name
+            "unknown policy",
+            expected="module:POLICY, or one of " + ", ".join([*POLICIES, *SLICE_POLICIES]),
+            got=name,
         )
 
 
@@ -166,17 +171,13 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
     if spec.data is not None:
         truth: Any = _tables(spec, devices)
         if spec.belief == "predictor":
-            from predictor import load_predictor
-
-            predictor = load_predictor(spec.model)
+            predictor = load_belief(spec.model)
         shared = set(truth.workloads(devices[0])).intersection(*(truth.workloads(d) for d in devices[1:]))
         if not shared:
             raise InputError("no workload was measured on every type of the cluster", got=", ".join(devices))
         mix = Mix.even(sorted(shared, key=str), _reference(truth, devices))
     else:
-        from predictor import load_predictor
-
-        predictor = load_predictor(spec.model)
+        predictor = load_belief(spec.model)
         truth = NoisyPredictor(predictor, spec.noise, spec.seed)
         mix = Mix.zoo(_reference(predictor, devices))
     jobs = _jobs(spec, mix)

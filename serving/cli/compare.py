@@ -26,7 +26,7 @@ def command(
     trace: Trace,
     cluster: Cluster,
     policies: Annotated[
-        str, typer.Option(help="Names, separated by commas.")
+        str, typer.Option(help="Names, or your own `module:POLICY`, separated by commas.")
     ] = "fifo,exclusive,blind,isacpp",
     seed: Seed = 0,
     data: Data = None,

@@ -18,7 +18,9 @@ Seed = Annotated[int, typer.Option(min=0, help="Of the model mix, the synthetic 
 Data = Annotated[str | None, typer.Option(help="Folder of imported tables: the ground truth and the mix.")]
 Source = Annotated[str | None, typer.Option(help="Only this source of the tables.")]
 Belief = Annotated[str, typer.Option(help="`predictor`, `truth` for an oracle, or `constant[:RATIO]`.")]
-Model = Annotated[str, typer.Option(help="`default`, a folder, or `models:/NAME@ALIAS`.")]
+Model = Annotated[
+    str, typer.Option(help="`default`, a folder, `models:/NAME@ALIAS`, or your own `module:PREDICTOR`.")
+]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first jobs by submission.")]
 Columns = Annotated[
     str | None, typer.Option(help="Column names of the trace, e.g. `submit=time,duration=runtime,gpus=gpu`.")
@@ -31,7 +33,8 @@ def command(
     policy: Annotated[
         str,
         typer.Option(
-            help="fifo, sjf, srtf, tiresias, ..., isacpp, sia; on slices: full, mps, static-mig, miso, isacpp-slices."
+            help="fifo, sjf, srtf, tiresias, ..., isacpp, sia, or your own `module:POLICY`; "
+            "on slices: full, mps, static-mig, miso, isacpp-slices."
         ),
     ] = "isacpp",
     seed: Seed = 0,

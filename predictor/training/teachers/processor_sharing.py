@@ -66,7 +66,7 @@ def invent_shared_sets(
     for row, (job, gpu) in enumerate(zip(members, devices, strict=True)):
         busy = float(rng.uniform(0.02, 1.0))
         measured = SoloProfile(
-            step_time_s=encoded[(job, gpu)].graph_step_time_s * float(np.exp(rng.normal(0.0, 0.5))),
+            step_time_s=encoded[(job, gpu)].step_time_s * float(np.exp(rng.normal(0.0, 0.5))),
             utilization_ratio=busy,
             memory_bandwidth_ratio=busy * float(rng.uniform(0.05, 0.9)) if rng.random() < 0.7 else None,
         )

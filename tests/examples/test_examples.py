@@ -1,0 +1,31 @@
+"""The examples run as their own docstrings say."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.serving.cli.checkpoint import run
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", ["slowdown_limit", "fair_share"])
+def test_command_of_the_docstring(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "examples" / f"{name}.py").read_text()
+    command = re.search(r"    (cotenant .*?)\n(?!        )", text.replace("\\\\\n", ""), re.DOTALL)
+    assert command is not None
+    words = shlex.split(command[1].replace("jobs=60", "jobs=12"))[1:]
+    code, out, _ = run(capsys, *words, "--json")
+    assert code == 0
+    body = json.loads(out)
+    results = body.get("policies", [body])
+    assert all(result["jobs"] == 12 for result in results)
+    assert len(text.splitlines()) <= 30
