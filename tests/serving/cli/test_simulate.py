@@ -99,7 +99,7 @@ def test_sia_workload_by_name(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--trace", "nowhere.csv", "--cluster", "small-mixed", "--policy", "best"), "policy is not known"),
+        (("--trace", "nowhere.csv", "--cluster", "small-mixed", "--policy", "best"), "unknown policy"),
         (("--trace", "sia:nowhere/a/b.csv", "--cluster", "sia-64"), "expected"),
         (("--trace", "synthetic:rate=1", "--cluster", "nowhere.yaml"), "no cluster"),
         (("--trace", "synthetic:rate=1", "--cluster", "."), "cannot be read"),
