@@ -87,7 +87,7 @@ def fleet(predictor: SetPredictor, gpus: int, count: int) -> dict[str, Any]:
         for factor in (0.25, 0.5, 1.0, 2.0):
             kinds.append(replace(one, batch_size=max(1, int(one.batch_size * factor))))
             weights.append(share / sum(shares) / 4)
-    mix = Mix(tuple(kinds), tuple(weights), lambda workload: 1.0)
+    mix = Mix(tuple(kinds), tuple(weights), lambda _: 1.0)
     drawn = mix.draw(count, seed=0)
     # Graphs are captured and encoded once; that is not the planning.
     predictor.predict_arrays([ColocationSet(d, (w,)) for d in devices_of(DEVICE) for w in kinds])

@@ -147,7 +147,9 @@ class Predictor:
         memory = of_members(table.memory_bytes, 0.0)
         utilization = of_members(table.utilization, 0.0) / slowdown
         measured = of_members(table.memory_measured, True)
-        upper = set_memory_bytes(memory, fitted.heads) * self._memory_factor(measured)
+        # State is known exactly; only the rest is widened.
+        state = of_members(table.state_bytes, 0.0) @ np.ones(rows.shape[1])
+        upper = state + (set_memory_bytes(memory, fitted.heads) - state) * self._memory_factor(measured)
         fits = upper <= table.device_bytes[safe[:, 0]]
         return PredictionArrays(mask, solo, solo * slowdown, slowdown, memory, utilization, upper, fits)
 
@@ -180,6 +182,7 @@ class Predictor:
         if anchor is None:
             arrays = self.predict_arrays([ColocationSet(device, (workload,))])
             anchor = float(arrays.solo_step_time_s[0, 0])
+        featurizer = self.fitted_.model.featurizer
         return layer_throughput(
             workload,
             device,
@@ -189,7 +192,8 @@ class Predictor:
             nodes=nodes,
             rewrapped=rewrapped,
             anchor_step_time_s=anchor,
-            graph=self.fitted_.model.featurizer.graph(workload)[0],
+            graph=featurizer.graph(workload),
+            cost=featurizer.job(workload.captured(), device).cost,
         )
 
     def predict(self, colocation_set: ColocationSet) -> Prediction:

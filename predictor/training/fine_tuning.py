@@ -19,6 +19,7 @@ from torch import nn
 from models.colocation_network import ColocationNetwork, SetTensors
 from predictor.config import LossCallback, TrainingConfig
 from predictor.examples.examples import Examples, examples_of
+from predictor.fitted.coverage import Coverage
 from predictor.fitted.device_memory import HeadCalibration
 from predictor.fitted.domain import Domain
 from predictor.fitted.fitted import Fitted, Manifest
@@ -27,8 +28,8 @@ from predictor.fitted.model import CotenantModel
 from predictor.fitted.utilization import measured_difference
 from predictor.predictor import Predictor
 from predictor.training.accelerator import moved, training_device
-from predictor.training.fit import fit_heads, left_out_errors, residuals_of, solo_examples, within
-from predictor.training.networks import batch_loss, hide_campaigns, remember_solo
+from predictor.training.fit import fit_heads, left_out_errors, residuals_of, within
+from predictor.training.networks import batch_loss, hide_campaigns
 from predictor.training.replay import remember, together, with_more_campaigns
 from predictor.training.targets import TargetBatch
 from predictor.training.validation import HeldOut
@@ -99,8 +100,6 @@ def fine_tune(
     ]
     new = examples_of(colocation, solo)
     model = _learned(before.model, new, before.replay, config, training, report)
-    model = replace(model, encoder=deepcopy(model.encoder), _encodings={})
-    remember_solo(model.encoder, solo_examples(solo), model.featurizer)
     replay = with_more_campaigns(before.replay, len(model.campaigns) - len(before.model.campaigns))
     encoded = model.encode(zip(new.workloads, new.devices, strict=True))
     jobs = dict.fromkeys((w.without_solo(), d) for w, d in zip(new.workloads, new.devices, strict=True))
@@ -246,7 +245,6 @@ def _widened(
         before.intervals,
         quantile=quantile,
         solo_log_error=max(before.intervals.solo_log_error, off),
-        known_log_error=max(before.intervals.known_log_error, off),
         utilization_error=max(before.intervals.utilization_error, found.utilization_error),
     )
 
@@ -273,4 +271,5 @@ def _manifest(before: Manifest, version: str, colocation: pd.DataFrame, new: Exa
         max(before.largest_set, int(np.bincount(new.set_index).max())),
         (*before.ancestors, version),
         new.set_ids,
+        before.coverage.joined(Coverage.of(new.workloads, new.devices, new.mode)),
     )

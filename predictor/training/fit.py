@@ -13,12 +13,13 @@ from models.features import CONTEXT_BYTES, is_cpu
 from predictor.config import LossCallback, TrainingConfig
 from predictor.examples.examples import Examples, SoloExamples, examples_of
 from predictor.examples.featurizer import Featurizer, JobOnDevice
+from predictor.fitted.coverage import Coverage
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
 from predictor.fitted.domain import Domain
 from predictor.fitted.intervals import GROUPS, Intervals, conformal_quantile
 from predictor.fitted.model import CotenantModel
 from predictor.fitted.utilization import independent_ratio, measured_difference, predicted_ratio
-from predictor.training.networks import fit, remember_solo
+from predictor.training.networks import fit
 from predictor.training.progress import NOTHING_KEPT, Progress
 from predictor.training.replay import remember
 from profiling.devices import get_device
@@ -68,8 +69,6 @@ def fit_tables(
     examples = examples_of(colocation, solo)
     model = fit(examples, solo_examples(solo), featurizer, network, config, report, progress=progress)
     intervals = cross_fitted_intervals(colocation, solo, network, config, featurizer, report, progress)
-    off = remember_solo(model.encoder, solo_examples(solo), featurizer)
-    intervals = replace(intervals, known_log_error=conformal_quantile(np.abs(off)))
     jobs = dict.fromkeys(
         (w.without_solo(), d) for w, d in zip(examples.workloads, examples.devices, strict=True)
     )
@@ -82,6 +81,7 @@ def fit_tables(
         tuple(sorted(set(colocation.licence))),
         tuple(sorted(set(examples.architectures))),
         int(np.bincount(examples.set_index).max()),
+        coverage=Coverage.of(examples.workloads, examples.devices, examples.mode),
     )
     return Fitted(
         model,

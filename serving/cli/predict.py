@@ -79,7 +79,7 @@ def command(
 def show(prediction: object) -> None:
     """Print one prediction as a table with its reasons."""
     answer: Any = prediction
-    headings = ("job", "alone", "together", "slowdown", "memory", "utili-\nzation", "known\nkind")
+    headings = ("job", "alone", "together", "slowdown", "memory", "utili-\nzation")
     table = plain_table(
         *headings, right=headings[1:], title=f"{answer.device}, {answer.sharing} ({answer.model_version})"
     )
@@ -91,7 +91,6 @@ def show(prediction: object) -> None:
             f"{m.slowdown.value:.2f}\n[{m.slowdown.lower:.2f}, {m.slowdown.upper:.2f}]",
             f"{m.memory_bytes.value / 2**30:.2f} GiB",
             f"{m.utilization_ratio.value:.0%}",
-            "yes" if m.in_domain else "no",
         )
     out = console()
     out.print(table)
