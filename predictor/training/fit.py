@@ -120,6 +120,7 @@ def cross_fitted_intervals(
             group: list[str] = group, kept: list[str] = kept, touched: set[str] = touched, stage: str = stage
         ) -> dict[str, np.ndarray]:
             known, unknown = (solo[solo.architecture.isin(group) == side] for side in (False, True))
+            left_out = examples.subset(sorted(touched))
             follow = within(report, stage)
             inner = progress.within(stage)
             model = fit(
@@ -130,8 +131,9 @@ def cross_fitted_intervals(
                 single,
                 follow,
                 progress=inner,
+                held_out=left_out,
             )
-            return left_out_errors(model, examples.subset(sorted(touched)), unknown)
+            return left_out_errors(model, left_out, unknown)
 
         parts.append(progress.arrays(stage, errors))
     return Intervals.fit(*residuals_of(parts))
