@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from serving.cli.output import JsonFlag, console, print_json
 from serving.cli.predict import ModelOption
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from predictor import Predictor
 
 
 def command(
@@ -17,13 +22,23 @@ def command(
     split: Annotated[
         str, typer.Option(help="none, by-pair, by-model, by-device, by-campaign or by-source.")
     ] = "none",
-    seed: Annotated[int, typer.Option(min=0, help="Of the split and of the training.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the split, of the training and of the draw.")] = 0,
+    observe: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Sets per device of each architecture new to the model that are observed first."
+        ),
+    ] = None,
+    probes: Annotated[
+        str, typer.Option(help="Which sets --observe takes: random, or chosen to learn most.")
+    ] = "random",
     as_json: JsonFlag = False,
 ) -> None:
     """Score a predictor on measured sets.
 
     With `--split none` the model is asked as it is about every set that it was not trained on. Any other split fits its
-    configuration from scratch for every fold and scores what was left out.
+    configuration from scratch for every fold and scores what was left out. With `--observe K` some sets of every
+    architecture that the model has not learned from are observed, without refitting, and the rest is scored.
 
     Example: `cotenant evaluate --data tables --split by-model --json`
     """
@@ -34,6 +49,9 @@ def command(
 
     colocation, solo = read_table(data, "colocation"), read_table(data, "solo")
     predictor = load_predictor(model)
+    if observe is not None:
+        _observing(predictor, colocation, solo, observe, probes, seed, as_json)
+        return
     with reporting(f"evaluate {split}") as report:
         result = evaluate(predictor, colocation, solo, split, seed, report)
     if as_json:
@@ -52,6 +70,37 @@ def command(
     if "left_out" in result:
         out.print(f"{result['left_out']} sets were trained on and are left out")
     out.print(table)
+
+
+def _observing(
+    predictor: Predictor,
+    colocation: pd.DataFrame,
+    solo: pd.DataFrame,
+    observe: int,
+    probes: str,
+    seed: int,
+    as_json: bool,
+) -> None:
+    from predictor.evaluation.observing import evaluate_observing
+
+    result = evaluate_observing(predictor, colocation, solo, observe, probes, seed)
+    if as_json:
+        print_json(result)
+        return
+    from rich.table import Table
+
+    table = Table(title=f"co-located / solo throughput, {observe} sets per device observed ({probes})")
+    for name in ("", "n", "MAPE % before", "MAPE %", "R2", "coverage"):
+        table.add_column(name, justify="left" if not name else "right")
+    for name, part in (("all", result), *result["by_model"].items()):
+        metrics = part["metrics"]
+        table.add_row(
+            name,
+            str(metrics["n"]),
+            _cell(part["before"]["mape_percent"]),
+            *(_cell(metrics[c]) for c in ("mape_percent", "r2", "coverage_90")),
+        )
+    console().print(table)
 
 
 def _cell(value: float | int | None) -> str:
