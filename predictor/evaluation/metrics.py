@@ -131,16 +131,16 @@ def bounds_kept(predicted: ArrayLike, at_least: ArrayLike, at_most: ArrayLike) -
     """
     p, low, high = (np.asarray(values, dtype=np.float64) for values in (predicted, at_least, at_most))
     result: dict[str, Any] = {"n": 0}
-    off = np.fmax(np.fmax(low - p, p - high), 0.0)
-    sides = {"at_least": ~np.isnan(p) & ~np.isnan(low), "at_most": ~np.isnan(p) & ~np.isnan(high)}
-    bounded = sides["at_least"] | sides["at_most"]
-    if bounded.any():
-        result = _kept(off[bounded])
-        result |= {name: _kept(off[there]) for name, there in sides.items() if there.any()}
+    sides = {"at_least": low - p, "at_most": p - high}
+    worse = np.fmax(sides["at_least"], sides["at_most"])
+    if not np.isnan(worse).all():
+        result = _kept(worse)
+        result |= {name: _kept(beyond) for name, beyond in sides.items() if not np.isnan(beyond).all()}
     return result
 
 
-def _kept(off: NDArray[np.float64]) -> dict[str, Any]:
+def _kept(beyond: NDArray[np.float64]) -> dict[str, Any]:
+    off = np.maximum(beyond[~np.isnan(beyond)], 0.0)
     return {"n": len(off), "kept_ratio": float((off <= 0).mean()), "mean_violation": float(off.mean())}
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.colocation_network import NetworkConfig
-from models.features import CONTEXT_BYTES, is_cpu
+from models.features import is_cpu
 from predictor.config import LossCallback, TrainingConfig
 from predictor.examples.examples import Examples, SoloExamples, examples_of
 from predictor.examples.featurizer import Featurizer, JobOnDevice
 from predictor.fitted.coverage import Coverage
-from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
+from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes, process_bytes
 from predictor.fitted.domain import Domain
 from predictor.fitted.intervals import GROUPS, Intervals, conformal_quantile
 from predictor.fitted.model import CotenantModel
@@ -211,7 +211,12 @@ def fit_heads(
     on_gpu = [not is_cpu(get_device(name)) for name in colocation.device.astype(str)]
     examples = examples_of(colocation[on_gpu], solo)
     offset, solo_error = _sharing_bytes(examples, start)
-    error = [abs(np.log(b / member_memory_bytes(job, SoloProfile(), calibration))) for job, b in rows]
+    # Bounds are for device memory; what a processor's processes share says nothing of it.
+    error = [
+        abs(np.log(b / member_memory_bytes(job, SoloProfile(), calibration)))
+        for job, b in rows
+        if not is_cpu(job.device)
+    ]
     graph_error = conformal_quantile(np.array(error)) if len(error) >= ENOUGH else start.memory_log_error[0]
     return replace(
         calibration,
@@ -242,11 +247,11 @@ def _host_context(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration)
 def _activation_factor(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration) -> float:
     """From GPU rows alone: what a processor's processes take besides says nothing of a GPU's allocator."""
     found = [
-        (b - CONTEXT_BYTES - job.demand.state_bytes) / job.demand.activation_bytes
+        (b - process_bytes(job, start) - job.demand.state_bytes) / job.demand.activation_bytes
         for job, b in rows
         if not is_cpu(job.device)
         and job.demand.activation_bytes > 0
-        and b > CONTEXT_BYTES + job.demand.state_bytes
+        and b > process_bytes(job, start) + job.demand.state_bytes
     ]
     return float(np.clip(np.median(found), 0.8, 4.0)) if len(found) >= ENOUGH else start.activation_factor
 

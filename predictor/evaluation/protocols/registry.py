@@ -64,7 +64,7 @@ class Contender:
         targets: what it can predict.
         protocols: the only protocols that it takes part in; None: all of its targets that do not choose by name.
         uses_solo: whether it needs solo profiles, so that it sits out where they are withheld.
-        partial: whether it may leave rows unanswered (whose features nobody states) and be scored on the others.
+        partial: whether it may leave up to half of the rows unanswered (whose features nobody states) and be scored on the others.
         pretrained: whether it is a finished checkpoint: the only kind, beside what is fitted on shippable data, that
             answers a zero-shot protocol; it takes part in no other.
         seconds_per_fold: rough cost on two cores, stated before a run.

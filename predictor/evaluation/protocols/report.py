@@ -172,6 +172,7 @@ def markdown(report: dict[str, Any]) -> str:
     if absent(report):
         lines += ["", *(f"* {line}" for line in absent(report))]
     scored = {k: v for k, v in report["predictors"].items() if "metrics" in v}
+    lines += _bounds(scored)
     for what in _breakdowns(scored):
         title = f"MAPE % by {'held-out model' if (what, report['split']) == ('model', 'by-model') else what}"
         rows = [
@@ -187,6 +188,24 @@ def markdown(report: dict[str, Any]) -> str:
         ]
         lines += ["", f"## {title}", "", *_grid((what, "n", *scored), rows)]
     return "\n".join(lines) + "\n"
+
+
+def _bounds(scored: dict[str, Any]) -> list[str]:
+    """Rows of which only a bound is known: how many predictions are on its wrong side."""
+    sides = ("at_least", "at_most")
+    rows = [
+        (
+            name,
+            *(
+                f"{100 * (1 - side['kept_ratio']):.1f} ({side['n']})" if side else "-"
+                for side in (result["bounds"].get(side) for side in sides)
+            ),
+        )
+        for name, result in scored.items()
+        if "bounds" in result
+    ]
+    header = ("predictor", "% below a lower bound (n)", "% above an upper bound (n)")
+    return ["", "## Rows with bounds", "", *_grid(header, rows)] if rows else []
 
 
 def _grid(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:

@@ -163,7 +163,7 @@ def _collect_one(
     rows = pd.concat(parts, ignore_index=True)
     contender = next(cell.contender for cell in plan.cells if cell.contender.name == name)
     unsaid = int(rows.loc[rows["point"], "predicted"].isna().sum())
-    if unsaid and (not contender.partial or unsaid == int(rows["point"].sum())):
+    if unsaid > (MOST_UNANSWERED * rows["point"].sum() if contender.partial else 0):
         return {"not_applicable": f"no prediction for {unsaid} of {int(rows['point'].sum())} rows"}
     points = rows[rows["point"] & rows["predicted"].notna()]
     result: dict[str, Any] = {
@@ -194,6 +194,8 @@ def _collect_one(
     return result | ({"bounds": bounds} if bounds["n"] else {})
 
 
+# Who leaves more of the rows unanswered than this is not scored on the others.
+MOST_UNANSWERED = 0.5
 # From so many rows on, intervals are narrow and a tenth of the resamples tells them.
 MANY = 20_000
 # Fewer units than this say little of how others would have come out; their rows are drawn instead.

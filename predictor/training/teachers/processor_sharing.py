@@ -59,9 +59,14 @@ def invent_shared_sets(
     gpus = [*there, *rng.choice(others, GPUS, replace=False)]
     members, devices = [], []
     for gpu in gpus:
-        for number in rng.choice(len(jobs), JOBS):
-            members.append(jobs[number])
+        able = [job for job in jobs if get_device(str(gpu)).supports(job.precision)]
+        if not able:
+            continue
+        for number in rng.choice(len(able), JOBS):
+            members.append(able[number])
             devices.append(str(gpu))
+    if not members:
+        return None
     encoded = model.encode(zip(members, devices, strict=True))
     for row, (job, gpu) in enumerate(zip(members, devices, strict=True)):
         busy = float(rng.uniform(0.02, 1.0))

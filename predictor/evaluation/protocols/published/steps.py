@@ -18,7 +18,7 @@ SETTING = ("device", "campaign", "framework", "precision", "memory_layout", "com
 OF_TOTALS = ("constant", "linear", "trees-summary", "roofline")
 OF_GRAPHS = ("graph-roofline", "graph-kinds", "graph-trees")
 # Who predicts the step of a job alone; a learned cost model is added here.
-OF_STEPS = (*OF_TOTALS, *OF_GRAPHS)
+OF_STEPS = (*OF_TOTALS, *OF_GRAPHS, "cost-model", "cost-model-3")
 
 
 def _totals(bundle: Bundle, only: tuple[str, ...] = ()) -> pd.DataFrame:
