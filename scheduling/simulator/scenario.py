@@ -26,6 +26,7 @@ from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
 from scheduling.slices.simulate import SliceCosts, simulate_slices
 from scheduling.traces.columns import parse_mapping, read_columns
 from scheduling.traces.mix import Mix
+from scheduling.traces.sia import KINDS, read_sia
 from scheduling.traces.synthetic import synthetic
 
 BELIEFS = ("predictor", "truth", "constant")
@@ -51,6 +52,7 @@ class ScenarioSpec:
         calibration: whether Sia's calibration applies.
         kind: of Sia's jobs where the file does not say.
         restart_s: seconds to stop and resume a job.
+        upstream_rounds: Gavel's policies with the artefacts of its public simulator's rounds.
     """
 
     trace: str
@@ -67,6 +69,7 @@ class ScenarioSpec:
     calibration: bool = True
     kind: str = "adaptive"
     restart_s: float = 30.0
+    upstream_rounds: bool = False
 
     def __post_init__(self) -> None:
         kind, _, ratio = self.belief.partition(":")
@@ -77,6 +80,10 @@ class ScenarioSpec:
                 + ", ".join(BELIEFS)
                 + ", or constant:RATIO with a ratio above 0 and at most 1",
                 got=self.belief,
+            )
+        if self.kind not in KINDS.values():
+            raise InputError(
+                "unknown kind of jobs", expected="one of " + ", ".join(KINDS.values()), got=self.kind
             )
         for name, least in (("seed", 0), ("limit", 1)):
             value = getattr(self, name)
@@ -102,6 +109,7 @@ class Scenario:
     belief: SetPredictor | SetCache
     config: SimulationConfig = field(default_factory=SimulationConfig)
     agent: Callable[[TraceJob], object] | None = None
+    upstream_rounds: bool = False
 
     def run(
         self,
@@ -116,7 +124,7 @@ class Scenario:
         return simulate(
             self.jobs,
             self.cluster,
-            get_policy(policy),
+            get_policy(policy, self.upstream_rounds),
             self.truth,
             self.belief,
             config,
@@ -182,7 +190,13 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
         mix = Mix.zoo(_reference(predictor, devices))
     jobs = _jobs(spec, mix)
     belief = _belief(spec.belief, truth, predictor)
-    return Scenario(jobs, cluster, SetTruth(SetCache(truth), spec.restart_s), SetCache(belief))
+    return Scenario(
+        jobs,
+        cluster,
+        SetTruth(SetCache(truth), spec.restart_s),
+        SetCache(belief),
+        upstream_rounds=spec.upstream_rounds,
+    )
 
 
 def _belief(name: str, truth: SetPredictor, predictor: SetPredictor) -> SetPredictor:
@@ -256,7 +270,6 @@ def _sia(spec: ScenarioSpec, cluster: ClusterSnapshot, devices: list[str]) -> Sc
     from scheduling.beliefs.table import Solo
     from scheduling.sia.application import load_applications
     from scheduling.sia.truth import GoodputTruth
-    from scheduling.traces.sia import read_sia
 
     path = Path(spec.trace.partition(":")[2])
     folder = Path(spec.applications) if spec.applications else path.resolve().parents[2] / "traces"
@@ -270,4 +283,5 @@ def _sia(spec: ScenarioSpec, cluster: ClusterSnapshot, devices: list[str]) -> Sc
         if on.stages == 1
     }
     config = SimulationConfig(free_moves=True, reevaluate_each_round=True)
-    return Scenario(jobs, cluster, truth, SetCache(TablePredictor(table, {})), config, truth.agent)
+    belief = SetCache(TablePredictor(table, {}))
+    return Scenario(jobs, cluster, truth, belief, config, truth.agent, spec.upstream_rounds)

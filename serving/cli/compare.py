@@ -13,11 +13,13 @@ from serving.cli.simulate import (
     Cluster,
     Columns,
     Data,
+    Kind,
     Limit,
     Model,
     Seed,
     Source,
     Trace,
+    UpstreamRounds,
     parse_columns,
 )
 
@@ -35,6 +37,8 @@ def command(
     model: Model = "default",
     limit: Limit = None,
     columns: Columns = None,
+    kind: Kind = "adaptive",
+    upstream_rounds: UpstreamRounds = False,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Folder for plots and results.json.")
     ] = None,
@@ -49,6 +53,7 @@ def command(
     Example: `cotenant compare --trace synthetic:rate=30,jobs=60 --cluster small-mixed --policies fifo,isacpp -o plots`
     """
     from profiling.errors import InputError
+    from scheduling.policies import check_upstream_rounds
     from scheduling.simulator.scenario import ScenarioSpec, check_policy
     from scheduling.simulator.sweep import compare
 
@@ -59,8 +64,20 @@ def command(
         )
     for name in names:
         check_policy(name)
+    if upstream_rounds:
+        check_upstream_rounds(names)
     spec = ScenarioSpec(
-        trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns)
+        trace,
+        cluster,
+        seed,
+        data,
+        source,
+        belief,
+        model,
+        limit=limit,
+        columns=parse_columns(columns),
+        kind=kind,
+        upstream_rounds=upstream_rounds,
     )
     results = compare(spec, names, workers=workers, use_ray=ray, out=out)
     if as_json:

@@ -26,6 +26,16 @@ Columns = Annotated[
     str | None, typer.Option(help="Column names of the trace, e.g. `submit=time,duration=runtime,gpus=gpu`.")
 ]
 
+Kind = Annotated[
+    str, typer.Option(help="Jobs of `sia:FILE` where it does not say: adaptive, strong-scaling or rigid.")
+]
+UpstreamRounds = Annotated[
+    bool,
+    typer.Option(
+        "--upstream-rounds", help="Gavel's policies with two artefacts of its public simulator's rounds."
+    ),
+]
+
 
 def command(
     trace: Trace,
@@ -44,17 +54,32 @@ def command(
     model: Model = "default",
     limit: Limit = None,
     columns: Columns = None,
+    kind: Kind = "adaptive",
+    upstream_rounds: UpstreamRounds = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Run a trace of jobs through a cluster under one policy; the truth is apart from what the policy predicts.
 
     Example: `cotenant simulate --trace synthetic:rate=30,jobs=100 --cluster small-mixed --policy isacpp --seed 1`
     """
+    from scheduling.policies import check_upstream_rounds
     from scheduling.simulator.scenario import ScenarioSpec, build_scenario, check_policy
 
     check_policy(policy)
+    if upstream_rounds:
+        check_upstream_rounds([policy])
     spec = ScenarioSpec(
-        trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns)
+        trace,
+        cluster,
+        seed,
+        data,
+        source,
+        belief,
+        model,
+        limit=limit,
+        columns=parse_columns(columns),
+        kind=kind,
+        upstream_rounds=upstream_rounds,
     )
     scenario = build_scenario(spec)
     with progress() as bar:
