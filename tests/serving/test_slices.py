@@ -57,7 +57,7 @@ def test_placements_name_the_slice_and_the_dashboard_shows_it(client: TestClient
     assert client.put("/v1/cluster", json=CUT).status_code == 200
     stored = client.get("/v1/cluster").json()
     assert [g["device"] for g in stored["cluster"]["nodes"][0]["gpus"]] == ["a100:mig=4g", "a100:mig=3g"]
-    placed = client.post("/v1/placements", json={"job": "lstm-wikitext2", "job_id": "t-2", "iterations": 50})
+    placed = client.post("/v1/placements", json={"job": "resnet18-cifar", "job_id": "t-2", "iterations": 50})
     assert placed.json()["gpu"] == "0/3g"
     page = client.get("/").text
     assert "a100:mig=3g" in page
