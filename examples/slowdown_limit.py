@@ -10,21 +10,16 @@ from scheduling.core.policy import Policy
 def decide(snapshot, belief):
     allocations, taken = [], set()
     for job in snapshot.waiting.values():
-        best = None
+        places = []
         for gpu, tenants in enumerate(snapshot.tenants):
-            if job.job.gpus > 1 or gpu in taken or len(tenants) > 1:
-                continue  # gangs stay in the queue of this example; at most two jobs share a GPU
-            together = [*(tenant.job.workload for tenant in tenants), job.job.workload]
-            answer = belief.answer(snapshot.devices[gpu], together, snapshot.sharing[gpu])
-            if (
-                answer.fits
-                and max(answer.slowdown) <= 1.3
-                and not (best and best[0] <= answer.step_time_s[-1])
-            ):
-                best = (answer.step_time_s[-1], gpu)
-        if best:
-            taken.add(best[1])
-            allocations.append(Allocation(job, (best[1],)))
+            if gpu not in taken and len(tenants) < 2 and job.job.gpus == 1:  # gangs stay in the queue here
+                together = [*(tenant.job.workload for tenant in tenants), job.job.workload]
+                answer = belief.answer(snapshot.devices[gpu], together, snapshot.sharing[gpu])
+                if answer.fits and max(answer.slowdown) <= 1.3:
+                    places.append((answer.step_time_s[-1], gpu))
+        if places:
+            taken.add(min(places)[1])
+            allocations.append(Allocation(job, (min(places)[1],)))
     return allocations
 
 

@@ -25,6 +25,7 @@ from predictor.fitted.utilization import utilization_loss
 from predictor.training.accelerator import moved, training_device
 from predictor.training.progress import NOTHING_KEPT, Progress
 from predictor.training.targets import TargetBatch, TrainingBatches
+from predictor.training.validation import HeldOut
 from profiling.workload import SHARING_MODES
 
 
@@ -93,16 +94,21 @@ def fit(
     report: LossCallback | None = None,
     encoder: WorkloadEncoder | None = None,
     progress: Progress = NOTHING_KEPT,
+    held_out: Examples | None = None,
 ) -> CotenantModel:
-    """Fit the whole model on `examples`; every set is seen with and without its members' solo measurements."""
+    """Fit the whole model on `examples`; every set is seen with and without its members' solo measurements.
+
+    Args:
+        held_out: sets that are not learned from; `report` is told the error on them.
+    """
     encoder = encoder or fit_encoder(solo, featurizer, network, config, report, progress)
     campaigns = tuple(sorted(set(examples.campaign)))
     model = CotenantModel(network, campaigns, encoder, [], Scaler.neutral(member_width(network)), featurizer)
     batches = TrainingBatches(model, examples, config)
+    validation = HeldOut.of(model, held_out) if held_out is not None else None
     for member in range(config.ensemble):
-        model.networks.append(
-            _fit_one(batches, model, config, config.seed * 1000 + member, report, member, progress)
-        )
+        seed = config.seed * 1000 + member
+        model.networks.append(_fit_one(batches, model, config, seed, report, member, progress, validation))
     return model
 
 
@@ -114,6 +120,7 @@ def _fit_one(
     report: LossCallback | None,
     number: int,
     progress: Progress,
+    validation: HeldOut | None,
 ) -> ColocationNetwork:
     torch.manual_seed(seed)
     device = training_device()
@@ -145,6 +152,8 @@ def _fit_one(
         progress.note(phase, epoch + 1, loss.item())
         if report:
             report(phase, epoch + 1, config.epochs, loss.item())
+        if validation is not None:
+            validation.report(network, phase, epoch + 1, config.epochs, report)
     return network.cpu().eval()
 
 

@@ -18,14 +18,18 @@ from scheduling.clusters import load_cluster
 from scheduling.core.job import TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import GroundTruth, SetTruth
 from scheduling.policies import POLICIES, get_policy
 from scheduling.simulator.engine import SimulationConfig, simulate
+from scheduling.simulator.feasibility import infeasible_jobs, without_infeasible
 from scheduling.simulator.result import SimulationResult
 from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
 from scheduling.slices.simulate import SliceCosts, simulate_slices
 from scheduling.traces.columns import parse_mapping, read_columns
+from scheduling.traces.load import at_load
 from scheduling.traces.mix import Mix
+from scheduling.traces.sia import KINDS, read_sia
 from scheduling.traces.synthetic import synthetic
 
 BELIEFS = ("predictor", "truth", "constant")
@@ -51,6 +55,9 @@ class ScenarioSpec:
         calibration: whether Sia's calibration applies.
         kind: of Sia's jobs where the file does not say.
         restart_s: seconds to stop and resume a job.
+        upstream_rounds: Gavel's policies with the artefacts of its public simulator's rounds.
+        load: arrivals are scaled so that the jobs need this share of the cluster's GPU-seconds; None: as the trace says.
+        skip_infeasible: leave out jobs that can never run on the cluster; otherwise they are an error.
     """
 
     trace: str
@@ -67,6 +74,9 @@ class ScenarioSpec:
     calibration: bool = True
     kind: str = "adaptive"
     restart_s: float = 30.0
+    upstream_rounds: bool = False
+    load: float | None = None
+    skip_infeasible: bool = False
 
     def __post_init__(self) -> None:
         kind, _, ratio = self.belief.partition(":")
@@ -78,10 +88,20 @@ class ScenarioSpec:
                 + ", or constant:RATIO with a ratio above 0 and at most 1",
                 got=self.belief,
             )
+        if self.kind not in KINDS.values():
+            raise InputError(
+                "unknown kind of jobs", expected="one of " + ", ".join(KINDS.values()), got=self.kind
+            )
         for name, least in (("seed", 0), ("limit", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"{name} is out of range", expected=f"an integer from {least}", got=value)
+        if self.load is not None and not 0 < self.load < float("inf"):
+            raise InputError("load is out of range", expected="a number above 0", got=self.load)
+        if self.load is not None and self.trace.startswith("sia:"):
+            raise InputError(
+                "load needs jobs of known length", expected="another trace than sia:", got=self.trace
+            )
         if self.source is not None and self.data is None:
             raise InputError(
                 "a source needs tables", expected="a folder of imported tables, too", got=self.source
@@ -94,7 +114,11 @@ class ScenarioSpec:
 
 @dataclass(slots=True)
 class Scenario:
-    """Ready to run."""
+    """Ready to run.
+
+    Attributes:
+        skipped: a line about each job that was left out because it can never run here.
+    """
 
     jobs: list[TraceJob]
     cluster: ClusterSnapshot
@@ -102,6 +126,8 @@ class Scenario:
     belief: SetPredictor | SetCache
     config: SimulationConfig = field(default_factory=SimulationConfig)
     agent: Callable[[TraceJob], object] | None = None
+    upstream_rounds: bool = False
+    skipped: list[str] = field(default_factory=list)
 
     def run(
         self,
@@ -116,7 +142,7 @@ class Scenario:
         return simulate(
             self.jobs,
             self.cluster,
-            get_policy(policy),
+            get_policy(policy, self.upstream_rounds),
             self.truth,
             self.belief,
             config,
@@ -180,9 +206,20 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
         predictor = load_belief(spec.model)
         truth = NoisyPredictor(predictor, spec.noise, spec.seed)
         mix = Mix.zoo(_reference(predictor, devices))
+    cache, snapshot = SetCache(truth), SchedulingSnapshot(cluster)
     jobs = _jobs(spec, mix)
+    jobs, skipped = without_infeasible(jobs, infeasible_jobs(jobs, snapshot, cache), spec.skip_infeasible)
+    if spec.load is not None:
+        jobs = at_load(jobs, spec.load, len(snapshot), mix.step_time_s)
     belief = _belief(spec.belief, truth, predictor)
-    return Scenario(jobs, cluster, SetTruth(SetCache(truth), spec.restart_s), SetCache(belief))
+    return Scenario(
+        jobs,
+        cluster,
+        SetTruth(cache, spec.restart_s),
+        SetCache(belief),
+        upstream_rounds=spec.upstream_rounds,
+        skipped=skipped,
+    )
 
 
 def _belief(name: str, truth: SetPredictor, predictor: SetPredictor) -> SetPredictor:
@@ -256,12 +293,14 @@ def _sia(spec: ScenarioSpec, cluster: ClusterSnapshot, devices: list[str]) -> Sc
     from scheduling.beliefs.table import Solo
     from scheduling.sia.application import load_applications
     from scheduling.sia.truth import GoodputTruth
-    from scheduling.traces.sia import read_sia
 
     path = Path(spec.trace.partition(":")[2])
     folder = Path(spec.applications) if spec.applications else path.resolve().parents[2] / "traces"
     applications = load_applications(folder, devices)
     jobs = read_sia(path, applications, spec.kind)[: spec.limit]
+    rigid = [job for job in jobs if job.kind == "rigid"]  # the others take what there is
+    reasons = infeasible_jobs(rigid, SchedulingSnapshot(cluster), None)
+    jobs, skipped = without_infeasible(jobs, reasons, spec.skip_infeasible)
     truth = GoodputTruth(applications, spec.calibration)
     table = {
         (device, Workload(name)): Solo(on.times_s((1,), max(on.local_least, 1))[0])
@@ -270,4 +309,5 @@ def _sia(spec: ScenarioSpec, cluster: ClusterSnapshot, devices: list[str]) -> Sc
         if on.stages == 1
     }
     config = SimulationConfig(free_moves=True, reevaluate_each_round=True)
-    return Scenario(jobs, cluster, truth, SetCache(TablePredictor(table, {})), config, truth.agent)
+    belief = SetCache(TablePredictor(table, {}))
+    return Scenario(jobs, cluster, truth, belief, config, truth.agent, spec.upstream_rounds, skipped)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from pathlib import Path
 
@@ -20,9 +19,9 @@ def test_command_of_the_docstring(
 ) -> None:
     monkeypatch.chdir(ROOT)
     text = (ROOT / "examples" / f"{name}.py").read_text()
-    command = re.search(r"    (cotenant .*?)\n(?!        )", text.replace("\\\\\n", ""), re.DOTALL)
-    assert command is not None
-    words = shlex.split(command[1].replace("jobs=60", "jobs=12"))[1:]
+    lines = iter(text.replace("\\\\\n", "").splitlines())
+    command = next(line for line in lines if line.strip().startswith("cotenant "))
+    words = shlex.split(command.replace("jobs=60", "jobs=12"))[1:]
     code, out, _ = run(capsys, *words, "--json")
     assert code == 0
     body = json.loads(out)

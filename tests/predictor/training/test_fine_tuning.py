@@ -202,6 +202,12 @@ def test_the_command(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logged = mlflow.get_run(result["run_id"]).data
     assert logged.params["from"] == result["ancestors"][0]
     assert logged.metrics["after new sets mape_percent"] == found["after new sets"]["mape_percent"]
+    # Under the names that a training logs
+    assert logged.metrics["learned sets mape_percent"] == pytest.approx(
+        found["after new sets"]["mape_percent"]
+    )
+    history = mlflow.MlflowClient().get_metric_history(result["run_id"], "loss network 1")
+    assert history[-1].step == len(history)
     with pytest.raises(SystemExit) as done:
         main([*arguments, "--config", "c.yaml"])
     assert done.value.code == 2
@@ -211,7 +217,8 @@ def test_the_command(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_fine_tuned_version_is_promoted_by_force_only(run: Path) -> None:
     store = f"sqlite:///{run}/mlflow.db"
     fine_tune_run(str(run / "m1"), run / "tables", run / "m2", QUICK, tracking_uri=store)
-    assert promote("1")["promoted"]  # there is no champion that it could be worse than
+    assert not promote("1")["promoted"]  # it was not compared with the shipped one
+    assert promote("1", force=True)["promoted"]
     client = mlflow.MlflowClient()
     client.log_metric(versions()[0]["run_id"], "e-ggat mape_percent", 5.0)
     fine_tune_run(str(run / "m1"), run / "tables", run / "m3", QUICK, tracking_uri=store)

@@ -77,6 +77,36 @@ def test_compare_draws(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     ]
 
 
+def test_compare_keeps_jobs_and_skips_what_cannot_run(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pandas as pd
+
+    options = ("--trace", "synthetic:rate=30,jobs=12,gangs=0.5", "--cluster", "small-mixed", "--seed", "2",
+               "--data", str(tables), "--belief", "truth")  # fmt: skip
+    code, out, err = run(capsys, "compare", *options, "--policies", "fifo,exclusive")
+    assert code == 1
+    assert "can never run" in err
+    assert "--skip-infeasible" in err
+    path = tmp_path / "jobs.parquet"
+    code, out, err = run(
+        capsys, "compare", *options, "--policies", "fifo,exclusive", "--skip-infeasible", "--load", "0.9",
+        "--seeds", "2", "--jobs", str(path), "--json",
+    )  # fmt: skip
+    assert code == 0
+    assert "left out" in err
+    bodies = json.loads(out)["policies"]
+    assert bodies[0]["skipped"]
+    assert bodies[0]["seeds"] == [2, 3]
+    frame = pd.read_parquet(path)
+    assert set(frame.policy) == {"fifo", "exclusive"}
+    assert len(frame) + 2 * len(bodies[0]["skipped"]) == 2 * 2 * 12
+    assert (frame.jct_s >= frame.queue_s - 1e-9).all()
+    code, _, err = run(capsys, "compare", *options, "--jobs", "jobs.xlsx")
+    assert code == 2
+    assert ".parquet" in err
+
+
 def test_sia_workload_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     path = shared_data("sia", "workloads", "philly", "workload-1.csv")
     code, out, _ = run(
@@ -103,6 +133,8 @@ def test_sia_workload_by_name(capsys: pytest.CaptureFixture[str]) -> None:
         (("--trace", "sia:nowhere/a/b.csv", "--cluster", "sia-64"), "expected"),
         (("--trace", "synthetic:rate=1", "--cluster", "nowhere.yaml"), "no cluster"),
         (("--trace", "synthetic:rate=1", "--cluster", "."), "cannot be read"),
+        ((*TRACE, "--load", "0"), "load is out of range"),
+        ((*TRACE, "--policy", "nowhere_at_all:POLICY"), "cannot be imported"),
         ((*TRACE, "--belief", "hope"), "one of predictor, truth"),
         ((*TRACE, "--source", "gavel"), "needs tables"),
         ((*TRACE, "--columns", "submit=time"), "CSV"),
