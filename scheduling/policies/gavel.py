@@ -29,7 +29,8 @@ def gavel(name: str, config: GavelConfig, aligned: bool = False) -> Policy:
     ours = Policy(
         name, partial(decide, config=config), config.rounds.round_s, preemptive=True, aligned=aligned
     )
-    return replace(ours, as_published=replace(ours, decide=partial(decide, config=config.as_published())))
+    upstream = partial(decide, config=config.as_published())
+    return replace(ours, as_published=replace(ours, decide=upstream, rests=True))
 
 
 _FIFO = RoundConfig(leftovers=False)

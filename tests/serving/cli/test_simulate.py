@@ -77,7 +77,27 @@ def test_compare_draws(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     ]
 
 
-def test_sia_workload_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_upstream_rounds_change_gavel(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = (
+        "compare",
+        *TRACE,
+        "--data",
+        str(tables),
+        "--belief",
+        "truth",
+        "--policies",
+        "fifo,gavel",
+        "--json",
+    )
+    ours, upstream = (
+        json.loads(run(capsys, *common, *more)[1])["policies"] for more in ((), ("--upstream-rounds",))
+    )
+    assert ours[0]["mean_jct_s"] == upstream[0]["mean_jct_s"]
+    assert ours[1]["mean_jct_s"] < upstream[1]["mean_jct_s"]
+
+
+@pytest.mark.parametrize(("kind", "policy"), [("adaptive", "sia"), ("rigid", "gavel-sia")])
+def test_sia_workload_by_name(kind: str, policy: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = shared_data("sia", "workloads", "philly", "workload-1.csv")
     code, out, _ = run(
         capsys,
@@ -86,8 +106,10 @@ def test_sia_workload_by_name(capsys: pytest.CaptureFixture[str]) -> None:
         f"sia:{path}",
         "--cluster",
         "sia-64",
+        "--kind",
+        kind,
         "--policy",
-        "sia",
+        policy,
         "--limit",
         "4",
         "--json",
@@ -106,6 +128,8 @@ def test_sia_workload_by_name(capsys: pytest.CaptureFixture[str]) -> None:
         ((*TRACE, "--belief", "hope"), "one of predictor, truth"),
         ((*TRACE, "--source", "gavel"), "needs tables"),
         ((*TRACE, "--columns", "submit=time"), "CSV"),
+        ((*TRACE, "--kind", "soft"), "strong-scaling"),
+        ((*TRACE, "--policy", "fifo", "--upstream-rounds"), "changes none"),
     ],
 )
 def test_bad_input_is_one_line(
