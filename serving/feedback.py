@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -20,6 +21,8 @@ from serving.store import Store
 from serving.store.tables import ObservationRow
 
 log = structlog.get_logger("cotenant.feedback")
+
+MakePlacer = Callable[[SetPredictor], Placer]
 
 #: Seconds between looks for what other processes were told.
 POLL_S = 1.0
@@ -44,10 +47,10 @@ class Belief:
     placer: Placer
 
     @classmethod
-    def of(cls, serving: Serving, corrections: Corrections) -> Belief:
+    def of(cls, serving: Serving, corrections: Corrections, make_placer: MakePlacer = Placer) -> Belief:
         plain = serving.predictor
         predictor = CorrectedPredictor(plain, corrections) if corrections.sums else plain
-        return cls(serving, corrections, predictor, Placer(predictor))
+        return cls(serving, corrections, predictor, make_placer(predictor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +63,14 @@ class _Learned:
 
 
 class Feedback:
-    """Keeps the corrections of the serving model true to the stored observations."""
+    """Keeps the corrections of the serving model true to the stored observations.
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    Args:
+        make_placer: what decides where jobs go, given the predictor with corrections.
+    """
+
+    def __init__(self, store: Store, make_placer: MakePlacer = Placer) -> None:
+        self.store, self.make_placer = store, make_placer
         self._serving: Serving | None = None
         self._learned = _Learned("", Corrections())
         self._belief: Belief | None = None
@@ -75,7 +82,8 @@ class Feedback:
         if belief is None or belief.serving is not serving:
             with self._swapping:
                 known = self._learned.version == serving.version
-                belief = Belief.of(serving, self._learned.corrections if known else Corrections())
+                corrections = self._learned.corrections if known else Corrections()
+                belief = Belief.of(serving, corrections, self.make_placer)
                 self._belief, self._serving = belief, serving
         return belief
 
@@ -105,7 +113,7 @@ class Feedback:
                     and belief.serving is serving
                     and belief.corrections is not learned.corrections
                 ):
-                    self._belief = Belief.of(serving, learned.corrections)
+                    self._belief = Belief.of(serving, learned.corrections, self.make_placer)
 
     def _read(self, known: _Learned) -> _Learned:
         row = ObservationRow

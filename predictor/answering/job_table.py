@@ -24,6 +24,8 @@ class JobTable:
     Attributes:
         networks: numpy twins of the model's ensemble.
         solo_step_s, utilization, memory_bytes, device_bytes: [V] columns.
+        state_bytes: [V] part of the memory that is known exactly: parameters, gradients, optimiser state.
+        keys: [V] the jobs.
         prepared: per network, what it needs of every row.
     """
 
@@ -36,10 +38,12 @@ class JobTable:
         self.solo_step_s: Floats = np.zeros(0)
         self.utilization: Floats = np.zeros(0)
         self.memory_bytes: Floats = np.zeros(0)
+        self.state_bytes: Floats = np.zeros(0)
         self.device_bytes: Floats = np.zeros(0)
         self.memory_measured: NDArray[np.bool_] = np.zeros(0, dtype=bool)
         self.utilization_measured: NDArray[np.bool_] = np.zeros(0, dtype=bool)
         self.embedding: Floats = np.zeros((0, model.config.encoder.embedding))
+        self.keys: list[JobKey] = []
         self.prepared: list[PreparedJobs] = []
 
     def rows(self, jobs: Sequence[JobKey]) -> list[int]:
@@ -74,6 +78,8 @@ class JobTable:
         self.solo_step_s = np.concatenate([self.solo_step_s, variants.step_s[where]])
         self.utilization = np.concatenate([self.utilization, utilization])
         self.memory_bytes = np.concatenate([self.memory_bytes, memory])
+        state = [min(variants.jobs[v].demand.state_bytes, m) for v, m in zip(where, memory, strict=True)]
+        self.state_bytes = np.concatenate([self.state_bytes, state])
         self.device_bytes = np.concatenate(
             [self.device_bytes, [variants.jobs[v].device.memory_bytes for v in where]]
         )
@@ -86,6 +92,7 @@ class JobTable:
         ]
         self.utilization_measured = np.concatenate([self.utilization_measured, busy])
         self.prepared = grown
+        self.keys.extend(jobs)
         # Last, so that a reader without the lock never meets a row that is not there yet.
         for offset, job in enumerate(jobs):
             self._index[job] = start + offset

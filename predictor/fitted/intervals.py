@@ -27,15 +27,13 @@ class Intervals:
     Attributes:
         floor: part of the scale that does not grow with the slowdown.
         quantile: group to quantile.
-        solo_log_error: 90 % bound of |log predicted / measured| solo step time of left-out models.
-        known_log_error: the same of models that were trained on.
+        solo_log_error: 90 % bound of |log predicted / measured| solo step time of jobs that nobody measured alone.
         utilization_error: 90 % bound of |predicted - measured| utilisation of sets with left-out models.
     """
 
     floor: float = 0.05
     quantile: dict[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.5))
     solo_log_error: float = 0.5
-    known_log_error: float = 0.5
     utilization_error: float = UTILIZATION_ERROR
 
     def half_width(self, log_slowdown: Floats, group: str) -> Floats:

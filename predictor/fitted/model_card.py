@@ -42,7 +42,7 @@ Predicts step time, slowdown, memory and utilisation of training jobs that share
 Intervals are meant to hold 90 % of new values. They come from architectures that were left out in turn: half width of the log
 ratio {intervals.quantile["solo"]:.2f} x ({intervals.floor} + log slowdown) with solo measurements and
 {intervals.quantile["graph"]:.2f} x ({intervals.floor} + log slowdown) without; the solo step time of a model that was never
-measured is known to a factor of {_factor(intervals.solo_log_error)}, that of a model among the training rows to {_factor(intervals.known_log_error)}.
+measured is known to a factor of {_factor(intervals.solo_log_error)}.
 
 ## Limits
 

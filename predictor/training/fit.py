@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.colocation_network import NetworkConfig
-from models.features import CONTEXT_BYTES, is_cpu
+from models.features import is_cpu
 from predictor.config import LossCallback, TrainingConfig
 from predictor.examples.examples import Examples, SoloExamples, examples_of
 from predictor.examples.featurizer import Featurizer, JobOnDevice
-from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
+from predictor.fitted.coverage import Coverage
+from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes, process_bytes
 from predictor.fitted.domain import Domain
 from predictor.fitted.intervals import GROUPS, Intervals, conformal_quantile
 from predictor.fitted.model import CotenantModel
 from predictor.fitted.utilization import independent_ratio, measured_difference, predicted_ratio
-from predictor.training.networks import fit, remember_solo
+from predictor.training.networks import fit
 from predictor.training.progress import NOTHING_KEPT, Progress
 from predictor.training.replay import remember
 from profiling.devices import get_device
@@ -68,8 +69,6 @@ def fit_tables(
     examples = examples_of(colocation, solo)
     model = fit(examples, solo_examples(solo), featurizer, network, config, report, progress=progress)
     intervals = cross_fitted_intervals(colocation, solo, network, config, featurizer, report, progress)
-    off = remember_solo(model.encoder, solo_examples(solo), featurizer)
-    intervals = replace(intervals, known_log_error=conformal_quantile(np.abs(off)))
     jobs = dict.fromkeys(
         (w.without_solo(), d) for w, d in zip(examples.workloads, examples.devices, strict=True)
     )
@@ -82,6 +81,7 @@ def fit_tables(
         tuple(sorted(set(colocation.licence))),
         tuple(sorted(set(examples.architectures))),
         int(np.bincount(examples.set_index).max()),
+        coverage=Coverage.of(examples.workloads, examples.devices, examples.mode),
     )
     return Fitted(
         model,
@@ -120,6 +120,7 @@ def cross_fitted_intervals(
             group: list[str] = group, kept: list[str] = kept, touched: set[str] = touched, stage: str = stage
         ) -> dict[str, np.ndarray]:
             known, unknown = (solo[solo.architecture.isin(group) == side] for side in (False, True))
+            left_out = examples.subset(sorted(touched))
             follow = within(report, stage)
             inner = progress.within(stage)
             model = fit(
@@ -130,8 +131,9 @@ def cross_fitted_intervals(
                 single,
                 follow,
                 progress=inner,
+                held_out=left_out,
             )
-            return left_out_errors(model, examples.subset(sorted(touched)), unknown)
+            return left_out_errors(model, left_out, unknown)
 
         parts.append(progress.arrays(stage, errors))
     return Intervals.fit(*residuals_of(parts))
@@ -211,7 +213,12 @@ def fit_heads(
     on_gpu = [not is_cpu(get_device(name)) for name in colocation.device.astype(str)]
     examples = examples_of(colocation[on_gpu], solo)
     offset, solo_error = _sharing_bytes(examples, start)
-    error = [abs(np.log(b / member_memory_bytes(job, SoloProfile(), calibration))) for job, b in rows]
+    # Bounds are for device memory; what a processor's processes share says nothing of it.
+    error = [
+        abs(np.log(b / member_memory_bytes(job, SoloProfile(), calibration)))
+        for job, b in rows
+        if not is_cpu(job.device)
+    ]
     graph_error = conformal_quantile(np.array(error)) if len(error) >= ENOUGH else start.memory_log_error[0]
     return replace(
         calibration,
@@ -242,11 +249,11 @@ def _host_context(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration)
 def _activation_factor(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration) -> float:
     """From GPU rows alone: what a processor's processes take besides says nothing of a GPU's allocator."""
     found = [
-        (b - CONTEXT_BYTES - job.demand.state_bytes) / job.demand.activation_bytes
+        (b - process_bytes(job, start) - job.demand.state_bytes) / job.demand.activation_bytes
         for job, b in rows
         if not is_cpu(job.device)
         and job.demand.activation_bytes > 0
-        and b > CONTEXT_BYTES + job.demand.state_bytes
+        and b > process_bytes(job, start) + job.demand.state_bytes
     ]
     return float(np.clip(np.median(found), 0.8, 4.0)) if len(found) >= ENOUGH else start.activation_factor
 

@@ -50,13 +50,13 @@ ALIASES: dict[str, str] = {
     "neusight/gpt2_large": "hf/gpt2-large",
     "neusight/switchxl4": "hf/switch-xl-4",
     # MISO
-    "miso/resnet": "keras/resnet",
-    "miso/mobilenet": "keras/mobilenet",
-    "miso/bert": "keras/bert",
-    "miso/cyclegan": "keras/cyclegan",
-    "miso/embedding": "keras/embedding",
-    "miso/gnn": "keras/gnn",
-    "miso/deepspeech2": "keras/deepspeech2",
-    "miso/transformer": "keras/transformer",
+    "miso/resnet": "keras-resnet50-cifar",
+    "miso/mobilenet": "keras-mobilenetv2-cifar",
+    "miso/bert": "keras-bert-imdb",
+    "miso/cyclegan": "keras-cyclegan-256",
+    "miso/embedding": "keras-embedding-newsgroups",
+    "miso/gnn": "keras-mpnn-bbbp",
+    "miso/deepspeech2": "keras-deepspeech2-ljspeech",
+    "miso/transformer": "keras-transformer-forda",
 }
 """`ResNet-18` and `ResNet18` differ only in the punctuation of their sources."""

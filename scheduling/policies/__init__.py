@@ -43,16 +43,23 @@ POLICIES = {
 
 
 def get_policy(name: str, as_published: bool = False) -> Policy:
-    """The policy called `name`.
+    """The policy called `name`, or the user's own where that is `module:attribute`.
 
     Args:
         as_published: with the known faults of its published code, where they are offered.
 
     Raises:
         UnknownNameError: there is none of that name.
+        InputError: `module:attribute` cannot be imported or is no policy.
     """
+    if ":" in name:
+        from scheduling.policies.own import own_policy
+
+        return own_policy(name)
     if name not in POLICIES:
-        raise UnknownNameError("unknown policy", expected="one of " + ", ".join(POLICIES), got=name)
+        raise UnknownNameError(
+            "unknown policy", expected="module:POLICY, or one of " + ", ".join(POLICIES), got=name
+        )
     module, _, attribute = POLICIES[name].partition(":")
     policy: Policy = getattr(import_module(f"scheduling.policies.{module}"), attribute)
     return policy.as_published or policy if as_published else policy
@@ -60,7 +67,7 @@ def get_policy(name: str, as_published: bool = False) -> Policy:
 
 def check_upstream_rounds(names: Sequence[str]) -> None:
     """Raises `InputError` where none of the policies has rounds of a public simulator to offer."""
-    if all(get_policy(name).as_published is None for name in names):
+    if all(name not in POLICIES or get_policy(name).as_published is None for name in names):
         raise InputError(
             "--upstream-rounds changes none of these policies",
             expected="gavel or another of Gavel's",

@@ -92,6 +92,10 @@ class _Simulation:
         self.events: list[tuple[float, int, JobState, int]] = []
         self.sequence = 0
         self.result = SimulationResult(policy.name, self.jobs, 0.0, len(self.snapshot), [])
+        self.result.gpu_names = [
+            f"{device} {node}/{gpu}"
+            for device, (node, gpu) in zip(self.snapshot.devices, self.snapshot.names, strict=True)
+        ]
         self.busy_since = [0.0] * len(self.snapshot)
         self.since: dict[tuple[int, int], float] = {}
         self.done = 0

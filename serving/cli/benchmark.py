@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,8 @@ def list_(json: JsonFlag = False) -> None:
     Example: `cotenant benchmark list`
     """
     from predictor.evaluation.protocols.catalogue import PROTOCOLS
+    from predictor.evaluation.protocols.few_shot import FEW_SHOT
+    from predictor.evaluation.protocols.few_shot_learners import LEARNERS
     from predictor.evaluation.protocols.registry import contenders
 
     rows: list[dict[str, Any]] = [
@@ -31,6 +34,16 @@ def list_(json: JsonFlag = False) -> None:
             "predictors": [c.name for c in contenders() if protocol.admits(c)],
         }
         for protocol in PROTOCOLS.values()
+    ] + [
+        {
+            "name": few.name,
+            "about": few.about,
+            "campaigns": list(few.campaigns),
+            "split": "few-shot",
+            "target": "throughput_ratio",
+            "predictors": list(LEARNERS),
+        }
+        for few in FEW_SHOT.values()
     ]
     if json:
         print_json(rows)
@@ -52,18 +65,28 @@ def run(
     out: Annotated[Path, typer.Option(help="Where results go; a stopped run goes on from there.")] = Path(
         "benchmarks/results/protocols"
     ),
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Fit on the nodes of this Ray cluster; or `auto`."),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Run a protocol for every registered predictor; what is stored and still holds is not run again.
 
     Example: `cotenant benchmark run lucid-by-model --data data/`
     """
+    from predictor.evaluation.protocols.few_shot import FEW_SHOT
+
+    if name in FEW_SHOT:
+        _few_shot(name, data, out, json)
+        return
     from datasets.tables import read_all
+    from datasets.targets import get_target
     from predictor.evaluation.protocols.catalogue import get_protocol, make_trial
+    from predictor.evaluation.protocols.on_ray import spread_on_ray
     from predictor.evaluation.protocols.registry import contenders
     from predictor.evaluation.protocols.report import (
         HEADER,
-        UNITS,
         absent,
         earlier_results,
         make_report,
@@ -88,6 +111,7 @@ def run(
         run_missing(
             plan,
             lambda cell: bar.update(task, description=f"{cell.contender.name} {cell.fold.name}", **for_each),
+            partial(spread_on_ray, address=ray) if ray else None,
         )
     command = f"cotenant benchmark run {name} --data DIR" + (
         f" --predictors {predictors}" if predictors else ""
@@ -101,7 +125,7 @@ def run(
     from rich.table import Table
 
     grid = Table(
-        title=f"{name}: {protocol.about}\n(MAE, RMSE, p90 in {UNITS[protocol.target]})",
+        title=f"{name}: {protocol.about}\n(MAE, RMSE, p90 in {get_target(protocol.target).unit})",
         title_justify="left",
         box=None,
         padding=(0, 1, 0, 0),
@@ -113,6 +137,29 @@ def run(
     screen.print(grid)
     for line in absent(report):
         screen.print(line, highlight=False)
+    typer.echo(f"written: {', '.join(str(path) for path in files)}", err=True)
+
+
+def _few_shot(name: str, data: Path, out: Path, json: bool) -> None:
+    from datasets.tables import read_all
+    from predictor.evaluation.protocols.few_shot import FEW_SHOT, markdown, report
+    from profiling.files import write_json, write_whole
+
+    protocol = FEW_SHOT[name]
+    result = report(
+        protocol,
+        read_all(data),
+        f"cotenant benchmark run {name} --data DIR",
+        lambda fold: typer.echo(fold, err=True),
+    )
+    files = (
+        write_json(out / name / "results.json", result),
+        write_whole(out / name / "results.md", markdown(result)),
+    )
+    if json:
+        print_json(result)
+        return
+    console().print(markdown(result), highlight=False)
     typer.echo(f"written: {', '.join(str(path) for path in files)}", err=True)
 
 

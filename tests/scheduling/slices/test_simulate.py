@@ -36,6 +36,10 @@ def job(number: int, workload: Workload, seconds: float, submit_s: float = 0.0) 
     return TraceJob(str(number), workload, seconds / 0.1, submit_s)
 
 
+# The reference controllers look at the cluster so often; a completion that falls on the other side of a round shifts a start.
+CONTROLLER_ROUND_S = 10.0
+
+
 @cache
 def reference() -> Reference:
     return Reference(shared_data("miso", "simulator"))
@@ -61,7 +65,7 @@ def test_a_hundred_jobs_on_eight_cards(name: str, policy: str, options: dict) ->
     if policy in ("full", "mps"):
         jct = reference().jct_s["default-seed1"][name]
         for one, seconds in zip(result.jobs, result.completion_s(), strict=True):
-            assert seconds == pytest.approx(jct[one.job.id], abs=11.0 if policy == "full" else 25.0)
+            assert seconds == pytest.approx(jct[one.job.id], abs=2 * CONTROLLER_ROUND_S + 2.0)
 
 
 @pytest.mark.parametrize("policy", sorted(SLICE_POLICIES))

@@ -1,0 +1,40 @@
+"""Mean and deviation of member features over the jobs of some tables: what distances between jobs are measured in.
+
+    python -m benchmarks.member_scale DIR
+
+writes `predictor/learning/member_scale.json` from the campaigns that a shipped model may learn from.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+TARGET = Path(__file__).parents[1] / "predictor" / "learning" / "member_scale.json"
+CAMPAIGNS = ("gavel-2019", "gavel-2020")
+
+
+def main() -> None:
+    from datasets.tables import read_all
+    from predictor.evaluation.protocols.few_shot import resident_sets
+    from predictor.examples.featurizer import shared_featurizer
+    from predictor.learning.measured import MeasuredRows
+    from predictor.learning.members import MemberScale
+    from profiling.files import write_json
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.member_scale", description=__doc__)
+    parser.add_argument("tables", metavar="DIR")
+    tables = read_all(parser.parse_args().tables)
+    examples = resident_sets(tables["colocation"], tables["solo"], CAMPAIGNS)
+    scale = MemberScale.fit(MeasuredRows.of(examples, shared_featurizer()).features)
+    values = {
+        name: [float(f"{v:.6g}") if np.isfinite(v) else None for v in getattr(scale, name)]
+        for name in ("mean", "deviation")
+    }
+    print(f"written: {write_json(TARGET, {'campaigns': list(CAMPAIGNS), **values}).name}")
+
+
+if __name__ == "__main__":
+    main()

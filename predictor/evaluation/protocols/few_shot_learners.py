@@ -1,0 +1,282 @@
+"""Ways to learn from a few observed sets of a new model, all asked alike: what was observed in, predictions of the rest out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from models.features import Floats
+from predictor.examples.examples import Examples, Integers
+from predictor.examples.featurizer import Featurizer
+from predictor.learning.fitting import fit_parameters
+from predictor.learning.kernel import KernelParameters
+from predictor.learning.known_members import Numbers
+from predictor.learning.link import from_scale, slope, to_scale
+from predictor.learning.measured import MeasuredRows
+from predictor.learning.members import MemberScale
+from predictor.learning.probes import Expectation
+from predictor.learning.process import Evidence, Process
+
+LEVEL_90 = 1.645
+
+
+@dataclass(frozen=True, slots=True)
+class FewShotAnswer:
+    """[T] log throughput ratios of the test rows, with the ends of 90 % intervals where a learner gives them."""
+
+    log_ratio: Floats
+    lower: Floats | None = None
+    upper: Floats | None = None
+
+
+class FewShotLearner(Protocol):
+    """Fitted on a fold's training rows; then asked with more and more observed test rows."""
+
+    def answer(self, seen: Integers) -> FewShotAnswer:
+        """All test rows, given the measurements of the rows `seen` (numbers of test rows)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What a learner is given: all rows of both sides, the measured log ratios of test rows only through `seen`.
+
+    Attributes:
+        train, test: the two sides.
+        measured: the rows of both, train first.
+        train_points: numbers of training rows that are points.
+        log_ratio: [train rows + test rows] measured.
+    """
+
+    train: Examples
+    test: Examples
+    measured: MeasuredRows
+    train_points: Integers
+    log_ratio: Floats
+
+    @classmethod
+    def of(cls, train: Examples, test: Examples, featurizer: Featurizer) -> Fold:
+        both = joined(train, test)
+        points = np.flatnonzero(train.scored)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_ratio = np.log(both.ratio)
+        return cls(train, test, MeasuredRows.of(both, featurizer), points, log_ratio)
+
+    @property
+    def test_rows(self) -> Integers:
+        first = len(self.train.workloads)
+        return np.arange(first, first + len(self.test.workloads))
+
+
+class ProcessLearner:
+    """The Gaussian process of `predictor.learning` around a constant; its parameters are fitted on the training rows."""
+
+    def __init__(self, fold: Fold) -> None:
+        measured = fold.measured
+        rows, points = measured.rows, fold.train_points
+        scale = MemberScale.fit(measured.features[np.unique(rows.own[points])])
+        log_slowdown = -fold.log_ratio
+        self.parameters = parameters = fit_parameters(
+            measured.features, scale, measured.members, rows.take(points), fold.train.set_index[points],
+            log_slowdown[points],
+        )  # fmt: skip
+        members = replace(measured.members, place=scale.place(measured.features, parameters))
+        self.observed = to_scale(log_slowdown, parameters.knee)
+        noise = parameters.noise * slope(log_slowdown, parameters.knee) ** 2
+        self.centre = float(self.observed[points].mean())
+        self.process = process = Process(
+            parameters,
+            Evidence(
+                members, rows.take(points), self.observed[points] - self.centre, noise[points],
+                np.zeros(len(points), bool), points,
+            ),
+            most_rows=len(points),
+        )  # fmt: skip
+        test = fold.test_rows
+        self.start = Expectation(*process.joint(members, rows.take(test)))
+        self.observed, self.noise = self.observed[test] - self.centre, noise[test]
+
+    def expectation(self, seen: Integers) -> Expectation:
+        """What is expected of the test rows once those `seen` were observed."""
+        return self.start.observe(seen, self.observed[seen], self.noise[seen]) if len(seen) else self.start
+
+    def expected_noise(self, expected: Expectation) -> Floats:
+        """[T] variance of an observation where it is expected: what may be known before it is made."""
+        return self.parameters.noise * self._slope(expected.mean) ** 2
+
+    def _slope(self, mean: Floats) -> Floats:
+        return slope(from_scale(mean + self.centre, self.parameters.knee), self.parameters.knee)
+
+    def answer(self, seen: Integers) -> FewShotAnswer:
+        expected = self.expectation(seen)
+        return process_answer(expected.mean + self.centre, np.diag(expected.covariance), self.parameters)
+
+    def gains(self, expected: Expectation, unseen: Floats) -> Floats:
+        """[T] weights of rows in the probe rule: variances count in log slowdowns."""
+        return unseen / np.maximum(self._slope(expected.mean) ** 2, 1e-9)
+
+
+def process_answer(mean: Floats, variance: Floats, parameters: KernelParameters) -> FewShotAnswer:
+    """From mean and variance on the scale to log ratios; the ends are those of a new measurement, noise included."""
+    knee, noise = parameters.knee, LEVEL_90**2 * parameters.noise
+    apart = LEVEL_90 * np.sqrt(np.maximum(variance, 1e-9))
+    middle, slow, quick = (-from_scale(mean + shift, knee) for shift in (0.0, apart, -apart))
+    return FewShotAnswer(
+        middle,
+        middle - np.sqrt((middle - slow) ** 2 + noise),
+        middle + np.sqrt((quick - middle) ** 2 + noise),
+    )
+
+
+class Correction:
+    """A rule of correction over predictions that nothing was observed for.
+
+    Args:
+        fold: the rows.
+        base: [T] log ratio of the test rows without any correction.
+    """
+
+    def __init__(self, fold: Fold, base: Floats) -> None:
+        self.fold, self.base = fold, base
+        test = fold.test_rows
+        self.own, self.partners = fold.measured.rows.own[test], fold.measured.rows.partners[test]
+        self.setting = fold.measured.members.setting[self.own]
+        self.observed = fold.log_ratio[test]
+
+
+class Uncorrected(Correction):
+    """None at all."""
+
+    def answer(self, seen: Integers) -> FewShotAnswer:
+        del seen
+        return FewShotAnswer(self.base)
+
+
+class FactorPerJob(Correction):
+    """One factor for every job on a device; `n / (n + 5)` of the mean log error."""
+
+    def answer(self, seen: Integers) -> FewShotAnswer:
+        count, total = np.zeros(len(self.fold.measured.members)), np.zeros(len(self.fold.measured.members))
+        np.add.at(count, self.own[seen], 1.0)
+        np.add.at(total, self.own[seen], (self.observed - self.base)[seen])
+        return FewShotAnswer(self.base + (total / (count + 5.0))[self.own])
+
+
+class Ridge(Correction):
+    """Offset and spread of a device, sensitivity and harm of a job, by ridge regression on log slowdowns."""
+
+    deviations, noise = (0.3, 0.5, 0.15, 0.15), 0.15
+
+    def answer(self, seen: Integers) -> FewShotAnswer:
+        result = self.base.copy()
+        for setting in np.unique(self.setting):
+            here = np.flatnonzero(self.setting == setting)
+            known = here[np.isin(here, seen)]
+            if not len(known):
+                continue
+            jobs = Numbers()
+            columns = [(jobs[self.own[r]], [jobs[p] for p in self.partners[r] if p >= 0]) for r in here]
+            design = np.zeros((len(here), 2 + 2 * len(jobs)))
+            design[:, 0], design[:, 1] = 1.0, -self.base[here]
+            for row, (own, others) in enumerate(columns):
+                design[row, 2 + 2 * own] = 1.0
+                for other in others:
+                    design[row, 3 + 2 * other] += 1.0
+            a, b, u, v = self.deviations
+            prior = (self.noise / np.array([a, b, *([u, v] * len(jobs))])) ** 2
+            picked = design[np.isin(here, known)]
+            error = (self.base - self.observed)[known]
+            weights = np.linalg.solve(picked.T @ picked + np.diag(prior), picked.T @ error)
+            result[here] -= design @ weights
+        return FewShotAnswer(result)
+
+
+class Factorisation:
+    """Jobs x partners of a device as biases and low-rank factors, by alternating least squares (Paragon, ASPLOS 2013)."""
+
+    rank, ridge, sweeps = 3, 0.3, 15
+
+    def __init__(self, fold: Fold) -> None:
+        self.fold = fold
+
+    def answer(self, seen: Integers) -> FewShotAnswer:
+        fold, rows = self.fold, self.fold.measured.rows
+        test = fold.test_rows
+        known = np.concatenate([fold.train_points, test[seen]])
+        row, column = np.nonzero(rows.partners[known] >= 0)
+        own, other = rows.own[known][row], rows.partners[known][row, column]
+        value = fold.log_ratio[known][row]
+        count = len(fold.measured.members)
+        setting = fold.measured.members.setting
+        level = np.array(
+            [
+                value[setting[own] == s].mean() if (setting[own] == s).any() else value.mean()
+                for s in range(setting.max() + 1)
+            ]
+        )[setting]
+        rest = value - level[own]
+        rng = np.random.default_rng(0)
+        left = rng.normal(0, 0.1, (count, self.rank + 2))
+        right = rng.normal(0, 0.1, (count, self.rank + 2))
+        left[:, 0], right[:, 1] = 1.0, 1.0
+        for _ in range(self.sweeps):
+            self._solve(left, right, own, other, rest, fixed=0)
+            self._solve(right, left, other, own, rest, fixed=1)
+        asked = rows.partners[test]
+        answers = np.zeros(len(test))
+        for place, (o, partners) in enumerate(zip(rows.own[test], asked, strict=True)):
+            there = partners[partners >= 0]
+            answers[place] = level[o] + float(np.mean(right[there] @ left[o])) if len(there) else level[o]
+        return FewShotAnswer(np.minimum(answers, np.log(1.2)))
+
+    def _solve(
+        self, mine: Floats, theirs: Floats, own: Integers, other: Integers, rest: Floats, fixed: int
+    ) -> None:
+        """One side given the other; column `fixed` of `mine` stays 1, so that the other side's column is its bias."""
+        free = [k for k in range(mine.shape[1]) if k != fixed]
+        order = np.argsort(own, kind="stable")
+        starts = np.searchsorted(own[order], np.arange(len(mine) + 1))
+        mine[:, free] = 0.0
+        for job in range(len(mine)):
+            pick = order[starts[job] : starts[job + 1]]
+            if len(pick):
+                features = theirs[other[pick]]
+                error = rest[pick] - features[:, fixed]
+                features = features[:, free]
+                inner = features.T @ features + self.ridge * np.eye(len(free))
+                mine[job, free] = np.linalg.solve(inner, features.T @ error)
+
+
+LEARNERS = ("process", "uncorrected", "factor-per-job", "ridge", "als")
+
+
+def learners(fold: Fold) -> dict[str, FewShotLearner]:
+    """All learners, fitted on the fold's training rows. Corrections start from the process's answer to nothing."""
+    process = ProcessLearner(fold)
+    base = process.answer(np.zeros(0, np.int64)).log_ratio
+    all_of_them = (
+        process,
+        Uncorrected(fold, base),
+        FactorPerJob(fold, base),
+        Ridge(fold, base),
+        Factorisation(fold),
+    )
+    return dict(zip(LEARNERS, all_of_them, strict=True))
+
+
+def joined(first: Examples, second: Examples) -> Examples:
+    """The rows of two sides behind each other."""
+    names = ("workloads", "devices", "architectures", "set_ids", "mode", "campaign")
+    values = {name: (*getattr(first, name), *getattr(second, name)) for name in names}
+    arrays = {
+        name: np.concatenate([getattr(first, name), getattr(second, name)])
+        for name in ("ratio", "censored", "set_memory_bytes", "set_utilization_ratio")
+    }
+    index = np.concatenate([first.set_index, second.set_index + len(first.set_ids)])
+    return Examples(set_index=index, **values, **arrays)  # type: ignore[arg-type]
+
+
+LearnerFactory = Callable[[Fold], dict[str, FewShotLearner]]

@@ -1,0 +1,116 @@
+"""Parameters of the kernel from measured sets: the maximum a posteriori (Rasmussen and Williams 2006, section 5.4.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
+from scipy.optimize import minimize
+
+from models.features import Floats
+from predictor.examples.examples import Integers
+from predictor.learning.kernel import KernelParameters, Members
+from predictor.learning.link import slope, to_scale
+from predictor.learning.members import MemberScale
+from predictor.learning.rows import Rows, covariance
+
+# Where the search begins when the prior mean is a constant: round figures.
+START = KernelParameters(
+    both=0.4, job=0.12, partner=0.12, job_model_beside=0.08, beside_partner_model=0.08, models=0.08, job_model=0.08,
+    partner_model=0.08, same_job=0.012, same_partner=0.012, everywhere=0.08, length_both=2.5, length_job=1.5,
+    across_devices=0.5, weight_solo=0.6, weight_pace=0.8, weight_want=1.5, weight_graph=0.4, noise=0.002, knee=0.1,
+)  # fmt: skip
+# What few measurements can tell; the rest stays near where it began, or half a dozen architectures fit it to themselves.
+_FREE = ("noise", "both", "job", "partner", "models", "job_model", "partner_model")
+_FREE_DEVIATION, _HELD_DEVIATION = 1.5, 0.15
+_NOT_FITTED = ("solo_job", "solo_like", "solo_model")
+
+
+@dataclass(frozen=True, slots=True)
+class FitConfig:
+    """How parameters are searched for.
+
+    Attributes:
+        start: where the search begins, and the centre of the prior.
+        sets: sets that are drawn for the likelihood.
+        iterations: steps of L-BFGS.
+        seed: of the draw.
+    """
+
+    start: KernelParameters = START
+    sets: int = 150
+    iterations: int = 8
+    seed: int = 0
+
+
+def fit_parameters(
+    features: Floats,
+    scale: MemberScale,
+    members: Members,
+    rows: Rows,
+    sets: Integers,
+    log_slowdown: Floats,
+    config: FitConfig | None = None,
+) -> KernelParameters:
+    """The most likely parameters for measured log slowdowns around a constant.
+
+    Args:
+        features: [V, MEMBER_WIDTH] of the members; their places follow the weights that are tried.
+        scale: of the features.
+        members: their numbers of architecture, job and setting.
+        rows: [N] measured members beside their partners.
+        sets: [N] set of each row; whole sets are drawn.
+        log_slowdown: [N] measured.
+        config: the search.
+    """
+    config = config or FitConfig()
+    names = [f.name for f in fields(KernelParameters) if f.name not in _NOT_FITTED]
+    chosen = np.random.default_rng(config.seed).permutation(np.unique(sets))[: config.sets]
+    pick = np.flatnonzero(np.isin(sets, chosen))
+    rows, observed = rows.take(pick), log_slowdown[pick]
+    used, index = np.unique(np.concatenate([rows.own, rows.partners.ravel()]), return_inverse=True)
+    # -1, where a set has fewer partners, sorts first.
+    shift = int(used[0] < 0)
+    own, partners = index[: len(pick)] - shift, index[len(pick) :].reshape(rows.partners.shape) - shift
+    rows = Rows(own, partners, rows.solo)
+    groups = scale.standard(features[used[shift:]])
+    base = members.take(used[shift:])
+    begin = np.array([_to_free(name, getattr(config.start, name)) for name in names])
+    deviation = np.array([_FREE_DEVIATION if n in _FREE else _HELD_DEVIATION for n in names])
+
+    def parameters_at(values: Floats) -> KernelParameters:
+        return replace(
+            config.start, **{n: _from_free(n, float(v)) for n, v in zip(names, values, strict=True)}
+        )
+
+    def loss(values: Floats) -> float:
+        p = parameters_at(values)
+        place = np.concatenate(
+            [np.sqrt(getattr(p, f"weight_{name}")) * group for name, group in groups.items()], 1
+        )
+        placed = replace(base, place=place)
+        target, steep = to_scale(observed, p.knee), slope(observed, p.knee)
+        gram = covariance(p, placed, rows, placed, rows)
+        gram[np.diag_indices_from(gram)] += p.noise * steep**2 + 1e-6
+        try:
+            factor = cholesky(gram, lower=True, check_finite=False)
+        except LinAlgError:
+            return 1e10
+        error = solve_triangular(factor, target - target.mean(), lower=True, check_finite=False)
+        fit = 0.5 * float(error @ error) + float(np.log(np.diag(factor)).sum() - np.log(steep).sum())
+        return fit + 0.5 * float((((values - begin) / deviation) ** 2).sum())
+
+    bounds = list(zip(begin - 4 * deviation, begin + 4 * deviation, strict=True))
+    found = minimize(
+        loss, begin, method="L-BFGS-B", bounds=bounds, options={"maxiter": config.iterations, "eps": 1e-4}
+    )
+    return parameters_at(found.x)
+
+
+def _to_free(name: str, value: float) -> float:
+    return float(np.log(value / (1 - value)) if name == "across_devices" else np.log(value))
+
+
+def _from_free(name: str, value: float) -> float:
+    return float(1 / (1 + np.exp(-value)) if name == "across_devices" else np.exp(value))

@@ -1,0 +1,154 @@
+"""How alike two members of co-location sets are: the covariance of what predictions of them are off by.
+
+A member i beside partner j on device d and another pair (i', j', d') have the covariance
+
+    c(d, d') [ both k1(i,i') k1(j,j') + job k2(i,i') + partner k2(j,j')
+               + job_model_beside A(i,i') k1(j,j') + beside_partner_model k1(i,i') A(j,j') + models A(i,i') A(j,j') k2(i,i') k2(j,j')
+               + job_model A(i,i') k2(i,i') + partner_model A(j,j') k2(j,j') ]
+    + [d = d'] ( same_job J(i,i') + same_partner J(j,j') ) + everywhere
+
+k1 and k2 are squared exponentials (Rasmussen and Williams 2006, section 4.2) of two lengths on what is known of a member, A is 1 for the
+same architecture, J for the same job, and c is 1 on the same device and campaign, else `across_devices`. Sets of more than two take the mean over
+partners (an additive process, Duvenaud et al., NeurIPS 2011).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from models.features import Floats
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
+
+
+@dataclass(frozen=True, slots=True)
+class KernelParameters:
+    """Variances of the terms, on the scale of `predictor.learning.link` (solo terms: of a log step time), and lengths.
+
+    The defaults are a fit to what E-GGAT was off by on architectures that it had not seen.
+
+    Attributes:
+        both to everywhere: see the module.
+        length_both, length_job: of k1 and k2.
+        across_devices: share of the covariance that is left between devices.
+        weight_solo, weight_pace, weight_want, weight_graph: of the groups of `MEMBER_GROUPS` in squared distances.
+        solo_job, solo_like, solo_model: variance of the log solo step time, where it was predicted: of the same job, of jobs like it, of
+            jobs like it with the same architecture.
+        noise: variance of a repeated measurement, of a log step time.
+        knee: log slowdown below which the scale is linear.
+    """
+
+    both: float = 0.035
+    job: float = 0.05
+    partner: float = 0.035
+    job_model_beside: float = 0.08
+    beside_partner_model: float = 0.075
+    models: float = 0.2
+    job_model: float = 0.08
+    partner_model: float = 0.04
+    same_job: float = 0.01
+    same_partner: float = 0.01
+    everywhere: float = 0.08
+    length_both: float = 2.8
+    length_job: float = 2.2
+    across_devices: float = 0.48
+    weight_solo: float = 0.6
+    weight_pace: float = 0.7
+    weight_want: float = 1.4
+    weight_graph: float = 0.4
+    solo_job: float = 0.05
+    solo_like: float = 0.06
+    solo_model: float = 0.08
+    noise: float = 0.003
+    knee: float = 0.1
+
+    def to_json(self) -> dict[str, float]:
+        return {f.name: float(getattr(self, f.name)) for f in fields(self)}
+
+
+@dataclass
+class Members:
+    """V members of co-location sets.
+
+    Attributes:
+        place: [V, F] standardised features, weighted so that squared distances are those of the kernel.
+        model, job, setting: [V] numbers of architecture, job SPEC, and device with sharing mode and campaign.
+    """
+
+    place: Floats
+    model: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    job: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    setting: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.model)
+
+    def take(self, index: Integers | slice) -> Members:
+        return Members(self.place[index], self.model[index], self.job[index], self.setting[index])
+
+    def joined(self, others: Members) -> Members:
+        return Members(
+            np.concatenate([self.place, others.place]),
+            np.concatenate([self.model, others.model]),
+            np.concatenate([self.job, others.job]),
+            np.concatenate([self.setting, others.setting]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemberKernel:
+    """The kernel between members, taken apart: everything but the sum over pairs.
+
+    The covariance of (i, j) and (i', j') is `job[i,i'] + partner[j,j'] + sum over q of left[q][i,i'] right[q][j,j'] + constant`.
+
+    Attributes:
+        job, partner: [V, W].
+        left, right: three of [V, W].
+        solo: [V, W] covariance of log solo step times.
+        constant: of any two.
+    """
+
+    job: Floats
+    partner: Floats
+    left: tuple[Floats, Floats, Floats]
+    right: tuple[Floats, Floats, Floats]
+    solo: Floats
+    constant: float
+
+    @classmethod
+    def of(cls, parameters: KernelParameters, a: Members, b: Members) -> MemberKernel:
+        p = parameters
+        apart = (a.place**2).sum(1)[:, None] + (b.place**2).sum(1)[None] - 2.0 * (a.place @ b.place.T)
+        apart = -0.5 * np.maximum(apart, 0.0)
+        k1, k2 = np.exp(apart / p.length_both**2), np.exp(apart / p.length_job**2)
+        same = np.equal.outer(a.setting, b.setting)
+        near = np.where(same, 1.0, p.across_devices)
+        model = np.equal.outer(a.model, b.model).astype(np.float64)
+        job = np.equal.outer(a.job, b.job).astype(np.float64)
+        like = model * k2
+        return cls(
+            job=near * (p.job * k2 + p.job_model * like) + same * p.same_job * job,
+            partner=near * (p.partner * k2 + p.partner_model * like) + same * p.same_partner * job,
+            left=(near * k1, near * model, near * like),
+            right=(p.both * k1 + p.beside_partner_model * model, p.job_model_beside * k1, p.models * like),
+            solo=near * (p.solo_job * job + p.solo_like * k2 + p.solo_model * like),
+            constant=p.everywhere,
+        )
+
+    def pairs(self, i: Integers, j: Integers, i2: Integers, j2: Integers) -> Floats:
+        """[P, Q] covariance of pairs: (i, j) [P] numbers of rows, (i2, j2) [Q] numbers of columns."""
+        total = self.job[np.ix_(i, i2)] + self.partner[np.ix_(j, j2)] + self.constant
+        for left, right in zip(self.left, self.right, strict=True):
+            total += left[np.ix_(i, i2)] * right[np.ix_(j, j2)]
+        return np.asarray(total)
+
+    def one_by_one(self, i: Integers, j: Integers, i2: Integers, j2: Integers) -> Floats:
+        """[P] covariance of the pth pair (i, j) with the pth pair (i2, j2)."""
+        total = self.job[i, i2] + self.partner[j, j2] + self.constant
+        for left, right in zip(self.left, self.right, strict=True):
+            total += left[i, i2] * right[j, j2]
+        return np.asarray(total)

@@ -1,0 +1,98 @@
+"""Members that a posterior has met, with the numbers by which its arrays name them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.features import Floats
+from predictor.learning.kernel import KernelParameters, Members
+from predictor.learning.members import MEMBER_WIDTH, MemberScale, member_features
+from profiling.errors import CotenantError
+from profiling.workload import Workload
+
+if TYPE_CHECKING:
+    from predictor.examples.featurizer import Featurizer
+
+MemberKey = tuple[Workload, str, str]
+# A job whose graph nobody knows is like itself alone: this far from any other.
+_APART = 100.0
+
+
+class Numbers(dict[object, int]):
+    """Numbers of names in the order in which they are first asked for."""
+
+    def __missing__(self, name: object) -> int:
+        self[name] = len(self)
+        return self[name]
+
+
+class KnownMembers:
+    """Members (workload with what was measured of it, device, sharing mode), numbered as they are met.
+
+    Args:
+        parameters, scale: of the kernel.
+        featurizer: reads graphs; without one, jobs are compared by name only.
+
+    Attributes:
+        members: all that were met.
+        solo_predicted: [V] whether the solo step time is a prediction.
+    """
+
+    def __init__(
+        self, parameters: KernelParameters, scale: MemberScale, featurizer: Featurizer | None
+    ) -> None:
+        self.parameters, self.scale, self.featurizer = parameters, scale, featurizer
+        self.members = Members(np.zeros((0, MEMBER_WIDTH + 1)))
+        self.solo_predicted: NDArray[np.bool_] = np.zeros(0, dtype=bool)
+        self._index: dict[MemberKey, int] = {}
+        self._models, self._jobs, self._settings = Numbers(), Numbers(), Numbers()
+        self._lock = threading.Lock()
+
+    def numbers(self, keys: Sequence[MemberKey], solo_step_time_s: Sequence[float]) -> list[int]:
+        """Number of each member.
+
+        Args:
+            keys: members.
+            solo_step_time_s: predicted for each; read for new ones only.
+        """
+        index = self._index
+        if any(key not in index for key in keys):
+            with self._lock:
+                new = {
+                    key: step for key, step in zip(keys, solo_step_time_s, strict=True) if key not in index
+                }
+                self._add(new)
+        return [index[key] for key in keys]
+
+    def _add(self, new: dict[MemberKey, float]) -> None:
+        if not new:
+            return
+        columns = np.array(
+            [
+                (self._models[w.model], self._jobs[w.without_solo()], self._settings[device, sharing])
+                for w, device, sharing in new
+            ]
+        ).T
+        features = np.array([self._features(w, d, step) for (w, d, _), step in new.items()])
+        unread = np.isnan(features).all(1)
+        place = self.scale.place(features, self.parameters)
+        place = np.concatenate([place, np.where(unread, _APART * (1 + columns[1]), 0.0)[:, None]], 1)
+        self.members = self.members.joined(Members(place, *columns))
+        predicted = [w.solo.step_time_s is None for w, _, _ in new]
+        self.solo_predicted = np.concatenate([self.solo_predicted, predicted])
+        start = len(self._index)
+        # Last, so that a reader without the lock never meets a number that is not there yet.
+        self._index.update({key: start + k for k, key in enumerate(new)})
+
+    def _features(self, workload: Workload, device: str, step_time_s: float) -> Floats:
+        if self.featurizer is not None:
+            try:
+                return member_features(workload, device, step_time_s, self.featurizer)
+            except CotenantError:
+                pass
+        return np.full(MEMBER_WIDTH, np.nan)

@@ -1,0 +1,135 @@
+"""What is known of a member beforehand, as the place where the kernel puts it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from models.features import (
+    PACE_FEATURES,
+    RESOURCES,
+    SOLO_FEATURES,
+    WORKLOAD_FEATURES,
+    Floats,
+    capacity_ratio,
+    demand_ratios,
+    is_cpu,
+    occupancy,
+    pace_of,
+    solo_features,
+)
+from predictor.learning.kernel import KernelParameters
+from profiling.files import read_json
+from profiling.workload import Workload
+
+if TYPE_CHECKING:
+    from predictor.examples.featurizer import Featurizer
+
+_SOLO = tuple(name for name in SOLO_FEATURES if not name.startswith("has_"))
+# Group to features; each group has a weight in the kernel.
+MEMBER_GROUPS = {
+    "solo": _SOLO,
+    "pace": PACE_FEATURES,
+    "want": (*RESOURCES, "capacity", "occupancy"),
+    "graph": WORKLOAD_FEATURES,
+}
+MEMBER_WIDTH = sum(len(names) for names in MEMBER_GROUPS.values())
+_SOLO_COLUMNS = [SOLO_FEATURES.index(name) for name in _SOLO]
+# (feature, flag that says whether it was measured) of what NaN stands for where it was not.
+_FLAGS = [
+    max(k for k, flag in enumerate(SOLO_FEATURES[: column + 1]) if flag.startswith("has_"))
+    for column in _SOLO_COLUMNS
+]
+# Standard deviations beyond which a member counts as that far off.
+_FARTHEST = 4.0
+
+
+def member_features(
+    workload: Workload, device: str, solo_step_time_s: float, featurizer: Featurizer
+) -> Floats:
+    """[MEMBER_WIDTH] of one job on one device; NaN where nobody measured it.
+
+    Args:
+        workload: with what was measured of it alone.
+        device: its name.
+        solo_step_time_s: predicted; stands in where no step time was measured.
+        featurizer: reads its graph.
+
+    Raises:
+        UnknownNameError: the model or the device is not known.
+    """
+    job = featurizer.job(workload, device)
+    step = workload.solo.step_time_s or solo_step_time_s
+    full = replace(job.workload, solo=replace(workload.solo, step_time_s=step))
+    values = solo_features(full, job.device, job.demand)
+    solo = np.where(values[_FLAGS] > 0, values[_SOLO_COLUMNS], np.nan)
+    if is_cpu(job.device):
+        solo[len(_SOLO) - 4 :] = np.nan
+    known = replace(full, solo=workload.solo)
+    return np.concatenate(
+        [
+            solo,
+            pace_of(job.demand, step, job.graph),
+            demand_ratios(job.demand, step, known),
+            [capacity_ratio(job.demand, known, job.device), occupancy(known, job.device)],
+            job.features,
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class MemberScale:
+    """Mean and standard deviation of member features; a feature that never varied says nothing (infinite deviation).
+
+    Attributes:
+        mean, deviation: [MEMBER_WIDTH].
+    """
+
+    mean: Floats
+    deviation: Floats
+
+    @classmethod
+    def fit(cls, features: Floats) -> MemberScale:
+        """From the distinct members of measured sets [V, MEMBER_WIDTH]."""
+        there = ~np.isnan(features)
+        count = np.maximum(there.sum(0), 1)
+        mean = np.where(there, features, 0.0).sum(0) / count
+        deviation = np.sqrt(np.where(there, (features - mean) ** 2, 0.0).sum(0) / count)
+        return cls(mean, np.where(deviation > 1e-6, deviation, np.inf))
+
+    def standard(self, features: Floats) -> dict[str, Floats]:
+        """Group to [V, F] standardised features, so that squared distances are means over the group's features."""
+        scaled = np.clip((features - self.mean) / self.deviation, -_FARTHEST, _FARTHEST)
+        scaled = np.nan_to_num(scaled, nan=0.0)
+        groups, start = {}, 0
+        for name, names in MEMBER_GROUPS.items():
+            own = slice(start, start + len(names))
+            varied = max(1, int(np.isfinite(self.deviation[own]).sum()))
+            groups[name] = scaled[:, own] / np.sqrt(varied)
+            start += len(names)
+        return groups
+
+    def place(self, features: Floats, parameters: KernelParameters) -> Floats:
+        """[V, MEMBER_WIDTH] for `Members.place`."""
+        return np.concatenate(
+            [
+                np.sqrt(getattr(parameters, f"weight_{name}")) * values
+                for name, values in self.standard(features).items()
+            ],
+            1,
+        )
+
+
+@cache
+def default_scale() -> MemberScale:
+    """That of the jobs measured by Gavel, which the shipped parameters were fitted to (`python -m benchmarks.member_scale`)."""
+    values = read_json(Path(__file__).parent / "member_scale.json")
+    mean, deviation = (
+        np.array([np.nan if v is None else v for v in values[name]], dtype=np.float64)
+        for name in ("mean", "deviation")
+    )
+    return MemberScale(np.nan_to_num(mean), np.where(np.isnan(deviation), np.inf, deviation))

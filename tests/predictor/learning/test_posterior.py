@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from predictor.examples.observations import Observation
+from predictor.learning.posterior import Posterior, PosteriorConfig
+from predictor.predictor import Predictor
+from predictor.types import PredictionArrays
+from profiling.errors import InputError
+from profiling.workload import ColocationSet, Workload
+
+JOBS = [Workload.parse(f"{name}:batch_size={batch},step_time_s=0.03") for name in ("alpha", "beta", "gamma") for batch in (16, 32)]  # fmt: skip
+PAIR = ColocationSet("v100", (JOBS[0], JOBS[2]))
+
+
+def pairs_of(jobs: Sequence[Workload], device: str = "v100") -> list[ColocationSet]:
+    return [ColocationSet(device, (a, b)) for k, a in enumerate(jobs) for b in jobs[k + 1 :]]
+
+
+def seen(predictor: Predictor, one: ColocationSet, member: int, factor: float) -> Observation:
+    """A step time such that the excess of the slowdown is `factor` times the predicted one."""
+    arrays = predictor.predict_arrays([one])
+    slowdown = 1 + (arrays.slowdown[0, member] - 1) * factor
+    return Observation(one, member, float(arrays.solo_step_time_s[0, member] * slowdown))
+
+
+def test_nothing_observed_changes_nothing(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    assert posterior.predict(PAIR) == predictor.predict(PAIR)
+    np.testing.assert_array_equal(
+        posterior.predict_arrays([PAIR]).slowdown, predictor.predict_arrays([PAIR]).slowdown
+    )
+
+
+def test_an_observed_set_is_answered_nearly_as_observed_and_others_move_with_it(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    before = predictor.predict_arrays(pairs_of(JOBS)).slowdown - 1
+    posterior.observe([seen(predictor, PAIR, 0, 2.0)] * 4)
+    after = posterior.predict_arrays(pairs_of(JOBS)).slowdown - 1
+    change = after / before
+    row = pairs_of(JOBS).index(PAIR)
+    assert 1.6 < change[row, 0] < 2.05
+    other = pairs_of(JOBS).index(ColocationSet("v100", (JOBS[1], JOBS[2])))
+    assert 1.0 < change[other, 0] < change[row, 0]
+
+
+def test_order_and_division_of_observations_do_not_matter(predictor: Predictor) -> None:
+    rng = np.random.default_rng(0)
+    told = [seen(predictor, one, m, float(rng.uniform(0.5, 2))) for one in pairs_of(JOBS) for m in (0, 1)]
+    first, second = Posterior(predictor), Posterior(predictor)
+    first.observe(told)
+    for k in rng.permutation(len(told)):
+        second.observe([told[k]])
+        second.predict_arrays([PAIR])
+    third = Posterior(predictor).extended(told[:7]).extended(told[7:])
+    asked = pairs_of(JOBS)
+    for other in (second, third):
+        np.testing.assert_allclose(
+            first.predict_arrays(asked).slowdown, other.predict_arrays(asked).slowdown, rtol=1e-9
+        )
+
+
+def test_extended_leaves_the_first_as_it_was(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    other = posterior.extended([seen(predictor, PAIR, 0, 3.0)])
+    assert (len(posterior), len(other)) == (0, 1)
+    assert posterior.predict_arrays([PAIR]).slowdown[0, 0] < other.predict_arrays([PAIR]).slowdown[0, 0]
+
+
+def test_intervals_shrink_with_observations(predictor: Predictor) -> None:
+    widths = []
+    for times in (0, 1, 8):
+        posterior = Posterior(predictor)
+        posterior.observe([seen(predictor, PAIR, 0, 1.5)] * times)
+        slow = posterior.predict(PAIR).members[0].slowdown
+        widths.append(math.log(slow.upper / slow.value))
+    assert widths[0] > widths[1] > widths[2]
+
+
+def test_an_unmeasured_solo_step_time_is_learned(predictor: Predictor) -> None:
+    job = Workload("alpha", 16)
+    alone = ColocationSet("v100", (job,))
+    posterior = Posterior(predictor)
+    before = predictor.predict_arrays([alone]).solo_step_time_s[0, 0]
+    posterior.observe([Observation(alone, 0, float(before * 1.5))] * 8)
+    after = posterior.predict_arrays([alone]).solo_step_time_s[0, 0]
+    assert after == pytest.approx(before * 1.5, rel=0.05)
+    # One that was measured is believed.
+    measured = ColocationSet("v100", (JOBS[0],))
+    assert posterior.predict_arrays([measured]).solo_step_time_s[0, 0] == pytest.approx(0.03)
+    narrow = posterior.predict(alone).members[0].solo_step_time_s
+    wide = predictor.predict(alone).members[0].solo_step_time_s
+    assert narrow.upper / narrow.value < wide.upper / wide.value
+
+
+def test_absurd_observations_of_one_job_stay_with_it(predictor: Predictor) -> None:
+    """A thousand step times a hundred times too long, over many sets of one job."""
+    posterior = Posterior(predictor)
+    poisoned = JOBS[0]
+    sets = [ColocationSet("v100", (poisoned, other)) for other in JOBS[1:]]
+    posterior.observe([seen(predictor, sets[k % len(sets)], 0, 300.0) for k in range(1000)])
+    others = pairs_of(JOBS[1:])
+    before, after = predictor.predict_arrays(others), posterior.predict_arrays(others)
+    np.testing.assert_allclose(after.step_time_s, before.step_time_s, rtol=0.02)
+
+
+def test_a_stalled_step_among_good_ones_is_not_believed(predictor: Predictor) -> None:
+    honest, spoiled = Posterior(predictor), Posterior(predictor)
+    told = [seen(predictor, one, m, 1.2) for one in pairs_of(JOBS) for m in (0, 1)]
+    honest.observe(told)
+    spoiled.observe([*told[1:], seen(predictor, pairs_of(JOBS)[0], 0, 200.0)])
+    asked = pairs_of(JOBS)
+    np.testing.assert_allclose(
+        spoiled.predict_arrays(asked).step_time_s, honest.predict_arrays(asked).step_time_s, rtol=0.05
+    )
+
+
+def test_kept_rows_and_sets_are_answered_alike(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    posterior.observe([seen(predictor, one, 0, 1.7) for one in pairs_of(JOBS)[:5]])
+    asked = [*pairs_of(JOBS), ColocationSet("v100", tuple(JOBS[:3])), ColocationSet("v100", (JOBS[0],))]
+    rows = posterior.rows(asked)
+    kept, arrays = posterior.predict_rows(rows, "time-slice"), posterior.predict_arrays(asked)
+    np.testing.assert_allclose(kept.step_time_s, arrays.step_time_s)
+    described = [m.step_time_s.value for p in posterior.predict_many(asked) for m in p.members]
+    np.testing.assert_allclose(described, arrays.step_time_s[arrays.mask], rtol=1e-6)
+
+
+def test_inducing_rows_answer_nearly_as_all_rows_do(predictor: Predictor) -> None:
+    rng = np.random.default_rng(1)
+    told = [seen(predictor, one, m, float(rng.uniform(0.8, 1.6))) for one in pairs_of(JOBS) for m in (0, 1)]
+    exact, fewer = Posterior(predictor), Posterior(predictor, PosteriorConfig(most_rows=20))
+    for posterior in (exact, fewer):
+        posterior.observe(told)
+    asked = pairs_of(JOBS)
+    a, b = exact.predict_arrays(asked).slowdown - 1, fewer.predict_arrays(asked).slowdown - 1
+    assert float(np.abs(np.log(a / b)).mean()) < 0.1
+
+
+def test_reasons_say_what_an_answer_stands_on(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    posterior.observe([seen(predictor, PAIR, 0, 2.0)] * 3)
+    (reason,) = [
+        r for r in posterior.predict(PAIR).reasons if "from 3 observations" in r and r.startswith("alpha")
+    ]
+    assert str(JOBS[2]) in reason
+    assert "v100" in reason
+    basis = posterior.basis(PAIR, 0)
+    assert basis.count == 3
+    assert basis.heaviest[0].log_step_time > 0
+
+
+class Plain:
+    """A predictor without graphs: jobs are told apart by name."""
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+        size = max(len(s.workloads) for s in sets)
+        mask = np.array([[m < len(s.workloads) for m in range(size)] for s in sets])
+        shared: NDArray[np.float64] = np.where(mask & (mask.sum(1, keepdims=True) > 1), 1.5, 1.0)
+        ones, count = np.ones(mask.shape), len(sets)
+        return PredictionArrays(
+            mask, ones, shared, shared, ones * 0, ones * 0, np.zeros(count), np.ones(count, bool)
+        )
+
+
+def test_any_set_predictor_will_do() -> None:
+    posterior = Posterior(Plain())
+    posterior.observe([Observation(PAIR, 0, 2.0)])
+    arrays = posterior.predict_arrays([PAIR, ColocationSet("v100", tuple(JOBS[4:]))])
+    assert arrays.slowdown[0, 0] > 1.5
+    assert arrays.slowdown[1] == pytest.approx([1.5, 1.5], rel=0.1)
+    with pytest.raises(InputError):
+        posterior.rows([PAIR])
+
+
+def test_observations_of_what_is_known_alone_change_nothing(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    posterior.observe([Observation(ColocationSet("v100", (JOBS[0],)), 0, 0.09)])
+    assert (len(posterior), posterior.revision) == (0, 0)
+    assert replace(posterior.predict(PAIR)) == predictor.predict(PAIR)
