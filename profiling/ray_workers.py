@@ -5,6 +5,7 @@ Ray is optional: `pip install 'cotenant[ray]'`, on every node and in the version
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import Counter, deque
@@ -156,7 +157,7 @@ def _connect(address: str) -> Any:
             "Ray is not installed", expected="the package ray", hint="pip install 'cotenant[ray]'"
         ) from None
     try:
-        ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, logging_level="ERROR")
+        ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
         raise UnavailableError(
             "no Ray cluster answers",

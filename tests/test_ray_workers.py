@@ -32,11 +32,16 @@ ROOT = Path(__file__).parents[1]
 def cluster() -> Iterator[Any]:
     before = os.environ.get("PYTHONPATH")
     # Node processes and their workers take it from here.
-    os.environ |= {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    os.environ |= {
+        "PYTHONPATH": str(ROOT),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
+        "RAY_agent_register_timeout_ms": "120000",
+    }
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    made.workers = [made.add_node(num_cpus=1) for _ in range(2)]
+    made.workers = [_node(made) for _ in range(2)]
     made.wait_for_nodes()
     yield made
     ray.shutdown()
@@ -45,6 +50,17 @@ def cluster() -> Iterator[Any]:
         del os.environ["PYTHONPATH"]
     else:
         os.environ["PYTHONPATH"] = before
+
+
+def _node(cluster: Any, attempts: int = 4) -> Any:
+    """A node process; on a busy machine Ray's own agents may miss their 15 s."""
+    for left in reversed(range(attempts)):
+        try:
+            return cluster.add_node(num_cpus=1)
+        except Exception:
+            if not left:
+                raise
+    raise AssertionError
 
 
 def measure(request: RunRequest, _settings: MeasureSettings) -> dict[str, Any]:
