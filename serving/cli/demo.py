@@ -34,6 +34,9 @@ def command(
 
     Example: `cotenant demo --seed 1 --plot demo.png`
     """
+    from scheduling.simulator.plots import check_plot_format
+
+    check_plot_format(plot)
     with progress() as bar:
         task = bar.add_task("loading the predictor", total=4)
         from predictor import load_predictor
