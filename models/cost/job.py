@@ -8,7 +8,7 @@ import numpy as np
 
 from models.cost.operator_features import context_of, operator_features
 from models.cost.work import Floats, OperatorWork, floor_s, work_of
-from profiling.devices import DeviceSpec
+from profiling.devices import DeviceSpec, split_device
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
@@ -87,7 +87,7 @@ def effect_names(device: str, precision: str) -> tuple[str, str]:
 
     A slice (`a100:mig=2g`) goes by the whole card's type: their chips are the same.
     """
-    whole = device.partition(":")[0]
+    whole = split_device(device)[0]
     return whole, f"{whole} {'half' if precision in HALF else precision}"
 
 

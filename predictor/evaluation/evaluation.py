@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from datasets.families import family_of
+from models.features import Floats
 from predictor.config import LossCallback
 from predictor.evaluation.metrics import score
 from predictor.examples.examples import Examples, examples_of
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes, set_memory_bytes
+from predictor.fitted.fitted import Fitted
 from predictor.fitted.intervals import Intervals
 from predictor.fitted.model import CotenantModel
 from predictor.fitted.utilization import predicted_ratio
@@ -75,15 +77,19 @@ def _as_it_is(
     fitted = predictor.fitted_
     examples = _asked(rest, solo, graph_only)
     ratio, slow = fitted.model.predict_log_ratio(examples)
-    half = fitted.intervals.half_width(slow, "solo")
-    graph = fitted.intervals.half_width(slow, "graph")
-    measured = np.array([w.solo.step_time_s is not None for w in examples.workloads])
-    whole = np.array([measured[examples.set_index == s].all() for s in range(len(examples.set_ids))])[
-        examples.set_index
-    ]
-    half = np.where(whole, half, graph)
+    half = half_widths(fitted, examples, slow)
     sides = _sides(examples, fitted.heads, fitted.model)
     return _result(examples, ratio, half, sides, {"split": "none", "left_out": left_out})
+
+
+def half_widths(fitted: Fitted, examples: Examples, log_slowdown: Floats) -> Floats:
+    """[T] half width of each member's interval of the log ratio, as answers have it."""
+    measured = np.array([w.solo.step_time_s is not None for w in examples.workloads])
+    whole = np.bincount(examples.set_index, ~measured)[examples.set_index] == 0
+    alone, graph = (fitted.intervals.half_width(log_slowdown, group) for group in ("solo", "graph"))
+    coverage = fitted.manifest.coverage
+    known = np.array([coverage.has_device(device) for device in examples.devices])
+    return np.where(whole, alone, graph) * np.where(known, 1.0, fitted.intervals.device_factor)
 
 
 def _refitted(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from profiling.devices import split_device
 from profiling.workload import ColocationSet, Workload
 
 _WORDS = {
@@ -48,19 +49,23 @@ class Coverage:
             *(tuple(sorted({*getattr(self, n), *getattr(other, n)})) for n in self.__dataclass_fields__)
         )
 
+    def has_device(self, device: str) -> bool:
+        """Whether co-location was measured on that type, or on a slice of it."""
+        return not self.devices or split_device(device)[0] in {split_device(d)[0] for d in self.devices}
+
     def never_measured(self, one: ColocationSet) -> list[str]:
         """What of a set was never measured under co-location, in words; nothing for a job alone."""
         if len(one.workloads) < 2 or not self.devices:
             return []
         found = []
-        if one.device not in self.devices:
+        if not self.has_device(one.device):
             found.append(f"co-location was never measured on this GPU type ({one.device})")
         if f"{one.sharing} on {one.device}" not in self.sharing:
             there = sorted(s.partition(" on ")[2] for s in self.sharing if s.startswith(f"{one.sharing} on "))
             word = _WORDS[one.sharing]
             if not there:
                 found.append(f"{word} was never measured")
-            elif one.device in self.devices:
+            elif self.has_device(one.device):
                 found.append(f"{word} was measured on {', '.join(there)} only")
         for name, known in (
             ("precision", self.precisions),

@@ -245,6 +245,7 @@ def _widened(
         before.intervals,
         quantile=quantile,
         solo_log_error=max(before.intervals.solo_log_error, off),
+        device_factor=max(before.intervals.device_factor, found.device_factor),
         utilization_error=max(before.intervals.utilization_error, found.utilization_error),
     )
 

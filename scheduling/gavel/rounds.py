@@ -125,35 +125,36 @@ class Rounds:
         return float(share[kind]) / fraction if fraction > 0 else float(share[kind]) * _NEVER_RAN
 
     def choose(
-        self, free: Sequence[int], gpus: Mapping[Unit, int], speed: Mapping[Unit, Sequence[float]]
+        self,
+        free: Sequence[int],
+        gpus: Mapping[Unit, int],
+        speed: Mapping[Unit, Sequence[float]],
+        order: Sequence[int] | None = None,
     ) -> list[tuple[Unit, int]]:
         """(unit, type) to run in the next round, in the order of the greedy pass.
 
         Args:
-            free: [types] GPUs; gpus: of each unit; speed: [types] of each unit, 0 where it cannot run.
+            free: [types] GPUs; gpus: of each unit; speed: [types] of each unit that may run, 0 where it cannot.
+            order: in which the types are offered; by number where None.
         """
-        entries = [
-            (
-                self.priority(unit, kind),
-                0.0 if self.config.one_list else self.deficits[unit][kind],
-                kind,
-                unit,
-            )
-            for kind in range(self.types)
-            for unit in self.received_s
-        ]
-
-        def key(entry: tuple[float, float, int, Unit]) -> tuple[float, ...]:
-            priority, deficit, kind, unit = entry
+        place = {kind: k for k, kind in enumerate(range(self.types) if order is None else order)}
+        # (place of the type, -priority, -deficit, -share): with one list the type does not count, nor do deficits.
+        entries: list[tuple[int, float, float, float, int, Unit]] = []
+        for unit, speeds in speed.items():
             share = self.shares.get(unit)
-            order = (-priority, -deficit, -float(share[kind]) if share is not None else 0.0)
-            return order if self.config.one_list else (kind, *order)
-
+            for kind in range(self.types):
+                priority = self.priority(unit, kind)
+                if not speeds[kind] > 0 or (priority <= 0 and not self._takes_leftovers(unit)):
+                    continue
+                first, deficit = (
+                    (0, 0.0) if self.config.one_list else (place[kind], self.deficits[unit][kind])
+                )
+                own = 0.0 if share is None else float(share[kind])
+                entries.append((first, -priority, -deficit, -own, kind, unit))
+        entries.sort(key=lambda entry: entry[:4])
         room, busy, chosen = list(free), set[int](), list[tuple[Unit, int]]()
-        for priority, _, kind, unit in sorted(entries, key=key):
-            if room[kind] < gpus[unit] or not speed[unit][kind] > 0 or busy.intersection(unit):
-                continue
-            if priority <= 0 and not (self.config.leftovers and (len(unit) == 1 or self.config.upstream)):
+        for *_, kind, unit in entries:
+            if room[kind] < gpus[unit] or busy.intersection(unit):
                 continue
             room[kind] -= gpus[unit]
             busy.update(unit)
@@ -161,3 +162,7 @@ class Rounds:
             if unit in self.shares or not self.config.upstream:
                 chosen.append((unit, kind))
         return chosen
+
+    def _takes_leftovers(self, unit: Unit) -> bool:
+        """Whether a unit without a share may run; upstream offers what is left to pairs, too."""
+        return self.config.leftovers and (len(unit) == 1 or self.config.upstream)

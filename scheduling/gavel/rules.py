@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
@@ -21,7 +23,10 @@ def isolated_speed(problem: AllocationProblem) -> Floats:
 
 
 def fifo(
-    problem: AllocationProblem, pack_above: float | None = None, generator: np.random.Generator | None = None
+    problem: AllocationProblem,
+    pack_above: float | None = None,
+    generator: np.random.Generator | None = None,
+    held: Mapping[int, int] | None = None,
 ) -> Floats:
     """[R, W] jobs by number, each on the free type where it is fastest; the first that fits nowhere holds up the rest.
 
@@ -29,6 +34,7 @@ def fifo(
         pack_above: jobs that are left over join a running one of equal size on the type where the sum of speeds over
             solo speeds is largest and above this; None: never.
         generator: types are drawn at random (the heterogeneity-blind base) instead of by speed.
+        held: job -> type that it was drawn before and keeps.
     """
     x = np.zeros((len(problem.rows), len(problem.counts)))
     free = problem.counts.copy()
@@ -42,6 +48,8 @@ def fifo(
         kind = int(fits[problem.alone[job, fits].argmax()])
         if generator is not None:
             kind = int(generator.choice(fits))
+            if held and held.get(job, -1) in fits:
+                kind = held[job]
         free[kind] -= problem.gpus[job]
         running[job] = kind
         x[job, kind] = 1.0
@@ -71,7 +79,7 @@ def _pack(
 
 
 def allox(
-    problem: AllocationProblem, elapsed_s: Floats, left: Floats, held: dict[int, int] | None = None
+    problem: AllocationProblem, elapsed_s: Floats, left: Floats, held: Mapping[int, int] | None = None
 ) -> Floats:
     """[J, W] the least sum of completion times for jobs of one GPU: an assignment of jobs to (GPU, place from its end).
 

@@ -29,6 +29,7 @@ from scheduling.slices.simulate import SliceCosts, simulate_slices
 from scheduling.traces.columns import parse_mapping, read_columns
 from scheduling.traces.load import at_load
 from scheduling.traces.mix import Mix
+from scheduling.traces.sia import KINDS, read_sia
 from scheduling.traces.synthetic import synthetic
 
 BELIEFS = ("predictor", "truth", "constant")
@@ -54,6 +55,7 @@ class ScenarioSpec:
         calibration: whether Sia's calibration applies.
         kind: of Sia's jobs where the file does not say.
         restart_s: seconds to stop and resume a job.
+        upstream_rounds: Gavel's policies with the artefacts of its public simulator's rounds.
         load: arrivals are scaled so that the jobs need this share of the cluster's GPU-seconds; None: as the trace says.
         skip_infeasible: leave out jobs that can never run on the cluster; otherwise they are an error.
     """
@@ -72,6 +74,7 @@ class ScenarioSpec:
     calibration: bool = True
     kind: str = "adaptive"
     restart_s: float = 30.0
+    upstream_rounds: bool = False
     load: float | None = None
     skip_infeasible: bool = False
 
@@ -84,6 +87,10 @@ class ScenarioSpec:
                 + ", ".join(BELIEFS)
                 + ", or constant:RATIO with a ratio above 0 and at most 1",
                 got=self.belief,
+            )
+        if self.kind not in KINDS.values():
+            raise InputError(
+                "unknown kind of jobs", expected="one of " + ", ".join(KINDS.values()), got=self.kind
             )
         for name, least in (("seed", 0), ("limit", 1)):
             value = getattr(self, name)
@@ -119,6 +126,7 @@ class Scenario:
     belief: SetPredictor | SetCache
     config: SimulationConfig = field(default_factory=SimulationConfig)
     agent: Callable[[TraceJob], object] | None = None
+    upstream_rounds: bool = False
     skipped: list[str] = field(default_factory=list)
 
     def run(
@@ -134,7 +142,7 @@ class Scenario:
         return simulate(
             self.jobs,
             self.cluster,
-            get_policy(policy),
+            get_policy(policy, self.upstream_rounds),
             self.truth,
             self.belief,
             config,
@@ -204,7 +212,14 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
     if spec.load is not None:
         jobs = at_load(jobs, spec.load, len(snapshot), mix.step_time_s)
     belief = _belief(spec.belief, truth, predictor)
-    return Scenario(jobs, cluster, SetTruth(cache, spec.restart_s), SetCache(belief), skipped=skipped)
+    return Scenario(
+        jobs,
+        cluster,
+        SetTruth(cache, spec.restart_s),
+        SetCache(belief),
+        upstream_rounds=spec.upstream_rounds,
+        skipped=skipped,
+    )
 
 
 def _belief(name: str, truth: SetPredictor, predictor: SetPredictor) -> SetPredictor:
@@ -278,7 +293,6 @@ def _sia(spec: ScenarioSpec, cluster: ClusterSnapshot, devices: list[str]) -> Sc
     from scheduling.beliefs.table import Solo
     from scheduling.sia.application import load_applications
     from scheduling.sia.truth import GoodputTruth
-    from scheduling.traces.sia import read_sia
 
     path = Path(spec.trace.partition(":")[2])
     folder = Path(spec.applications) if spec.applications else path.resolve().parents[2] / "traces"
@@ -295,4 +309,5 @@ def _sia(spec: ScenarioSpec, cluster: ClusterSnapshot, devices: list[str]) -> Sc
         if on.stages == 1
     }
     config = SimulationConfig(free_moves=True, reevaluate_each_round=True)
-    return Scenario(jobs, cluster, truth, SetCache(TablePredictor(table, {})), config, truth.agent, skipped)
+    belief = SetCache(TablePredictor(table, {}))
+    return Scenario(jobs, cluster, truth, belief, config, truth.agent, spec.upstream_rounds, skipped)

@@ -14,6 +14,7 @@ from serving.cli.simulate import (
     Columns,
     Data,
     JobsFile,
+    Kind,
     Limit,
     Load,
     Model,
@@ -21,6 +22,7 @@ from serving.cli.simulate import (
     SkipInfeasible,
     Source,
     Trace,
+    UpstreamRounds,
     parse_columns,
     show_skipped,
 )
@@ -57,6 +59,8 @@ def command(
     load: Load = None,
     skip_infeasible: SkipInfeasible = False,
     columns: Columns = None,
+    kind: Kind = "adaptive",
+    upstream_rounds: UpstreamRounds = False,
     jobs: JobsFile = None,
     out: Annotated[
         Path | None,
@@ -78,6 +82,7 @@ def command(
     Example: `cotenant compare --trace synthetic:rate=30,jobs=60 --cluster small-mixed --policies fifo,isacpp --seeds 3 -o plots`
     """
     from profiling.errors import InputError
+    from scheduling.policies import check_upstream_rounds
     from scheduling.simulator.jobs_table import check_format, write_jobs
     from scheduling.simulator.scenario import ScenarioSpec, check_policy
     from scheduling.simulator.sweep import run_all, summarize
@@ -89,11 +94,13 @@ def command(
         )
     for name in names:
         check_policy(name)
+    if upstream_rounds:
+        check_upstream_rounds(names)
     if jobs is not None:
         check_format(jobs)
     spec = ScenarioSpec(
         trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns),
-        load=load, skip_infeasible=skip_infeasible,
+        load=load, skip_infeasible=skip_infeasible, kind=kind, upstream_rounds=upstream_rounds,
     )  # fmt: skip
     with progress() as bar:
         task = bar.add_task("building the scenario", total=len(names) * seeds)

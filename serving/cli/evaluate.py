@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from serving.cli.output import JsonFlag, console, print_json
 from serving.cli.predict import ModelOption
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from predictor import Predictor
 
 TITLES = {
     "throughput-ratio": "co-located / solo throughput",
@@ -32,13 +37,24 @@ def command(
     split: Annotated[
         str, typer.Option(help="none, by-pair, by-model, by-device, by-campaign or by-source.")
     ] = "none",
-    seed: Annotated[int, typer.Option(min=0, help="Of the split and of the training.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the split, of the training and of the draw.")] = 0,
+    observe: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Sets per device of each architecture new to the model that are observed first."
+        ),
+    ] = None,
+    probes: Annotated[
+        str, typer.Option(help="Which sets --observe takes: random, or chosen to learn most.")
+    ] = "random",
     as_json: JsonFlag = False,
 ) -> None:
     """Score a predictor on measured rows.
 
     The target names the table: `throughput-ratio` scores the members of `colocation`, `step-time` the runs of `solo`,
     `memory` the rows of `memory`, `operator-time` those of `operators`. The last three are always predicted from graphs alone.
+    With `--observe K` some sets of every architecture that the model has not learned from are observed, without refitting,
+    and the rest is scored.
 
     With `--split none` the model is asked as it is, co-location sets that it was trained on are left out. Any other split
     fits its configuration from scratch for every fold and scores what was left out (`throughput-ratio` only).
@@ -56,6 +72,10 @@ def command(
     from serving.cli.train import reporting
 
     if target in ROW_TARGETS:
+        if observe is not None:
+            raise InputError(
+                "--observe goes with co-location sets", expected="--target throughput-ratio", got=target
+            )
         if split != "none":
             raise InputError(
                 f"--split {split} does not go with --target {target}",
@@ -68,6 +88,9 @@ def command(
     elif target == "throughput-ratio":
         colocation, solo = read_sets(data)
         predictor = load_predictor(model)
+        if observe is not None:
+            _observing(predictor, colocation, solo, observe, probes, seed, as_json)
+            return
         with reporting(f"evaluate {split}") as report:
             result = evaluate(predictor, colocation, solo, split, seed, report, graph_only=graph_only)
     else:
@@ -110,6 +133,37 @@ def _show(result: dict[str, Any]) -> None:
             out.print(f"bounds {side}: {100 * kept['kept_ratio']:.1f} % of {kept['n']} kept")
     for reason, count in result.get("unanswered", {}).items():
         out.print(f"no answer to {count}: {reason}", highlight=False)
+
+
+def _observing(
+    predictor: Predictor,
+    colocation: pd.DataFrame,
+    solo: pd.DataFrame,
+    observe: int,
+    probes: str,
+    seed: int,
+    as_json: bool,
+) -> None:
+    from predictor.evaluation.observing import evaluate_observing
+
+    result = evaluate_observing(predictor, colocation, solo, observe, probes, seed)
+    if as_json:
+        print_json(result)
+        return
+    from rich.table import Table
+
+    table = Table(title=f"co-located / solo throughput, {observe} sets per device observed ({probes})")
+    for name in ("", "n", "MAPE % before", "MAPE %", "R2", "coverage"):
+        table.add_column(name, justify="left" if not name else "right")
+    for name, part in (("all", result), *result["by_model"].items()):
+        metrics = part["metrics"]
+        table.add_row(
+            name,
+            str(metrics["n"]),
+            _cell(part["before"]["mape_percent"]),
+            *(_cell(metrics[c]) for c in ("mape_percent", "r2", "coverage_90")),
+        )
+    console().print(table)
 
 
 def _cell(value: float | int | None) -> str:

@@ -40,6 +40,16 @@ Columns = Annotated[
     str | None, typer.Option(help="Column names of the trace, e.g. `submit=time,duration=runtime,gpus=gpu`.")
 ]
 
+Kind = Annotated[
+    str, typer.Option(help="Jobs of `sia:FILE` where it does not say: adaptive, strong-scaling or rigid.")
+]
+UpstreamRounds = Annotated[
+    bool,
+    typer.Option(
+        "--upstream-rounds", help="Gavel's policies with two artefacts of its public simulator's rounds."
+    ),
+]
+
 
 def command(
     trace: Trace,
@@ -60,6 +70,8 @@ def command(
     load: Load = None,
     skip_infeasible: SkipInfeasible = False,
     columns: Columns = None,
+    kind: Kind = "adaptive",
+    upstream_rounds: UpstreamRounds = False,
     jobs: JobsFile = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -67,13 +79,16 @@ def command(
 
     Example: `cotenant simulate --trace synthetic:rate=30,jobs=100 --cluster small-mixed --policy isacpp --seed 1`
     """
+    from scheduling.policies import check_upstream_rounds
     from scheduling.simulator.jobs_table import check_format, write_jobs
     from scheduling.simulator.scenario import ScenarioSpec, build_scenario, check_policy
 
     check_policy(policy)
+    if upstream_rounds:
+        check_upstream_rounds([policy])
     spec = ScenarioSpec(
         trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns),
-        load=load, skip_infeasible=skip_infeasible,
+        load=load, skip_infeasible=skip_infeasible, kind=kind, upstream_rounds=upstream_rounds,
     )  # fmt: skip
     if jobs is not None:
         check_format(jobs)

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from predictor.types import Prediction
-from profiling.devices import get_device, list_devices
+from profiling.devices import device_names, get_device
 from profiling.errors import CotenantError, InputError
 from profiling.workload import SHARING_MODES, ColocationSet
 from scheduling.core.snapshot import Gpu, Node
@@ -186,7 +186,7 @@ async def what_if(service: Service, devices: list[str], jobs: str, modes: list[s
         "chosen": devices,
         "jobs": jobs,
         "chosen_modes": modes,
-        "devices": [d.name for d in list_devices()],
+        "devices": device_names(),
         "modes": SHARING_MODES,
         "zoo": sorted(zoo()),
         "answers": [],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from predictor.evaluation.protocols.few_shot_learners import (
 )
 from predictor.examples.examples import Examples, Integers, examples_of
 from predictor.examples.featurizer import Featurizer
+from predictor.learning.probes import Expectation
 from profiling.errors import InputError
 
 if TYPE_CHECKING:
@@ -119,7 +120,26 @@ def random_orders(examples: Examples, most: int, seed: int) -> list[Integers]:
     ]
 
 
-def chosen_orders(examples: Examples, most: int, learner: ProcessLearner) -> list[Integers]:
+class Chooser(Protocol):
+    """A learner that knows how sure it is: what the probe rule needs."""
+
+    observed: Floats
+    noise: Floats
+
+    def expectation(self, seen: Integers) -> Expectation:
+        """What is expected of the test rows once those `seen` were observed."""
+        ...
+
+    def expected_noise(self, expected: Expectation) -> Floats:
+        """[T] variance of an observation where it is expected."""
+        ...
+
+    def gains(self, expected: Expectation, unseen: Floats) -> Floats:
+        """[T] weights of rows in the probe rule."""
+        ...
+
+
+def chosen_orders(examples: Examples, most: int, learner: Chooser) -> list[Integers]:
     """As `random_orders`, chosen by the probe rule, which knows what was observed in the rounds before."""
     left = {device: list(sets) for device, sets in devices_of(examples).items()}
     points, rounds = examples.scored, []

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,10 @@ class Plan:
     seconds: float
 
 
+# From a plan to the results of its missing cells, in any order.
+Spread = Callable[[Plan], Iterable[tuple[Cell, dict[str, Any]]]]
+
+
 def make_plan(trial: Trial, contenders: Sequence[Contender], seeds: Sequence[int], folder: Path) -> Plan:
     """List the cells of `contenders` that take part, and which of them are still to be run.
 
@@ -78,21 +82,37 @@ def make_plan(trial: Trial, contenders: Sequence[Contender], seeds: Sequence[int
     return Plan(trial, folder, cells, missing, sum(cell.contender.seconds_per_fold for cell in missing))
 
 
-def run_missing(plan: Plan, done: Callable[[Cell], None] = lambda _cell: None) -> None:
-    """Run the missing cells of `plan`, one after another; `done` is called after each is stored."""
+def run_missing(
+    plan: Plan, done: Callable[[Cell], None] = lambda _cell: None, spread: Spread | None = None
+) -> None:
+    """Run the missing cells of `plan`; `done` is called after each is stored.
+
+    Args:
+        spread: who carries them out; None: this process, one after another.
+    """
     data = _data_fingerprint(plan.trial)
-    for cell in plan.missing:
-        train, test = plan.trial.bundles(cell.fold)
-        started = time.perf_counter()
-        result: dict[str, Any] = {"fingerprint": _fingerprint(cell, data, plan.trial)}
-        try:
-            result |= _fit_and_ask(cell, train, test.without_targets())
-        except CotenantError as error:
-            # The contender says that it cannot; others still can. Anything else is a bug and stops the run.
-            result["cannot"] = error.message
-        result["seconds"] = round(time.perf_counter() - started, 3)
-        write_json(plan.folder / cell.file, result)
+    for cell, result in (spread or one_after_another)(plan):
+        fingerprint = {"fingerprint": _fingerprint(cell, data, plan.trial)}
+        write_json(plan.folder / cell.file, fingerprint | result)
         done(cell)
+
+
+def one_after_another(plan: Plan) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    for cell in plan.missing:
+        yield cell, run_cell(plan.trial, cell)
+
+
+def run_cell(trial: Trial, cell: Cell) -> dict[str, Any]:
+    """Fit and ask: `predicted` (and `lower`, `upper`) for the test rows of the cell's fold, or why it `cannot`, and `seconds`."""
+    train, test = trial.bundles(cell.fold)
+    started = time.perf_counter()
+    result: dict[str, Any] = {}
+    try:
+        result = _fit_and_ask(cell, train, test.without_targets())
+    except CotenantError as error:
+        # The contender says that it cannot; others still can. Anything else is a bug and stops the run.
+        result["cannot"] = error.message
+    return result | {"seconds": round(time.perf_counter() - started, 3)}
 
 
 def _fit_and_ask(cell: Cell, train: Bundle, test: Bundle) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from predictor.evaluation.protocols.protocol import Protocol
 from predictor.evaluation.protocols.published import (
     cost_model,  # noqa: F401 (registers its contenders)
     ecnas,
+    graph_memory,  # noqa: F401
     lamikr,
     memory,
     miso,

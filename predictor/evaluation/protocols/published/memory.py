@@ -14,7 +14,7 @@ from predictor.evaluation.protocols.registry import Contender, FoldPredictor, re
 _TARGETS = ("memory_bytes",)
 _FOLDS = 10
 # Who predicts memory; a learned model is added here.
-OF_MEMORY = ("constant", "linear-memory")
+OF_MEMORY = ("constant", "linear-memory", "graph-memory", "shipped-memory")
 
 
 def on_device(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:

@@ -1,0 +1,178 @@
+"""`cotenant evaluate --observe`: how right a model is about an architecture that it has not learned from, after some of its sets were seen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from models.features import Floats
+from predictor.evaluation.evaluation import half_widths
+from predictor.evaluation.metrics import score
+from predictor.evaluation.protocols.few_shot import PROBES, chosen_orders, random_orders, touching
+from predictor.examples.examples import Examples, Integers, examples_of
+from predictor.learning.known_members import KnownMembers
+from predictor.learning.link import from_scale, slope, to_scale
+from predictor.learning.measured import partners_of
+from predictor.learning.members import default_scale
+from predictor.learning.posterior import PosteriorConfig
+from predictor.learning.probes import Expectation
+from predictor.learning.process import Evidence, Process
+from predictor.learning.rows import Rows
+from profiling.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from predictor.predictor import Predictor
+
+
+class ModelLearner:
+    """A fitted model as the prior mean of the process, over the rows of some measured sets.
+
+    Args:
+        predictor: the model; asked for all sets once.
+        examples: T rows.
+        config: how observations are used.
+    """
+
+    def __init__(
+        self, predictor: Predictor, examples: Examples, config: PosteriorConfig | None = None
+    ) -> None:
+        self.parameters = p = (config or PosteriorConfig()).parameters
+        model = predictor.fitted_.model
+        known = KnownMembers(p, default_scale(), model.featurizer)
+        keys = [
+            (w, d, f"{m}/{c}")
+            for w, d, m, c in zip(
+                examples.workloads, examples.devices, examples.mode, examples.campaign, strict=True
+            )
+        ]
+        encodings = model.encode(zip(examples.workloads, examples.devices, strict=True))
+        steps = [
+            w.solo.step_time_s or encodings[w.without_solo(), d].step_time_s
+            for w, d in zip(examples.workloads, examples.devices, strict=True)
+        ]
+        own = np.array(known.numbers(keys, steps), dtype=np.int64)
+        rows = Rows(own, partners_of(own, examples.set_index), np.zeros(len(own)))
+        nothing = Evidence(
+            known.members, rows.take(np.zeros(0, np.int64)), np.zeros(0), np.zeros(0), np.zeros(0, bool), np.zeros(0, np.int64)
+        )  # fmt: skip
+        ratio, slow = model.predict_log_ratio(examples)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_slowdown = -np.log(examples.ratio)
+        self.prior = to_scale(-ratio, p.knee)
+        mean, covariance = Process(p, nothing).joint(known.members, rows)
+        self.start = Expectation(mean + self.prior, covariance)
+        self.observed = to_scale(log_slowdown, p.knee)
+        self.noise = p.noise * slope(log_slowdown, p.knee) ** 2
+        self.half = half_widths(predictor.fitted_, examples, slow)
+
+    def expectation(self, seen: Integers) -> Expectation:
+        return self.start.observe(seen, self.observed[seen], self.noise[seen]) if len(seen) else self.start
+
+    def expected_noise(self, expected: Expectation) -> Floats:
+        return self.parameters.noise * self._slope(expected.mean) ** 2
+
+    def gains(self, expected: Expectation, unseen: Floats) -> Floats:
+        return unseen / np.maximum(self._slope(expected.mean) ** 2, 1e-9)
+
+    def answer(self, seen: Integers) -> tuple[Floats, Floats]:
+        """[T] log ratio and half width of its 90 % interval, which narrows as the process's own does."""
+        expected = self.expectation(seen)
+        noise = self.expected_noise(expected)
+        before, after = (np.maximum(np.diag(e.covariance), 0.0) for e in (self.start, expected))
+        half = self.half * np.sqrt((after + noise) / (before + noise))
+        return -from_scale(expected.mean, self.parameters.knee), half
+
+    def _slope(self, mean: Floats) -> Floats:
+        return slope(from_scale(mean, self.parameters.knee), self.parameters.knee)
+
+
+def evaluate_observing(
+    predictor: Predictor,
+    colocation: pd.DataFrame,
+    solo: pd.DataFrame,
+    observe: int,
+    probes: str = "random",
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Score a model on every architecture that it has not learned from, after `observe` sets of it were seen on each device.
+
+    Args:
+        predictor: as it is; nothing is fitted anew.
+        colocation, solo: measured sets, and their members alone. Sets that the model learned from are left out.
+        observe: sets observed per device and architecture.
+        probes: which sets: `random`, or `chosen` by the probe rule.
+        seed: of the draw.
+
+    Returns:
+        The object of `cotenant evaluate --observe --json`: `metrics` of the rest, `before` (of the same rows without
+        observations), and both by architecture.
+
+    Raises:
+        InputError: there is no architecture that is new to the model, or nothing is left to score.
+    """
+    if observe < 0:
+        raise InputError("observe is out of range", expected="at least 0", got=observe)
+    if probes not in PROBES:
+        raise InputError("unknown way to choose sets", expected="one of " + ", ".join(PROBES), got=probes)
+    predictor._table()  # raises where nothing was fitted
+    manifest = predictor.fitted_.manifest
+    examples = examples_of(colocation, solo)
+    size = np.bincount(examples.set_index, minlength=len(examples.set_ids))
+    keep = examples.resident & (size > 1) & ~np.isin(examples.set_ids, manifest.set_ids)
+    examples = examples.subset([s for s, k in zip(examples.set_ids, keep, strict=True) if k])
+    new = sorted(set(examples.architectures) - set(manifest.architectures))
+    if not new:
+        raise InputError(
+            "the model has learned from every architecture in the data",
+            expected="co-location rows of another",
+            got=", ".join(sorted(set(examples.architectures))) or "no rows",
+        )
+    parts: list[tuple[str, Floats, Floats, Floats, Floats]] = []
+    observed_sets = 0
+    for architecture in new:
+        held = touching(examples, architecture)
+        test = examples.subset([s for s, t in zip(examples.set_ids, held, strict=True) if t])
+        if not test.scored.any():
+            continue
+        learner = ModelLearner(predictor, test)
+        rounds = (
+            random_orders(test, observe, seed)
+            if probes == "random"
+            else chosen_orders(test, observe, learner)
+        )
+        seen = np.concatenate([np.zeros(0, np.int64), *rounds]).astype(np.int64)
+        observed = np.isin(test.set_index, test.set_index[seen])
+        observed_sets += len(np.unique(test.set_index[seen]))
+        rows = np.flatnonzero(test.scored & ~observed)
+        if len(rows):
+            first, _ = learner.answer(np.zeros(0, np.int64))
+            ratio, half = learner.answer(seen)
+            parts.append((architecture, test.ratio[rows], first[rows], ratio[rows], half[rows]))
+    if not parts:
+        raise InputError(
+            "no set is left to score", expected="more sets than are observed", got=f"observe {observe}"
+        )
+
+    def scored(chosen: list[tuple[str, Floats, Floats, Floats, Floats]]) -> dict[str, Any]:
+        measured, first, ratio, half = (
+            np.concatenate([part[k] for part in chosen])  # type: ignore[misc]
+            for k in (1, 2, 3, 4)
+        )
+        return {
+            "metrics": score(measured, np.exp(ratio), np.exp(ratio - half), np.exp(ratio + half)),
+            "before": score(measured, np.exp(first)),
+        }
+
+    return {
+        "model_version": predictor.version,
+        "observe": observe,
+        "probes": probes,
+        "seed": seed,
+        "observed_sets": observed_sets,
+        "architectures": [part[0] for part in parts],
+        **scored(parts),
+        "by_model": {part[0]: scored([part]) for part in parts},
+    }
