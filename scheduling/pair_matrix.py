@@ -59,7 +59,7 @@ def pair_matrix(
     answer = predictor.predict_arrays(sets)
     slowdown, fits = np.ones((len(jobs), len(jobs))), np.zeros((len(jobs), len(jobs)), bool)
     for row, (a, b) in enumerate(numbers):
-        slowdown[a, b], slowdown[b, a] = answer.slowdown[row, 0], answer.slowdown[row, 1]
+        slowdown[b, a], slowdown[a, b] = answer.slowdown[row, 1], answer.slowdown[row, 0]
         fits[a, b] = fits[b, a] = answer.fits[row]
     return PairMatrix(device, sharing, tuple(jobs), slowdown, fits)
 
