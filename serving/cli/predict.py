@@ -43,12 +43,16 @@ def command(
     if frozen_prefix is not None:
         members = tuple(replace(m, frozen_prefix=m.frozen_prefix or frozen_prefix) for m in members)
     predictor = load_predictor(model)
-    prediction = predictor.predict(ColocationSet(device, members, sharing))
-    if feedback is not None:
+    asked = ColocationSet(device, members, sharing)
+    if feedback is None:
+        prediction = predictor.predict(asked)
+    else:
         from predictor.examples.observations import stored
-        from predictor.learning.feedback import corrected, learn
+        from predictor.learning.posterior import Posterior
 
-        prediction = corrected(prediction, learn(predictor, stored(feedback))[0])
+        posterior = Posterior(predictor)
+        posterior.observe(stored(feedback))
+        prediction = posterior.predict(asked)
     if as_json:
         print_json(prediction.to_json())
     else:
