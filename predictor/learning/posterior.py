@@ -18,6 +18,7 @@ import numpy as np
 from models.features import Floats
 from predictor.examples.observations import Observation
 from predictor.learning.corrections import Corrections
+from predictor.learning.ends import log_slowdowns
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.link import from_scale, slope, to_scale
@@ -411,7 +412,8 @@ class Posterior:
         return self.correct(predictor.predict_many(sets), sets)
 
     def correct(self, predictions: Sequence[Prediction], sets: Sequence[ColocationSet]) -> list[Prediction]:
-        """Predictions of the predictor itself with what was observed worked in; intervals narrow by as much as the process's own."""
+        """Predictions of the predictor itself with what was observed worked in; intervals narrow by as much as the process's own, and are
+        at least as wide."""
         if not self._seen or not len(sets):
             return list(predictions)
         solo_s = np.ones((len(sets), max(len(s.workloads) for s in sets)))
@@ -524,6 +526,13 @@ def _member(member: MemberPrediction, shift: _Shift, parameters: KernelParameter
     noise = parameters.noise * float(slope(np.array([math.log(slowdown)]), knee)[0]) ** 2
     shrink = math.sqrt((shift.variance + noise) / (shift.prior_variance + noise))
     slow = _around(slowdown, member.slowdown, shrink, least=1.0)
+    if shift.prior_variance > 0:
+        # The process's own interval where it is wider: the predictor's knows of campaigns like those that it was fitted to.
+        place = to_scale(np.array([math.log(slowdown)]), knee)
+        _, quick, long = log_slowdowns(place, np.array([shift.variance]), parameters)
+        slow = Quantity(
+            slow.value, max(1.0, min(slow.lower, math.exp(quick[0]))), max(slow.upper, math.exp(long[0]))
+        )
     solo = _around(
         member.solo_step_time_s.value * math.exp(shift.solo), member.solo_step_time_s, shift.solo_shrink
     )

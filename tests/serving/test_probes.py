@@ -9,10 +9,11 @@ from fastapi.testclient import TestClient
 
 from tests.serving.problems import problem
 
-BODY = {
+VGG = "vgg11-cifar:step_time_s=0.1"
+BODY: dict[str, Any] = {
     "device": "v100",
-    "job": "resnet18-cifar:batch_size=64",
-    "running": ["lstm-wikitext2", "resnet50-imagenet", "lstm-wikitext2"],
+    "job": "resnet18-cifar:batch_size=64,step_time_s=0.1",
+    "running": [VGG, "resnet50-imagenet:step_time_s=0.1", VGG],
     "count": 2,
 }
 
@@ -25,17 +26,17 @@ def test_each_probe_lowers_the_expected_error(client: TestClient) -> None:
     assert len(errors) == 3
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < errors[0]
-    assert plan["probes"][0]["jobs"] == [BODY["job"], "lstm-wikitext2"], "it is asked for twice as often"
+    assert plan["probes"][0]["jobs"] == [BODY["job"], VGG], "it is asked for twice as often"
 
 
 def test_what_was_observed_teaches_no_more(client: TestClient) -> None:
     before = client.post("/v1/probes", json=BODY).json()["error_ratio"]
-    jobs = [BODY["job"], "lstm-wikitext2"]
+    jobs = [BODY["job"], VGG]
     seen = [{"of": {"device": "v100", "jobs": jobs}, "member": m, "step_time_s": 0.12} for m in (0, 1)]
     assert client.post("/v1/observations", json={"observations": seen * 4}).status_code == 201
     after = client.post("/v1/probes", json=BODY).json()
     assert after["error_ratio"] < before
-    assert after["probes"][0]["jobs"][1] == "resnet50-imagenet"
+    assert after["probes"][0]["jobs"][1] == "resnet50-imagenet:step_time_s=0.1"
 
 
 def test_standard_partners(client: TestClient) -> None:
