@@ -7,12 +7,13 @@ BIN := $(VENV)/bin
 UV_LINKS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS))
 UV_ENV := $(if $(UV_LINKS),UV_FIND_LINKS="$(UV_LINKS)",UV_TORCH_BACKEND="$(or $(UV_TORCH_BACKEND),cpu)") $(if $(PIP_CERT),SSL_CERT_FILE="$(PIP_CERT)")
 
-.PHONY: install demo test lint lock sbom bench clean help
+.PHONY: install demo test check lint lock sbom bench clean help
 
 help:
 	@echo "make install   .venv/ with everything (CPU is enough)"
-	@echo "make demo      two models' graphs, how they share a GPU, a stream of jobs on a small cluster"
+	@echo "make demo      which models share a GPU well, and a dozen jobs with and without sharing"
 	@echo "make test      the whole test suite"
+	@echo "make check     lint, types and the tests that need no training, server or process of their own"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     the long measurements (see benchmarks/)"
 
@@ -31,6 +32,12 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# The folders whose tests take seconds.
+QUICK := tests/test_imports.py tests/datasets tests/models tests/profiling/devices tests/scheduling/core tests/scheduling/placement tests/scheduling/slices/test_plan.py
+
+check: lint
+	$(BIN)/python -m pytest -q $(QUICK)
 
 lint: install
 	$(BIN)/ruff check .

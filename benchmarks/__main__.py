@@ -15,6 +15,7 @@ SELF_CONTAINED = (
     "serve_kill",
     "placement",
     "queue_order",
+    "slices_plan",
     "rings",
     "icefrog_training",
 )
@@ -23,6 +24,7 @@ WITH_DATA = {
     "ablation": "TABLES: what each part of the predictor is worth",
     "isacpp_claim": "--data TABLES [--folds 5]: the placement policy against an oracle on measured pairs",
     "sia": "--data CLONE: Sia's workloads",
+    "slices_simulation": "--data MISO: simulated MISO controllers against their reference runs",
     "philly": "a trace of 82,000 jobs",
     "layer_throughput": "--data CLONE: layer freezing",
     "icefrog_simulation": "--trace CSV: layer-elastic scheduling",

@@ -60,6 +60,7 @@ def run(directory: str, predictors: str | None) -> None:
 
 def table() -> str:
     """All stored protocols as one Markdown table, in the catalogue's order."""
+    from datasets.targets import get_target
     from predictor.evaluation.protocols.catalogue import PROTOCOLS
 
     lines = [f"| {' | '.join(HEADER)} |", "|" + "---|" * len(HEADER)]
@@ -68,7 +69,7 @@ def table() -> str:
         if not path.is_file():
             continue
         report = read_json(path)
-        scale = 2.0**-30 if report["target"] == "set_memory_bytes" else 1.0
+        scale = get_target(report["target"]).scale
         scored = {k: v for k, v in report["predictors"].items() if "metrics" in v}
         for predictor, result in sorted(scored.items(), key=lambda item: item[1]["metrics"]["mape_percent"]):
             m, (low, high) = result["metrics"], result["intervals"]["mape_percent"]

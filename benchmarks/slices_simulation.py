@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.record import record
 from profiling.workload import Workload
-from scheduling.core.job import Job
+from scheduling.core.job import TraceJob
 from scheduling.slices.policies import get_slice_policy
 from scheduling.slices.simulate import SliceCosts, SliceResult, simulate_slices
 from scheduling.slices.table import SliceSolo, SliceTable
@@ -61,12 +61,12 @@ class Reference:
         )
         self.mps_penalty = float(emulation["mps_penalty_per_neighbour"])
 
-    def inputs(self, trace: str) -> tuple[list[Job], SliceTable, SliceTable]:
+    def inputs(self, trace: str) -> tuple[list[TraceJob], SliceTable, SliceTable]:
         """Jobs, what they really do, and what is predicted. Predictions err by job, so each job is a workload of its own."""
         jobs, real, predicted = [], {}, {}
         for one in self.traces[trace]["jobs"]:
             workload = Workload(one["model"], batch_size=one["id"] + 1)
-            jobs.append(Job(str(one["id"]), workload, float(one["iterations"]), float(one["arrival_s"])))
+            jobs.append(TraceJob(str(one["id"]), workload, float(one["iterations"]), float(one["arrival_s"])))
             for name, step in self.step_s[one["model"]].items():
                 real[_device(name), workload] = SliceSolo(step)
             for name, relative in one["predicted"].items():

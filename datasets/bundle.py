@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from profiling.errors import UnknownNameError
+from datasets.targets import Target, get_target
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# What can be predicted; the first is the main one.
-TARGETS = ("throughput_ratio", "set_memory_bytes", "set_utilization_ratio", "solo_step_time_s")
-# Everything measured under co-location: never an input.
-_MEASURED_TOGETHER = (
-    "throughput_ratio",
-    "step_time_s",
-    "set_memory_bytes",
-    "set_utilization_ratio",
-    "set_memory_bandwidth_ratio",
-)
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -30,40 +22,46 @@ class Bundle:
     """Measurements on one side of a fold.
 
     Attributes:
-        target: one of `TARGETS`.
-        colocation: whole co-location sets, partners without a target included. In a test bundle everything that was
-            measured under co-location is NaN.
-        solo: solo runs of the members, from the same campaigns: known beforehand, so on both sides. Empty where a protocol
-            withholds them. For the target `solo_step_time_s` these are the rows to predict, and in a test bundle
-            their measurements are NaN.
+        target: a name of `datasets.targets`.
+        frame: rows of the target's table, with their targets; in a test bundle everything that was measured with them is
+            empty. Of co-location sets all members are there, partners without a target included.
+        solo: solo runs of the members of sets, from the same campaigns: known beforehand, so on both sides. Empty where a
+            protocol withholds them, and for targets of other tables.
+        known: further tables that are known beforehand, by name.
     """
 
     target: str
-    colocation: pd.DataFrame
+    frame: pd.DataFrame
     solo: pd.DataFrame
+    known: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.target not in TARGETS:
-            raise UnknownNameError("no such target", expected="one of " + ", ".join(TARGETS), got=self.target)
+        get_target(self.target)
+
+    @property
+    def what(self) -> Target:
+        return get_target(self.target)
+
+    @property
+    def colocation(self) -> pd.DataFrame:
+        """The members of the sets; no rows where the target is of another table."""
+        return self.frame if self.what.table == "colocation" else self.frame.iloc[:0]
 
     @property
     def rows(self) -> pd.DataFrame:
-        """The rows to predict, one prediction each: members, sets (their first member stands for them) or solo runs."""
-        if self.target == "solo_step_time_s":
-            return self.solo
-        if self.target == "throughput_ratio":
-            return self.colocation
-        return self.colocation[~self.colocation["set_id"].duplicated()]
+        """The rows to predict, one prediction each; of a set its first member stands for it."""
+        return self.frame[~self.frame["set_id"].duplicated()] if self.what.of_set else self.frame
 
     @property
-    def y(self) -> NDArray[np.float64]:
-        """[n] the target of each of `rows`; NaN where it was not measured (a hard-coded value, a test bundle).
+    def y(self) -> Floats:
+        """[n] the target of each of `rows`; NaN where it was not measured (a hard-coded value, a bound, a test bundle).
 
         A censored ratio is given as the bound it is: see `censored`.
         """
         rows = self.rows
-        column = "step_time_s" if self.target == "solo_step_time_s" else self.target
-        values = rows[column].to_numpy(dtype=np.float64, na_value=np.nan)
+        values = rows[self.what.column].to_numpy(dtype=np.float64, na_value=np.nan)
+        if self.what.exponent:
+            values = np.exp(values)
         if self.target == "throughput_ratio":
             values = np.where(rows["is_target"].to_numpy(dtype=bool), values, np.nan)
         return values
@@ -80,25 +78,36 @@ class Bundle:
         """[n] whether `y` is a measured point: what a plain regression learns from and what errors are computed on."""
         return ~np.isnan(self.y) & ~self.censored
 
+    @property
+    def bounds(self) -> tuple[Floats, Floats]:
+        """[n] each: what a value is at least and at most, where only that is known; NaN otherwise."""
+        nothing = np.full(len(self.rows), np.nan)
+        if self.target == "memory_bytes":
+            lower, upper = (
+                self.rows[f"{end}_bound_bytes"].to_numpy(dtype=np.float64, na_value=np.nan)
+                for end in ("lower", "upper")
+            )
+            return lower, upper
+        return np.where(self.censored, self.y, np.nan), nothing
+
     def without_targets(self) -> Bundle:
-        """The same rows as a test bundle: nothing measured under co-location is left in them."""
-        colocation = self.colocation.assign(**dict.fromkeys(_MEASURED_TOGETHER, np.nan), censored=False)
-        solo = self.solo
-        if self.target == "solo_step_time_s":
-            hidden = [
-                "step_time_s",
-                "samples_per_s",
-                "memory_bytes",
-                "utilization_ratio",
-                "memory_bandwidth_ratio",
-            ]
-            solo = solo.assign(**dict.fromkeys(hidden, np.nan))
-        return Bundle(self.target, colocation, solo)
+        """The same rows as a test bundle: nothing that was measured with the target is left in them."""
+        import pandas as pd
+
+        hidden = {
+            name: pd.Series(np.nan, index=self.frame.index, dtype="float64")
+            for name in self.what.hidden
+            if name in self.frame
+        }
+        frame = self.frame.assign(**hidden)
+        return replace(self, frame=frame.assign(censored=False) if "censored" in frame else frame)
 
     def without_solo(self) -> Bundle:
         """The same sets, with nothing known of how their members run alone."""
-        colocation = self.colocation.assign(solo_step_time_s=np.nan)
-        return Bundle(self.target, colocation, self.solo.iloc[:0])
+        frame = self.frame
+        if "solo_step_time_s" in frame:
+            frame = frame.assign(solo_step_time_s=np.nan)
+        return replace(self, frame=frame, solo=self.solo.iloc[:0])
 
 
 def partners(colocation: pd.DataFrame) -> list[NDArray[np.int64]]:

@@ -1,15 +1,18 @@
-"""Named splits of co-location sets into what is learned from and what is scored.
+"""Named splits of rows into what is learned from and what is scored.
 
-A split is a list of folds and a fold is two lists of set ids, so a result can be repeated from what it stored. Whole
-sets are moved, never members; the two directions of a pair are one set.
+A split is a list of folds and a fold is two lists of units, so a result can be repeated from what it stored. Units are moved
+whole. Of co-location sets the unit is the set, never a member; the two directions of a pair are one set. Of rows of other tables
+it is the value of a column, such as the family or the device.
 
 | kind | held out together |
 |---|---|
-| `random` | one set: other batch sizes of the same two models may be learned from. Flatters; for comparison only |
+| `random` | one unit: other batch sizes of the same two models may be learned from. Flatters; for comparison only |
 | `by-pair` | all sets of the same architectures, over all batch sizes, precisions, devices and campaigns |
-| `by-model` | all sets with an architecture: it was never seen, not even as a partner |
-| `by-device` | all sets on a device |
-| `by-campaign`, `by-source` | all sets of a measuring campaign, of a publisher |
+| `by-model` | all units with an architecture: it was never seen, not even as a partner |
+| `by-cell` | a fifth of the architectures |
+| `by-family` | a tenth of the families |
+| `by-device` | all units on a device |
+| `by-campaign`, `by-source` | all units of a measuring campaign, of a publisher |
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from datasets.families import family_of
 from profiling.errors import InputError, UnknownNameError
 from profiling.files import read_json, write_json
 
@@ -27,13 +31,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SPLIT_FORMAT = "cotenant-split"
-KINDS = ("random", "by-pair", "by-model", "by-device", "by-campaign", "by-source")
-_COLUMNS = {"by-device": "device", "by-campaign": "campaign", "by-source": "source"}
+# Kind: the column whose values are held out, and the number of folds that they are dealt to; None: a fold for each value.
+_RULES: dict[str, tuple[str, int | None]] = {
+    "random": ("", 5),
+    "by-pair": ("architecture", 5),
+    "by-model": ("architecture", None),
+    "by-cell": ("architecture", 5),
+    "by-family": ("family", 10),
+    "by-device": ("device", None),
+    "by-campaign": ("campaign", None),
+    "by-source": ("source", None),
+}
+KINDS = tuple(_RULES)
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Set ids to learn from and set ids to score; `name` says what is held out."""
+    """Units (set ids, families, ...) to learn from and to score; `name` says what is held out."""
 
     name: str
     train_set_ids: tuple[str, ...]
@@ -47,17 +61,20 @@ class Fold:
             )
 
 
-def make_split(colocation: pd.DataFrame, kind: str, seed: int = 0, folds: int = 5) -> list[Fold]:
-    """Split the sets of a `colocation` table.
+def make_split(
+    frame: pd.DataFrame, kind: str, seed: int = 0, folds: int | None = None, unit: str = "set_id"
+) -> list[Fold]:
+    """Split the units of a table.
 
     Args:
-        colocation: the table; its order has no influence.
+        frame: the table; its order has no influence.
         kind: one of `KINDS`.
-        seed: of the assignment of groups to folds; only `random` and `by-pair` have a choice to make.
-        folds: number of folds of `random` and `by-pair`; the other kinds have one for each value.
+        seed: of the assignment of values to folds, where there is a choice to make.
+        folds: their number, for kinds that deal values to folds; the others have one for each value.
+        unit: column whose values are moved whole.
 
     Returns:
-        folds in order of their names; each set is in the test side of at least one.
+        folds in order of their names; each unit is in the test side of at least one.
 
     Raises:
         UnknownNameError: there is no such kind.
@@ -65,19 +82,12 @@ def make_split(colocation: pd.DataFrame, kind: str, seed: int = 0, folds: int = 
     """
     if kind not in KINDS:
         raise UnknownNameError("no such split", expected="one of " + ", ".join(KINDS), got=kind)
-    groups = _groups(colocation, kind)
+    groups = _groups(frame, kind, unit)
     values = sorted({value for held in groups.values() for value in held})
-    if kind in ("random", "by-pair"):
-        if folds < 2 or len(values) < folds:
-            raise InputError(
-                f"split {kind} needs at least as many groups as folds",
-                expected="2 folds or more, and as many groups",
-                got=f"{folds} folds, {len(values)} groups",
-            )
-        # Ordered by a hash, so that the folds are the same with every version of every library.
-        values.sort(key=lambda value: hashlib.sha256(f"{seed}/{value}".encode()).digest())
-        fold_of = {value: f"fold-{position % folds + 1}" for position, value in enumerate(values)}
-        groups = {set_id: frozenset(fold_of[v] for v in held) for set_id, held in groups.items()}
+    default = _RULES[kind][1]
+    if default is not None:
+        fold_of = deal(values, folds or default, seed)
+        groups = {one: frozenset(fold_of[v] for v in held) for one, held in groups.items()}
         values = sorted(set(fold_of.values()))
     elif len(values) < 2:
         raise InputError(
@@ -87,8 +97,8 @@ def make_split(colocation: pd.DataFrame, kind: str, seed: int = 0, folds: int = 
         )
     result = []
     for value in values:
-        test = tuple(sorted(set_id for set_id, held in groups.items() if value in held))
-        train = tuple(sorted(set_id for set_id, held in groups.items() if value not in held))
+        test = tuple(sorted(one for one, held in groups.items() if value in held))
+        train = tuple(sorted(one for one, held in groups.items() if value not in held))
         if not train:
             raise InputError(
                 f"split {kind}: every set is held out with {value}", expected="sets without it", got="none"
@@ -97,17 +107,36 @@ def make_split(colocation: pd.DataFrame, kind: str, seed: int = 0, folds: int = 
     return result
 
 
-def _groups(colocation: pd.DataFrame, kind: str) -> dict[str, frozenset[str]]:
-    """Set id -> the values whose fold holds it out."""
-    sets = colocation.groupby("set_id", sort=True)
-    if kind == "random":
-        return {str(set_id): frozenset([str(set_id)]) for set_id in sets.groups}
-    if kind in _COLUMNS:
-        return {str(set_id): frozenset([str(v)]) for set_id, v in sets[_COLUMNS[kind]].first().items()}
-    members = {str(set_id): tuple(sorted(names)) for set_id, names in sets["architecture"]}
+def deal(values: Iterable[str], folds: int, seed: int = 0) -> dict[str, str]:
+    """Value -> name of the fold that holds it out.
+
+    Raises:
+        InputError: there are fewer values than folds.
+    """
+    # Ordered by a hash, so that the folds are the same with every version of every library.
+    ordered = sorted(set(values), key=lambda value: hashlib.sha256(f"{seed}/{value}".encode()).digest())
+    if folds < 2 or len(ordered) < folds:
+        raise InputError(
+            "a split needs at least as many groups as folds",
+            expected="2 folds or more, and as many groups",
+            got=f"{folds} folds, {len(ordered)} groups",
+        )
+    return {value: f"fold-{position % folds + 1}" for position, value in enumerate(ordered)}
+
+
+def _groups(frame: pd.DataFrame, kind: str, unit: str) -> dict[str, frozenset[str]]:
+    """Unit -> the values whose fold holds it out."""
+    column = _RULES[kind][0]
+    if column == "family" and column not in frame:
+        frame = frame.assign(family=frame["architecture"].map(family_of))
+    if not column or column == unit:
+        return {str(one): frozenset([str(one)]) for one in sorted(set(frame[unit]))}
+    members = {
+        str(one): tuple(sorted(map(str, names))) for one, names in frame.groupby(unit, sort=True)[column]
+    }
     if kind == "by-pair":
-        return {set_id: frozenset([" + ".join(names)]) for set_id, names in members.items()}
-    return {set_id: frozenset(names) for set_id, names in members.items()}
+        return {one: frozenset([" + ".join(names)]) for one, names in members.items()}
+    return {one: frozenset(names) for one, names in members.items()}
 
 
 def save_split(path: Path | str, folds: Iterable[Fold], **about: Any) -> Path:
@@ -137,4 +166,9 @@ def load_split(path: Path | str) -> list[Fold]:
 
 def select_sets(colocation: pd.DataFrame, set_ids: Iterable[str]) -> pd.DataFrame:
     """The rows of `set_ids`, in the table's order."""
-    return colocation[colocation["set_id"].isin(set(set_ids))].reset_index(drop=True)
+    return select_units(colocation, set_ids, "set_id")
+
+
+def select_units(frame: pd.DataFrame, units: Iterable[str], column: str) -> pd.DataFrame:
+    """The rows whose `column` is among `units`, in the table's order."""
+    return frame[frame[column].isin(set(units))].reset_index(drop=True)

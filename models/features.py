@@ -2,7 +2,7 @@
 
 Nothing here is measured under co-location. Three groups:
 
-* `WORKLOAD_FEATURES`: one job on one device, from its graph and the device's data sheet.
+* `WORKLOAD_FEATURES`: one job on one device, from its graph and what the cost model says of it.
 * `SOLO_FEATURES`: what the caller measured of the job alone; each value stands beside a flag that says whether it is there.
 * `EDGE_FEATURES`: for a pair (target i, source j): how much of each resource both want, as a share of the time.
 """
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.cost.job import JobCost, pass_mask, trained_ratio
 from profiling.devices import DeviceSpec
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
@@ -26,7 +27,7 @@ Floats = NDArray[np.float64]
 RESOURCES = ("gpu", "memory_bandwidth", "compute", "launch", "host")
 
 WORKLOAD_FEATURES = (
-    "log_roofline_s",
+    "log_step_s",
     "log_compute_s",
     "log_memory_s",
     "log_launch_s",
@@ -49,12 +50,12 @@ WORKLOAD_FEATURES = (
 SOLO_FEATURES = (
     "has_step_time",
     "log_step_time_s",
-    "log_step_over_roofline",
+    "log_step_over_predicted",
     "log_step_over_launch",
     "log_step_per_sample_s",
     "has_utilization",
     "utilization_ratio",
-    "busy_over_roofline",
+    "busy_over_predicted",
     "has_memory_bandwidth",
     "memory_bandwidth_ratio",
     "has_memory",
@@ -88,71 +89,24 @@ EDGE_FEATURES = (*DEMAND_EDGES, "memory_capacity_sum", *(f"{name}_ratio" for nam
 SUMMED_WIDTH = len(RESOURCES) + 2
 DEMAND_WIDTH = SUMMED_WIDTH + len(PACE_FEATURES)
 
-# Time that a kernel takes at least on the device, and that the host needs to hand one over. They only set the scale from
-# which the network learns; both are the round figures that vendors' profiling guides give for eager frameworks.
-KERNEL_FLOOR_S = 2.5e-6
-LAUNCH_S = 8e-6
-CPU_CALL_S = 4e-6
 # What a CUDA context with its libraries takes before the first tensor.
 CONTEXT_BYTES = 450 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorTimes:
-    """Roofline times per graph node, for all its repeats; forward [0] and backward [1] apart, so that freezing is a mask.
+class Demand:
+    """What one job wants of one device in a step, by the cost model; seconds and bytes.
 
     Attributes:
-        compute_s, memory_s, floor_s: [2, N] arithmetic at peak rate, traffic at full bandwidth, least kernel time.
-        busy_s: [2, N] the largest of the three: how long the node occupies the device at best.
+        step_s: step time alone.
+        busy_s: the device runs a kernel.
+        compute_s, memory_s: arithmetic at peak rate, traffic at full bandwidth.
+        launch_s, host_s: the host hands over kernels, copies input.
+        state_bytes: parameters, gradients and optimiser state.
+        activation_bytes: peak live activations.
     """
 
-    compute_s: Floats
-    memory_s: Floats
-    floor_s: Floats
-    busy_s: Floats
-
-
-def operator_columns(graph: ComputationGraph) -> Floats:
-    """[8, N]: forward and backward FLOPs, forward and backward bytes, kernels, tensor core, repeat, layer index."""
-    found = graph.columns
-    rows = (
-        found["forward_flops"],
-        found["backward_flops"],
-        found["bytes_read"] + found["bytes_written"],
-        found["backward_bytes"],
-        found["kernel_count"],
-        found["tensor_core"],
-        found["repeat"],
-        found["layer_index"],
-    )
-    return np.stack(rows)
-
-
-def operator_times(columns: Floats, device: DeviceSpec, precision: str) -> OperatorTimes:
-    """Roofline (Williams et al., CACM 2009) of every operator on `device`, from `operator_columns`."""
-    kernels, tensor_core, repeat = columns[4], columns[5], columns[6]
-    peak = np.where(tensor_core > 0, device.peak_flops(precision), device.fp32_flops)
-    compute = repeat * columns[0:2] / peak
-    memory = repeat * columns[2:4] / device.memory_bandwidth_bytes_per_s
-    # A backward pass starts about two kernels for one of the forward pass.
-    floor = (0.0 if is_cpu(device) else KERNEL_FLOOR_S) * repeat * kernels * np.array([[1 / 3], [2 / 3]])
-    floor = np.where(columns[0:2] + columns[2:4] > 0, floor, 0.0)
-    return OperatorTimes(compute, memory, floor, np.maximum(np.maximum(compute, memory), floor))
-
-
-def backward_mask(columns: Floats, frozen_prefix: int) -> Floats:
-    """[2, N] 1 where a pass of a node runs: the backward pass of frozen layers (and of what comes before) does not."""
-    mask = np.ones((2, columns.shape[1]))
-    if frozen_prefix > 0:
-        layer = columns[7]
-        mask[1, (layer >= 0) & (layer < frozen_prefix)] = 0.0
-    return mask
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What one job wants of one device in a step, from the roofline alone; seconds and bytes."""
-
+    step_s: float
     busy_s: float
     compute_s: float
     memory_s: float
@@ -161,66 +115,56 @@ class Demand:
     state_bytes: float
     activation_bytes: float
 
-    @property
-    def roofline_s(self) -> float:
-        """Best possible step: the device busy, the host launching, or input being copied, whichever is longest."""
-        return max(self.busy_s, self.launch_s, self.host_s, 1e-7)
-
 
 def is_cpu(device: DeviceSpec) -> bool:
     """Whether the device is a processor: launches are calls and nothing is copied to it."""
     return device.name.startswith("cpu") or not device.compute_capability
 
 
-def demand_of(
-    graph: ComputationGraph, columns: Floats, times: OperatorTimes, device: DeviceSpec, workload: Workload
-) -> Demand:
-    """Roofline demand of one training step of a graph captured without freezing; `workload.frozen_prefix` masks it."""
-    mask = backward_mask(columns, workload.frozen_prefix)
-    kernels = columns[4] * columns[6]
-    shares = np.array([[1 / 3], [2 / 3]]) * kernels * mask
-    trained = _trained_ratio(graph, columns, workload.frozen_prefix)
-    optimizer_s = trained * graph.optimizer_bytes / device.memory_bandwidth_bytes_per_s
-    launches = float(shares.sum()) + trained * graph.optimizer_kernels
-    saved = np.array([op.saved_activation_bytes * op.repeat for op in graph.operators])
-    dropped = float(saved[mask[1] == 0].sum())
+def demand_of(graph: ComputationGraph, cost: JobCost, device: DeviceSpec, workload: Workload) -> Demand:
+    """Demand of one step of a graph captured without freezing; `workload` says mode and frozen prefix.
+
+    Args:
+        cost: of the same job on the same device.
+    """
+    columns = graph.columns
+    is_training = workload.mode == "training"
+    trained = trained_ratio(columns, workload.frozen_prefix) if is_training else 0.0
+    if is_training:
+        dropped = columns["saved_activation_bytes"] * columns["repeat"]
+        kept = graph.activation_bytes - float(dropped[pass_mask(columns, workload)[1] == 0].sum())
+        activation_bytes = max(kept, graph.activation_bytes * 0.05)
+    else:
+        activation_bytes = graph.forward_activation_bytes or graph.activation_bytes * 0.05
     return Demand(
-        busy_s=float((times.busy_s * mask).sum()) + optimizer_s,
-        compute_s=float((times.compute_s * mask).sum()),
-        memory_s=float((times.memory_s * mask).sum()) + optimizer_s,
-        launch_s=launches * (CPU_CALL_S if is_cpu(device) else LAUNCH_S),
-        host_s=0.0 if is_cpu(device) else graph.host_input_bytes / device.pcie_bytes_per_s,
+        step_s=cost.step_time_s,
+        busy_s=cost.busy_s,
+        compute_s=cost.compute_s,
+        memory_s=cost.traffic_bytes / device.memory_bandwidth_bytes_per_s,
+        launch_s=cost.launch_s,
+        host_s=cost.host_s,
         state_bytes=graph.parameter_bytes + trained * (graph.gradient_bytes + graph.optimizer_state_bytes),
-        activation_bytes=max(graph.activation_bytes - dropped, graph.activation_bytes * 0.05),
+        activation_bytes=activation_bytes,
     )
-
-
-def _trained_ratio(graph: ComputationGraph, columns: Floats, frozen_prefix: int) -> float:
-    """Share of parameter bytes that is not frozen."""
-    if frozen_prefix <= 0:
-        return 1.0
-    held = np.array([op.parameter_bytes * op.repeat for op in graph.operators])
-    frozen = (columns[7] >= 0) & (columns[7] < frozen_prefix)
-    return float(1.0 - held[frozen].sum() / held.sum()) if held.sum() > 0 else 1.0
 
 
 def workload_features(
     graph: ComputationGraph, device: DeviceSpec, workload: Workload, demand: Demand
 ) -> Floats:
     """[len(WORKLOAD_FEATURES)] for one job on one device."""
-    roofline = demand.roofline_s
+    step = demand.step_s
     frozen = workload.frozen_prefix / len(graph.layers) if graph.layers else 0.0
     return np.array(
         [
-            _log(roofline, 1e-2),
+            _log(step, 1e-2),
             _log(demand.compute_s, 1e-2),
             _log(demand.memory_s, 1e-2),
             _log(demand.launch_s, 1e-2),
             _log(demand.host_s, 1e-4),
-            demand.compute_s / roofline,
-            demand.memory_s / roofline,
-            demand.launch_s / roofline,
-            demand.host_s / roofline,
+            demand.compute_s / step,
+            demand.memory_s / step,
+            demand.launch_s / step,
+            demand.host_s / step,
             _log(graph.kernel_count, 500.0),
             _log(graph.arithmetic_intensity, 20.0),
             graph.tensor_core_ratio,
@@ -246,14 +190,14 @@ def solo_features(workload: Workload, device: DeviceSpec, demand: Demand) -> Flo
         values[:5] = (
             1.0,
             _log(solo.step_time_s, 3e-2),
-            _log(solo.step_time_s, demand.roofline_s),
+            _log(solo.step_time_s, demand.step_s),
             _log(solo.step_time_s, demand.launch_s),
             _log(solo.step_time_s / batch, 5e-4),
         )
     if is_cpu(device):
         return values
     if solo.utilization_ratio is not None:
-        busy = solo.utilization_ratio * (solo.step_time_s or demand.roofline_s)
+        busy = solo.utilization_ratio * (solo.step_time_s or demand.step_s)
         values[5:8] = 1.0, solo.utilization_ratio, _log(busy, demand.busy_s)
     if solo.memory_bandwidth_ratio is not None:
         values[8:10] = 1.0, solo.memory_bandwidth_ratio
@@ -280,7 +224,7 @@ def device_features(device: DeviceSpec) -> Floats:
 def demand_ratios(demand: Demand, step_time_s: float, workload: Workload) -> Floats:
     """[len(RESOURCES)] share of the step in which the job alone wants each resource, 0 to 1.
 
-    Measured utilisation replaces the roofline's estimate where the caller gives it.
+    Measured utilisation replaces the estimate where the caller gives it.
     """
     solo = workload.solo
     raw = (

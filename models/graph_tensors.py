@@ -9,11 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.features import OperatorTimes, backward_mask, operator_columns, operator_times
-from profiling.devices import DeviceSpec
+from models.cost.job import OperatorCost
 from profiling.graph import ComputationGraph
 from profiling.operators import KINDS
-from profiling.workload import Workload
 
 _KIND_INDEX = {kind: index for index, kind in enumerate(KINDS)}
 # One index more than there are kinds: an operator that the table does not know.
@@ -30,7 +28,6 @@ NODE_FEATURES = (
     "log_repeat",
     "compute_of_busy",
     "memory_of_busy",
-    "floor_of_busy",
     "log_busy_s",
 )
 TENSOR_FEATURES = ("log_bytes", "is_tensor")
@@ -45,7 +42,7 @@ class GraphTensors:
         nodes: [N, len(NODE_FEATURES)].
         edge_index: [2, E], both directions and self edges; row 0 source, row 1 target.
         edges: [E, len(TENSOR_FEATURES)].
-        busy_s: [2, N] roofline time of forward and backward pass, frozen ones masked to 0.
+        busy_s: [2, N] device time of forward and backward pass by the cost model; 0 where a pass does not run.
         graph: [N] which graph a node belongs to.
         count: number of graphs.
     """
@@ -59,35 +56,29 @@ class GraphTensors:
     count: int
 
 
-def tensors_of(
-    graph: ComputationGraph,
-    device: DeviceSpec,
-    workload: Workload,
-    columns: np.ndarray | None = None,
-    times: OperatorTimes | None = None,
-) -> GraphTensors:
-    """Tensors of one graph, captured without freezing; `workload.frozen_prefix` masks its backward passes."""
-    columns = operator_columns(graph) if columns is None else columns
-    times = times or operator_times(columns, device, workload.precision)
+def tensors_of(graph: ComputationGraph, cost: OperatorCost, bandwidth_bytes_per_s: float) -> GraphTensors:
+    """Tensors of one graph, captured without freezing.
+
+    Args:
+        cost: of its operators on the device.
+        bandwidth_bytes_per_s: of the device's memory.
+    """
+    columns = graph.columns
     size = len(graph.operators)
-    held = np.array([(op.parameter_bytes, op.saved_activation_bytes) for op in graph.operators]).reshape(
-        size, 2
-    )
-    busy = np.maximum(times.busy_s.sum(0), 1e-9)
+    busy = np.maximum(cost.busy_s.sum(0), 1e-9)
     nodes = np.stack(
         [
-            _log1p(columns[0]),
-            _log1p(columns[1]),
-            _log1p(columns[2]),
-            _log1p(columns[3]),
-            _log1p(held[:, 0]),
-            _log1p(held[:, 1]),
-            np.log1p(columns[4]) / 3,
-            columns[5],
-            np.log(columns[6]) / 3,
-            times.compute_s.sum(0) / busy,
-            times.memory_s.sum(0) / busy,
-            times.floor_s.sum(0) / busy,
+            _log1p(columns["forward_flops"]),
+            _log1p(columns["backward_flops"]),
+            _log1p(columns["bytes_read"] + columns["bytes_written"]),
+            _log1p(columns["backward_bytes"]),
+            _log1p(columns["parameter_bytes"]),
+            _log1p(columns["saved_activation_bytes"]),
+            np.log1p(columns["kernel_count"]) / 3,
+            columns["tensor_core"],
+            np.log(columns["repeat"]) / 3,
+            cost.compute_s.sum(0) / busy,
+            cost.traffic_bytes.sum(0) / bandwidth_bytes_per_s / busy,
             (np.log(busy) + 10.0) / 5.0,
         ],
         axis=1,
@@ -105,13 +96,12 @@ def tensors_of(
         ]
     )
     kind = np.array([_KIND_INDEX.get(op.kind, KIND_COUNT - 1) for op in graph.operators], dtype=np.int64)
-    mask = backward_mask(columns, workload.frozen_prefix)
     return GraphTensors(
         kind=torch.from_numpy(kind),
         nodes=torch.tensor(nodes, dtype=torch.float32),
         edge_index=torch.from_numpy(np.ascontiguousarray(edge_index)),
         edges=torch.tensor(edges, dtype=torch.float32),
-        busy_s=torch.tensor(times.busy_s * mask, dtype=torch.float32),
+        busy_s=torch.tensor(cost.busy_s, dtype=torch.float32),
         graph=torch.zeros(size, dtype=torch.int64),
         count=1,
     )

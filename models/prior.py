@@ -1,7 +1,4 @@
-"""What is known before the network learns: how long a step takes alone, and what queueing says of sharing.
-
-A step alone is the sum of the time in which the device computes, in which the host launches, and of what every step costs
-(`StepTimePrior`).
+"""What is known before the network learns: what queueing says of sharing.
 
 Each job spends a share of its step on every resource. While another wants the same resource, one of them waits. To first
 order the excess step time of i that j causes is
@@ -18,42 +15,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from models.features import DEMAND_EDGES, DEVICE_FEATURES, EDGE_FEATURES, PACE_FEATURES
+from models.features import DEMAND_EDGES, EDGE_FEATURES, PACE_FEATURES
 
 _DEMANDS = len(DEMAND_EDGES)
 _PACES = len(EDGE_FEATURES) - len(PACE_FEATURES)
 # What the bracket is made of; the first is c.
 CONTENTION_FEATURES = ("turns", *DEMAND_EDGES)
-
-
-class StepTimePrior(nn.Module):
-    """Solo step time = a busy + b launch + c: how far a device type stays behind its roofline, and the host behind its round figures.
-
-    a depends on the device's data sheet; b and c do not. Starts at a = b = 1 and a c that hardly counts.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.busy = nn.Linear(len(DEVICE_FEATURES), 1)
-        self.launch = nn.Parameter(torch.zeros(()))
-        self.every_step = nn.Parameter(torch.tensor(-9.0))
-        nn.init.zeros_(self.busy.weight)
-        nn.init.zeros_(self.busy.bias)
-
-    def shift(self, log_factor: float) -> None:
-        """Multiply all of a, b and c."""
-        with torch.no_grad():
-            for parameter in (self.busy.bias, self.launch, self.every_step):
-                parameter.add_(log_factor)
-
-    def forward(self, busy_s: Tensor, launch_s: Tensor, device: Tensor) -> Tensor:
-        """[G] log seconds; `busy_s` and `launch_s` [G], device [G, len(DEVICE_FEATURES)]."""
-        parts = [
-            busy_s.clamp_min(1e-7).log() + self.busy(device).squeeze(1),
-            launch_s.clamp_min(1e-7).log() + self.launch,
-            self.every_step.expand_as(busy_s),
-        ]
-        return torch.logsumexp(torch.stack(parts), 0)
 
 
 class ContentionPrior(nn.Module):

@@ -11,13 +11,10 @@ from torch_geometric.utils import scatter
 from models.e_ggat import FORMS, EGGATLayer, start_at_zero
 from models.features import DEVICE_FEATURES, WORKLOAD_FEATURES
 from models.graph_tensors import KIND_COUNT, NODE_FEATURES, TENSOR_FEATURES, GraphTensors
-from models.known_jobs import KnownJobs
-from models.prior import StepTimePrior
 from profiling.errors import InputError
 
-# Largest log corrections of an operator's time and of a whole step's. The few models that anyone has measured teach little of
-# others: the wider these are, the worse a model that was left out is predicted.
-OPERATOR_BOUND, STEP_BOUND = 0.3, 0.05
+# Largest log corrections of an operator's time and of a whole step's while the embedding is learned.
+OPERATOR_BOUND, STEP_BOUND = 0.3, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +59,21 @@ class Encoding:
 
     Attributes:
         embedding: [G, embedding].
-        log_step_s: [G] log of the predicted solo step time.
-        log_graph_step_s: [G] the same as if no job had been measured that is like it.
-        operator_s: [2, N] predicted forward and backward seconds per graph node.
+        log_step_s: [G] log of the solo step time with the encoder's corrections: what the embedding is learned from. Answers
+            take the cost model's.
+        operator_s: [2, N] corrected forward and backward seconds per graph node.
     """
 
     embedding: Tensor
     log_step_s: Tensor
-    log_graph_step_s: Tensor
     operator_s: Tensor
 
 
 class WorkloadEncoder(nn.Module):
-    """E-GGAT over operators; every operator corrects its roofline time, and what they sum to is the device's busy time.
+    """E-GGAT over operators, each of which corrects its time by the cost model; what they are like becomes the embedding.
 
-    The step time is what `StepTimePrior` makes of busy time and launch time, corrected by a head that sees embedding, totals
-    and device. Corrections are bounded, so that a graph unlike all others still gets about what the prior says; `KnownJobs`
-    adds what jobs like this one were off by.
+    It is taught by solo step times: the cost model's step, times what the corrections change of the device's busy time, times
+    a correction by a head that sees embedding, totals and device.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -93,13 +88,12 @@ class WorkloadEncoder(nn.Module):
         self.correct = nn.Linear(config.width + len(DEVICE_FEATURES), 2)
         self.embed = nn.Linear(2 * config.width, config.embedding)
         wide = config.embedding + len(WORKLOAD_FEATURES) + len(DEVICE_FEATURES)
-        self.prior, self.known = StepTimePrior(), KnownJobs(len(WORKLOAD_FEATURES) + len(DEVICE_FEATURES))
         self.step = nn.Sequential(nn.Linear(wide, 32), nn.SiLU(), nn.Linear(32, 1))
         start_at_zero(self.correct, self.step[2])
 
-    def forward(self, graphs: GraphTensors, workload: Tensor, device: Tensor, launch_s: Tensor) -> Encoding:
+    def forward(self, graphs: GraphTensors, workload: Tensor, device: Tensor, log_step_s: Tensor) -> Encoding:
         """Args: `graphs` of G workloads; workload [G, len(WORKLOAD_FEATURES)]; device [G, len(DEVICE_FEATURES)];
-        launch_s [G] time that the host needs to launch a step's kernels.
+        log_step_s [G] of the cost model.
         """
         count, busy = graphs.count, graphs.busy_s
         state = self.enter(torch.cat([self.kind(graphs.kind), graphs.nodes], 1))
@@ -120,8 +114,9 @@ class WorkloadEncoder(nn.Module):
         busy_s = scatter(operator_s.sum(0), graphs.graph, 0, count, reduce="sum")
         totals = torch.cat([workload, device], 1)
         correction = bounded(self.step(torch.cat([embedding, totals], 1)).squeeze(1), STEP_BOUND)
-        log_step_s = self.prior(busy_s, launch_s, device) + correction
-        return Encoding(embedding, log_step_s + self.known(totals), log_step_s, operator_s)
+        before = scatter(whole, graphs.graph, 0, count, reduce="sum").clamp_min(1e-12)
+        log_step_s = log_step_s + torch.log(busy_s.clamp_min(1e-12) / before) + correction
+        return Encoding(embedding, log_step_s, operator_s)
 
 
 def bounded(values: Tensor, bound: float) -> Tensor:

@@ -19,7 +19,6 @@ class TrainingConfig:
         seed: of everything random; the same seed gives the same loss.
         ensemble: number of co-location networks.
         encoder_steps, encoder_batch, encoder_learning_rate: pre-training on solo step times, so many graphs a step.
-        encoder_prior_rate: learning rate of the step time's prior.
         encoder_scale: log error of a solo step time beyond which it counts for ever less (Cauchy's loss): loaders and simulators
             that keep a GPU waiting say nothing of other models' graphs.
         epochs, learning_rate, weight_decay: of the co-location networks.
@@ -38,7 +37,6 @@ class TrainingConfig:
     encoder_steps: int = 120
     encoder_batch: int = 16
     encoder_learning_rate: float = 0.01
-    encoder_prior_rate: float = 0.05
     encoder_scale: float = 0.3
     epochs: int = 300
     learning_rate: float = 0.01

@@ -110,9 +110,10 @@ class Predictor:
     def rows(self, sets: Sequence[ColocationSet]) -> Integers:
         """[S, M] rows of the job table; encodes jobs that are new."""
         table = self._table()
-        keys = [(w, s.device, s.sharing) for s in sets for w in s.workloads]
-        flat = iter(table.rows(keys))
-        return padded([[next(flat) for _ in s.workloads] for s in sets])
+        # A workload that stands in thousands of sets is hashed once: its hash goes over all of its fields.
+        keys = {(id(w), s.device, s.sharing): (w, s.device, s.sharing) for s in sets for w in s.workloads}
+        row = dict(zip(keys, table.rows(list(keys.values())), strict=True))
+        return padded([[row[id(w), s.device, s.sharing] for w in s.workloads] for s in sets])
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
         """All sets in one call; see `PredictionArrays` for shapes."""
@@ -146,7 +147,9 @@ class Predictor:
         memory = of_members(table.memory_bytes, 0.0)
         utilization = of_members(table.utilization, 0.0) / slowdown
         measured = of_members(table.memory_measured, True)
-        upper = set_memory_bytes(memory, fitted.heads) * self._memory_factor(measured)
+        # State is known exactly; only the rest is widened.
+        state = of_members(table.state_bytes, 0.0) @ np.ones(rows.shape[1])
+        upper = state + (set_memory_bytes(memory, fitted.heads) - state) * self._memory_factor(measured)
         fits = upper <= table.device_bytes[safe[:, 0]]
         return PredictionArrays(mask, solo, solo * slowdown, slowdown, memory, utilization, upper, fits)
 
@@ -179,6 +182,7 @@ class Predictor:
         if anchor is None:
             arrays = self.predict_arrays([ColocationSet(device, (workload,))])
             anchor = float(arrays.solo_step_time_s[0, 0])
+        featurizer = self.fitted_.model.featurizer
         return layer_throughput(
             workload,
             device,
@@ -188,7 +192,8 @@ class Predictor:
             nodes=nodes,
             rewrapped=rewrapped,
             anchor_step_time_s=anchor,
-            graph=self.fitted_.model.featurizer.graph(workload)[0],
+            graph=featurizer.graph(workload),
+            cost=featurizer.job(workload.captured(), device).cost,
         )
 
     def predict(self, colocation_set: ColocationSet) -> Prediction:

@@ -63,7 +63,11 @@ _QUANTITIES = (
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """How a co-location set runs, with intervals and reasons."""
+    """How a co-location set runs, with intervals and reasons.
+
+    Attributes:
+        never_measured: what of the question no training set had: device, sharing mode, precision, mode, framework.
+    """
 
     device: str
     sharing: str
@@ -73,6 +77,7 @@ class Prediction:
     total_utilization_ratio: Quantity
     fits: bool
     reasons: tuple[str, ...]
+    never_measured: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of `cotenant predict --json` and `POST /v1/predict`."""
@@ -92,6 +97,7 @@ class Prediction:
             "total_utilization_ratio": self.total_utilization_ratio.to_json(),
             "fits": self.fits,
             "reasons": list(self.reasons),
+            "never_measured": list(self.never_measured),
         }
 
 

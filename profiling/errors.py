@@ -31,6 +31,10 @@ class CotenantError(Exception):
         self.detail, self.expected, self.got, self.hint = detail, expected, got, hint
         super().__init__(self.message)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # From process to process with all its fields.
+        return (_again, (type(self), self.detail, self.expected, self.got, self.hint))
+
     @property
     def message(self) -> str:
         """The whole story in one line."""
@@ -56,6 +60,12 @@ class CotenantError(Exception):
             if value is not None:
                 body[key] = str(value)
         return body
+
+
+def _again(
+    kind: type[CotenantError], detail: str, expected: str | None, got: Any, hint: str | None
+) -> CotenantError:
+    return kind(detail, expected=expected, got=got, hint=hint)
 
 
 class InputError(CotenantError):

@@ -1,23 +1,26 @@
-"""The main job in small: a dozen jobs meet a small mixed cluster, placed one by one and compared with simpler rules."""
+"""The main job in small: which pairs share a GPU well, and a dozen jobs on four GPUs under three policies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from predictor.types import SetPredictor
-from profiling.workload import Workload
+from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.table import NoisyPredictor
-from scheduling.core.job import TraceJob
+from scheduling.core.job import JobState, TraceJob
 from scheduling.core.set_cache import SetCache
-from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
 from scheduling.core.truth import SetTruth
-from scheduling.placement.decision import PlacementDecision
-from scheduling.placement.place import Placer
 from scheduling.policies import get_policy
-from scheduling.simulator.engine import simulate
+from scheduling.simulator.engine import SimulationConfig, simulate
+from scheduling.simulator.gantt import draw_gantt
+from scheduling.simulator.plots import save_figure
 from scheduling.simulator.result import SimulationResult
 
 # Quick to capture, and of different character: convolutions, recurrence, attention, embeddings.
@@ -25,37 +28,74 @@ MODELS = (
     "resnet18-cifar:batch_size=128",
     "lstm-wikitext2:batch_size=20",
     "transformer-multi30k:batch_size=64",
-    "vgg11-cifar:batch_size=128",
     "neumf-ml1m:batch_size=1024",
+    "resnet50-imagenet:batch_size=32",
     "dcgan-64:batch_size=64",
+    "autoencoder-ml20m:batch_size=512",
+    "bert-base-squad:batch_size=8",
 )
+POLICIES = ("exclusive", "blind", "isacpp")
 # How far reality departs from the prediction in the comparison: sigma of the log slowdown.
 NOISE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """One job of the stream and what was decided for it."""
+class Pair:
+    """Two jobs on one GPU.
 
-    job: TraceJob
-    decision: PlacementDecision
+    Attributes:
+        slowdown: of each, at least 1.
+        throughput_ratio: sum over both of co-located / solo throughput; at 1 sharing gains nothing over taking turns.
+    """
+
+    jobs: ColocationSet
+    slowdown: tuple[float, float]
+    throughput_ratio: float
+    memory_upper_bytes: float
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A job of the simulation when it first started: where, and beside which jobs."""
+
+    job: JobState
+    gpu: str
+    beside: tuple[JobState, ...]
+
+
+def pairs(predictor: SetPredictor, device: str = "v100") -> list[Pair]:
+    """Every pair of `MODELS` on one GPU, the best to share first, those that do not fit last."""
+    workloads = [Workload.parse(spec) for spec in MODELS]
+    sets = [ColocationSet(device, pair) for pair in combinations_with_replacement(workloads, 2)]
+    answer = predictor.predict_arrays(sets)
+    found = [
+        Pair(
+            one,
+            (float(slowdown[0]), float(slowdown[1])),
+            float((1.0 / slowdown[:2]).sum()),
+            float(memory),
+            bool(fits),
+        )
+        for one, slowdown, memory, fits in zip(
+            sets, answer.slowdown, answer.memory_upper_bytes, answer.fits, strict=True
+        )
+    ]
+    return sorted(found, key=lambda pair: (not pair.fits, -pair.throughput_ratio))
 
 
 def demo_cluster() -> ClusterSnapshot:
-    """Three V100, two P100 and one K80."""
+    """Two V100 and two P100."""
     return ClusterSnapshot(
-        (
-            Node("fast", tuple(Gpu(str(k), "v100") for k in range(3))),
-            Node("middle", tuple(Gpu(str(k), "p100") for k in range(2))),
-            Node("old", (Gpu("0", "k80"),)),
+        tuple(
+            Node(name, tuple(Gpu(str(k), device) for k in range(2)))
+            for name, device in (("fast", "v100"), ("slow", "p100"))
         )
     )
 
 
 def demo_jobs(predictor: SetPredictor, count: int = 12, seed: int = 0) -> list[TraceJob]:
     """A stream: models in turn, about half an hour each on a V100, one every three minutes."""
-    from profiling.workload import ColocationSet
-
     rng = np.random.default_rng(seed)
     workloads = [Workload.parse(spec) for spec in MODELS]
     alone = predictor.predict_arrays([ColocationSet("v100", (w,)) for w in workloads]).step_time_s[:, 0]
@@ -72,36 +112,61 @@ def demo_jobs(predictor: SetPredictor, count: int = 12, seed: int = 0) -> list[T
     ]
 
 
-def stream(jobs: list[TraceJob], cluster: ClusterSnapshot, predictor: SetPredictor) -> Iterator[Placed]:
-    """Place jobs one after another on what is left of the cluster; a job that should wait is left out of it."""
-    placer = Placer(predictor)
-    snapshot = cluster
-    for job in jobs:
-        decision = placer.place(job.workload, job.iterations, snapshot)
-        yield Placed(job, decision)
-        if decision.decision == "place":
-            best = decision.ranked[0]
-            snapshot = _with_tenant(
-                snapshot, best.node, best.gpu, Tenant(job.workload, job.iterations, job.id)
-            )
-
-
-def rules(
-    jobs: list[TraceJob], cluster: ClusterSnapshot, predictor: SetPredictor, seed: int = 0
+def run_policies(
+    jobs: Sequence[TraceJob], cluster: ClusterSnapshot, predictor: SetPredictor, seed: int = 0
 ) -> dict[str, SimulationResult]:
-    """The stream through the simulator under three rules, in a world that departs from the prediction by chance."""
+    """The stream through the simulator under `POLICIES`, in a world that departs from the prediction by chance."""
     truth = SetTruth(SetCache(NoisyPredictor(predictor, NOISE, seed)))
     return {
-        name: simulate(jobs, cluster, get_policy(name), truth, SetCache(predictor))
-        for name in ("exclusive", "blind", "isacpp")
+        name: simulate(
+            jobs, cluster, get_policy(name), truth, SetCache(predictor), SimulationConfig(record=True)
+        )
+        for name in POLICIES
     }
 
 
-def _with_tenant(snapshot: ClusterSnapshot, node: str, gpu: str, tenant: Tenant) -> ClusterSnapshot:
-    nodes = tuple(
-        replace(n, gpus=tuple(replace(g, tenants=(*g.tenants, tenant)) if g.id == gpu else g for g in n.gpus))
-        if n.name == node
-        else n
-        for n in snapshot.nodes
+def starts(result: SimulationResult) -> list[Start]:
+    """Where each job first started and whom it joined there, by time."""
+    first: dict[int, Any] = {}
+    for one in sorted(result.intervals, key=lambda i: i.start_s):
+        first.setdefault(one.job, one)
+    return [
+        Start(
+            result.jobs[one.job],
+            result.gpu_names[one.gpu],
+            tuple(
+                result.jobs[other.job]
+                for other in result.intervals
+                if other.gpu == one.gpu
+                and other.job != one.job
+                and other.start_s <= one.start_s < other.stop_s
+            ),
+        )
+        for one in first.values()
+    ]
+
+
+def draw(results: dict[str, SimulationResult], path: Path) -> None:
+    """The cluster without sharing and with it, one Gantt chart above the other, as SVG (or what the suffix says)."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    colors = dict(zip(MODELS, colormaps["tab10"].colors, strict=False))  # type: ignore[attr-defined]
+    shown = {"exclusive": "one job per GPU", "isacpp": "shared by prediction (isacpp)"}
+    figure = Figure(figsize=(9, 5.2))
+    axes = figure.subplots(len(shown), 1, sharex=True)
+    for axis, (name, title) in zip(axes, shown.items(), strict=True):
+        result = results[name]
+        draw_gantt(axis, result, color_of=lambda job: colors[str(job.job.workload)])
+        mean_s, hours = float(result.completion_s.mean()), result.busy_s / 3600.0
+        axis.set_title(f"{title}: {hours:.1f} GPU hours, mean completion time {mean_s / 60:.0f} min")
+    axes[0].set_xlabel("")
+    figure.legend(
+        handles=[Patch(color=c, label=m.partition(":")[0]) for m, c in colors.items()],
+        loc="lower center",
+        ncols=4,
+        frameon=False,
     )
-    return replace(snapshot, nodes=nodes)
+    figure.tight_layout(rect=(0, 0.1, 1, 1))
+    save_figure(figure, path)

@@ -23,6 +23,8 @@ class ServiceConfig:
         host, port: where it listens.
         workers: processes; each holds its own predictor.
         model: `default`, a model directory, or `registry:NAME`, which follows the MLflow alias `champion`.
+        policy: chooses the GPU of a placement: a name of `scheduling.policies` or `module:POLICY`; None takes the
+            ranking of `cotenant place`.
         tracking_uri: MLflow tracking and registry address; None takes MLflow's own setting.
         database_url: SQLAlchemy address of the store.
         auth: `auto` asks for bearer tokens except on a loopback address; `on` always; `off` never, loopback only.
@@ -65,6 +67,7 @@ class ServiceConfig:
     port: int = 8080
     workers: int = 1
     model: str = "default"
+    policy: str | None = None
     tracking_uri: str | None = None
     database_url: str = "sqlite:///cotenant.db"
     auth: str = "auto"

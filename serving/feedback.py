@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -21,6 +22,8 @@ from serving.store import Store
 from serving.store.tables import ObservationRow
 
 log = structlog.get_logger("cotenant.feedback")
+
+MakePlacer = Callable[[SetPredictor], Placer]
 
 #: Seconds between looks for what other processes were told.
 POLL_S = 1.0
@@ -43,8 +46,8 @@ class Belief:
     placer: Placer
 
     @classmethod
-    def of(cls, serving: Serving, posterior: Posterior) -> Belief:
-        return cls(serving, posterior, Placer(_asked(serving, posterior)))
+    def of(cls, serving: Serving, posterior: Posterior, make_placer: MakePlacer = Placer) -> Belief:
+        return cls(serving, posterior, make_placer(_asked(serving, posterior)))
 
     @property
     def predictor(self) -> SetPredictor:
@@ -71,10 +74,14 @@ class _Learned:
 
 
 class Feedback:
-    """Keeps what is known of the serving model true to the stored observations."""
+    """Keeps what is known of the serving model true to the stored observations.
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    Args:
+        make_placer: what decides where jobs go, given the predictor with what was observed.
+    """
+
+    def __init__(self, store: Store, make_placer: MakePlacer = Placer) -> None:
+        self.store, self.make_placer = store, make_placer
         self._serving: Serving | None = None
         self._learned: _Learned | None = None
         self._belief: Belief | None = None
@@ -88,7 +95,7 @@ class Feedback:
                 learned = self._learned
                 if learned is None or learned.serving is not serving:
                     learned = _Learned.nothing(serving)
-                belief = Belief.of(serving, learned.posterior)
+                belief = Belief.of(serving, learned.posterior, self.make_placer)
                 self._belief, self._serving = belief, serving
         return belief
 
@@ -118,7 +125,7 @@ class Feedback:
                     and belief.serving is serving
                     and belief.posterior is not learned.posterior
                 ):
-                    self._belief = Belief.of(serving, learned.posterior)
+                    self._belief = Belief.of(serving, learned.posterior, self.make_placer)
 
     def _read(self, known: _Learned) -> _Learned:
         row = ObservationRow

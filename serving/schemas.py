@@ -178,6 +178,7 @@ class PredictionAnswer(Struct):
     total_utilization_ratio: Quantity
     fits: bool
     reasons: list[str]
+    never_measured: list[str]
 
 
 class BatchAnswer(Struct):

@@ -16,13 +16,16 @@ from profiling.errors import CotenantError, InputError, UnavailableError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.placement.by_policy import PolicyPlacer
+from scheduling.placement.place import Placer
+from scheduling.policies import get_policy
 from serving.answers import AnswerCache
 from serving.auth import Authenticator
 from serving.batching import Batcher
 from serving.capturing import Captures
 from serving.cluster_state import ClusterReader
 from serving.config import ServiceConfig
-from serving.feedback import POLL_S, Belief, Feedback
+from serving.feedback import POLL_S, Belief, Feedback, MakePlacer
 from serving.hosts import Hosts
 from serving.lanes import Lane
 from serving.limits import RateLimit, Slots
@@ -59,7 +62,7 @@ class Service:
         self.metrics = Metrics()
         self.tracer = tracer()
         self.store = Store(config.database_url, BUSY_S)
-        self.feedback = Feedback(self.store)
+        self.feedback = Feedback(self.store, _placer(config.policy))
         self.life = ModelLife(
             source or model_source(config.model, config.tracking_uri),
             config.poll_s,
@@ -230,3 +233,7 @@ class Service:
                 session.add(ModelEventRow(version=version[:200], event=event, detail=detail, at=time.time()))
         except CotenantError as error:
             log.warning("model event not recorded", error=error.message)
+
+
+def _placer(policy: str | None) -> MakePlacer:
+    return Placer if policy is None else partial(PolicyPlacer, policy=get_policy(policy))

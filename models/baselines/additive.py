@@ -33,10 +33,10 @@ class AdditivePredictor:
         """Nothing to learn; checks only that the target is one of its three.
 
         Raises:
-            InputError: the target is a solo run, which this baseline takes as known.
+            InputError: the target is of another table than that of sets.
         """
-        if train.target == "solo_step_time_s":
-            raise InputError("additive demand does not predict solo runs", expected="a co-location target")
+        if train.what.table != "colocation":
+            raise InputError("additive demand predicts sets only", expected="a co-location target")
         return self
 
     def predict(self, test: Bundle) -> NDArray[np.float64]:

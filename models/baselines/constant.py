@@ -10,7 +10,7 @@ from profiling.errors import InputError
 
 
 class ConstantPredictor:
-    """Predicts one number: the mean of the training targets; the geometric mean of step times, which span decades."""
+    """Predicts one number: the mean of the training targets; the geometric mean of rows that span decades, such as step times."""
 
     def fit(self, train: Bundle, seed: int = 0) -> ConstantPredictor:  # noqa: ARG002
         """Learn from the measured points of `train`; `seed` is not used.
@@ -21,7 +21,8 @@ class ConstantPredictor:
         y = train.y[train.points]
         if len(y) == 0:
             raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
-        self.value_ = float(np.exp(np.log(y).mean()) if train.target == "solo_step_time_s" else y.mean())
+        of_rows = train.what.logarithmic and not train.what.of_set
+        self.value_ = float(np.exp(np.log(y).mean()) if of_rows else y.mean())
         return self
 
     def predict(self, test: Bundle) -> NDArray[np.float64]:

@@ -59,15 +59,15 @@ class FeatureTable:
             ]
             frame = frame[~frame["set_id"].duplicated()]
         for name, values in self.context_.items():
-            blocks.append(_one_hot(frame[name], values))
+            blocks.append(one_hot(frame[name], values))
         if self.solo:
-            blocks.append(_device_numbers(frame["device"]))
+            blocks.append(device_numbers(frame["device"]))
         return np.hstack(blocks)
 
     def _members(self, bundle: Bundle, frame: pd.DataFrame) -> NDArray[np.float64]:
         batch = frame["batch_size"].to_numpy(dtype=np.float64, na_value=np.nan)
         blocks = [
-            _one_hot(frame["architecture"], self.architectures_),
+            one_hot(frame["architecture"], self.architectures_),
             np.log2(batch)[:, None],
             (frame["precision"] != "fp32").to_numpy(dtype=np.float64)[:, None],
         ]
@@ -82,16 +82,17 @@ class FeatureTable:
 
 
 def _frame(bundle: Bundle) -> pd.DataFrame:
-    return bundle.solo if bundle.target == "solo_step_time_s" else bundle.colocation
+    return bundle.frame
 
 
-def _one_hot(column: pd.Series, values: list[str]) -> NDArray[np.float64]:
+def one_hot(column: pd.Series, values: list[str]) -> NDArray[np.float64]:
+    """[n, len(values)] 1 where a cell holds the value."""
     return (column.to_numpy(dtype=object)[:, None] == np.array(values, dtype=object)[None, :]).astype(
         np.float64
     )
 
 
-def _device_numbers(devices: pd.Series) -> NDArray[np.float64]:
+def device_numbers(devices: pd.Series) -> NDArray[np.float64]:
     """[n, 5] logarithms of peak rates, bandwidth, memory and processors; NaN for a device outside the catalogue."""
     from profiling.devices import get_device
 

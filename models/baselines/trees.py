@@ -9,9 +9,6 @@ from datasets.bundle import Bundle
 from models.baselines.features import FeatureTable
 from profiling.errors import InputError
 
-# Targets that are positive and span decades are learned as logarithms.
-_LOGARITHMIC = frozenset({"set_memory_bytes", "solo_step_time_s"})
-
 
 class TreePredictor:
     """The mean of extremely randomised trees and gradient-boosted trees, both with scikit-learn's own settings.
@@ -39,7 +36,7 @@ class TreePredictor:
         points = train.points
         if not points.any():
             raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
-        self.logarithmic_ = train.target in _LOGARITHMIC
+        self.logarithmic_ = train.what.logarithmic
         self.features_ = FeatureTable(self.solo).fit(train)
         x, y = self.features_.transform(train)[points], train.y[points]
         # A column that is never known carries nothing, and scikit-learn warns about it.

@@ -105,6 +105,8 @@ class Describer:
         device, count = get_device(one.device), len(one.workloads)
         facts = [self._of(row, w, one.device) for row, w in zip(rows, one.workloads, strict=False)]
         quantile = intervals.quantile["solo" if all(f.measured for f in facts) else "graph"]
+        if not self.fitted.manifest.coverage.has_device(one.device):
+            quantile *= intervals.device_factor
         members, reasons = [], [_room(numbers.fits[k], numbers.upper[k], device)]
         for i, fact in enumerate(facts):
             slowdown = numbers.slowdown[k][i]
@@ -133,10 +135,8 @@ class Describer:
                 reasons.append(
                     f"{fact.model} is unlike the models that were trained on; its interval may be too narrow"
                 )
-        if one.sharing == "mig":
-            reasons.append(
-                "no set under MIG was trained on; members are taken to share as under time slicing"
-            )
+        never = self.fitted.manifest.coverage.never_measured(one)
+        reasons.extend(never)
         together, upper = numbers.together[k], numbers.upper[k]
         return Prediction(
             device=one.device,
@@ -147,6 +147,7 @@ class Describer:
             total_utilization_ratio=_ratio(numbers.busy[k], intervals.utilization_error),
             fits=numbers.fits[k],
             reasons=tuple(reasons),
+            never_measured=tuple(never),
         )
 
     def _of(self, row: int, workload: Workload, device: str) -> _Facts:
@@ -162,18 +163,15 @@ class Describer:
             job=job,
             measured=workload.solo.step_time_s is not None,
             in_domain=fitted.domain.contains(embedding),
-            solo_error=self._solo_error(workload, row),
+            solo_error=self._solo_error(workload),
             memory_error=solo_memory_error if workload.solo.memory_bytes is not None else graph_error,
             state_bytes=job.demand.state_bytes,
         )
         return facts
 
-    def _solo_error(self, workload: Workload, row: int) -> float:
-        """Of a solo step time: measured, of a job like one trained on, or of a new one."""
-        if workload.solo.step_time_s is not None:
-            return 0.03
-        near = self.fitted.domain.is_near(self.table.embedding[row])
-        return self.fitted.intervals.known_log_error if near else self.fitted.intervals.solo_log_error
+    def _solo_error(self, workload: Workload) -> float:
+        """Of a solo step time: measured, or predicted."""
+        return 0.03 if workload.solo.step_time_s is not None else self.fitted.intervals.solo_log_error
 
 
 def _room(fits: bool, upper_bytes: float, device: DeviceSpec) -> str:

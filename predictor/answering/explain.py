@@ -64,12 +64,9 @@ def shares_of(excess: float, parts: Sequence[float], job: JobOnDevice) -> list[R
 @lru_cache(maxsize=4096)
 def operators_wanting(job: JobOnDevice, resource: str, most: int = 3) -> tuple[tuple[str, float], ...]:
     """Operator kinds by their share of the job's demand on a resource."""
-    times = {
-        "memory_bandwidth": job.times.memory_s,
-        "compute": job.times.compute_s,
-        "launch": job.times.floor_s,
-    }
-    values = times.get(resource, job.times.busy_s).sum(0)
+    cost = job.cost.operators
+    wanted = {"memory_bandwidth": cost.traffic_bytes, "compute": cost.compute_s, "launch": cost.kernels}
+    values = wanted.get(resource, cost.busy_s).sum(0)
     if values.sum() <= 0:
         return ()
     kinds: dict[str, float] = {}

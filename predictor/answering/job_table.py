@@ -24,6 +24,7 @@ class JobTable:
     Attributes:
         networks: numpy twins of the model's ensemble.
         solo_step_s, utilization, memory_bytes, device_bytes: [V] columns.
+        state_bytes: [V] part of the memory that is known exactly: parameters, gradients, optimiser state.
         keys: [V] the jobs.
         prepared: per network, what it needs of every row.
     """
@@ -37,6 +38,7 @@ class JobTable:
         self.solo_step_s: Floats = np.zeros(0)
         self.utilization: Floats = np.zeros(0)
         self.memory_bytes: Floats = np.zeros(0)
+        self.state_bytes: Floats = np.zeros(0)
         self.device_bytes: Floats = np.zeros(0)
         self.memory_measured: NDArray[np.bool_] = np.zeros(0, dtype=bool)
         self.utilization_measured: NDArray[np.bool_] = np.zeros(0, dtype=bool)
@@ -76,6 +78,8 @@ class JobTable:
         self.solo_step_s = np.concatenate([self.solo_step_s, variants.step_s[where]])
         self.utilization = np.concatenate([self.utilization, utilization])
         self.memory_bytes = np.concatenate([self.memory_bytes, memory])
+        state = [min(variants.jobs[v].demand.state_bytes, m) for v, m in zip(where, memory, strict=True)]
+        self.state_bytes = np.concatenate([self.state_bytes, state])
         self.device_bytes = np.concatenate(
             [self.device_bytes, [variants.jobs[v].device.memory_bytes for v in where]]
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from models.cost import default_cost_model
 from predictor.campaigns.experiment_design import greedy_design, set_kernel, standardize
 from predictor.types import Floats
 from profiling.campaign.plan import CampaignPlan, PlannedRun
@@ -23,11 +24,8 @@ from profiling.measure.settings import MeasureSettings
 from profiling.workload import ColocationSet, Workload
 
 if TYPE_CHECKING:
-    from profiling.graph import ComputationGraph
+    pass
 
-# Share of peak rate and bandwidth that training reaches; only for the time estimates of the plan.
-_EFFICIENCY = 0.4
-_CPU_LAUNCH_S, _GPU_LAUNCH_S = 4e-6, 8e-6
 # Columns of `Candidate.features` that grow with the batch: FLOPs, bytes, activations, time.
 _GROWING = (0, 1, 4, 6)
 _HALF_TIME = np.array([0, 0, 0, 0, 0, 0, np.log(2)])
@@ -196,7 +194,7 @@ def candidate(workload: Workload, rates: DeviceSpec) -> Candidate:
     from profiling.capture import graph_for
 
     graph = graph_for(workload)
-    seconds = estimate_step_s(graph, rates, workload.precision)
+    seconds = default_cost_model().cost(graph, rates, workload).step_time_s
     demands = (
         graph.step_flops,
         graph.step_bytes,
@@ -207,14 +205,6 @@ def candidate(workload: Workload, rates: DeviceSpec) -> Candidate:
         seconds * 1e6,
     )
     return Candidate(workload, seconds, np.log1p(np.array(demands, dtype=float)), len(graph.layers))
-
-
-def estimate_step_s(graph: ComputationGraph, rates: DeviceSpec, precision: str) -> float:
-    """Roofline time of a step plus the time to launch its kernels; good for a plan, not for a prediction."""
-    compute = graph.step_flops / (_EFFICIENCY * rates.peak_flops(precision))
-    memory = graph.step_bytes / (_EFFICIENCY * rates.memory_bandwidth_bytes_per_s)
-    launch = graph.kernel_count * (_CPU_LAUNCH_S if rates.name == "cpu" else _GPU_LAUNCH_S)
-    return max(compute, memory) + launch
 
 
 def choose_workloads(pool: Sequence[Candidate], count: int) -> list[Candidate]:

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from datasets.families import family_of
+from models.features import Floats
 from predictor.config import LossCallback
 from predictor.evaluation.metrics import score
 from predictor.examples.examples import Examples, examples_of
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes, set_memory_bytes
+from predictor.fitted.fitted import Fitted
 from predictor.fitted.intervals import Intervals
 from predictor.fitted.model import CotenantModel
 from predictor.fitted.utilization import predicted_ratio
@@ -33,12 +36,13 @@ def evaluate(
     split: str = "none",
     seed: int = 0,
     report: LossCallback | None = None,
+    graph_only: bool = False,
 ) -> dict[str, Any]:
     """Score on measured sets; the object of `cotenant evaluate --json`.
 
     With `split="none"` the model is asked as it is about every set that it was not trained on (those are counted in
     `left_out`). With any other split its configuration is fitted from scratch for every fold, pre-training included, and
-    only left-out sets are scored.
+    only left-out sets are scored. With `graph_only` nothing is known of how the members to be scored run alone.
 
     Raises:
         InputError: no set is left to score, or the split is not known.
@@ -47,11 +51,18 @@ def evaluate(
         raise InputError("split is not known", expected="one of " + ", ".join(SPLITS), got=split)
     predictor._table()  # raises where nothing was fitted
     if split == "none":
-        return _as_it_is(predictor, colocation, solo)
-    return _refitted(predictor, colocation, solo, split, seed, report)
+        return _as_it_is(predictor, colocation, solo, graph_only)
+    return _refitted(predictor, colocation, solo, split, seed, report, graph_only)
 
 
-def _as_it_is(predictor: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame) -> dict[str, Any]:
+def _asked(colocation: pd.DataFrame, solo: pd.DataFrame, graph_only: bool) -> Examples:
+    examples = examples_of(colocation, solo)
+    return examples.without_solo() if graph_only else examples
+
+
+def _as_it_is(
+    predictor: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame, graph_only: bool
+) -> dict[str, Any]:
     known = set(predictor.fitted_.manifest.set_ids)
     seen = colocation.set_id.astype(str).isin(known)
     rest = colocation[~seen]
@@ -64,17 +75,21 @@ def _as_it_is(predictor: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame
             hint="use --split by-model to refit with models left out",
         )
     fitted = predictor.fitted_
-    examples = examples_of(rest, solo)
+    examples = _asked(rest, solo, graph_only)
     ratio, slow = fitted.model.predict_log_ratio(examples)
-    half = fitted.intervals.half_width(slow, "solo")
-    graph = fitted.intervals.half_width(slow, "graph")
-    measured = np.array([w.solo.step_time_s is not None for w in examples.workloads])
-    whole = np.array([measured[examples.set_index == s].all() for s in range(len(examples.set_ids))])[
-        examples.set_index
-    ]
-    half = np.where(whole, half, graph)
+    half = half_widths(fitted, examples, slow)
     sides = _sides(examples, fitted.heads, fitted.model)
     return _result(examples, ratio, half, sides, {"split": "none", "left_out": left_out})
+
+
+def half_widths(fitted: Fitted, examples: Examples, log_slowdown: Floats) -> Floats:
+    """[T] half width of each member's interval of the log ratio, as answers have it."""
+    measured = np.array([w.solo.step_time_s is not None for w in examples.workloads])
+    whole = np.bincount(examples.set_index, ~measured)[examples.set_index] == 0
+    alone, graph = (fitted.intervals.half_width(log_slowdown, group) for group in ("solo", "graph"))
+    coverage = fitted.manifest.coverage
+    known = np.array([coverage.has_device(device) for device in examples.devices])
+    return np.where(whole, alone, graph) * np.where(known, 1.0, fitted.intervals.device_factor)
 
 
 def _refitted(
@@ -84,6 +99,7 @@ def _refitted(
     split: str,
     seed: int,
     report: LossCallback | None,
+    graph_only: bool,
 ) -> dict[str, Any]:
     from datasets.splits import make_split
     from predictor.config import TrainingConfig
@@ -103,7 +119,7 @@ def _refitted(
         known = solo[~solo.architecture.isin(unseen)]
         model = fit(examples_of(train, known), solo_examples(known), featurizer, network, training, report)
         heads = fit_heads(train, known, featurizer)
-        examples = examples_of(test, solo)
+        examples = _asked(test, solo, graph_only)
         ratio, slow = model.predict_log_ratio(examples)
         parts.append((examples, ratio, slow, _sides(examples, heads, model)))
     if not parts:
@@ -189,8 +205,10 @@ def _result(
         there = ~np.isnan(measured)
         targets[name] = score(measured[there], guess[there]) if there.any() else {"n": 0}
     return {
+        "target": "throughput-ratio",
         **about,
         "metrics": part(np.ones(len(usable), dtype=bool)),
+        "by_family": by(tuple(family_of(name) for name in examples.architectures)),
         "by_model": by(examples.architectures),
         "by_device": by(examples.devices),
         "targets": targets,

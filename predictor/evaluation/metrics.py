@@ -33,6 +33,13 @@ def mape_percent(measured: ArrayLike, predicted: ArrayLike) -> float:
     return float(100 * np.mean(np.abs((p - y)[there] / y[there]))) if there.any() else math.nan
 
 
+def median_ape_percent(measured: ArrayLike, predicted: ArrayLike) -> float:
+    """Median of |error| / |measured|, in percent, over the rows of `mape_percent`."""
+    y, p = _pair(measured, predicted)
+    there = y != 0
+    return float(100 * np.median(np.abs((p - y)[there] / y[there]))) if there.any() else math.nan
+
+
 def mae(measured: ArrayLike, predicted: ArrayLike) -> float:
     """Mean absolute error, in the unit of the values."""
     y, p = _pair(measured, predicted)
@@ -62,7 +69,21 @@ def spearman(measured: ArrayLike, predicted: ArrayLike) -> float:
     return float(np.corrcoef(rankdata(y), rankdata(p))[0, 1])
 
 
-METRICS = {"mape_percent": mape_percent, "mae": mae, "rmse": rmse, "r2": r2, "spearman": spearman}
+def r2_log(measured: ArrayLike, predicted: ArrayLike) -> float:
+    """R2 of the logarithms. NaN where a value is not positive, or all are equal."""
+    y, p = _pair(measured, predicted)
+    return r2(np.log(y), np.log(p)) if (y > 0).all() and (p > 0).all() else math.nan
+
+
+METRICS = {
+    "mape_percent": mape_percent,
+    "median_ape_percent": median_ape_percent,
+    "mae": mae,
+    "rmse": rmse,
+    "r2": r2,
+    "r2_log": r2_log,
+    "spearman": spearman,
+}
 
 
 def score(
@@ -96,6 +117,31 @@ def score(
         result["coverage_90"] = coverage(y, lower, upper)
         result["median_width"] = float(np.median(np.asarray(upper) - np.asarray(lower)))
     return result
+
+
+def bounds_kept(predicted: ArrayLike, at_least: ArrayLike, at_most: ArrayLike) -> dict[str, Any]:
+    """How predictions keep to bounds, where a value is only known to be above or below something.
+
+    Args:
+        predicted, at_least, at_most: [n]; NaN where there is no prediction or no bound.
+
+    Returns:
+        `n` predictions with a bound, `kept_ratio` of them that keep it, `mean_violation` of it (0 where kept), and the same by
+        `at_least` and `at_most`.
+    """
+    p, low, high = (np.asarray(values, dtype=np.float64) for values in (predicted, at_least, at_most))
+    result: dict[str, Any] = {"n": 0}
+    sides = {"at_least": low - p, "at_most": p - high}
+    worse = np.fmax(sides["at_least"], sides["at_most"])
+    if not np.isnan(worse).all():
+        result = _kept(worse)
+        result |= {name: _kept(beyond) for name, beyond in sides.items() if not np.isnan(beyond).all()}
+    return result
+
+
+def _kept(beyond: NDArray[np.float64]) -> dict[str, Any]:
+    off = np.maximum(beyond[~np.isnan(beyond)], 0.0)
+    return {"n": len(off), "kept_ratio": float((off <= 0).mean()), "mean_violation": float(off.mean())}
 
 
 def coverage(measured: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> float:

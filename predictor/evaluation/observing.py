@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.features import Floats
+from predictor.evaluation.evaluation import half_widths
 from predictor.evaluation.metrics import score
 from predictor.evaluation.protocols.few_shot import PROBES, chosen_orders, random_orders, touching
 from predictor.examples.examples import Examples, Integers, examples_of
@@ -66,10 +67,7 @@ class ModelLearner:
         self.start = Expectation(mean + self.prior, covariance)
         self.observed = to_scale(log_slowdown, p.knee)
         self.noise = p.noise * slope(log_slowdown, p.knee) ** 2
-        intervals = predictor.fitted_.intervals
-        measured = np.array([w.solo.step_time_s is not None for w in examples.workloads])
-        whole = np.bincount(examples.set_index, ~measured)[examples.set_index] == 0
-        self.half = np.where(whole, intervals.half_width(slow, "solo"), intervals.half_width(slow, "graph"))
+        self.half = half_widths(predictor.fitted_, examples, slow)
 
     def expectation(self, seen: Integers) -> Expectation:
         return self.start.observe(seen, self.observed[seen], self.noise[seen]) if len(seen) else self.start

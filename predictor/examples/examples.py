@@ -34,15 +34,10 @@ RESIDENT_RATIO = 0.93
 
 @dataclass(frozen=True, slots=True)
 class JobEncoding:
-    """What level 1 says of one job on one device: embedding [E] and predicted solo step time.
-
-    `graph_step_time_s` is the same as if no job like it had been measured. What is learned of co-location is learned from that,
-    so that it holds for new models, too.
-    """
+    """What is said of one job on one device: the encoder's embedding [E], and the cost model's step time."""
 
     embedding: Floats
     step_time_s: float
-    graph_step_time_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +233,8 @@ def variants_of(
         solo = solo_features(full, job.device, job.demand)
         jobs.append(job)
         features.append(np.concatenate([encoding.embedding, job.features, solo, featurizer.device(device)]))
-        steps.append(measured or encoding.step_time_s)
-        step = measured or encoding.graph_step_time_s
+        step = measured or encoding.step_time_s
+        steps.append(step)
         demand.append(
             np.concatenate(
                 [

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
+from models.cost import CostModel, JobCost, default_cost_model
 from models.features import (
     Demand,
     Floats,
-    OperatorTimes,
     demand_of,
     device_features,
-    operator_columns,
-    operator_times,
     workload_features,
 )
 from models.graph_tensors import GraphTensors, tensors_of
@@ -33,22 +31,21 @@ class JobOnDevice:
     Attributes:
         workload: options resolved to the graph's (batch size filled in), solo measurements dropped.
         graph: captured without freezing.
-        columns, times: operator columns [8, N] and roofline times.
-        demand: roofline demand of a step, with the frozen prefix masked.
+        cost: of a step, with the frozen prefix masked.
+        demand: what the step wants of the device.
         features: [len(WORKLOAD_FEATURES)].
     """
 
     workload: Workload
     device: DeviceSpec
     graph: ComputationGraph
-    columns: Floats
-    times: OperatorTimes
+    cost: JobCost
     demand: Demand
     features: Floats
 
     def tensors(self) -> GraphTensors:
         """The operator graph as the encoder reads it."""
-        return tensors_of(self.graph, self.device, self.workload, self.columns, self.times)
+        return tensors_of(self.graph, self.cost.operators, self.device.memory_bandwidth_bytes_per_s)
 
 
 class Featurizer:
@@ -56,16 +53,25 @@ class Featurizer:
 
     Args:
         graph_source: gives the graph of a workload; the default captures zoo models.
+        cost_model: what a job needs of a device; the shipped one by default.
     """
 
-    def __init__(self, graph_source: GraphSource | None = None) -> None:
+    def __init__(self, graph_source: GraphSource | None = None, cost_model: CostModel | None = None) -> None:
         self.graph_source = graph_source
-        self._graphs: dict[Workload, tuple[ComputationGraph, Floats]] = {}
+        self._cost_model = cost_model
+        self._graphs: dict[Workload, ComputationGraph] = {}
         self._jobs: dict[tuple[Workload, str], JobOnDevice] = {}
         self._devices: dict[str, Floats] = {}
 
-    def graph(self, workload: Workload) -> tuple[ComputationGraph, Floats]:
-        """Graph without freezing, and its operator columns."""
+    @property
+    def cost_model(self) -> CostModel:
+        """Read on first use where it is the shipped one."""
+        if self._cost_model is None:
+            self._cost_model = default_cost_model()
+        return self._cost_model
+
+    def graph(self, workload: Workload) -> ComputationGraph:
+        """Graph without freezing."""
         key = workload.captured()
         if key not in self._graphs:
             source = self.graph_source
@@ -73,8 +79,7 @@ class Featurizer:
                 from profiling.capture import graph_for
 
                 source = graph_for
-            graph = source(key)
-            self._graphs[key] = graph, operator_columns(graph)
+            self._graphs[key] = source(key)
         return self._graphs[key]
 
     def job(self, workload: Workload, device_name: str) -> JobOnDevice:
@@ -82,13 +87,13 @@ class Featurizer:
 
         Raises:
             UnknownNameError: the model or the device is not known.
-            InputError: more layers are frozen than the model has.
+            InputError: more layers are frozen than the model has, or the device lacks the precision.
         """
         plain = workload.without_solo()
         key = (plain, device_name)
         if key not in self._jobs:
             device = get_device(device_name)
-            graph, columns = self.graph(plain)
+            graph = self.graph(plain)
             if graph.layers and plain.frozen_prefix > len(graph.layers):
                 raise InputError(
                     f"{plain.model} cannot freeze so many layers",
@@ -96,10 +101,10 @@ class Featurizer:
                     got=plain.frozen_prefix,
                 )
             resolved = replace(plain, batch_size=plain.batch_size or graph.batch_size)
-            times = operator_times(columns, device, plain.precision)
-            demand = demand_of(graph, columns, times, device, resolved)
+            cost = self.cost_model.cost(graph, device, resolved)
+            demand = demand_of(graph, cost, device, resolved)
             features = workload_features(graph, device, resolved, demand)
-            self._jobs[key] = JobOnDevice(resolved, device, graph, columns, times, demand, features)
+            self._jobs[key] = JobOnDevice(resolved, device, graph, cost, demand, features)
         return self._jobs[key]
 
     def device(self, name: str) -> Floats:

@@ -1,4 +1,4 @@
-"""A fitted predictor as files: `weights.safetensors`, `config.json`, `manifest.json`. Nothing in it is code."""
+"""A fitted predictor as files: `weights.safetensors`, `config.json`, `manifest.json`, and `cost/`. Nothing in it is code."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from models.colocation_network import ColocationNetwork, NetworkConfig
+from models.cost import CostModel
 from models.features import DEVICE_FEATURES, EDGE_FEATURES, SOLO_FEATURES, WORKLOAD_FEATURES
 from models.workload_encoder import EncoderConfig, WorkloadEncoder
 from predictor.config import TrainingConfig
 from predictor.examples.featurizer import Featurizer, GraphSource
+from predictor.fitted.coverage import Coverage
 from predictor.fitted.device_memory import HeadCalibration
 from predictor.fitted.domain import Domain
 from predictor.fitted.fitted import Fitted, Manifest
@@ -25,7 +27,9 @@ from profiling.errors import InputError, UnavailableError
 from profiling.files import read_json, write_json, write_whole
 
 FORMAT = "cotenant-predictor"
-VERSION = 4
+# Folder of the cost model that the networks were trained with.
+COST = "cost"
+VERSION = 5
 
 
 def save(predictor: Predictor, folder: Path | str) -> Path:
@@ -56,6 +60,7 @@ def save(predictor: Predictor, folder: Path | str) -> Path:
     target.mkdir(parents=True, exist_ok=True)
     write_whole(target / "weights.safetensors", body)
     write_json(target / "manifest.json", asdict(fitted.manifest))
+    model.featurizer.cost_model.save(target / COST)
     # The configuration is written last: a folder without it is not a checkpoint.
     write_json(
         target / "config.json",
@@ -125,13 +130,12 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
             encoder.eval(),
             networks,
             Scaler(**{f.name: tensors[f"scaler.{f.name}"].numpy() for f in fields(Scaler)}),
-            Featurizer(graph_source),
+            Featurizer(graph_source, CostModel.load(source / COST)),
         )
         heads = dict(config["heads"])
         heads["memory_log_error"] = tuple(heads["memory_log_error"])
-        manifest: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in read_json(source / "manifest.json").items()
-        }
+        manifest = _tuples(read_json(source / "manifest.json"))
+        manifest["coverage"] = Coverage(**_tuples(manifest["coverage"]))
         fitted = Fitted(
             model,
             HeadCalibration(**heads),
@@ -179,6 +183,11 @@ def _digest(body: bytes) -> str:
 
 def _network_config(values: dict[str, Any]) -> NetworkConfig:
     return NetworkConfig(**{**values, "encoder": EncoderConfig(**values["encoder"])})
+
+
+def _tuples(body: dict[str, Any]) -> dict[str, Any]:
+    """A JSON object with tuples for its arrays."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in body.items()}
 
 
 def _under(prefix: str, tensors: dict[str, Any]) -> dict[str, Any]:

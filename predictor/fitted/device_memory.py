@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.features import CONTEXT_BYTES, Floats, is_cpu
+from models.features import Floats, is_cpu
 from predictor.examples.featurizer import JobOnDevice
 from profiling.workload import SoloProfile
 
@@ -16,26 +16,46 @@ class HeadCalibration:
     """Constants of the analytic heads.
 
     Attributes:
-        context_bytes: what a process takes on a GPU before its first tensor.
+        context_bytes: what a process with a framework's libraries takes on a GPU before its first tensor.
+        old_context_bytes: the same on GPUs before Pascal, whose libraries hold fewer kernels.
         host_context_bytes: what a process takes of main memory before its first tensor, where the device is a processor.
-        activation_factor: allocated activations over the graph's peak live activations (caching, workspaces).
+        activation_factor: allocated activations over the graph's peak live activations.
+        workspace_factor, workspace_bytes: an algorithm's workspace over the traffic of the largest operator, and the most
+            that a library takes.
         sharing_bytes: what each further process adds beyond its own solo memory.
-        memory_log_error: 90 % bounds of |log ratio|, graph only, then with solo memory.
+        memory_log_error: 90 % bounds of |log ratio| of what is not exactly known state, graph only, then with solo memory.
+
+    Context, workspace and the bound were found on SchedTune's peaks of five cards (MIT) and on the batch sizes at which timm's
+    networks ran, and failed, in 24 GB: `benchmarks/results/memory_verdict.json`.
     """
 
-    context_bytes: float = float(CONTEXT_BYTES)
+    context_bytes: float = 1.3e9
+    old_context_bytes: float = 0.5e9
     host_context_bytes: float = 350.0 * 2**20
-    activation_factor: float = 1.15
+    activation_factor: float = 1.0
+    workspace_factor: float = 1.2
+    workspace_bytes: float = 1e9
     sharing_bytes: float = 22.0 * 2**20
-    memory_log_error: tuple[float, float] = (0.5, 0.05)
+    memory_log_error: tuple[float, float] = (0.1, 0.05)
 
 
 def member_memory_bytes(job: JobOnDevice, solo: SoloProfile, calibration: HeadCalibration) -> float:
     """Device memory of one process. Never less than parameters, gradients of unfrozen layers and optimiser state."""
     if solo.memory_bytes is not None:
         return solo.memory_bytes
-    context = calibration.host_context_bytes if is_cpu(job.device) else calibration.context_bytes
-    return context + job.demand.state_bytes + calibration.activation_factor * job.demand.activation_bytes
+    needed = job.demand.state_bytes + calibration.activation_factor * job.demand.activation_bytes
+    return process_bytes(job, calibration) + needed
+
+
+def process_bytes(job: JobOnDevice, calibration: HeadCalibration) -> float:
+    """What a process takes besides its tensors: context, and the largest workspace."""
+    if is_cpu(job.device):
+        return calibration.host_context_bytes
+    columns = job.graph.columns
+    largest = float((columns["bytes_read"] + columns["bytes_written"]).max(initial=0.0))
+    is_old = job.device.vendor == "nvidia" and float(job.device.compute_capability or 9.0) < 6.0
+    context = calibration.old_context_bytes if is_old else calibration.context_bytes
+    return context + min(calibration.workspace_factor * largest, calibration.workspace_bytes)
 
 
 def set_memory_bytes(members: Floats, calibration: HeadCalibration) -> Floats:

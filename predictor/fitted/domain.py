@@ -39,9 +39,5 @@ class Domain:
         """Whether the nearest training workload is within the radius."""
         return not len(self.points) or self._nearest(embedding) <= self.radius
 
-    def is_near(self, embedding: Floats) -> bool:
-        """Whether a training workload is as near as another batch size of the same model: a part of the radius."""
-        return bool(len(self.points)) and self._nearest(embedding) <= NEAR * self.radius
-
     def _nearest(self, embedding: Floats) -> float:
         return float(np.linalg.norm(self.points - embedding, axis=1).min())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from models.colocation_network import SetTensors
+from predictor.fitted.coverage import Coverage
 from predictor.fitted.device_memory import HeadCalibration
 from predictor.fitted.domain import Domain
 from predictor.fitted.intervals import Intervals
@@ -21,6 +22,7 @@ class Manifest:
         largest_set: members of the largest.
         ancestors: versions that it was fine-tuned from, the oldest first.
         added_set_ids: what the last fine-tuning added.
+        coverage: devices, sharing modes and options of these sets.
     """
 
     set_ids: tuple[str, ...] = ()
@@ -30,6 +32,7 @@ class Manifest:
     largest_set: int = 2
     ancestors: tuple[str, ...] = ()
     added_set_ids: tuple[str, ...] = ()
+    coverage: Coverage = field(default_factory=Coverage)
 
 
 @dataclass

@@ -7,7 +7,7 @@ Residuals of jobs whose architecture was left out are divided by a scale that gr
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,20 +27,29 @@ class Intervals:
     Attributes:
         floor: part of the scale that does not grow with the slowdown.
         quantile: group to quantile.
-        solo_log_error: 90 % bound of |log predicted / measured| solo step time of left-out models.
-        known_log_error: the same of models that were trained on.
+        solo_log_error: 90 % bound of |log predicted / measured| solo step time of jobs that nobody measured alone.
+        device_factor: how much wider intervals are on a type of device that was never measured.
         utilization_error: 90 % bound of |predicted - measured| utilisation of sets with left-out models.
     """
 
     floor: float = 0.05
     quantile: dict[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.5))
     solo_log_error: float = 0.5
-    known_log_error: float = 0.5
     utilization_error: float = UTILIZATION_ERROR
+    device_factor: float = 1.0
 
     def half_width(self, log_slowdown: Floats, group: str) -> Floats:
         """Half width of the interval of the log ratio, same shape as `log_slowdown`."""
         return self.quantile[group] * (self.floor + np.asarray(log_slowdown))
+
+    def widened_by(self, residuals: dict[str, tuple[Floats, Floats]]) -> Intervals:
+        """The same with the `device_factor` by which residuals of left-out types of device, as in `fit`, are covered."""
+        factors = [
+            conformal_quantile(np.abs(error) / (self.floor + slow)) / self.quantile[group]
+            for group, (error, slow) in residuals.items()
+            if len(error) >= ENOUGH
+        ]
+        return replace(self, device_factor=max([1.0, *factors]))
 
     @classmethod
     def fit(

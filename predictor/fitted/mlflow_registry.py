@@ -41,6 +41,17 @@ def use_store(tracking_uri: str | None) -> None:
         ) from None
 
 
+def use_experiment(name: str) -> None:
+    """Log to the experiment of that name; a new one in an SQLite store keeps its artifacts beside the file."""
+    import mlflow
+
+    uri = mlflow.get_tracking_uri()
+    if uri.startswith("sqlite:///") and mlflow.get_experiment_by_name(name) is None:
+        folder = Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts"
+        mlflow.create_experiment(name, artifact_location=folder.as_uri())
+    mlflow.set_experiment(name)
+
+
 def log_predictor(folder: Path, colocation: pd.DataFrame) -> str:
     """Log the checkpoint in `folder` to the active run and register it; returns its version in the registry.
 
@@ -111,11 +122,27 @@ def versions() -> list[dict[str, Any]]:
     return sorted(result, key=lambda row: -int(row["version"]))
 
 
+def shipped() -> dict[str, Any]:
+    """The predictor that comes with the project, as a row of `versions`: its error on pairs left out when it was trained."""
+    from profiling.files import read_json
+
+    body = read_json(Path(__file__).parents[1] / "checkpoints" / "default" / "metrics.json")
+    scores = body["comparison"]["e-ggat"]
+    return {
+        "version": "default",
+        "champion": False,
+        "run_id": None,
+        "mape_percent": scores["mape_percent"],
+        "r2": scores["r2"],
+    }
+
+
 def promote(version: str, force: bool = False) -> dict[str, Any]:
-    """Make `version` the champion if it is not worse than the present one.
+    """Make `version` the champion if it is not worse than the present one, or, where there is none, than the shipped one.
 
     Returns:
-        `promoted`, and both sides' error on pairs left out.
+        `promoted`, `version` and `champion` (None where there was none) with their error on pairs left out, and
+        `compared_with`: the champion, or the shipped predictor.
 
     Raises:
         UnknownNameError: there is no such version.
@@ -129,15 +156,14 @@ def promote(version: str, force: bool = False) -> dict[str, Any]:
         )
     new, old = rows[version], next((r for r in rows.values() if r["champion"]), None)
     # A version that was not compared on pairs left out (a fine-tuned one) has not shown that it is not worse.
-    worse = (
-        old is not None
-        and old["mape_percent"] is not None
-        and (new["mape_percent"] is None or new["mape_percent"] > old["mape_percent"] * 1.001)
+    against = old or shipped()
+    worse = against["mape_percent"] is not None and (
+        new["mape_percent"] is None or new["mape_percent"] > against["mape_percent"] * 1.001
     )
     promoted = force or not worse
     client = mlflow.MlflowClient()
     if promoted:
         client.set_registered_model_alias(REGISTERED_NAME, CHAMPION, version)
-    comparison = {"promoted": promoted, "version": new, "champion": old}
+    comparison = {"promoted": promoted, "version": new, "champion": old, "compared_with": against}
     client.set_model_version_tag(REGISTERED_NAME, version, "promoted", str(promoted).lower())
     return comparison

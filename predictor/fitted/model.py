@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -126,10 +127,7 @@ class CotenantModel:
                 result = self.encoder(*encoder_input([job for _, job in batch], self.featurizer))
             for row, (key, _) in enumerate(batch):
                 embedding = result.embedding[row].numpy().astype(np.float64)
-                step, graph_step = (
-                    float(log[row].exp()) for log in (result.log_step_s, result.log_graph_step_s)
-                )
-                self._encodings[key] = JobEncoding(embedding, step, graph_step)
+                self._encodings[key] = JobEncoding(embedding, todo[key].cost.step_time_s)
         return self._encodings
 
     def variants(
@@ -170,7 +168,7 @@ def encoder_input(
         side_by_side([job.tensors() for job in jobs]),
         torch.tensor(np.array([job.features for job in jobs]), dtype=torch.float32),
         torch.tensor(np.array([featurizer.device(job.device.name) for job in jobs]), dtype=torch.float32),
-        torch.tensor([job.demand.launch_s for job in jobs], dtype=torch.float32),
+        torch.tensor([math.log(job.cost.step_time_s) for job in jobs], dtype=torch.float32),
     )
 
 

@@ -42,13 +42,15 @@ Predicts step time, slowdown, memory and utilisation of training jobs that share
 Intervals are meant to hold 90 % of new values. They come from architectures that were left out in turn: half width of the log
 ratio {intervals.quantile["solo"]:.2f} x ({intervals.floor} + log slowdown) with solo measurements and
 {intervals.quantile["graph"]:.2f} x ({intervals.floor} + log slowdown) without; the solo step time of a model that was never
-measured is known to a factor of {_factor(intervals.solo_log_error)}, that of a model among the training rows to {_factor(intervals.known_log_error)}.
+measured is known to a factor of {_factor(intervals.solo_log_error)}.
 
 ## Limits
 
-* Memory is analytic: state and {heads.activation_factor:.2f} x activations from the graph. Where no GPU memory was among the training
-  rows, the factor is a default. Utilisation is the share of time in which any member's kernel runs, phases independent{_learned_utilization(predictor)}.
-* Nothing was measured under MIG. Answers for it are those of time slicing, and say so.
+* Memory is analytic: the process's context, state, {heads.activation_factor:.2f} x activations from the graph and the largest workspace. Where no
+  GPU memory was among the training rows, these are defaults. Utilisation is the share of time in which any member's kernel runs, phases independent{_learned_utilization(predictor)}.
+* Co-location was measured on {", ".join(manifest.coverage.devices)} ({", ".join(manifest.coverage.sharing)}), in
+  {", ".join(manifest.coverage.precisions)}; elsewhere answers say what was never measured, and intervals are {intervals.device_factor:.2f} times as wide on other types
+  of device.
 * A workload outside the training domain is flagged; its interval may be too narrow.
 * The largest sets among the training rows have {manifest.largest_set} members.
 """

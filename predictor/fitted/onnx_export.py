@@ -63,7 +63,7 @@ class WholeSets(nn.Module):
 class OneGraph(nn.Module):
     """The workload encoder for one graph on one device; inputs as in `models.graph_tensors.GraphTensors`.
 
-    Outputs: job_embedding [1, E], solo_step_time_s [1].
+    Outputs: job_embedding [1, E], solo_step_time_s [1] (the cost model's, of which `log_step_s` is the logarithm).
     """
 
     def __init__(self, encoder: WorkloadEncoder) -> None:
@@ -79,11 +79,11 @@ class OneGraph(nn.Module):
         busy_s: Tensor,
         workload: Tensor,
         device: Tensor,
-        launch_s: Tensor,
+        log_step_s: Tensor,
     ) -> tuple[Tensor, Tensor]:
         graph = GraphTensors(kind, nodes, edge_index, edges, busy_s, torch.zeros_like(kind), 1)
-        result = self.encoder(graph, workload, device, launch_s)
-        return result.embedding, result.log_step_s.exp()
+        result = self.encoder(graph, workload, device, log_step_s)
+        return result.embedding, log_step_s.exp()
 
 
 def export(predictor: Predictor, folder: Path | str, members: int = 2) -> dict[str, Any]:
@@ -173,15 +173,15 @@ def _encoder(encoder: WorkloadEncoder) -> tuple[bytes, float]:
             torch.rand(2, operators, generator=generator) * 1e-3,
             torch.rand(1, len(WORKLOAD_FEATURES), generator=generator),
             torch.rand(1, len(DEVICE_FEATURES), generator=generator),
-            torch.full((1,), 1e-3),
+            torch.full((1,), -3.0),
         ]
 
-    names = ["kind", "nodes", "edge_index", "edges", "busy_s", "workload", "device", "launch_s"]
+    names = ["kind", "nodes", "edge_index", "edges", "busy_s", "workload", "device", "log_step_s"]
     operators = torch.export.Dim("operators", min=2, max=10_000_000)
     tensors = torch.export.Dim("tensors", min=2, max=10_000_000)
     shapes: dict[str, Any] = {
         "kind": {0: operators}, "nodes": {0: operators}, "edge_index": {1: tensors}, "edges": {0: tensors},
-        "busy_s": {1: operators}, "workload": None, "device": None, "launch_s": None,
+        "busy_s": {1: operators}, "workload": None, "device": None, "log_step_s": None,
     }  # fmt: skip
     body = _to_onnx(one, sample(7, 11), names, ["job_embedding", "solo_step_time_s"], shapes)
     cases = []

@@ -6,17 +6,17 @@ Source: Gao et al., "IceFrog", IEEE TPDS 36(6), 2025 (abstract); the forms are o
 
 from predictor.freezing.allreduce import Exchange
 from predictor.freezing.fit import LayerTimeModel, Rows
+from predictor.freezing.layer_times import FrameworkCosts, LayerTimes, layer_times
 from predictor.freezing.profile import LayerProfile
-from predictor.freezing.roofline import LayerTimes, RooflineSettings, layer_times
 from predictor.freezing.throughput import LayerThroughput, layer_throughput
 
 __all__ = [
     "Exchange",
+    "FrameworkCosts",
     "LayerProfile",
     "LayerThroughput",
     "LayerTimeModel",
     "LayerTimes",
-    "RooflineSettings",
     "Rows",
     "layer_throughput",
     "layer_times",

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
+from models.cost import JobCost, default_cost_model
 from predictor.freezing.fit import Rows
-from predictor.freezing.roofline import RooflineSettings, layer_times
+from predictor.freezing.layer_times import FrameworkCosts, layer_times
 from predictor.types import Floats
 from profiling.devices import DeviceSpec
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
+from profiling.workload import Workload
 
 # What is learnt, where it starts, and how far (in e-folds) it goes willingly.
-START = RooflineSettings(
+START = FrameworkCosts(
     optimizer_launch_s=2e-5, gradient_bytes_per_s=2e10, step_overhead_s=1e-2, sample_overhead_s=1e-5
 )
 LEARNT = {
-    "compute_efficiency": 0.3,
-    "bandwidth_efficiency": 0.3,
+    "device_factor": 0.3,
     "launch_s": 0.7,
     "optimizer_launch_s": 1.0,
     "gradient_bytes_per_s": 1.0,
@@ -39,15 +41,29 @@ class MeasuredGraph:
     update_kernels: float
     precision: str = "fp32"
 
+    @property
+    def workload(self) -> Workload:
+        return Workload(self.graph.name, precision=self.precision)
 
-def predicted_s(measured: MeasuredGraph, device: DeviceSpec, settings: RooflineSettings) -> Floats:
+    def cost(self, device: DeviceSpec) -> JobCost:
+        """By the shipped cost model; worked out once for a device."""
+        if device.name not in self._costs:
+            self._costs[device.name] = default_cost_model().cost(self.graph, device, self.workload)
+        return self._costs[device.name]
+
+    @cached_property
+    def _costs(self) -> dict[str, JobCost]:
+        return {}
+
+
+def predicted_s(measured: MeasuredGraph, device: DeviceSpec, costs: FrameworkCosts) -> Floats:
     """[N] step times of the rows, from the graph alone."""
-    own = replace(settings, update_kernels=measured.update_kernels)
-    times = layer_times(measured.graph, device, measured.precision, own)
+    own = replace(costs, update_kernels=measured.update_kernels)
+    times = layer_times(measured.graph, device, measured.workload, own, measured.cost(device))
     return np.array([sum(times.split(int(k))) for k in measured.rows.frozen_prefix])
 
 
-def calibrate(measured: Sequence[MeasuredGraph], device: DeviceSpec) -> RooflineSettings:
+def calibrate(measured: Sequence[MeasuredGraph], device: DeviceSpec) -> FrameworkCosts:
     """Settings that explain measured step times, held near their start by a Gaussian prior on their logarithms.
 
     How firmly is decided by leaving out one graph after the other, where there are three.
@@ -67,27 +83,24 @@ def _left_out_error(measured: Sequence[MeasuredGraph], device: DeviceSpec, weigh
     """Mean absolute relative error on graphs that the fit has not seen."""
     errors = []
     for out, one in enumerate(measured):
-        settings = _fit([*measured[:out], *measured[out + 1 :]], device, weight)
-        errors.append(np.abs(predicted_s(one, device, settings) / one.rows.step_time_s - 1.0))
+        costs = _fit([*measured[:out], *measured[out + 1 :]], device, weight)
+        errors.append(np.abs(predicted_s(one, device, costs) / one.rows.step_time_s - 1.0))
     return float(np.concatenate(errors).mean())
 
 
-def _fit(measured: Sequence[MeasuredGraph], device: DeviceSpec, weight: float) -> RooflineSettings:
+def _fit(measured: Sequence[MeasuredGraph], device: DeviceSpec, weight: float) -> FrameworkCosts:
     from scipy.optimize import least_squares
 
     count = sum(len(one.rows) for one in measured)
     start = np.log([getattr(START, name) for name in LEARNT])
     width = np.array(list(LEARNT.values()))
 
-    def settings(theta: Floats) -> RooflineSettings:
-        values = dict(zip(LEARNT, np.exp(theta).tolist(), strict=True))
-        for name in ("compute_efficiency", "bandwidth_efficiency"):
-            values[name] = min(values[name], 1.5)
-        return replace(START, **values)
+    def costs(theta: Floats) -> FrameworkCosts:
+        return replace(START, **dict(zip(LEARNT, np.exp(theta).tolist(), strict=True)))
 
     def residual(theta: Floats) -> Floats:
-        made = settings(theta)
+        made = costs(theta)
         errors = [predicted_s(one, device, made) / one.rows.step_time_s - 1.0 for one in measured]
         return np.concatenate([*errors, weight * np.sqrt(count) * (theta - start) / width])
 
-    return settings(least_squares(residual, start, diff_step=np.full(len(start), 1e-3), max_nfev=15).x)
+    return costs(least_squares(residual, start, diff_step=np.full(len(start), 1e-3), max_nfev=15).x)

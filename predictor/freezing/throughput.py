@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from models.cost import JobCost
 from predictor.freezing.allreduce import Exchange
+from predictor.freezing.layer_times import FrameworkCosts, LayerTimes, layer_times
 from predictor.freezing.memory import frozen_memory_bytes
-from predictor.freezing.roofline import LayerTimes, RooflineSettings, layer_times
 from profiling.devices import DeviceSpec, get_device
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
@@ -26,7 +27,7 @@ class LayerThroughput:
     Attributes:
         speedup: throughput over that of the same job with nothing frozen, on the same GPUs.
         memory_bytes: on each GPU, context included.
-        anchored: whether a measured or predicted step time set the scale.
+        anchored: whether a measured or predicted step time was given, and set the scale.
     """
 
     workload: str
@@ -65,7 +66,8 @@ def layer_throughput(
     network_bytes_per_s: float = NETWORK_BYTES_PER_S,
     anchor_step_time_s: float | None = None,
     graph: ComputationGraph | None = None,
-    settings: RooflineSettings | None = None,
+    costs: FrameworkCosts | None = None,
+    cost: JobCost | None = None,
 ) -> LayerThroughput:
     """Predict step time, throughput and memory of `workload` with `frozen_prefix` layers frozen.
 
@@ -77,9 +79,11 @@ def layer_throughput(
         cache: read the prefix's output from a warm activation cache: True, or its rate in bytes/s.
         rewrapped: whether frozen gradients leave the all-reduce (see `predictor.freezing.allreduce`).
         network_bytes_per_s: rate between nodes, one direction.
-        anchor_step_time_s: step time of `workload` alone on one GPU, measured or predicted; the analytic times are
-            scaled to it. `workload.solo.step_time_s` comes first.
+        anchor_step_time_s: step time of `workload` alone on one GPU, measured or predicted; the times are scaled to it.
+            `workload.solo.step_time_s` comes first, the cost model's step time last.
         graph: of the **unfrozen** job; captured when None.
+        costs: of the framework, beyond the device's kernels.
+        cost: of the unfrozen job by a cost model; that of the shipped one when None.
 
     Returns:
         Non-increasing step time in `frozen_prefix` on one GPU, and on several when `rewrapped`, without a cache.
@@ -96,11 +100,11 @@ def layer_throughput(
     if nodes > gpus:
         raise InputError("more nodes than GPUs", expected=f"nodes up to {gpus}", got=nodes)
     graph = graph or unfrozen_graph(workload)
-    times = layer_times(graph, spec, workload.precision, settings)
+    times = layer_times(graph, spec, workload, costs, cost)
     k = _checked(frozen_prefix if frozen_prefix is not None else workload.frozen_prefix, times, workload)
     measured_at = _checked(workload.frozen_prefix, times, workload)
     anchor = workload.solo.step_time_s or anchor_step_time_s
-    scale = anchor / sum(times.split(measured_at)) if anchor else 1.0
+    scale = anchor / sum(times.split(measured_at)) if anchor else times.step_time_s / sum(times.split(0))
     exchange = _exchange(times, spec, nodes, network_bytes_per_s)
 
     def parts(prefix: int, cache_rate: float | None) -> tuple[float, float, float, float, float, float]:

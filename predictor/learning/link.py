@@ -24,7 +24,7 @@ def from_scale(value: Floats, knee: float) -> Floats:
     """Log slowdown; the inverse of `to_scale`."""
     border = np.log(np.expm1(knee))
     above = np.log1p(np.exp(np.minimum(value, _LARGEST)))
-    return np.where(value > border, above, knee + (value - border) / slope(np.float64(knee), knee))
+    return np.where(value > border, above, knee + (value - border) / slope(np.array(knee), knee))
 
 
 def slope(log_slowdown: Floats, knee: float) -> Floats:

@@ -13,6 +13,7 @@ from predictor.learning.kernel import Members
 from predictor.learning.known_members import Numbers
 from predictor.learning.members import MEMBER_WIDTH, member_features
 from predictor.learning.rows import Rows
+from profiling.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class MeasuredRows:
     @classmethod
     def of(cls, examples: Examples, featurizer: Featurizer) -> MeasuredRows:
         """Members are told apart by job with what was measured of it alone, device, sharing mode and campaign."""
-        index: dict[tuple[object, ...], int] = {}
+        index: dict[tuple[Workload, str, str, str], int] = {}
         own = np.array(
             [
                 index.setdefault((w, d, m, c), len(index))
@@ -45,9 +46,9 @@ class MeasuredRows:
         models, jobs, settings = Numbers(), Numbers(), Numbers()
         features = np.zeros((len(index), MEMBER_WIDTH))
         columns = np.zeros((3, len(index)), np.int64)
-        for row, (workload, device, mode, campaign) in enumerate(index):  # type: ignore[misc]
-            roofline = featurizer.job(workload, device).demand.roofline_s
-            features[row] = member_features(workload, device, roofline, featurizer)
+        for row, (workload, device, mode, campaign) in enumerate(index):
+            expected_s = featurizer.job(workload, device).demand.step_s
+            features[row] = member_features(workload, device, expected_s, featurizer)
             plain = workload.without_solo()
             columns[:, row] = models[workload.model], jobs[plain], settings[device, mode, campaign]
         members = Members(np.zeros((len(index), 0)), *columns)

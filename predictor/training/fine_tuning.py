@@ -19,6 +19,7 @@ from torch import nn
 from models.colocation_network import ColocationNetwork, SetTensors
 from predictor.config import LossCallback, TrainingConfig
 from predictor.examples.examples import Examples, examples_of
+from predictor.fitted.coverage import Coverage
 from predictor.fitted.device_memory import HeadCalibration
 from predictor.fitted.domain import Domain
 from predictor.fitted.fitted import Fitted, Manifest
@@ -27,10 +28,11 @@ from predictor.fitted.model import CotenantModel
 from predictor.fitted.utilization import measured_difference
 from predictor.predictor import Predictor
 from predictor.training.accelerator import moved, training_device
-from predictor.training.fit import fit_heads, left_out_errors, residuals_of, solo_examples
-from predictor.training.networks import batch_loss, hide_campaigns, remember_solo
+from predictor.training.fit import fit_heads, left_out_errors, residuals_of, within
+from predictor.training.networks import batch_loss, hide_campaigns
 from predictor.training.replay import remember, together, with_more_campaigns
 from predictor.training.targets import TargetBatch
+from predictor.training.validation import HeldOut
 from profiling.errors import InputError
 
 if TYPE_CHECKING:
@@ -98,8 +100,6 @@ def fine_tune(
     ]
     new = examples_of(colocation, solo)
     model = _learned(before.model, new, before.replay, config, training, report)
-    model = replace(model, encoder=deepcopy(model.encoder), _encodings={})
-    remember_solo(model.encoder, solo_examples(solo), model.featurizer)
     replay = with_more_campaigns(before.replay, len(model.campaigns) - len(before.model.campaigns))
     encoded = model.encode(zip(new.workloads, new.devices, strict=True))
     jobs = dict.fromkeys((w.without_solo(), d) for w, d in zip(new.workloads, new.devices, strict=True))
@@ -107,7 +107,7 @@ def fine_tune(
     fitted = Fitted(
         model,
         _heads(before.heads, colocation, solo, model),
-        _widened(before, new, solo, config, training),
+        _widened(before, new, solo, config, training, report),
         Domain(np.concatenate([before.domain.points, points]), before.domain.radius),
         _manifest(before.manifest, base.version, colocation, new),
         together(replay, remember(model, new, config.seed)),
@@ -138,6 +138,7 @@ def _learned(
     config: FineTuning,
     training: TrainingConfig,
     report: LossCallback | None = None,
+    held_out: Examples | None = None,
 ) -> CotenantModel:
     """`before` with co-location networks that have learned from new sets and answer `replay` as they did."""
     campaigns = (*before.campaigns, *sorted(set(new.campaign) - set(before.campaigns)))
@@ -154,10 +155,11 @@ def _learned(
         )
         for e in (new, new.without_solo())
     ]
+    validation = HeldOut.of(model, held_out) if held_out is not None else None
     for number, network in enumerate(before.networks):
         torch.manual_seed(config.seed * 1000 + number)
         learner = with_campaigns(network, campaigns)
-        _tune(learner, batches, replay, config, training.beta, f"network {number + 1}", report)
+        _tune(learner, batches, replay, config, training.beta, f"network {number + 1}", report, validation)
         model.networks.append(learner)
     return model
 
@@ -170,6 +172,7 @@ def _tune(
     beta: float,
     phase: str,
     report: LossCallback | None,
+    validation: HeldOut | None,
 ) -> None:
     device = training_device()
     # Without dropout: what is kept to are the answers that are served.
@@ -198,11 +201,18 @@ def _tune(
         schedule.step()
         if report:
             report(phase, epoch + 1, config.epochs, loss.item())
+        if validation is not None:
+            validation.report(network, phase, epoch + 1, config.epochs, report)
     network.cpu()
 
 
 def _widened(
-    before: Fitted, new: Examples, solo: pd.DataFrame, config: FineTuning, training: TrainingConfig
+    before: Fitted,
+    new: Examples,
+    solo: pd.DataFrame,
+    config: FineTuning,
+    training: TrainingConfig,
+    report: LossCallback | None = None,
 ) -> Intervals:
     """Intervals that hold for the new sets, too, and are nowhere narrower than they were.
 
@@ -217,8 +227,13 @@ def _widened(
         group = names[start :: config.cross_fits]
         touched = {new.set_ids[s] for s in np.unique(new.set_index[np.isin(new.architectures, group)])}
         rest = new.subset([s for s in new.set_ids if s not in touched])
-        model = _learned(single, rest, before.replay, config, training) if rest.set_ids else single
-        parts.append(left_out_errors(model, new.subset(sorted(touched)), solo[solo.architecture.isin(group)]))
+        left_out, follow = new.subset(sorted(touched)), within(report, f"left out {start + 1}")
+        model = (
+            _learned(single, rest, before.replay, config, training, follow, left_out)
+            if rest.set_ids
+            else single
+        )
+        parts.append(left_out_errors(model, left_out, solo[solo.architecture.isin(group)]))
     residuals, alone, busy = residuals_of(parts)
     found = Intervals.fit(residuals, alone, busy, before.intervals.floor)
     quantile = {
@@ -230,7 +245,7 @@ def _widened(
         before.intervals,
         quantile=quantile,
         solo_log_error=max(before.intervals.solo_log_error, off),
-        known_log_error=max(before.intervals.known_log_error, off),
+        device_factor=max(before.intervals.device_factor, found.device_factor),
         utilization_error=max(before.intervals.utilization_error, found.utilization_error),
     )
 
@@ -257,4 +272,5 @@ def _manifest(before: Manifest, version: str, colocation: pd.DataFrame, new: Exa
         max(before.largest_set, int(np.bincount(new.set_index).max())),
         (*before.ancestors, version),
         new.set_ids,
+        before.coverage.joined(Coverage.of(new.workloads, new.devices, new.mode)),
     )

@@ -17,7 +17,8 @@ from predictor.fitted.model_card import model_card
 from predictor.load import load_predictor
 from predictor.predictor import Predictor
 from predictor.training.fine_tuning import FineTuning, fine_tune
-from predictor.training.run import flat, tracked, training_tables
+from predictor.training.run import described, flat, learned_sets, log_scores, training_tables
+from predictor.training.tracking import LiveMetrics, log_tables, tracked
 from profiling.files import write_json, write_whole
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def fine_tune_run(
     tracking_uri: str | None = None,
     experiment: str = "cotenant",
     report: LossCallback | None = None,
+    system_metrics: bool = False,
 ) -> dict[str, Any]:
     """Fine-tune a checkpoint, compare it with what it was, write it and log it all.
 
@@ -45,6 +47,7 @@ def fine_tune_run(
         own_use: see `training_tables`.
         tracking_uri, experiment: of MLflow.
         report: follows the losses.
+        system_metrics: log use of processor, memory and GPU to MLflow as well.
 
     Returns:
         `model_version`, `ancestors`, `comparison` (before and after, on the new sets and, where some are at hand, on
@@ -56,20 +59,26 @@ def fine_tune_run(
     config = config or FineTuning()
     base = load_predictor(base_name)
     colocation, solo = training_tables(data, bundled=False, own_use=own_use)
-    after = fine_tune(base, colocation, solo, config, report)
-    save(after, out)
-    comparison = before_and_after(base, after, colocation, solo)
-    manifest = after.fitted_.manifest
-    write_json(out / "metrics.json", {"split": "before and after", "comparison": comparison})
-    write_whole(out / "MODEL_CARD.md", model_card(after, comparison, BEFORE_AND_AFTER))
-    with tracked(tracking_uri, experiment) as mlflow:
+    new = colocation[~colocation.set_id.astype(str).isin(set(base.fitted_.manifest.set_ids))]
+    name = f"fine-tune {out.name} from {base.version}: {described(new)}, seed {config.seed}"
+    with tracked(tracking_uri, experiment, name, system_metrics=system_metrics) as mlflow:
+        run_id, uri = mlflow.active_run().info.run_id, mlflow.get_tracking_uri()
         mlflow.log_params(flat({"from": base.version, "fine_tuning": asdict(config)}))
+        log_tables(mlflow, colocation, solo, str(data))
+        live = LiveMetrics(run_id, report)
+        try:
+            after = fine_tune(base, colocation, solo, config, live)
+        finally:
+            live.flush()
+        save(after, out)
+        comparison = before_and_after(base, after, colocation, solo)
+        manifest = after.fitted_.manifest
+        write_json(out / "metrics.json", {"split": "before and after", "comparison": comparison})
+        write_whole(out / "MODEL_CARD.md", model_card(after, comparison, BEFORE_AND_AFTER))
         mlflow.log_metric("new_sets", len(manifest.added_set_ids))
-        for name, scores in comparison.items():
-            mlflow.log_metrics({f"{name} {k}": v for k, v in scores.items() if isinstance(v, int | float)})
+        # Under the names of a training, so that MLflow's comparison charts both.
+        log_scores(mlflow, comparison | learned_sets(after, new, solo))
         log_predictor(out, colocation)
-        run_id = mlflow.active_run().info.run_id
-        uri = mlflow.get_tracking_uri()
     return {
         "model_version": after.version,
         "ancestors": list(manifest.ancestors),

@@ -7,21 +7,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.colocation_network import NetworkConfig
-from models.features import CONTEXT_BYTES, is_cpu
+from models.features import is_cpu
 from predictor.config import LossCallback, TrainingConfig
 from predictor.examples.examples import Examples, SoloExamples, examples_of
 from predictor.examples.featurizer import Featurizer, JobOnDevice
-from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
+from predictor.fitted.coverage import Coverage
+from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes, process_bytes
 from predictor.fitted.domain import Domain
 from predictor.fitted.intervals import GROUPS, Intervals, conformal_quantile
 from predictor.fitted.model import CotenantModel
 from predictor.fitted.utilization import independent_ratio, measured_difference, predicted_ratio
-from predictor.training.networks import fit, remember_solo
+from predictor.training.networks import fit
 from predictor.training.progress import NOTHING_KEPT, Progress
 from predictor.training.replay import remember
-from profiling.devices import get_device
+from profiling.devices import get_device, split_device
 from profiling.workload import SoloProfile, Workload
 
 if TYPE_CHECKING:
@@ -68,8 +70,6 @@ def fit_tables(
     examples = examples_of(colocation, solo)
     model = fit(examples, solo_examples(solo), featurizer, network, config, report, progress=progress)
     intervals = cross_fitted_intervals(colocation, solo, network, config, featurizer, report, progress)
-    off = remember_solo(model.encoder, solo_examples(solo), featurizer)
-    intervals = replace(intervals, known_log_error=conformal_quantile(np.abs(off)))
     jobs = dict.fromkeys(
         (w.without_solo(), d) for w, d in zip(examples.workloads, examples.devices, strict=True)
     )
@@ -82,6 +82,7 @@ def fit_tables(
         tuple(sorted(set(colocation.licence))),
         tuple(sorted(set(examples.architectures))),
         int(np.bincount(examples.set_index).max()),
+        coverage=Coverage.of(examples.workloads, examples.devices, examples.mode),
     )
     return Fitted(
         model,
@@ -102,39 +103,58 @@ def cross_fitted_intervals(
     report: LossCallback | None = None,
     progress: Progress = NOTHING_KEPT,
 ) -> Intervals:
-    """Intervals from residuals of architectures left out in turn, some at a time where there are many."""
+    """Intervals from residuals of architectures left out in turn, some at a time where there are many.
+
+    How much wider they are on a type of device that was never measured comes from leaving out each type, together with a
+    part of the architectures, where there are at least two.
+    """
     examples = examples_of(colocation, solo)
     single = replace(config, ensemble=1)
-    parts = []
     members = np.array(examples.architectures)
+    places = np.array([split_device(d)[0] for d in examples.devices])
     names = sorted(set(examples.architectures))
-    for start in range(min(CROSS_FITS, len(names))):
-        group = names[start::CROSS_FITS]
-        touched = {examples.set_ids[s] for s in np.unique(examples.set_index[np.isin(members, group)])}
-        kept = [s for s in examples.set_ids if s not in touched]
-        if not kept:
-            continue
-        stage = f"left out {start + 1}"
+    groups = [names[start::CROSS_FITS] for start in range(min(CROSS_FITS, len(names)))]
 
-        def errors(
-            group: list[str] = group, kept: list[str] = kept, touched: set[str] = touched, stage: str = stage
-        ) -> dict[str, np.ndarray]:
+    def sets_with(rows: NDArray[np.bool_]) -> set[str]:
+        return {examples.set_ids[s] for s in np.unique(examples.set_index[rows])}
+
+    def errors(
+        stage: str, group: list[str], hidden: set[str], scored: set[str]
+    ) -> dict[str, np.ndarray] | None:
+        """Of a model that saw neither the hidden sets nor solo runs of the group, on the scored ones."""
+        kept = [s for s in examples.set_ids if s not in hidden]
+        if not kept or not scored:
+            return None
+
+        def run() -> dict[str, np.ndarray]:
             known, unknown = (solo[solo.architecture.isin(group) == side] for side in (False, True))
-            follow = within(report, stage)
-            inner = progress.within(stage)
+            left_out = examples.subset(sorted(scored))
             model = fit(
                 examples.subset(kept),
                 solo_examples(known),
                 featurizer,
                 network,
                 single,
-                follow,
-                progress=inner,
+                within(report, stage),
+                progress=progress.within(stage),
+                held_out=left_out,
             )
-            return left_out_errors(model, examples.subset(sorted(touched)), unknown)
+            return left_out_errors(model, left_out, unknown)
 
-        parts.append(progress.arrays(stage, errors))
-    return Intervals.fit(*residuals_of(parts))
+        return progress.arrays(stage, run)
+
+    parts = []
+    for number, group in enumerate(groups):
+        touched = sets_with(np.isin(members, group))
+        parts.append(errors(f"left out {number + 1}", group, touched, touched))
+    elsewhere = []
+    devices = sorted(set(places.tolist()))
+    for number, device in enumerate(devices if len(devices) > 1 else []):
+        group = groups[number % len(groups)]
+        touched, there = sets_with(np.isin(members, group)), sets_with(places == device)
+        elsewhere.append(errors(f"left out {device}", group, touched | there, touched & there))
+    intervals = Intervals.fit(*residuals_of([p for p in parts if p is not None]))
+    return intervals.widened_by(residuals_of([p for p in elsewhere if p is not None])[0])
 
 
 def left_out_errors(model: CotenantModel, left_out: Examples, solo: pd.DataFrame) -> dict[str, np.ndarray]:
@@ -211,7 +231,12 @@ def fit_heads(
     on_gpu = [not is_cpu(get_device(name)) for name in colocation.device.astype(str)]
     examples = examples_of(colocation[on_gpu], solo)
     offset, solo_error = _sharing_bytes(examples, start)
-    error = [abs(np.log(b / member_memory_bytes(job, SoloProfile(), calibration))) for job, b in rows]
+    # Bounds are for device memory; what a processor's processes share says nothing of it.
+    error = [
+        abs(np.log(b / member_memory_bytes(job, SoloProfile(), calibration)))
+        for job, b in rows
+        if not is_cpu(job.device)
+    ]
     graph_error = conformal_quantile(np.array(error)) if len(error) >= ENOUGH else start.memory_log_error[0]
     return replace(
         calibration,
@@ -242,11 +267,11 @@ def _host_context(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration)
 def _activation_factor(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration) -> float:
     """From GPU rows alone: what a processor's processes take besides says nothing of a GPU's allocator."""
     found = [
-        (b - CONTEXT_BYTES - job.demand.state_bytes) / job.demand.activation_bytes
+        (b - process_bytes(job, start) - job.demand.state_bytes) / job.demand.activation_bytes
         for job, b in rows
         if not is_cpu(job.device)
         and job.demand.activation_bytes > 0
-        and b > CONTEXT_BYTES + job.demand.state_bytes
+        and b > process_bytes(job, start) + job.demand.state_bytes
     ]
     return float(np.clip(np.median(found), 0.8, 4.0)) if len(found) >= ENOUGH else start.activation_factor
 

@@ -25,6 +25,7 @@ from predictor.fitted.utilization import utilization_loss
 from predictor.training.accelerator import moved, training_device
 from predictor.training.progress import NOTHING_KEPT, Progress
 from predictor.training.targets import TargetBatch, TrainingBatches
+from predictor.training.validation import HeldOut
 from profiling.workload import SHARING_MODES
 
 
@@ -36,7 +37,7 @@ def fit_encoder(
     report: LossCallback | None = None,
     progress: Progress = NOTHING_KEPT,
 ) -> WorkloadEncoder:
-    """Level 1: minimise the error of log solo step time. With no rows the encoder stays at the roofline."""
+    """Level 1: minimise the error of log solo step time. With no rows the encoder stays as it began."""
     torch.manual_seed(config.seed)
     encoder = WorkloadEncoder(network.encoder)
     if not len(solo.workloads):
@@ -46,23 +47,11 @@ def fit_encoder(
         for w, d in zip(solo.workloads, solo.devices, strict=True)
     ]
     target = np.log(solo.step_time_s)
-    with torch.no_grad():
-        start = [float(encoder(*given).log_step_s) for given in inputs]
-    # The loss forgives what is far off, so the prior starts among the measurements; and nothing else is driven to its bound.
-    encoder.prior.shift(float(np.median(target - start)))
     device = training_device()
     encoder.to(device)
-    corrections = [p for n, p in encoder.named_parameters() if not n.startswith("prior")]
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": corrections, "weight_decay": 0.02},
-            {"params": encoder.prior.parameters(), "lr": config.encoder_prior_rate, "weight_decay": 0.0},
-        ],
-        lr=config.encoder_learning_rate,
-    )
-    rates = [g["lr"] for g in optimizer.param_groups]
+    optimizer = torch.optim.AdamW(encoder.parameters(), lr=config.encoder_learning_rate, weight_decay=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, rates, total_steps=max(config.encoder_steps, 1) + 1
+        optimizer, config.encoder_learning_rate, total_steps=max(config.encoder_steps, 1) + 1
     )
     rng = np.random.default_rng(config.seed)
     # Each model on a device counts the same, however often it was measured.
@@ -77,12 +66,12 @@ def fit_encoder(
         chosen = rng.choice(len(inputs), min(config.encoder_batch, len(inputs)), replace=False, p=odds)
         parts = [inputs[i] for i in chosen]
         graphs = side_by_side([part[0] for part in parts])
-        totals, devices, launch = (
+        totals, devices, log_step = (
             torch.cat(column).to(device)
             for column in ([p[1] for p in parts], [p[2] for p in parts], [p[3] for p in parts])
         )
         optimizer.zero_grad()
-        predicted = encoder(moved(graphs, device), totals, devices, launch).log_step_s
+        predicted = encoder(moved(graphs, device), totals, devices, log_step).log_step_s
         error = predicted - torch.tensor(target[chosen], dtype=torch.float32, device=device)
         loss = torch.log1p((error / config.encoder_scale) ** 2).mean()
         loss.backward()
@@ -93,37 +82,7 @@ def fit_encoder(
         if report:
             report("encoder", step + 1, config.encoder_steps, loss.item())
     encoder.cpu().eval()
-    remember_solo(encoder, solo, featurizer)
     return encoder
-
-
-def remember_solo(encoder: WorkloadEncoder, solo: SoloExamples, featurizer: Featurizer) -> np.ndarray:
-    """Let `encoder` know jobs that were measured alone.
-
-    Of measurements that disagree on a job, the one counts that is nearest to what the encoder expects.
-
-    Returns:
-        per measurement: log measured / predicted, where all jobs but this one are known.
-    """
-    measured = np.log(solo.step_time_s)
-    features: list[np.ndarray] = []
-    off, row = np.zeros(len(measured)), np.zeros(len(measured), dtype=int)
-    rows: dict[bytes, int] = {}
-    for i, (workload, device) in enumerate(zip(solo.workloads, solo.devices, strict=True)):
-        given = encoder_input([featurizer.job(workload, device)], featurizer)
-        with torch.no_grad():
-            off[i] = measured[i] - float(encoder(*given).log_graph_step_s)
-        totals = torch.cat(given[1:3], 1).numpy().astype(np.float64)[0]
-        row[i] = rows.setdefault(totals.tobytes(), len(rows))
-        if row[i] == len(features):
-            features.append(totals)
-    if not features:
-        return off
-    nearest = np.full(len(features), np.inf)
-    for r, error in zip(row, off, strict=True):
-        nearest[r] = min(nearest[r], error, key=abs)
-    left = encoder.known.remember(np.array(features), nearest)
-    return off - (nearest - left)[row]
 
 
 def fit(
@@ -135,16 +94,21 @@ def fit(
     report: LossCallback | None = None,
     encoder: WorkloadEncoder | None = None,
     progress: Progress = NOTHING_KEPT,
+    held_out: Examples | None = None,
 ) -> CotenantModel:
-    """Fit the whole model on `examples`; every set is seen with and without its members' solo measurements."""
+    """Fit the whole model on `examples`; every set is seen with and without its members' solo measurements.
+
+    Args:
+        held_out: sets that are not learned from; `report` is told the error on them.
+    """
     encoder = encoder or fit_encoder(solo, featurizer, network, config, report, progress)
     campaigns = tuple(sorted(set(examples.campaign)))
     model = CotenantModel(network, campaigns, encoder, [], Scaler.neutral(member_width(network)), featurizer)
     batches = TrainingBatches(model, examples, config)
+    validation = HeldOut.of(model, held_out) if held_out is not None else None
     for member in range(config.ensemble):
-        model.networks.append(
-            _fit_one(batches, model, config, config.seed * 1000 + member, report, member, progress)
-        )
+        seed = config.seed * 1000 + member
+        model.networks.append(_fit_one(batches, model, config, seed, report, member, progress, validation))
     return model
 
 
@@ -156,6 +120,7 @@ def _fit_one(
     report: LossCallback | None,
     number: int,
     progress: Progress,
+    validation: HeldOut | None,
 ) -> ColocationNetwork:
     torch.manual_seed(seed)
     device = training_device()
@@ -187,6 +152,8 @@ def _fit_one(
         progress.note(phase, epoch + 1, loss.item())
         if report:
             report(phase, epoch + 1, config.epochs, loss.item())
+        if validation is not None:
+            validation.report(network, phase, epoch + 1, config.epochs, report)
     return network.cpu().eval()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,6 +14,7 @@ from predictor.fitted.checkpoint import save
 from predictor.fitted.model_card import model_card
 from predictor.predictor import Predictor
 from predictor.training.progress import NOTHING_KEPT, Progress, fingerprint
+from predictor.training.tracking import LiveMetrics, log_tables, tracked
 from profiling.errors import InputError
 from profiling.files import write_json, write_whole
 
@@ -101,6 +100,7 @@ def train_run(
     experiment: str = "cotenant",
     report: LossCallback | None = None,
     keep_every_s: float = 20.0,
+    system_metrics: bool = False,
 ) -> dict[str, Any]:
     """Train, compare on pairs left out, write the checkpoint and log it all.
 
@@ -114,6 +114,7 @@ def train_run(
         baselines: whether to fit the baselines, too.
         tracking_uri, experiment: of MLflow.
         report: follows the losses.
+        system_metrics: log use of processor, memory and GPU to MLflow as well.
         keep_every_s: seconds between two states of a loop; the end of a stage is always kept.
 
     Returns:
@@ -126,25 +127,30 @@ def train_run(
         fingerprint((colocation, solo), network, training, baselines),
         keep_every_s,
     )
-    compared = compare(colocation, solo, network, training, baselines, report, progress.within("compare"))
-    predictor = Predictor(network, training).fit(colocation, solo, report, progress)
-    save(predictor, out)
-    comparison = {name: part["metrics"] for name, part in compared.items()}
-    write_json(out / "metrics.json", {"split": "by-pair", "comparison": comparison})
-    write_whole(out / "MODEL_CARD.md", model_card(predictor, comparison))
-    with tracked(tracking_uri, experiment) as mlflow:
+    name = f"train {out.name}: {described(colocation)}, seed {training.seed}"
+    kept = (progress.folder, progress.fingerprint)
+    with tracked(tracking_uri, experiment, name, *kept, system_metrics) as mlflow:
+        run_id, uri = mlflow.active_run().info.run_id, mlflow.get_tracking_uri()
         mlflow.log_params(flat({"network": asdict(network), "training": asdict(training)}))
-        for phase, losses in progress.losses.items():
-            for step, loss in enumerate(losses):
-                mlflow.log_metric(f"loss {phase}", loss, step=step)
-        for name, scores in comparison.items():
-            mlflow.log_metrics({f"{name} {k}": v for k, v in scores.items() if isinstance(v, int | float)})
+        log_tables(mlflow, colocation, solo, str(data or "the measurements that come with the project"))
+        live = LiveMetrics(run_id, report)
+        try:
+            compared = compare(
+                colocation, solo, network, training, baselines, live, progress.within("compare")
+            )
+            comparison = {name: part["metrics"] for name, part in compared.items()}
+            log_scores(mlflow, comparison)
+            predictor = Predictor(network, training).fit(colocation, solo, live, progress)
+        finally:
+            live.flush()
+        save(predictor, out)
+        write_json(out / "metrics.json", {"split": "by-pair", "comparison": comparison})
+        write_whole(out / "MODEL_CARD.md", model_card(predictor, comparison))
+        log_scores(mlflow, learned_sets(predictor, colocation, solo))
         mlflow.log_figure(scatter(compared), "predicted_against_measured.png")
         from predictor.fitted.mlflow_registry import log_predictor
 
         log_predictor(out, colocation)
-        run_id = mlflow.active_run().info.run_id
-        uri = mlflow.get_tracking_uri()
     progress.finish()
     return {
         "model_version": predictor.version,
@@ -153,6 +159,14 @@ def train_run(
         "tracking_uri": uri,
         "resumed": progress.resumed,
     }
+
+
+def planned_steps(training: TrainingConfig) -> int:
+    """Steps that a run reports, the comparison aside: the model itself, and a smaller one per group that is left out."""
+    from predictor.training.fit import CROSS_FITS
+
+    own = training.encoder_steps + training.ensemble * training.epochs
+    return own + CROSS_FITS * (training.encoder_steps + training.epochs)
 
 
 def compare(
@@ -210,6 +224,35 @@ def _answer(entrant: Any, train: Bundle, test: Bundle, seed: int) -> dict[str, A
     return {"guess": entrant.fit(train, seed).predict(test.without_targets())}
 
 
+def learned_sets(
+    predictor: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame
+) -> dict[str, dict[str, Any]]:
+    """Error on the very sets that were learned from: what trainings and fine-tunings alike can be compared by."""
+    import numpy as np
+
+    from predictor.evaluation.metrics import score
+    from predictor.examples.examples import examples_of
+
+    examples = examples_of(colocation, solo)
+    there = ~np.isnan(examples.ratio) & ~examples.censored
+    if not there.any():
+        return {}
+    log_ratio, _ = predictor.fitted_.model.predict_log_ratio(examples)
+    return {"learned sets": score(examples.ratio[there], np.exp(log_ratio[there]))}
+
+
+def log_scores(mlflow: Any, comparison: dict[str, dict[str, Any]]) -> None:
+    """Log every number of every predictor's metrics as `NAME METRIC`."""
+    for name, scores in comparison.items():
+        mlflow.log_metrics({f"{name} {k}": v for k, v in scores.items() if isinstance(v, int | float)})
+
+
+def described(colocation: pd.DataFrame) -> str:
+    """How many sets, and from which sources, for the name of a run."""
+    sources = ", ".join(sorted({str(source) for source in colocation.source}))
+    return f"{colocation.set_id.nunique():,} sets of {sources}"
+
+
 def scatter(compared: dict[str, dict[str, Any]]) -> Any:
     """Predicted against measured ratio of every predictor, one panel each."""
     from matplotlib.figure import Figure
@@ -234,16 +277,3 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in values.items():
         result |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return result
-
-
-@contextmanager
-def tracked(tracking_uri: str | None, experiment: str) -> Iterator[Any]:
-    """An MLflow run; an SQLite file in the working folder where no store is set."""
-    import mlflow
-
-    from predictor.fitted.mlflow_registry import use_store
-
-    use_store(tracking_uri)
-    mlflow.set_experiment(experiment)
-    with mlflow.start_run():
-        yield mlflow

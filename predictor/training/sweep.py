@@ -22,7 +22,8 @@ from predictor.examples.featurizer import Featurizer, GraphSource
 from predictor.training.fit import solo_examples
 from predictor.training.networks import fit
 from predictor.training.progress import fingerprint
-from predictor.training.run import flat, tracked
+from predictor.training.run import flat
+from predictor.training.tracking import tracked
 from profiling.errors import InputError, UnavailableError
 from profiling.files import write_whole
 
@@ -102,7 +103,7 @@ def sweep(
             if number + 1 < len(groups) and trial.should_prune():
                 break
         whole = len(errors) == len(groups)
-        with tracked(tracking_uri, experiment) as mlflow:
+        with tracked(tracking_uri, experiment, f"{study.study_name} trial {trial.number}") as mlflow:
             mlflow.log_params(flat({"network": asdict(chosen), "training": asdict(how)}))
             mlflow.log_metrics({f"left-out fold {k + 1} mape_percent": e for k, e in enumerate(errors)})
             if whole:

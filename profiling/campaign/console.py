@@ -31,6 +31,13 @@ def run(
     limit: Annotated[str | None, typer.Option(help="Begin no run that would end later, like 9m.")] = None,
     done: Done = None,
     retry_failed: Annotated[bool, typer.Option(help="Measure failed runs again.")] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Measure on the nodes of this Ray cluster, each on its own device; or `auto`.",
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run; measure nothing.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -47,14 +54,28 @@ def run(
     if dry_run:
         _dry_run(loaded, folders, as_json)
         return
-    final = run_campaign(
-        loaded,
-        output,
-        limit_s=parse_duration(limit) if limit else None,
-        done_folders=done or [],
-        retry_failed=retry_failed,
-        on_start=_tell,
-    )
+    limit_s = parse_duration(limit) if limit else None
+    if ray is None:
+        final = run_campaign(
+            loaded,
+            output,
+            limit_s=limit_s,
+            done_folders=done or [],
+            retry_failed=retry_failed,
+            on_start=_tell,
+        )
+    else:
+        from profiling.campaign.on_ray import run_on_ray
+
+        final = run_on_ray(
+            loaded,
+            output,
+            ray,
+            limit_s=limit_s,
+            done_folders=done or [],
+            retry_failed=retry_failed,
+            on_done=_tell_done,
+        )
     _print_status(final, as_json)
     if final.done < final.total:
         raise typer.Exit(1)
@@ -94,6 +115,10 @@ def export(
 def _tell(run: PlannedRun, now: CampaignStatus) -> None:
     left = format_duration(now.remaining_s)
     print(f"[{now.done + 1}/{now.total}, about {left} left] {run.request}", file=sys.stderr, flush=True)
+
+
+def _tell_done(run: PlannedRun, now: CampaignStatus) -> None:
+    print(f"[{now.done}/{now.total}] {run.request}", file=sys.stderr, flush=True)
 
 
 def _dry_run(plan: CampaignPlan, folders: Sequence[Path], as_json: bool) -> None:

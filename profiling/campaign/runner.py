@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,19 +108,27 @@ def run_campaign(
         environment = describe_environment(plan.device)
         if environment["fingerprint"] not in results.environments:
             writer.append_environment(environment)
-        for run in plan.runs:
-            known = results.records.get(run.request.run_id)
-            if known is not None and not (retry_failed and _failed(known)):
-                continue
-            expected = run.expected_s * pace(plan, results)
-            if limit_s is not None and time.monotonic() - began + expected > limit_s:
-                # A shorter run further down may still fit, but the plan's order is by information: stop here.
-                break
+        for run in what_is_left(plan, results, began, limit_s, retry_failed):
             on_start(run, _status(plan, results, folders))
             record = {**measure(run.request, plan.settings), "environment": environment["fingerprint"]}
             writer.append_run(record)
             results.records[run.request.run_id] = record
     return status(plan, folders)
+
+
+def what_is_left(
+    plan: CampaignPlan, results: Results, began: float, limit_s: float | None, retry_failed: bool
+) -> Iterator[PlannedRun]:
+    """Runs of `plan` that are not among `results`, which may grow meanwhile, until the next would end later than `limit_s` after `began`."""
+    for run in plan.runs:
+        known = results.records.get(run.request.run_id)
+        if known is not None and not (retry_failed and _failed(known)):
+            continue
+        expected = run.expected_s * pace(plan, results)
+        if limit_s is not None and time.monotonic() - began + expected > limit_s:
+            # A shorter run further down may still fit, but the plan's order is by information: stop here.
+            return
+        yield run
 
 
 def _failed(record: dict[str, Any]) -> bool:

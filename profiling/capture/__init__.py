@@ -14,6 +14,7 @@ _WHERE = {
     "capture_zoo": "source",
     "fold_repeats": "fold",
     "graph_for": "source",
+    "local_workload": "local",
     "register_graph": "source",
 }
 

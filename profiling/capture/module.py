@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +14,7 @@ from profiling.capture.options import options_of
 from profiling.capture.step import capture_job
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
+from profiling.importing import import_attribute
 from profiling.training import (
     PARAMETER_TYPES,
     Phase,
@@ -137,19 +135,7 @@ def capture_factory(workload: Workload) -> ComputationGraph:
     Raises:
         InputError: no such module or attribute, or it returns something else.
     """
-    where, _, attribute = workload.model.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        factory = importlib.import_module(where)
-        for part in attribute.split("."):
-            factory = getattr(factory, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(
-            f"{workload.model!r} cannot be imported",
-            expected="module:factory on the import path or in this folder",
-            got=str(error),
-        ) from None
+    factory = import_attribute(workload.model, "module:factory on the import path or in this folder")
     known = inspect.signature(factory).parameters  # type: ignore[arg-type]
     given = {
         key: value

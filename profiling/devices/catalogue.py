@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from profiling.devices.compute_capability import RESIDENCY, compute_capabilities
-from profiling.devices.mig import slice_of, split_device
+from profiling.devices.mig import has_mig, mig_layout, slice_of, split_device
 from profiling.devices.spec import DeviceSpec
 from profiling.errors import InputError, UnavailableError, UnknownNameError
 
@@ -51,6 +51,17 @@ def list_devices() -> list[DeviceSpec]:
     for path in filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)):
         known.update({spec.name: spec for spec in load_device_file(path)})
     return list(known.values())
+
+
+def device_names() -> list[str]:
+    """Names of all known types, each card followed by its MIG slices (`a100`, `a100:mig=1g`, ...)."""
+    names: list[str] = []
+    for spec in list_devices():
+        layout = mig_layout(spec.name) if has_mig(spec.name) else None
+        names += (
+            [spec.name, *(layout.device(profile) for profile in layout.profiles)] if layout else [spec.name]
+        )
+    return names
 
 
 def get_device(name: str) -> DeviceSpec:

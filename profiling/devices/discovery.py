@@ -12,6 +12,7 @@ from typing import Any
 
 from profiling.devices.catalogue import device_from_mapping, list_devices
 from profiling.devices.compute_capability import compute_capabilities
+from profiling.devices.mig import has_mig, slice_of
 from profiling.devices.spec import DeviceSpec
 from profiling.errors import UnavailableError
 
@@ -55,16 +56,17 @@ def discover_gpus() -> list[DeviceSpec]:
 
 
 def visible_gpu() -> DeviceSpec:
-    """The type of the GPU that CUDA sees first, by CUDA_VISIBLE_DEVICES where it is set.
+    """The type of the GPU, or of the MIG slice, that CUDA sees first, by CUDA_VISIBLE_DEVICES where it is set.
 
     Raises:
         UnavailableError: no NVML library, no driver, or no such GPU.
     """
-    from profiling.devices.visible import visible_handle
+    from profiling.devices.visible import visible_handle, visible_slice
 
     with _nvml() as nvml:
         try:
-            return _gpu(nvml, visible_handle(nvml))
+            card, profile = _gpu(nvml, visible_handle(nvml)), visible_slice(nvml)
+            return slice_of(card, profile) if profile and has_mig(card.name) else card
         except nvml.NVMLError as error:
             raise UnavailableError(
                 "the GPU that CUDA sees first does not answer",

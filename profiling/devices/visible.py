@@ -58,3 +58,16 @@ def visible_handle(nvml: Any, position: int = 0) -> Any:
         if nvml.nvmlDeviceGetUUID(handle).startswith(entry):
             return handle
     raise UnavailableError(f"no GPU has the UUID {entry} of CUDA_VISIBLE_DEVICES")
+
+
+def visible_slice(nvml: Any, position: int = 0) -> str | None:
+    """MIG profile (`3g.20gb`) of the slice that CUDA sees as number `position`; None for a whole GPU."""
+    entry = visible_entry(position)
+    return mig_profile(nvml, nvml.nvmlDeviceGetHandleByUUID(entry)) if entry.startswith("MIG-") else None
+
+
+def mig_profile(nvml: Any, mig_handle: Any) -> str | None:
+    """Profile in the title of a MIG device (`NVIDIA A100-SXM4-40GB MIG 3g.20gb`)."""
+    title = nvml.nvmlDeviceGetName(mig_handle)
+    title = title.decode() if isinstance(title, bytes) else title
+    return str(title).rpartition(" MIG ")[2].strip().lower() if " MIG " in title else None

@@ -49,6 +49,8 @@ class RunRequest:
             raise InputError(
                 "sharing mode is not known", expected="one of " + ", ".join(SHARING_MODES), got=self.sharing
             )
+        if self.sharing != "mps" and any(w.sm_share_ratio < 1 for w in self.workloads):
+            raise InputError("SM shares are enforced by MPS only", expected="sharing mps", got=self.sharing)
         count = len(self.workloads)
         if count == 0 or (self.kind == "colocation") != (count > 1):
             expected = "2 or more jobs" if self.kind == "colocation" else "one job"

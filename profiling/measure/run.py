@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
+from profiling.devices import has_mig, mig_layout
 from profiling.measure.device_usage import UsageMeter
 from profiling.measure.environment import device_name
 from profiling.measure.request import RunRequest
@@ -30,11 +31,11 @@ def measure(
     repeats (clocks, neighbours on the machine) cancels.
 
     Returns:
-        The record (see docs/measuring.md): JSON-able, one entry per member. A member that ran out of memory or died
+        The record (see docs/measuring.md): JSON-able, one entry per member; under MIG an entry's `device` is its slice. A member that ran out of memory or died
         has that as its `outcome`; the others keep what was measured while all lived.
 
     Raises:
-        UnavailableError: the device is not there.
+        UnavailableError: the device is not there, or MPS cannot enforce the SM shares asked for.
     """
     settings = settings or MeasureSettings()
     catalogue_name = device_name(request.device)
@@ -53,7 +54,11 @@ def measure(
     }
     core = pinned_core(settings) if request.device == "cpu" else None
     meter = UsageMeter(request.device, settings)
-    with meter, sharing_in_force(request.sharing, request.device, len(request.workloads)) as sharing:
+    shares = [w.sm_share_ratio for w in request.workloads]
+    with (
+        meter,
+        sharing_in_force(request.sharing, request.device, len(request.workloads), shares) as sharing,
+    ):
         progress("building")
         with Session(
             request.workloads,
@@ -64,6 +69,10 @@ def measure(
             cached_activations=request.cached_activations,
         ) as session:
             _warm_all(session, record, progress)
+            for member, profile in zip(record["members"], sharing.slices, strict=False):
+                if profile and has_mig(catalogue_name):
+                    layout = mig_layout(catalogue_name)
+                    member["device"] = layout.device(layout.profile(profile))
             sharing.confirm()
             if request.kind == "operators":
                 _operators(session, record)

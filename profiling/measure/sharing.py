@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiling.devices.visible import visible_handle
+from profiling.devices.visible import mig_profile, visible_handle
 from profiling.errors import UnavailableError
 from profiling.measure.mps import MpsDaemon
 
@@ -20,23 +20,52 @@ class Sharing:
         mode: in force: `time-slice`, `mps` or `mig`.
         environments: variables of each member's process.
         notes: why the mode is not the one asked for.
+        daemon: that of MPS, where it runs.
+        slices: MIG profile of each member's slice (`3g.20gb`); empty where members share the GPU.
+        limited: whether some member has an SM share, which only MPS enforces.
     """
 
     mode: str
     environments: list[dict[str, str]]
     notes: list[str] = field(default_factory=list)
     daemon: Any = None
+    slices: list[str] = field(default_factory=list)
+    limited: bool = False
 
     def confirm(self) -> None:
-        """Called while members run: MPS counts as in force only if a server has clients."""
+        """Called while members run: MPS counts as in force only if a server has clients.
+
+        Raises:
+            UnavailableError: it is not, and some member has an SM share.
+        """
         if self.mode == "mps" and not self.daemon.servers():
+            note = "MPS daemon runs, but no server has taken the members on"
+            if self.limited:
+                raise _no_shares(note)
             self.mode = "time-slice"
-            self.notes.append("MPS daemon runs, but no server has taken the members on")
+            self.notes.append(note)
+
+
+def _no_shares(note: str) -> UnavailableError:
+    return UnavailableError("SM shares cannot be enforced", expected="MPS in force", got=note)
 
 
 @contextmanager
-def sharing_in_force(mode: str, device: str, members: int) -> Iterator[Sharing]:
-    """Set a sharing mode up for `members` processes. What cannot be set up degrades to time slices, with a note."""
+def sharing_in_force(
+    mode: str, device: str, members: int, sm_share_ratios: Sequence[float] = ()
+) -> Iterator[Sharing]:
+    """Set a sharing mode up for `members` processes. What cannot be set up degrades to time slices, with a note.
+
+    Args:
+        sm_share_ratios: of each member, where some have less than all SMs; only MPS enforces that.
+
+    Raises:
+        UnavailableError: there are shares, and MPS does not start.
+    """
+    shares = [*sm_share_ratios] or [1.0] * members
+    limited = min(shares) < 1
+    if limited and (device == "cpu" or mode != "mps"):
+        raise _no_shares(f"{mode} on {device}")
     plain: list[dict[str, str]] = [{} for _ in range(members)]
     if device == "cpu":
         notes = [] if mode == "time-slice" else [f"a CPU core is shared by time slices, not by {mode}"]
@@ -44,13 +73,21 @@ def sharing_in_force(mode: str, device: str, members: int) -> Iterator[Sharing]:
     elif mode == "mps":
         with MpsDaemon() as daemon:
             if daemon.environment:
-                yield Sharing("mps", [daemon.environment] * members, daemon=daemon)
+                environments = [daemon.environment | _share_limit(share) for share in shares]
+                yield Sharing("mps", environments, limited=limited, daemon=daemon)
+            elif limited:
+                raise _no_shares(daemon.note)
             else:
                 yield Sharing("time-slice", plain, [daemon.note])
     elif mode == "mig":
         slices = mig_slices()
         if len(slices) >= members:
-            yield Sharing("mig", [{"CUDA_VISIBLE_DEVICES": uuid} for uuid in slices[:members]])
+            chosen = slices[:members]
+            yield Sharing(
+                "mig",
+                [{"CUDA_VISIBLE_DEVICES": one.uuid} for one in chosen],
+                slices=[one.profile for one in chosen],
+            )
         else:
             note = f"MIG asked for, but there are {len(slices)} slices for {members} members; sharing by time slices"
             yield Sharing("time-slice", plain, [note])
@@ -58,8 +95,21 @@ def sharing_in_force(mode: str, device: str, members: int) -> Iterator[Sharing]:
         yield Sharing("time-slice", plain)
 
 
-def mig_slices() -> list[str]:
-    """UUIDs of the MIG slices that the first visible GPU is cut into now; MIG is never switched on or off here."""
+def _share_limit(share: float) -> dict[str, str]:
+    """The driver rounds the percentage up to whole multiprocessors."""
+    return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{100 * share:g}"} if share < 1 else {}
+
+
+@dataclass(frozen=True, slots=True)
+class MigSlice:
+    """One slice of a GPU as it is cut now: UUID for CUDA_VISIBLE_DEVICES, and profile (`3g.20gb`; empty: not told)."""
+
+    uuid: str
+    profile: str = ""
+
+
+def mig_slices() -> list[MigSlice]:
+    """The MIG slices that the first visible GPU is cut into now; MIG is never switched on or off here."""
     try:
         import pynvml as nvml
 
@@ -71,10 +121,11 @@ def mig_slices() -> list[str]:
         handle = visible_handle(nvml)
         for i in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             try:
-                uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, i))
+                one = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, i)
+                uuid, profile = nvml.nvmlDeviceGetUUID(one), mig_profile(nvml, one)
             except nvml.NVMLError:
                 continue
-            found.append(uuid.decode() if isinstance(uuid, bytes) else uuid)
+            found.append(MigSlice(uuid.decode() if isinstance(uuid, bytes) else uuid, profile or ""))
     except (nvml.NVMLError, UnavailableError):
         pass
     finally:

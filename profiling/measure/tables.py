@@ -124,7 +124,8 @@ def _solo(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     dedicated: set[tuple[str, str]] = set()
     for record in records:
         for member in record["members"]:
-            key = (record["device"], member["workload"])
+            # Alone in a MIG slice: a figure of that slice, not of the card.
+            key = (member.get("device", record["device"]), member["workload"])
             if member["outcome"] != "ok" or "solo_step_time_s" not in member:
                 continue
             if record["request"]["kind"] == "solo":
@@ -256,7 +257,7 @@ def _measurements(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "run_id": record["id"],
             "kind": record["request"]["kind"],
             "started_at": record["started_at"],
-            "device": record["device"],
+            "device": member.get("device", record["device"]),
             "sharing_asked": record["request"]["sharing"],
             "sharing": record["sharing"],
             "host_input": record["host_input"],

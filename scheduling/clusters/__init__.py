@@ -7,6 +7,18 @@ from pathlib import Path
 from profiling.errors import InputError
 from scheduling.core.snapshot import ClusterSnapshot
 
+_FOLDER = Path(__file__).parent
+
+
+def cluster_names() -> list[str]:
+    """Names of the clusters that come with the project."""
+    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+
+
+def cluster_text(name: str) -> str:
+    """The YAML of a cluster that comes with the project."""
+    return (_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+
 
 def load_cluster(name: str | Path) -> ClusterSnapshot:
     """A cluster by its file, or by the name of one that comes with the project (`philly-2000`, `small-mixed`, ...).
@@ -14,10 +26,13 @@ def load_cluster(name: str | Path) -> ClusterSnapshot:
     Raises:
         InputError: there is no such file or name, or it is not a cluster.
     """
-    bundled = Path(__file__).parent / f"{Path(name).name.removesuffix('.yaml')}.yaml"
-    if Path(name).exists() or not bundled.exists():
-        if not Path(name).exists():
-            known = ", ".join(sorted(p.stem for p in Path(__file__).parent.glob("*.yaml")))
-            raise InputError(f"no cluster {name}", expected=f"a cluster.yaml, or one of {known}")
+    if Path(name).exists():
         return ClusterSnapshot.load(name)
-    return ClusterSnapshot.load(bundled)
+    bundled = Path(name).name.removesuffix(".yaml")
+    if bundled not in cluster_names():
+        raise InputError(
+            f"no cluster {name}",
+            expected="a cluster.yaml, or one of " + ", ".join(cluster_names()),
+            hint="`cotenant cluster init` writes a sample",
+        )
+    return ClusterSnapshot.load(_FOLDER / f"{bundled}.yaml")

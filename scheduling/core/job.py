@@ -27,6 +27,8 @@ class TraceJob:
             (pipeline x data parallel).
         batch_size: total batch that a rigid or strong-scaling job asks for.
         preemptible: whether it may be taken off its GPUs before it is done.
+        priority: weight among others; 2 is to get twice what 1 gets.
+        deadline_s: seconds from its submission by which it should be done.
     """
 
     id: str
@@ -41,6 +43,8 @@ class TraceJob:
     kind: str = "rigid"
     batch_size: int | None = None
     preemptible: bool = True
+    priority: float = 1.0
+    deadline_s: float | None = None
 
     def __post_init__(self) -> None:
         check_iterations(f"job {self.id}: iterations", self.iterations)
@@ -48,6 +52,10 @@ class TraceJob:
             raise InputError(f"job {self.id}: submit_s", expected="seconds from 0", got=self.submit_s)
         if self.gpus < 1:
             raise InputError(f"job {self.id}: gpus", expected="an integer from 1", got=self.gpus)
+        if not 0 < self.priority < float("inf"):
+            raise InputError(f"job {self.id}: priority", expected="a number above 0", got=self.priority)
+        if self.deadline_s is not None and not 0 < self.deadline_s < float("inf"):
+            raise InputError(f"job {self.id}: deadline_s", expected="seconds above 0", got=self.deadline_s)
 
 
 @dataclass(slots=True, eq=False)

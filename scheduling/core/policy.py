@@ -20,9 +20,13 @@ class Policy:
         decide: jobs that it does not mention stay as they are.
         round_s: called every so many seconds; None: whenever a job arrives or leaves.
         preemptive: also called when nobody waits.
+        aligned: rounds lie on multiples of `round_s`; else one begins as soon as somebody waits and nothing runs.
+        as_published: the same policy with known faults of its published code.
     """
 
     name: str
     decide: Decide
     round_s: float | None = None
     preemptive: bool = False
+    aligned: bool = True
+    as_published: Policy | None = None

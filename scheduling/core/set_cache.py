@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import RLock
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,22 @@ Keys = NDArray[np.uint64]
 # Step time of a job that cannot run at all; finite, so that no arithmetic on it is undefined.
 _NEVER_S = 1e9
 _WIDTH = 4  # members a row has room for at first; grows when a larger set is asked for
+
+
+class SetAnswer(NamedTuple):
+    """What is predicted of one set; per member in the order that was asked.
+
+    Attributes:
+        step_time_s: seconds per step of each in the set.
+        slowdown: of each, at least 1.
+        memory_upper_bytes: upper bound of the set's memory.
+        fits: whether that is within the device's.
+    """
+
+    step_time_s: tuple[float, ...]
+    slowdown: tuple[float, ...]
+    memory_upper_bytes: float
+    fits: bool
 
 
 class SetCache:
@@ -125,6 +142,26 @@ class SetCache:
             rows[missing] = self._find(keys[missing])
         rows[empty] = 0
         return rows
+
+    def answer(self, device: str, workloads: Sequence[Workload], sharing: str = "time-slice") -> SetAnswer:
+        """How `workloads` run together on a device; the plain way in, for one set at a time.
+
+        Raises:
+            UnknownNameError: the predictor does not know the device or a model.
+        """
+        ids = [self.workload_id(w) for w in workloads]
+        order = sorted(range(len(ids)), key=ids.__getitem__)
+        members = np.array([[ids[k] for k in order]])
+        with self.lock:
+            number = self.device_id(device, sharing)
+            row = int(self.rows(np.array([number]), members, np.ones(members.shape, bool))[0])
+            place = sorted(range(len(ids)), key=order.__getitem__)
+            return SetAnswer(
+                tuple(float(self.step_time_s[row, k]) for k in place),
+                tuple(float(self.slowdown[row, k]) for k in place),
+                float(self.memory_upper_bytes[row]),
+                bool(self.fits[row]),
+            )
 
     def solo(self, device: int, workload: int) -> int:
         """Row of `workload` alone."""

@@ -70,7 +70,7 @@ class SetTruth:
     ) -> None:
         self.scaling = scaling
         self.cache = SetCache.of(predictor)
-        self._restart_s = restart_s
+        self.resume_s = restart_s
         self.inter_node_slowdown = inter_node_slowdown
         self._solo: dict[tuple[str, str, Workload], float] = {}
 
@@ -111,7 +111,7 @@ class SetTruth:
         return bool(self.cache.fits[row])
 
     def restart_s(self, _job: JobState, first: bool) -> float:
-        return 0.0 if first else self._restart_s
+        return 0.0 if first else self.resume_s
 
     def segment_done(self, _job: JobState) -> None:
         """A job has one segment."""

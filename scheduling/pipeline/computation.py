@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from predictor.freezing.roofline import RooflineSettings
+from models.cost import default_cost_model
 from profiling.devices import DeviceSpec
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
+from profiling.workload import Workload
 from scheduling.pipeline.states import MAX_STATES, StateSpace, too_many
 
 
@@ -35,25 +36,12 @@ class Block:
 
 
 def operator_times(
-    graph: ComputationGraph,
-    device: DeviceSpec,
-    precision: str = "fp32",
-    settings: RooflineSettings | None = None,
+    graph: ComputationGraph, device: DeviceSpec, precision: str = "fp32"
 ) -> list[tuple[float, float]]:
-    """(forward, backward) seconds of each operator by the roofline with a launch floor; all repeats together."""
-    settings = settings or RooflineSettings()
-    bandwidth = device.memory_bandwidth_bytes_per_s * settings.bandwidth_efficiency
-    times = []
-    for op in graph.operators:
-        rate = device.peak_flops(precision) if op.tensor_core else device.fp32_flops
-        rate *= settings.compute_efficiency
-        work = op.forward_flops + op.backward_flops
-        ahead = op.forward_flops / work if work > 0 else 0.4
-        launch = op.kernel_count * settings.launch_s
-        forward = max(op.forward_flops / rate, (op.bytes_read + op.bytes_written) / bandwidth, launch * ahead)
-        backward = max(op.backward_flops / rate, op.backward_bytes / bandwidth, launch * (1 - ahead))
-        times.append((op.repeat * forward, op.repeat * backward))
-    return times
+    """(forward, backward) seconds of each operator by the cost model; all repeats together."""
+    workload = Workload(graph.name, precision=precision)
+    busy = default_cost_model().cost(graph, device, workload).operators.busy_s
+    return [(float(forward), float(backward)) for forward, backward in busy.T]
 
 
 def blocks_of(graph: ComputationGraph, times: Sequence[tuple[float, float]]) -> list[Block]:
@@ -127,14 +115,9 @@ def block_states(name: str, blocks: Sequence[Block]) -> StateSpace:
     )
 
 
-def graph_states(
-    graph: ComputationGraph,
-    device: DeviceSpec,
-    precision: str = "fp32",
-    settings: RooflineSettings | None = None,
-) -> StateSpace:
+def graph_states(graph: ComputationGraph, device: DeviceSpec, precision: str = "fp32") -> StateSpace:
     """States of a captured graph, timed for a device type."""
-    blocks = blocks_of(graph, operator_times(graph, device, precision, settings))
+    blocks = blocks_of(graph, operator_times(graph, device, precision))
     return block_states(graph.name, blocks)
 
 

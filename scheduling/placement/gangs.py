@@ -32,10 +32,11 @@ class Pool:
                 self.free[snapshot.node_of[gpu]] += 1
                 self.free_of_type[snapshot.type_of[gpu]] += 1
 
-    def take(self, count: int, kind: int) -> tuple[int, ...]:
+    def take(self, count: int, kind: int, scatter: bool = False) -> tuple[int, ...]:
         """`count` empty GPUs of type number `kind`, or none.
 
-        On the node that they fill best; over several nodes (emptiest first) only where no node is large enough.
+        On the node that they fill best; over several nodes (emptiest first) only where no node is large enough, or,
+        with `scatter`, where none has room.
         """
         if self.free_of_type[kind] < count:
             return ()
@@ -46,7 +47,7 @@ class Pool:
         if enough.any():
             best = int(nodes[np.where(enough, free, np.iinfo(np.int64).max).argmin()])
             return self._reserve([(best, count)])
-        if count <= int(snapshot.node_size[nodes].max()):
+        if not scatter and count <= int(snapshot.node_size[nodes].max()):
             return ()
         chosen: list[tuple[int, int]] = []
         for node in nodes[np.argsort(-free, kind="stable")].tolist():

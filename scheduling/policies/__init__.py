@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 
-from profiling.errors import UnknownNameError
+from profiling.errors import InputError, UnknownNameError
 from scheduling.core.policy import Policy
 
 POLICIES = {
@@ -16,6 +17,15 @@ POLICIES = {
     "themis": "themis:POLICY",
     "gavel": "gavel:POLICY",
     "gavel-packed": "gavel:PACKED",
+    "gavel-base": "gavel:BASE",
+    "gavel-max-sum": "gavel:MAX_SUM",
+    "gavel-finish-time": "gavel:FINISH_TIME",
+    "gavel-finish-time-base": "gavel:FINISH_TIME_BASE",
+    "gavel-fifo": "gavel:FIFO",
+    "gavel-fifo-base": "gavel:FIFO_BASE",
+    "gavel-fifo-packed": "gavel:FIFO_PACKED",
+    "gavel-sia": "gavel:SIA",
+    "allox": "gavel:ALLOX",
     "pollux": "pollux:POLICY",
     "exclusive": "exclusive:POLICY",
     "blind": "blind:POLICY",
@@ -32,14 +42,34 @@ POLICIES = {
 }
 
 
-def get_policy(name: str) -> Policy:
-    """The policy called `name`.
+def get_policy(name: str, as_published: bool = False) -> Policy:
+    """The policy called `name`, or the user's own where that is `module:attribute`.
+
+    Args:
+        as_published: with the known faults of its published code, where they are offered.
 
     Raises:
         UnknownNameError: there is none of that name.
+        InputError: `module:attribute` cannot be imported or is no policy.
     """
+    if ":" in name:
+        from scheduling.policies.own import own_policy
+
+        return own_policy(name)
     if name not in POLICIES:
-        raise UnknownNameError("unknown policy", expected="one of " + ", ".join(POLICIES), got=name)
+        raise UnknownNameError(
+            "unknown policy", expected="module:POLICY, or one of " + ", ".join(POLICIES), got=name
+        )
     module, _, attribute = POLICIES[name].partition(":")
     policy: Policy = getattr(import_module(f"scheduling.policies.{module}"), attribute)
-    return policy
+    return policy.as_published or policy if as_published else policy
+
+
+def check_upstream_rounds(names: Sequence[str]) -> None:
+    """Raises `InputError` where none of the policies has rounds of a public simulator to offer."""
+    if all(get_policy(name).as_published is None for name in names):
+        raise InputError(
+            "--upstream-rounds changes none of these policies",
+            expected="gavel or another of Gavel's",
+            got=", ".join(names),
+        )

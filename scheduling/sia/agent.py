@@ -58,15 +58,37 @@ class Agent:
             best = best_batch(self.params[device], *self.gradient, limits, len(placement), replicas)
             self.local_batch, self.accumulation = int(best.local_batch[0]), int(best.accumulation[0])
         else:
-            local = math.ceil(batch / replicas - 1e-8)
-            self.accumulation = math.ceil(local / largest - 1e-8) - 1
-            if replicas == 1 and batch > initial:
-                self.accumulation = max(1, self.accumulation)
-            self.local_batch = math.ceil(local / (self.accumulation + 1) - 1e-8)
+            self.local_batch, self.accumulation = self._divide(batch, replicas, largest)
         measured = on.largest_of_replicas(replicas)
         if measured is not None:
             self.local_batch = min(self.local_batch, measured)
         self.local_batch = min(self.local_batch, int(app.batches[-1] / (replicas * (self.accumulation + 1))))
+
+    def _divide(self, batch: int, replicas: int, largest: int) -> tuple[int, int]:
+        """Samples per GPU and accumulation steps of a total batch, with at most `largest` samples on a GPU at a time."""
+        local = math.ceil(batch / replicas - 1e-8)
+        accumulation = math.ceil(local / largest - 1e-8) - 1
+        if replicas == 1 and batch > self.application.batches[0]:
+            accumulation = max(1, accumulation)
+        return math.ceil(local / (accumulation + 1) - 1e-8), accumulation
+
+    def submitted_steps_per_s(self, device: str, node_size: int) -> float:
+        """Measured steps per second with the batch and the GPUs that the job was submitted with, on full nodes.
+
+        0 where the application was not measured so.
+        """
+        on = self.application.on.get(device)
+        gpus = self.job.gpus
+        if on is None or gpus % on.stages:
+            return 0.0
+        full, rest = divmod(gpus, node_size)
+        placement = (node_size,) * full + ((rest,) if rest else ())
+        if on.stages > 1:
+            return 1.0 / on.times_s(placement, 1)[0]
+        batch = self.job.batch_size or self.application.batches[0]
+        local, accumulation = self._divide(batch, gpus, on.largest_batch(placement))
+        step, sync = on.times_s(placement, local)
+        return 1.0 / (step + (step - sync) * accumulation)
 
     def observe(
         self,

@@ -18,6 +18,8 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import GroundTruth
 from scheduling.simulator.result import Interval, SimulationResult
 
+_MOST_IDLE_ROUNDS = 1000  # until a policy that runs nobody is stopped
+
 
 @dataclass(frozen=True, slots=True)
 class SimulationConfig:
@@ -90,6 +92,10 @@ class _Simulation:
         self.events: list[tuple[float, int, JobState, int]] = []
         self.sequence = 0
         self.result = SimulationResult(policy.name, self.jobs, 0.0, len(self.snapshot), [])
+        self.result.gpu_names = [
+            f"{device} {node}/{gpu}"
+            for device, (node, gpu) in zip(self.snapshot.devices, self.snapshot.names, strict=True)
+        ]
         self.busy_since = [0.0] * len(self.snapshot)
         self.since: dict[tuple[int, int], float] = {}
         self.done = 0
@@ -97,18 +103,14 @@ class _Simulation:
     def run(self, on_progress: Callable[[int, int], None] | None) -> SimulationResult:
         arrivals, total, snapshot = 0, len(self.jobs), self.snapshot
         round_s = self.policy.round_s
-        next_round = math.inf
+        next_round, idle_rounds = math.inf, 0
         while self.done < total:
             now = self.events[0][0] if self.events else math.inf
             if arrivals < total:
                 now = min(now, self.jobs[arrivals].job.submit_s)
             now = min(now, next_round)
             if math.isinf(now):
-                stuck = len(snapshot.waiting)
-                raise InfeasibleError(
-                    f"{self.policy.name} leaves {stuck} jobs waiting with nothing running",
-                    hint="a job may ask for more GPUs or memory than the cluster has",
-                )
+                raise self._stuck()
             snapshot.now_s = now
             changed = False
             while self.events and self.events[0][0] <= now:
@@ -128,19 +130,11 @@ class _Simulation:
                     while self._decide() and snapshot.waiting and len(snapshot.waiting) != before:
                         before = len(snapshot.waiting)
             else:
-                decided = now >= next_round
-                if decided:
-                    if self.config.reevaluate_each_round:
-                        for state in list(snapshot.running.values()):
-                            self._proceed(state)
-                    if snapshot.waiting or snapshot.running:
-                        self._decide()
-                    next_round = math.inf
-                if next_round == math.inf and (snapshot.waiting or snapshot.running):
-                    passed = (
-                        math.floor(now / round_s + 1e-9) if decided else math.ceil(now / round_s - 1e-9) - 1
-                    )
-                    next_round = max((passed + 1) * round_s, now)
+                next_round = self._round(next_round, round_s)
+                # Rounds go on for ever: that nobody is served is seen by the rounds in which nothing happens.
+                idle_rounds = 0 if snapshot.running or arrivals < total else idle_rounds + 1
+                if idle_rounds > _MOST_IDLE_ROUNDS:
+                    raise self._stuck()
             if self.config.record:
                 self.result.queue.append((now, len(snapshot.waiting)))
                 self.result.busy.append((now, len(snapshot) - int(snapshot.free.sum())))
@@ -149,6 +143,32 @@ class _Simulation:
         if on_progress is not None:
             on_progress(self.done, total)
         return self.result
+
+    def _round(self, next_round: float, round_s: float) -> float:
+        """Decide where a round begins now; when the next one does."""
+        snapshot, now = self.snapshot, self.snapshot.now_s
+        if not self.policy.aligned and snapshot.waiting and not snapshot.running:
+            next_round = now
+        decided = now >= next_round
+        if decided:
+            if self.config.reevaluate_each_round:
+                for state in list(snapshot.running.values()):
+                    self._proceed(state)
+            if snapshot.waiting or snapshot.running:
+                self._decide()
+            next_round = math.inf
+        if next_round < math.inf or not (snapshot.waiting or snapshot.running):
+            return next_round
+        if not self.policy.aligned:
+            return now + round_s
+        passed = math.floor(now / round_s + 1e-9) if decided else math.ceil(now / round_s - 1e-9) - 1
+        return max((passed + 1) * round_s, now)
+
+    def _stuck(self) -> InfeasibleError:
+        return InfeasibleError(
+            f"{self.policy.name} leaves {len(self.snapshot.waiting)} jobs waiting with nothing running",
+            hint="a job may ask for more GPUs or memory than the cluster has",
+        )
 
     def _decide(self) -> bool:
         """Ask the policy and do what it says; whether it said anything."""

@@ -1,90 +1,155 @@
-"""Plots of a comparison: completion-time CDF, queue, GPUs in use, Gantt."""
+"""Plots of a comparison: means with error bars, completion-time CDF, queue, GPUs in use, Gantt."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from predictor.types import Floats
+from profiling.errors import InputError
+from profiling.files import write_whole
+from scheduling.simulator.gantt import MOST_GPUS, draw_gantt
 from scheduling.simulator.result import SimulationResult
 
-_MOST_GANTT_GPUS = 64
+PLOT_FORMATS = (".svg", ".png", ".pdf")
 
 
-def plot_all(results: Sequence[SimulationResult], out: Path) -> list[Path]:
-    """Write `jct_cdf.png`, `queue.png`, `utilization.png` and one `gantt-POLICY.png` each; the paths."""
-    import matplotlib
+def save_figure(figure: Any, path: Path) -> Path:
+    """Write a matplotlib figure, whole or not at all; the file's suffix says the format.
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    out.mkdir(parents=True, exist_ok=True)
-    paths: list[Path] = []
-
-    def save(figure: Any, name: str) -> None:
-        figure.tight_layout()
-        figure.savefig(out / name, dpi=120)
-        plt.close(figure)
-        paths.append(out / name)
-
-    figure, axis = plt.subplots(figsize=(7, 4.5))
-    for r in results:
-        times = np.sort(r.completion_s)
-        axis.plot(
-            times / 3600, np.arange(1, len(times) + 1) / len(times), label=r.policy, drawstyle="steps-post"
+    Raises:
+        InputError: the suffix is not `.svg`, `.png` or `.pdf`.
+    """
+    if path.suffix not in PLOT_FORMATS:
+        raise InputError(
+            "unknown plot format", expected=", ".join(PLOT_FORMATS), got=path.suffix or str(path)
         )
-    axis.set(xscale="log", xlabel="job completion time (hours)", ylabel="share of jobs", ylim=(0, 1))
-    axis.legend()
-    axis.grid(alpha=0.3)
-    save(figure, "jct_cdf.png")
-    for name, label, series in (
-        ("queue.png", "jobs waiting", [r.queue for r in results]),
-        ("utilization.png", "GPUs in use", [r.busy for r in results]),
-    ):
-        figure, axis = plt.subplots(figsize=(8, 4))
-        for r, points in zip(results, series, strict=True):
-            if points:
-                time, value = np.array(points).T
-                axis.plot(time / 3600, value, label=r.policy, drawstyle="steps-post", linewidth=1)
-        axis.set(xlabel="time (hours)", ylabel=label)
+    image = BytesIO()
+    figure.savefig(image, format=path.suffix[1:], dpi=120)
+    return write_whole(path, image.getvalue())
+
+
+def plot_all(
+    results: Mapping[str, Sequence[SimulationResult]], out: Path, gantt_filter: str = ""
+) -> list[Path]:
+    """Write `summary.png`, `jct_cdf.png`, `queue.png`, `utilization.png` and one `gantt-POLICY.png` each; the paths.
+
+    Args:
+        results: by policy, one result per seed. Means carry standard errors over the seeds, the CDF is over the jobs of
+            all seeds, and the other plots show the first seed.
+        gantt_filter: Gantt charts show only GPUs whose type or place contains this text.
+    """
+    from matplotlib.figure import Figure
+
+    paths: list[Path] = []
+    styles = _styles(list(results))
+    first = {policy: own[0] for policy, own in results.items()}
+    seeds = max((len(own) for own in results.values()), default=0)
+    of_first = " (first seed)" if seeds > 1 else ""
+
+    def lines(
+        name: str, title: str, labels: tuple[str, str], series: dict[str, tuple[Floats, Floats]]
+    ) -> Any:
+        figure = Figure(figsize=(9, 4.5))
+        axis = figure.subplots()
+        for policy, (x, y) in series.items():
+            axis.plot(x, y, label=policy, drawstyle="steps-post", linewidth=1.2, **styles[policy])
+        axis.set(xlabel=labels[0], ylabel=labels[1], title=title)
         axis.set_ylim(bottom=0)
-        axis.legend()
         axis.grid(alpha=0.3)
-        save(figure, name)
-    for r in results:
-        save(_gantt(r, plt), f"gantt-{r.policy}.png")
+        # Beside the plot, so that twenty policies hide none of their lines.
+        axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize="small")
+        if name == "jct_cdf.png":
+            axis.set(xscale="log", ylim=(0, 1))
+        figure.tight_layout()
+        paths.append(save_figure(figure, out / name))
+
+    paths.append(save_figure(_summary(results, seeds), out / "summary.png"))
+    jct = {p: np.sort(np.concatenate([r.completion_s for r in own])) / 3600 for p, own in results.items()}
+    lines(
+        "jct_cdf.png",
+        "",
+        ("job completion time (hours)", "fraction of jobs"),
+        {p: (times, np.arange(1, len(times) + 1) / len(times)) for p, times in jct.items()},
+    )
+    for name, label, field in (
+        ("queue.png", "jobs waiting", "queue"),
+        ("utilization.png", "GPUs in use", "busy"),
+    ):
+        points = {p: np.array(getattr(r, field)).reshape(-1, 2) for p, r in first.items()}
+        lines(
+            name,
+            f"{label}{of_first}",
+            ("time (hours)", label),
+            {p: (at[:, 0] / 3600, at[:, 1]) for p, at in points.items() if len(at)},
+        )
+    for policy, result in first.items():
+        figure = _gantt(result, gantt_filter, of_first)
+        paths.append(save_figure(figure, out / f"gantt-{policy.replace(':', '.')}.png"))
     return paths
 
 
-def _gantt(result: SimulationResult, plt: Any) -> Any:
-    """One row a GPU; jobs that share it are drawn in thinner bars beside each other."""
-    gpus = min(result.gpus, _MOST_GANTT_GPUS)
-    figure, axis = plt.subplots(figsize=(9, 1 + 0.28 * gpus))
-    colours = plt.get_cmap("tab20").colors
-    lanes: list[list[float]] = [[] for _ in range(gpus)]
-    bars = []
-    for one in sorted((i for i in result.intervals if i.gpu < gpus), key=lambda i: i.start_s):
-        ends = lanes[one.gpu]
-        lane = next((k for k, end in enumerate(ends) if end <= one.start_s + 1e-9), len(ends))
-        if lane == len(ends):
-            ends.append(0.0)
-        ends[lane] = one.stop_s
-        bars.append((one, lane))
-    for one, lane in bars:
-        height = 0.9 / len(lanes[one.gpu])
-        axis.broken_barh(
-            [(one.start_s / 3600, (one.stop_s - one.start_s) / 3600)],
-            (one.gpu - 0.45 + lane * height, height),
-            facecolors=[colours[one.job % len(colours)]],
-            edgecolor="white",
-            linewidth=0.3,
+def _styles(policies: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Ten colours, then the same with other dashes: forty lines that can be told apart."""
+    from matplotlib import colormaps
+
+    colors = colormaps["tab10"].colors  # type: ignore[attr-defined]
+    dashes = ("-", "--", ":", "-.")
+    return {
+        policy: {"color": colors[k % 10], "linestyle": dashes[k // 10 % len(dashes)]}
+        for k, policy in enumerate(policies)
+    }
+
+
+def _summary(results: Mapping[str, Sequence[SimulationResult]], seeds: int) -> Any:
+    """Bars of mean and 99th percentile of the completion time and of the makespan, with standard errors."""
+    from matplotlib.figure import Figure
+
+    figures = {
+        "mean JCT (hours)": "mean_jct_s",
+        "p99 JCT (hours)": "p99_jct_s",
+        "makespan (hours)": "makespan_s",
+    }
+    figure = Figure(figsize=(10, 1.2 + 0.32 * max(len(results), 4)))
+    bodies = {policy: [r.to_json() for r in own] for policy, own in results.items()}
+    for axis, (label, key) in zip(
+        figure.subplots(1, len(figures), sharey=True), figures.items(), strict=True
+    ):
+        values = [np.array([body[key] for body in own]) / 3600 for own in bodies.values()]
+        errors = [v.std(ddof=1) / np.sqrt(len(v)) if len(v) > 1 else 0.0 for v in values]
+        axis.barh(
+            range(len(values)),
+            [v.mean() for v in values],
+            xerr=errors if seeds > 1 else None,
+            color="tab:blue",
+            ecolor="black",
+            capsize=3,
         )
-    axis.set(
-        xlabel="time (hours)",
-        ylabel="GPU",
-        title=f"{result.policy}: who held which GPU",
-        ylim=(gpus - 0.5, -0.5),
-    )
+        axis.set_yticks(range(len(values)), list(bodies))
+        axis.set(xlabel=label)
+        axis.grid(alpha=0.3, axis="x")
+    if figure.axes:
+        figure.axes[0].invert_yaxis()
+    if seeds > 1:
+        figure.suptitle(f"mean over {seeds} seeds, with standard errors", fontsize="medium")
+    figure.tight_layout()
+    return figure
+
+
+def _gantt(result: SimulationResult, only: str, note: str) -> Any:
+    from matplotlib.figure import Figure
+
+    names = result.gpu_names or [str(number) for number in range(result.gpus)]
+    gpus = [number for number, name in enumerate(names) if only in name]
+    figure = Figure(figsize=(9, 1 + 0.28 * max(min(len(gpus), MOST_GPUS), 1)))
+    axis = figure.subplots()
+    shown = draw_gantt(axis, result, gpus)
+    kind = f" with {only!r}" if only else ""
+    part = f": {shown} of {result.gpus:,} GPUs{kind}" if shown < result.gpus else ""
+    axis.set_title(f"{result.policy}, jobs on each GPU{part}{note}")
+    figure.tight_layout()
     return figure

@@ -33,6 +33,7 @@ class SimulationResult:
         intervals: who held which GPU when, where recording was asked for.
         queue: (time, jobs waiting) and busy: (time, GPUs in use) after each change, where recording was asked for.
         out_of_memory: starts that the ground truth refused.
+        gpu_names: device type and place of each GPU, by number.
     """
 
     policy: str
@@ -44,6 +45,7 @@ class SimulationResult:
     queue: list[tuple[float, int]] = field(default_factory=list)
     busy: list[tuple[float, int]] = field(default_factory=list)
     out_of_memory: int = 0
+    gpu_names: list[str] = field(default_factory=list)
 
     @property
     def completion_s(self) -> Floats:

@@ -9,20 +9,27 @@ from pathlib import Path
 from typing import Any
 
 from predictor.types import SetPredictor
-from profiling.errors import InputError
+from profiling.errors import InputError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.constant import ConstantPredictor
+from scheduling.beliefs.own import load_belief
 from scheduling.beliefs.table import NoisyPredictor, TablePredictor
 from scheduling.clusters import load_cluster
 from scheduling.core.job import TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import GroundTruth, SetTruth
-from scheduling.policies import get_policy
+from scheduling.policies import POLICIES, get_policy
 from scheduling.simulator.engine import SimulationConfig, simulate
+from scheduling.simulator.feasibility import infeasible_jobs, without_infeasible
 from scheduling.simulator.result import SimulationResult
+from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
+from scheduling.slices.simulate import SliceCosts, simulate_slices
 from scheduling.traces.columns import parse_mapping, read_columns
+from scheduling.traces.load import at_load
 from scheduling.traces.mix import Mix
+from scheduling.traces.sia import KINDS, read_sia
 from scheduling.traces.synthetic import synthetic
 
 BELIEFS = ("predictor", "truth", "constant")
@@ -40,7 +47,7 @@ class ScenarioSpec:
         source: only rows of this source of the tables.
         belief: `predictor`, `truth` (an oracle), or `constant[:RATIO]` (solo times of the truth, and one throughput
             ratio, .65, for every job that shares: what a prediction of interference has to beat).
-        model: the predictor.
+        model: the predictor: `default`, a folder, `models:/NAME@ALIAS`, or one's own as `module:PREDICTOR`.
         noise: sigma of the truth's departure from the predictor where there are no tables.
         columns: column names of the trace, where its own are not known.
         limit: only the first jobs.
@@ -48,6 +55,9 @@ class ScenarioSpec:
         calibration: whether Sia's calibration applies.
         kind: of Sia's jobs where the file does not say.
         restart_s: seconds to stop and resume a job.
+        upstream_rounds: Gavel's policies with the artefacts of its public simulator's rounds.
+        load: arrivals are scaled so that the jobs need this share of the cluster's GPU-seconds; None: as the trace says.
+        skip_infeasible: leave out jobs that can never run on the cluster; otherwise they are an error.
     """
 
     trace: str
@@ -64,6 +74,9 @@ class ScenarioSpec:
     calibration: bool = True
     kind: str = "adaptive"
     restart_s: float = 30.0
+    upstream_rounds: bool = False
+    load: float | None = None
+    skip_infeasible: bool = False
 
     def __post_init__(self) -> None:
         kind, _, ratio = self.belief.partition(":")
@@ -75,10 +88,20 @@ class ScenarioSpec:
                 + ", or constant:RATIO with a ratio above 0 and at most 1",
                 got=self.belief,
             )
+        if self.kind not in KINDS.values():
+            raise InputError(
+                "unknown kind of jobs", expected="one of " + ", ".join(KINDS.values()), got=self.kind
+            )
         for name, least in (("seed", 0), ("limit", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"{name} is out of range", expected=f"an integer from {least}", got=value)
+        if self.load is not None and not 0 < self.load < float("inf"):
+            raise InputError("load is out of range", expected="a number above 0", got=self.load)
+        if self.load is not None and self.trace.startswith("sia:"):
+            raise InputError(
+                "load needs jobs of known length", expected="another trace than sia:", got=self.trace
+            )
         if self.source is not None and self.data is None:
             raise InputError(
                 "a source needs tables", expected="a folder of imported tables, too", got=self.source
@@ -91,7 +114,11 @@ class ScenarioSpec:
 
 @dataclass(slots=True)
 class Scenario:
-    """Ready to run."""
+    """Ready to run.
+
+    Attributes:
+        skipped: a line about each job that was left out because it can never run here.
+    """
 
     jobs: list[TraceJob]
     cluster: ClusterSnapshot
@@ -99,6 +126,8 @@ class Scenario:
     belief: SetPredictor | SetCache
     config: SimulationConfig = field(default_factory=SimulationConfig)
     agent: Callable[[TraceJob], object] | None = None
+    upstream_rounds: bool = False
+    skipped: list[str] = field(default_factory=list)
 
     def run(
         self,
@@ -106,17 +135,46 @@ class Scenario:
         on_progress: Callable[[int, int], None] | None = None,
         record: bool = False,
     ) -> SimulationResult:
-        """Run one policy by name."""
+        """Run one policy by name; one of slices cuts the cluster's cards."""
+        if policy in SLICE_POLICIES:
+            return self._run_slices(policy, on_progress)
         config = SimulationConfig(self.config.free_moves, record, self.config.reevaluate_each_round)
         return simulate(
             self.jobs,
             self.cluster,
-            get_policy(policy),
+            get_policy(policy, self.upstream_rounds),
             self.truth,
             self.belief,
             config,
             on_progress,
             self.agent,
+        )
+
+    def _run_slices(self, policy: str, on_progress: Callable[[int, int], None] | None) -> SimulationResult:
+        if not isinstance(self.truth, SetTruth):
+            raise InputError(
+                f"policy {policy} cannot run this trace", expected="jobs with step times of their own"
+            )
+        cards = [gpu.device for _, gpu in self.cluster.gpus()]
+        truth, belief = self.truth.cache.predictor, SetCache.of(self.belief).predictor
+        # As everywhere in the simulator: a first start is free, a restart costs what the scenario says.
+        costs = SliceCosts(first_start_s=0.0, resume_s=self.truth.resume_s, checkpoint_s=0.0, report_s=0.0)
+        options = {"move_s": costs.move_s} if policy == "isacpp-slices" else {}
+        run = simulate_slices(
+            self.jobs, cards, get_slice_policy(policy, **options), truth, belief, costs, on_progress
+        )
+        return run.summary()
+
+
+def check_policy(name: str) -> None:
+    """Raises `UnknownNameError` where no policy has that name; `InputError` where one's own cannot be imported."""
+    if ":" in name:
+        get_policy(name)
+    elif name not in POLICIES and name not in SLICE_POLICIES:
+        raise UnknownNameError(
+            "unknown policy",
+            expected="module:POLICY, or one of " + ", ".join([*POLICIES, *SLICE_POLICIES]),
+            got=name,
         )
 
 
@@ -139,22 +197,29 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
     if spec.data is not None:
         truth: Any = _tables(spec, devices)
         if spec.belief == "predictor":
-            from predictor import load_predictor
-
-            predictor = load_predictor(spec.model)
+            predictor = load_belief(spec.model)
         shared = set(truth.workloads(devices[0])).intersection(*(truth.workloads(d) for d in devices[1:]))
         if not shared:
             raise InputError("no workload was measured on every type of the cluster", got=", ".join(devices))
         mix = Mix.even(sorted(shared, key=str), _reference(truth, devices))
     else:
-        from predictor import load_predictor
-
-        predictor = load_predictor(spec.model)
+        predictor = load_belief(spec.model)
         truth = NoisyPredictor(predictor, spec.noise, spec.seed)
         mix = Mix.zoo(_reference(predictor, devices))
+    cache, snapshot = SetCache(truth), SchedulingSnapshot(cluster)
     jobs = _jobs(spec, mix)
+    jobs, skipped = without_infeasible(jobs, infeasible_jobs(jobs, snapshot, cache), spec.skip_infeasible)
+    if spec.load is not None:
+        jobs = at_load(jobs, spec.load, len(snapshot), mix.step_time_s)
     belief = _belief(spec.belief, truth, predictor)
-    return Scenario(jobs, cluster, SetTruth(SetCache(truth), spec.restart_s), SetCache(belief))
+    return Scenario(
+        jobs,
+        cluster,
+        SetTruth(cache, spec.restart_s),
+        SetCache(belief),
+        upstream_rounds=spec.upstream_rounds,
+        skipped=skipped,
+    )
 
 
 def _belief(name: str, truth: SetPredictor, predictor: SetPredictor) -> SetPredictor:
@@ -228,12 +293,14 @@ def _sia(spec: ScenarioSpec, cluster: ClusterSnapshot, devices: list[str]) -> Sc
     from scheduling.beliefs.table import Solo
     from scheduling.sia.application import load_applications
     from scheduling.sia.truth import GoodputTruth
-    from scheduling.traces.sia import read_sia
 
     path = Path(spec.trace.partition(":")[2])
     folder = Path(spec.applications) if spec.applications else path.resolve().parents[2] / "traces"
     applications = load_applications(folder, devices)
     jobs = read_sia(path, applications, spec.kind)[: spec.limit]
+    rigid = [job for job in jobs if job.kind == "rigid"]  # the others take what there is
+    reasons = infeasible_jobs(rigid, SchedulingSnapshot(cluster), None)
+    jobs, skipped = without_infeasible(jobs, reasons, spec.skip_infeasible)
     truth = GoodputTruth(applications, spec.calibration)
     table = {
         (device, Workload(name)): Solo(on.times_s((1,), max(on.local_least, 1))[0])
@@ -242,4 +309,5 @@ def _sia(spec: ScenarioSpec, cluster: ClusterSnapshot, devices: list[str]) -> Sc
         if on.stages == 1
     }
     config = SimulationConfig(free_moves=True, reevaluate_each_round=True)
-    return Scenario(jobs, cluster, truth, SetCache(TablePredictor(table, {})), config, truth.agent)
+    belief = SetCache(TablePredictor(table, {}))
+    return Scenario(jobs, cluster, truth, belief, config, truth.agent, spec.upstream_rounds, skipped)

@@ -1,15 +1,37 @@
-"""Several policies on one scenario: in this process, in several, or on Ray; results and plots."""
+"""Several policies on one scenario and several seeds: in this process, in several, or on Ray; results and plots."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from profiling.errors import UnavailableError
+import numpy as np
+
+from profiling.errors import CotenantError, UnavailableError
 from profiling.files import write_json
 from scheduling.simulator.result import SimulationResult
-from scheduling.simulator.scenario import ScenarioSpec, build_scenario
+from scheduling.simulator.scenario import Scenario, ScenarioSpec, build_scenario
+
+Report = Callable[[str, int, int, int], None]
+"""Called with what runs (policy and seed), its jobs done and in all, and the number of runs that are finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One policy with one seed: its result, or why there is none."""
+
+    policy: str
+    seed: int
+    result: SimulationResult | None = None
+    error: str = ""
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{self.policy}, seed {self.seed}"
 
 
 def compare(
@@ -18,44 +40,163 @@ def compare(
     workers: int = 1,
     use_ray: bool = False,
     out: Path | None = None,
+    seeds: int = 1,
+    report: Report | None = None,
+    gantt_filter: str = "",
 ) -> list[dict[str, Any]]:
-    """Run each policy; the JSON of `cotenant simulate` for each, in the given order.
+    """Run each policy with each seed; per policy the JSON of `cotenant simulate` (see `summarize`), in the given order.
+
+    A policy that fails ends no other one: its entry is `{"policy": ..., "error": ...}`. So it is with those that an
+    interrupt (Ctrl-C) leaves undone.
 
     Args:
-        out: folder for `results.json` and the plots.
+        out: folder for `results.json`, which is rewritten after every run, and the plots.
+        seeds: so many, from the scenario's own on.
+        gantt_filter: Gantt charts show only GPUs whose type or place contains this text.
 
     Raises:
         UnavailableError: Ray is asked for and not installed.
     """
-    record = out is not None
-    if use_ray:
-        results = _on_ray(spec, policies, record)
-    elif workers > 1 and len(policies) > 1:
-        from concurrent.futures import ProcessPoolExecutor
-        from multiprocessing import get_context
+    return summarize(run_all(spec, policies, workers, use_ray, out, seeds, report, gantt_filter))
 
-        with ProcessPoolExecutor(min(workers, len(policies)), mp_context=get_context("spawn")) as pool:
-            results = list(pool.map(_run, [spec] * len(policies), policies, [record] * len(policies)))
+
+def run_all(
+    spec: ScenarioSpec,
+    policies: Sequence[str],
+    workers: int = 1,
+    use_ray: bool = False,
+    out: Path | None = None,
+    seeds: int = 1,
+    report: Report | None = None,
+    gantt_filter: str = "",
+) -> list[Run]:
+    """As `compare`, every run by itself: policy by policy, seed by seed."""
+    tasks = [
+        (replace(spec, seed=spec.seed + k), name, out is not None) for name in policies for k in range(seeds)
+    ]
+    if use_ray:
+        finished = _on_ray(tasks)
+    elif workers > 1 and len(tasks) > 1:
+        finished = _in_processes(tasks, workers)
     else:
-        scenario = build_scenario(spec)
-        results = [scenario.run(name, record=record) for name in policies]
-    bodies = [r.to_json() for r in results]
+
+        def on_progress(label: str, done: int, total: int) -> None:
+            if report is not None:
+                report(label, done, total, len(runs))
+
+        finished = _here(tasks, on_progress)
+    runs: list[Run] = []
+    try:
+        for run in finished:
+            runs.append(run)
+            if report is not None:
+                report(run.label, 0, 0, len(runs))
+            if out is not None:
+                write_json(
+                    out / "results.json", {"policies": summarize(runs), "runs": [_body(r) for r in runs]}
+                )
+    except KeyboardInterrupt:
+        if not runs:
+            raise
+        runs += [Run(name, own.seed, error="interrupted") for own, name, _ in tasks[len(runs) :]]
     if out is not None:
         from scheduling.simulator.plots import plot_all
 
-        write_json(out / "results.json", {"policies": bodies})
-        plot_all(results, out)
+        done: dict[str, list[SimulationResult]] = {}
+        for run in runs:
+            if run.result is not None:
+                done.setdefault(run.policy, []).append(run.result)
+        plot_all(done, out, gantt_filter)
+    return runs
+
+
+def summarize(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Per policy the mean over its seeds of every number of `SimulationResult.to_json`; of several seeds also `seeds`
+    and `standard_error` of each."""
+    bodies = []
+    for policy in dict.fromkeys(run.policy for run in runs):
+        own = [run for run in runs if run.policy == policy]
+        found = [run.result.to_json() for run in own if run.result is not None]
+        errors = list(dict.fromkeys(run.error for run in own if run.error))
+        body: dict[str, Any] = {**(found[0] if found else {}), "policy": policy}
+        if len(found) > 1:
+            values = {
+                key: np.array([float(one[key]) for one in found])
+                for key in body
+                if isinstance(body[key], int | float)
+            }
+            body |= {key: float(v.mean()) for key, v in values.items()}
+            body["seeds"] = [run.seed for run in own if run.result is not None]
+            body["standard_error"] = {
+                key: float(v.std(ddof=1) / np.sqrt(len(v))) for key, v in values.items()
+            }
+        skipped = [name for run in own for name in run.skipped]
+        body |= {"error": "; ".join(errors)} if errors else {}
+        body |= {"skipped": skipped} if skipped else {}
+        bodies.append(body)
     return bodies
 
 
-def _run(spec: ScenarioSpec, policy: str, record: bool) -> SimulationResult:
-    result = build_scenario(spec).run(policy, record=record)
+def _body(run: Run) -> dict[str, Any]:
+    if run.result is None:
+        return {"policy": run.policy, "seed": run.seed, "error": run.error}
+    return {**run.result.to_json(), "policy": run.policy, "seed": run.seed}
+
+
+Task = tuple[ScenarioSpec, str, bool]
+OnProgress = Callable[[str, int, int], None]
+
+
+def _run(spec: ScenarioSpec, policy: str, record: bool) -> Run:
+    """One run from its words alone, for another process."""
+    try:
+        return _run_on(build_scenario(spec), spec, policy, record)
+    except CotenantError as error:
+        return Run(policy, spec.seed, error=error.message)
+
+
+def _run_on(
+    scenario: Scenario,
+    spec: ScenarioSpec,
+    policy: str,
+    record: bool,
+    report: OnProgress = lambda *_: None,
+) -> Run:
+    skipped = tuple(scenario.skipped)
+    label = Run(policy, spec.seed).label
+    try:
+        result = scenario.run(policy, partial(report, label), record)
+    except CotenantError as error:
+        return Run(policy, spec.seed, error=error.message, skipped=skipped)
     for job in result.jobs:  # agents hold tables; nobody needs them after the run
         job.agent = None
-    return result
+    return Run(policy, spec.seed, result, skipped=skipped)
 
 
-def _on_ray(spec: ScenarioSpec, policies: Sequence[str], record: bool) -> list[SimulationResult]:
+def _here(tasks: Sequence[Task], report: OnProgress) -> Iterator[Run]:
+    """One after the other; a seed's scenario is built once."""
+    scenarios: dict[int, Scenario] = {}
+    for spec, policy, record in tasks:
+        try:
+            if spec.seed not in scenarios:
+                scenarios[spec.seed] = build_scenario(spec)
+        except CotenantError as error:
+            if not scenarios:  # nothing is done yet, so nothing is lost
+                raise
+            yield Run(policy, spec.seed, error=error.message)
+            continue
+        yield _run_on(scenarios[spec.seed], spec, policy, record, report)
+
+
+def _in_processes(tasks: Sequence[Task], workers: int) -> Iterator[Run]:
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(min(workers, len(tasks)), mp_context=get_context("spawn")) as pool:
+        yield from pool.map(_run, *zip(*tasks, strict=True))
+
+
+def _on_ray(tasks: Sequence[Task]) -> Iterator[Run]:
     try:
         import ray
     except ImportError:
@@ -68,8 +209,9 @@ def _on_ray(spec: ScenarioSpec, policies: Sequence[str], record: bool) -> list[S
     if started:
         ray.init(include_dashboard=False, log_to_driver=False)
     try:
-        task = ray.remote(_run)
-        return list(ray.get([task.remote(spec, name, record) for name in policies]))
+        remote = ray.remote(_run)
+        for answer in [remote.remote(*task) for task in tasks]:
+            yield ray.get([answer])[0]
     finally:
         if started:
             ray.shutdown()

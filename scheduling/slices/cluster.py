@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from predictor.types import SetPredictor
+from profiling.devices import mig_layout
 from scheduling.core.job import JobState
 
 NEVER_S = -1e30
@@ -125,6 +126,12 @@ class SlicePolicy(Protocol):
     def decide(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:
         """The next thing to do now, or None. Asked again after each until there is nothing."""
         ...
+
+
+def largest_slice(card: str) -> str:
+    """The device that takes all of a card in MIG mode: `a100:mig=7g`."""
+    layout = mig_layout(card)
+    return layout.device(layout.profiles[-1])
 
 
 def without_jobs(slots: Iterable[Slot]) -> tuple[tuple[str, int | None], ...]:

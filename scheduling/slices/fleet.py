@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from predictor.types import Floats, SetPredictor
 from profiling.devices import get_device, mig_layout
 from profiling.errors import InfeasibleError, InputError, UnavailableError
-from scheduling.slices.options import Options, SliceConfig, SliceJob, answer, devices_of, sets_of
+from scheduling.slices.options import Options, SliceConfig, SliceJob, answer, check_jobs, devices_of, sets_of
 from scheduling.slices.plan import CardPlan, SlicePlan, best_of
 
 # Sets that are asked for when the cards are planned anew; sharing among many is left out before there are more.
@@ -88,12 +88,10 @@ def plan_fleet(
     config = config or SliceConfig()
     if gpus < 1:
         raise InputError("gpus is out of range", expected="an integer from 1", got=gpus)
-    if not jobs:
-        raise InputError("no jobs to plan for", expected="at least one job")
+    check_jobs(jobs, card)
     card = get_device(card).name
-    for job in jobs:
-        get_device(card).check_precision(job.workload.precision)
-    kinds = list(dict.fromkeys(jobs))
+    # Kinds of one workload stand together, so that cards are alike.
+    kinds = sorted(dict.fromkeys(jobs), key=lambda job: str(job.workload))
     number = {kind: k for k, kind in enumerate(kinds)}
     kind_of = np.array([number[job] for job in jobs])
     count = np.bincount(kind_of, minlength=len(kinds))

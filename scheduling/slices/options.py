@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations, product
 
 import numpy as np
@@ -50,7 +51,7 @@ class SliceConfig:
         mig: whether cards may be partitioned.
         max_together: largest set on a slice; a whole card may take more, see `max_on_card`.
         max_on_card: largest set on a whole card.
-        shares: SM shares that are tried for each of two jobs under MPS; larger sets get equal shares.
+        shares: SM shares that are tried for each of two jobs under MPS; larger sets get equal shares. (1.0,): none.
     """
 
     objective: str = "throughput"
@@ -134,6 +135,10 @@ class Options:
     iterations: Floats
     by_set: dict[tuple[str, tuple[int, ...]], tuple[SetOption, ...]]
 
+    def joined(self, other: Options) -> Options:
+        """With the sets of `other`, which is about the same jobs and takes precedence."""
+        return replace(self, by_set=self.by_set | other.by_set)
+
     def restricted(self, numbers: Sequence[int], devices: Sequence[str]) -> Options:
         """The same for some of the jobs, which are numbered anew; a number may stand there more than once."""
         chosen = {}
@@ -157,17 +162,49 @@ def devices_of(card: str, mig: bool = True) -> list[str]:
     return [card, *(layout.device(profile) for profile in layout.profiles)] if layout else [card]
 
 
+def ask_unlimited(
+    jobs: Sequence[SliceJob], card: str, predictor: SetPredictor, config: SliceConfig
+) -> Options:
+    """As `ask`, but without SM shares, and of the whole card only the largest sets that fit, which is all that can be
+    best there: a quarter of the sets.
+    """
+    check_jobs(jobs, card)
+    card = get_device(card).name
+    unlimited = replace(config, shares=(1.0,))
+    numbers = range(len(jobs))
+    options = answer(
+        jobs,
+        card,
+        list(sets_of(card, devices_of(card, config.mig)[1:], numbers, config)),
+        predictor,
+        unlimited,
+    )
+    modes = set(config.sharing)
+    for size in range(min(len(jobs), config.max_on_card), 1, -1):
+        if not modes:
+            break
+        whole = [(card, members) for members in combinations(numbers, size)]
+        options = options.joined(answer(jobs, card, whole, predictor, unlimited))
+        modes -= {o.sharing for one in whole for o in options.by_set[one] if o.fits}
+    return replace(options, config=config)
+
+
+def check_jobs(jobs: Sequence[SliceJob], card: str) -> None:
+    """Raises `InputError` where there is no job, or one that the card cannot run."""
+    if not jobs:
+        raise InputError("no jobs to plan for", expected="at least one --job")
+    for job in jobs:
+        get_device(card).check_precision(job.workload.precision)
+
+
 def ask(jobs: Sequence[SliceJob], card: str, predictor: SetPredictor, config: SliceConfig) -> Options:
     """Options of all sets that the configuration allows.
 
     Raises:
         InputError: there is no job, or a job cannot run on the card (`UnknownNameError`: card or model not known).
     """
-    if not jobs:
-        raise InputError("no jobs to plan for", expected="at least one --job")
+    check_jobs(jobs, card)
     card = get_device(card).name
-    for job in jobs:
-        get_device(card).check_precision(job.workload.precision)
     sets = sets_of(card, devices_of(card, config.mig), range(len(jobs)), config)
     return answer(jobs, card, list(sets), predictor, config)
 
@@ -193,40 +230,52 @@ def answer(
     """Options of the sets (device, members) named, and of every job alone on the whole card."""
     alone = [(card, (number,)) for number in range(len(jobs))]
     wanted = list(dict.fromkeys([*alone, *sets]))
-    forms = [(device, members, *form) for device, members in wanted for form in _forms(jobs, members, config)]
-    with_share: dict[tuple[int, float], Workload] = {}
+    given = [job.workload.sm_share_ratio for job in jobs]
+    forms = [
+        (device, members, *form)
+        for device, members in wanted
+        for form in _forms(tuple([given[j] for j in members]), config.sharing, config.shares)
+    ]
+    # Jobs of one workload have an answer in common; workloads are hashed once, not once a set.
+    workloads: dict[Workload, int] = {}
+    number_of: dict[tuple[int, float], int] = {}
     for _, members, _, shares in forms:
         for one in zip(members, shares, strict=True):
-            if one not in with_share:
-                with_share[one] = _with_share(jobs[one[0]].workload, one[1])
-    asked = [
-        ColocationSet(
-            device,
-            tuple(with_share[one] for one in zip(members, shares, strict=True)),
-            "time-slice" if sharing == EXCLUSIVE else sharing,
-        )
-        for device, members, sharing, shares in forms
-    ]
-    found = predictor.predict_arrays(asked)
-    present = found.mask
+            if one not in number_of:
+                limited = _with_share(jobs[one[0]].workload, one[1])
+                number_of[one] = workloads.setdefault(limited, len(workloads))
+    asked: dict[tuple[str, str, tuple[int, ...]], int] = {}
+    row = np.empty(len(forms), np.int64)
+    for at, (device, members, sharing, shares) in enumerate(forms):
+        mode = "time-slice" if sharing == EXCLUSIVE else sharing
+        key = device, mode, tuple([number_of[one] for one in zip(members, shares, strict=True)])
+        row[at] = asked.setdefault(key, len(asked))
+    known_workloads = list(workloads)
+    found = predictor.predict_arrays(
+        [
+            ColocationSet(device, tuple([known_workloads[w] for w in members]), mode)
+            for device, mode, members in asked
+        ]
+    )
+    present, step_time_s = found.mask[row], found.step_time_s[row]
     number = np.zeros(present.shape, np.int64)
     number[present] = [j for _, members, _, _ in forms for j in members]
     # Every job alone on the whole card stands first.
-    reference = found.step_time_s[: len(jobs), 0]
+    reference = step_time_s[: len(jobs), 0]
     known = [job.iterations for job in jobs]
     iterations = np.array(
         [UNKNOWN_DURATION_S / t if n is None else n for n, t in zip(known, reference, strict=True)]
     )
     weight = np.where(present, np.array([job.weight for job in jobs])[number], 0.0)
-    speed = np.where(present, reference[number] / found.step_time_s, np.inf)
+    speed = np.where(present, reference[number] / step_time_s, np.inf)
     if config.objective == "jct":
-        value = -(weight * iterations[number] * found.step_time_s).sum(1)
+        value = -(weight * iterations[number] * step_time_s).sum(1)
     else:
         value = (weight * np.where(present, speed, 0.0)).sum(1)
     columns = zip(
-        found.step_time_s.tolist(),
-        found.memory_upper_bytes.tolist(),
-        found.fits.tolist(),
+        step_time_s.tolist(),
+        found.memory_upper_bytes[row].tolist(),
+        found.fits[row].tolist(),
         value.tolist(),
         speed.min(1).tolist(),
         strict=True,
@@ -238,30 +287,29 @@ def answer(
     return Options(tuple(jobs), card, config, reference, iterations, {k: tuple(v) for k, v in by_set.items()})
 
 
+@lru_cache(maxsize=4096)
 def _forms(
-    jobs: Sequence[SliceJob], members: tuple[int, ...], config: SliceConfig
-) -> list[tuple[str, tuple[float, ...]]]:
-    """Sharing modes and shares that a set can have; a share that a job brings along stays."""
-    own = tuple(jobs[j].workload.sm_share_ratio for j in members)
-    if len(members) == 1:
-        return [(EXCLUSIVE, own)]
+    own: tuple[float, ...], sharing: tuple[str, ...], shares: tuple[float, ...]
+) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    """Sharing modes and shares that a set can have whose jobs bring along the shares `own`; one below 1 stays."""
+    size = len(own)
+    if size == 1:
+        return ((EXCLUSIVE, own),)
     forms: list[tuple[str, tuple[float, ...]]] = []
-    if "time-slice" in config.sharing:
+    if "time-slice" in sharing:
         forms.append(("time-slice", own))
-    if "mps" in config.sharing:
-        size = len(members)
-        grid = (
-            product(config.shares, repeat=2)
-            if size == 2
-            else [(s,) * size for s in {0.5, round(1 / size, 2)}]
-        )
-        chosen = [(1.0,) * size, *grid]
+    if "mps" in sharing:
+        grid: list[tuple[float, ...]] = [(1.0,) * size]
+        if size == 2:
+            grid += product(shares, repeat=2)
+        elif shares != (1.0,):
+            grid += [(share,) * size for share in (0.5, round(1 / size, 2))]
         kept = (
-            tuple(given if given < 1 else share for given, share in zip(own, shares, strict=True))
-            for shares in chosen
+            tuple(given if given < 1 else share for given, share in zip(own, chosen, strict=True))
+            for chosen in grid
         )
-        forms.extend(("mps", shares) for shares in dict.fromkeys(kept))
-    return forms
+        forms.extend(("mps", chosen) for chosen in dict.fromkeys(kept))
+    return tuple(forms)
 
 
 def _with_share(workload: Workload, share: float) -> Workload:

@@ -18,7 +18,8 @@ from scheduling.slices.options import (
     SetOption,
     SliceConfig,
     SliceJob,
-    ask,
+    answer,
+    ask_unlimited,
     mask_of,
 )
 
@@ -168,7 +169,8 @@ def plan_slices(
 ) -> SlicePlan:
     """The best use of one card for these jobs, exact over its partitions and the assignments to their slices.
 
-    As many jobs as possible run; of equal numbers the objective decides. Neighbouring slices are taken not to slow each
+    As many jobs as possible run; of equal numbers the objective decides. SM shares below 1 are tried for the sets that
+    share a slice in the best plan of a partition, not for every set of jobs. Neighbouring slices are taken not to slow each
     other (they share only power and the link to the host).
 
     Raises:
@@ -184,7 +186,18 @@ def plan_slices(
             got=len(jobs),
             hint="plan for several with --gpus",
         )
-    return best_of(ask(jobs, card, predictor, config))
+    options = ask_unlimited(jobs, card, predictor, config)
+    plan = best_of(options)
+    shared = _shared_sets(plan)
+    if "mps" not in config.sharing or config.shares == (1.0,) or not shared:
+        return plan
+    return best_of(options.joined(answer(jobs, options.card, shared, predictor, config)))
+
+
+def _shared_sets(plan: SlicePlan) -> list[tuple[str, tuple[int, ...]]]:
+    """(device, members) of every set of several jobs in the plan and its alternatives."""
+    used = (one.option for each in (plan.chosen, *plan.alternatives) for one in each.slices)
+    return list(dict.fromkeys((o.device, o.members) for o in used if o is not None and len(o.members) > 1))
 
 
 def best_of(options: Options, alternatives: bool = True) -> SlicePlan:

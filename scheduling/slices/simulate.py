@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -14,6 +14,7 @@ from predictor.types import SetPredictor
 from profiling.errors import InfeasibleError, InputError
 from profiling.workload import ColocationSet, Workload
 from scheduling.core.job import JobState, TraceJob
+from scheduling.simulator.result import Interval, SimulationResult
 from scheduling.slices.cluster import NEVER_S, Card, Reshape, SlicePolicy, SliceSnapshot, Slot, without_jobs
 
 # A policy that is asked so often at one moment has no end.
@@ -46,6 +47,11 @@ class SliceCosts:
                     f"{name} is out of range", expected="seconds from 0", got=getattr(self, name)
                 )
 
+    @property
+    def move_s(self) -> float:
+        """Seconds that a job loses when it moves to another slice."""
+        return self.checkpoint_s + self.reconfigure_s + self.resume_s
+
 
 @dataclass(slots=True)
 class SliceResult:
@@ -54,7 +60,10 @@ class SliceResult:
     Attributes:
         jobs: as they ended, by number.
         seen_s: when the controller first saw each job.
+        busy_s: seconds in which a card had a job, summed over cards.
         reshapes: times a card was cut anew; moves: jobs saved and started again.
+        intervals: which job was on which card when.
+        queue: (time, jobs waiting) and busy: (time, cards in use) after each change.
     """
 
     policy: str
@@ -62,32 +71,39 @@ class SliceResult:
     seen_s: list[float]
     solo_work_s: float
     gpus: int
+    busy_s: float = 0.0
     reshapes: int = 0
     moves: int = 0
     decisions_s: list[float] = field(default_factory=list)
+    intervals: list[Interval] = field(default_factory=list)
+    queue: list[tuple[float, int]] = field(default_factory=list)
+    busy: list[tuple[float, int]] = field(default_factory=list)
 
     def completion_s(self, from_arrival: bool = False) -> np.ndarray:
         """[J] from when the controller saw each job (or from its arrival) to its end."""
         start = [j.job.submit_s for j in self.jobs] if from_arrival else self.seen_s
         return np.array([float(j.finished_s or math.nan) for j in self.jobs]) - np.array(start)
 
+    def summary(self) -> SimulationResult:
+        """The same as any simulation's result."""
+        return SimulationResult(
+            self.policy,
+            self.jobs,
+            self.busy_s,
+            self.gpus,
+            self.decisions_s,
+            self.intervals,
+            self.queue,
+            self.busy,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The JSON object of `cotenant simulate --json`, and what concerns slices."""
-        jct = self.completion_s(from_arrival=True)
-        makespan = max(float(j.finished_s or 0.0) for j in self.jobs)
-        return {
-            "policy": self.policy,
-            "jobs": len(self.jobs),
-            "mean_jct_s": float(jct.mean()),
-            "median_jct_s": float(np.median(jct)),
-            "p99_jct_s": float(np.percentile(jct, 99)),
-            "makespan_s": makespan,
-            "mean_queue_s": float(np.mean([j.waited_s for j in self.jobs])),
-            "throughput_of_one_gpu": self.solo_work_s / makespan if makespan else 0.0,
-            "restarts": self.moves,
+        body = self.summary().to_json()
+        span = body["makespan_s"]
+        return body | {
+            "throughput_of_one_gpu": self.solo_work_s / span if span else 0.0,
             "reconfigurations": self.reshapes,
-            "mean_decision_s": float(np.mean(self.decisions_s)) if self.decisions_s else 0.0,
-            "p99_decision_s": float(np.percentile(self.decisions_s, 99)) if self.decisions_s else 0.0,
         }
 
 
@@ -98,12 +114,14 @@ def simulate_slices(
     truth: SetPredictor,
     belief: SetPredictor,
     costs: SliceCosts | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> SliceResult:
     """Run `jobs` on `cards` (device names) under `policy` until every job is done.
 
     Args:
         truth: how fast jobs really go.
         belief: what the policy predicts with.
+        on_progress: called with the number of finished jobs and of all.
 
     Raises:
         InputError: no job or no card, or a job that wants several GPUs.
@@ -115,7 +133,7 @@ def simulate_slices(
         )
     if any(job.gpus > 1 for job in jobs):
         raise InputError("slices are for jobs of one GPU", got=f"{max(job.gpus for job in jobs)} GPUs")
-    return _Simulation(jobs, cards, policy, truth, belief, costs or SliceCosts()).run()
+    return _Simulation(jobs, cards, policy, truth, belief, costs or SliceCosts(), on_progress).run()
 
 
 class _Simulation:
@@ -127,6 +145,7 @@ class _Simulation:
         truth: SetPredictor,
         belief: SetPredictor,
         costs: SliceCosts,
+        on_progress: Callable[[int, int], None] | None,
     ) -> None:
         ordered = sorted(jobs, key=lambda job: job.submit_s)
         self.jobs = [JobState(job, n, job.iterations) for n, job in enumerate(ordered)]
@@ -138,6 +157,9 @@ class _Simulation:
         self.now_s, self.arrived, self.done = 0.0, 0, 0
         self.woke_before_s = NEVER_S
         self.reports_s: list[float] = []
+        self.on_progress = on_progress
+        self.busy_since: dict[int, float] = {}
+        self.on_card_since: dict[int, float] = {}
         self.known: dict[tuple[str, str, tuple[Workload, ...]], tuple[float, ...] | None] = {}
         alone = [self._steps(Slot(cards[0]), (j.job.workload,)) for j in self.jobs]
         work = [j.job.iterations * a[0] for j, a in zip(self.jobs, alone, strict=True) if a is not None]
@@ -179,6 +201,7 @@ class _Simulation:
             job.waiting_since_s = job.updated_s = self.result.seen_s[job.number] = self.now_s
             self.queue.append(job.number)
             self.arrived += 1
+            self._note_queue()
 
     def _act(self) -> float:
         """Ask the policy until it has nothing to do; when it wants to be asked again at the latest."""
@@ -258,6 +281,23 @@ class _Simulation:
                 self._wait(self.jobs[job])
         for slot in self.cards[action.card].slots:
             self._pace(slot)
+        self._account(action.card)
+
+    def _account(self, card: int) -> None:
+        """Note when a card falls busy or idle."""
+        busy = bool(self.cards[card].jobs)
+        if busy:
+            self.busy_since.setdefault(card, self.now_s)
+        elif card in self.busy_since:
+            self.result.busy_s += self.now_s - self.busy_since.pop(card)
+        self.result.busy.append((self.now_s, len(self.busy_since)))
+
+    def _note_queue(self) -> None:
+        self.result.queue.append((self.now_s, len(self.queue)))
+
+    def _off_card(self, number: int) -> None:
+        since = self.on_card_since.pop(number)
+        self.result.intervals.append(Interval(number, self.card_of[number], since, self.now_s))
 
     def _start(self, job: JobState, card: int, ready_s: float, was_here: bool) -> None:
         first = job.started_s is None
@@ -268,6 +308,8 @@ class _Simulation:
             self.result.moves += 1
         if not was_here:
             self.queue.remove(job.number)
+            self._note_queue()
+            self.on_card_since[job.number] = self.now_s
             job.waited_s += ready_s - job.waiting_since_s
         costs = self.costs
         again = costs.resume_of.get(job.job.workload.model, costs.resume_s)
@@ -278,8 +320,10 @@ class _Simulation:
         self.running.add(job.number)
 
     def _wait(self, job: JobState) -> None:
+        self._off_card(job.number)
         job.gpus, job.rate, job.waiting_since_s, job.resume_s = (), 0.0, self.now_s, 0.0
         self.queue.insert(0, job.number)
+        self._note_queue()
 
     def _pace(self, slot: Slot) -> None:
         """Everyone in a slot goes on at the pace that those who are there leave."""
@@ -338,6 +382,9 @@ class _Simulation:
         if self.policy.round_s is None:
             self.reports_s.append(self.now_s + self.costs.report_s)
         self.done += 1
+        if self.on_progress is not None:
+            self.on_progress(self.done, len(self.jobs))
+        self._off_card(job.number)
         card = self.cards[self.card_of.pop(job.number)]
         slots = tuple(
             replace(slot, jobs=tuple(j for j in slot.jobs if j != job.number)) for slot in card.slots
@@ -346,3 +393,4 @@ class _Simulation:
         for slot, before in zip(slots, card.slots, strict=True):
             if slot.jobs != before.jobs:
                 self._pace(slot)
+        self._account(card.number)

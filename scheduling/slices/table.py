@@ -77,10 +77,10 @@ class SliceTable:
         held = self.solo.get((device, workload))
         if held is None:
             card, part = split_device(device)
-            if part is None:  # the whole card is not slower than its largest slice
-                held = self.solo.get((f"{card}:mig=7g", workload)) or self.solo.get(
-                    (f"{card}:mig=4g", workload)
-                )
+            if part is None:  # the largest slice stands for the whole card
+                layout = mig_layout(card)
+                of_size = (self.solo.get((layout.device(p), workload)) for p in reversed(layout.profiles))
+                held = next((one for one in of_size if one is not None), None)
         if held is None and workload not in self.workloads:
             raise UnknownNameError(f"{workload} was measured on no slice", got=device)
         return held.step_time_s if held is not None else None

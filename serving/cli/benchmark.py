@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,6 +65,10 @@ def run(
     out: Annotated[Path, typer.Option(help="Where results go; a stopped run goes on from there.")] = Path(
         "benchmarks/results/protocols"
     ),
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Fit on the nodes of this Ray cluster; or `auto`."),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Run a protocol for every registered predictor; what is stored and still holds is not run again.
@@ -76,11 +81,12 @@ def run(
         _few_shot(name, data, out, json)
         return
     from datasets.tables import read_all
+    from datasets.targets import get_target
     from predictor.evaluation.protocols.catalogue import get_protocol, make_trial
+    from predictor.evaluation.protocols.on_ray import spread_on_ray
     from predictor.evaluation.protocols.registry import contenders
     from predictor.evaluation.protocols.report import (
         HEADER,
-        UNITS,
         absent,
         earlier_results,
         make_report,
@@ -105,6 +111,7 @@ def run(
         run_missing(
             plan,
             lambda cell: bar.update(task, description=f"{cell.contender.name} {cell.fold.name}", **for_each),
+            partial(spread_on_ray, address=ray) if ray else None,
         )
     command = f"cotenant benchmark run {name} --data DIR" + (
         f" --predictors {predictors}" if predictors else ""
@@ -118,7 +125,7 @@ def run(
     from rich.table import Table
 
     grid = Table(
-        title=f"{name}: {protocol.about}\n(MAE, RMSE, p90 in {UNITS[protocol.target]})",
+        title=f"{name}: {protocol.about}\n(MAE, RMSE, p90 in {get_target(protocol.target).unit})",
         title_justify="left",
         box=None,
         padding=(0, 1, 0, 0),

@@ -41,7 +41,7 @@ def command(
 
     Example: `cotenant capture resnet50-imagenet --batch-size 64 --precision amp --plot resnet50.svg`
     """
-    from profiling.capture import fold_repeats, graph_for
+    from profiling.capture import fold_repeats, graph_for, register_graph
     from profiling.workload import Workload
 
     # A zoo SPEC has its options behind a colon; so has a module its factory.
@@ -66,6 +66,7 @@ def command(
             typer.echo(f"note: {warning.message}", err=True)
     if fold:
         graph = fold_repeats(graph)
+    register_graph(graph)  # so that its hash names it in a job SPEC
     if output is not None:
         graph.save(output)
     if plot is not None:

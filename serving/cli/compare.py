@@ -7,38 +7,69 @@ from typing import Annotated, Any
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.output import JsonFlag, console, print_json, progress
 from serving.cli.simulate import (
     Belief,
     Cluster,
     Columns,
     Data,
+    JobsFile,
+    Kind,
     Limit,
+    Load,
     Model,
     Seed,
+    SkipInfeasible,
     Source,
     Trace,
+    UpstreamRounds,
     parse_columns,
+    show_skipped,
 )
+
+_COLUMNS = {
+    "mean\nJCT s": ("mean_jct_s", "{:,.0f}"),
+    "p99\nJCT s": ("p99_jct_s", "{:,.0f}"),
+    "make-\nspan s": ("makespan_s", "{:,.0f}"),
+    "queue\ns": ("mean_queue_s", "{:,.0f}"),
+    "GPU\nhours": ("gpu_hours", "{:,.1f}"),
+    "used": ("utilization_ratio", "{:.2f}"),
+    "re-\nstarts": ("restarts", "{:,.0f}"),
+    "decision\nms": ("mean_decision_s", "{:.2f}"),
+}
+# With these the standard error is printed, where there are several seeds.
+_WITH_ERROR = ("mean_jct_s", "p99_jct_s", "makespan_s")
 
 
 def command(
     trace: Trace,
     cluster: Cluster,
     policies: Annotated[
-        str, typer.Option(help="Names, separated by commas.")
+        str, typer.Option(help="Names, or your own `module:POLICY`, separated by commas.")
     ] = "fifo,exclusive,blind,isacpp",
     seed: Seed = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="So many seeds from --seed on: means with standard errors.")
+    ] = 1,
     data: Data = None,
     source: Source = None,
     belief: Belief = "predictor",
     model: Model = "default",
     limit: Limit = None,
+    load: Load = None,
+    skip_infeasible: SkipInfeasible = False,
     columns: Columns = None,
+    kind: Kind = "adaptive",
+    upstream_rounds: UpstreamRounds = False,
+    jobs: JobsFile = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder for plots and results.json.")
+        Path | None,
+        typer.Option("-o", "--out", help="Folder for plots and results.json, which grows run by run."),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Policies that run at the same time.")] = 1,
+    gantt_filter: Annotated[
+        str, typer.Option(help="Gantt charts of GPUs whose type, node or id contains this text only.")
+    ] = "",
+    workers: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
     ray: Annotated[
         bool, typer.Option("--ray", help="Run on Ray (the extra `ray`) instead of processes.")
     ] = False,
@@ -46,12 +77,15 @@ def command(
 ) -> None:
     """Run several policies over one trace: a table, and plots of completion times, queue, utilisation and Gantt.
 
-    Example: `cotenant compare --trace synthetic:rate=30,jobs=60 --cluster small-mixed --policies fifo,isacpp -o plots`
+    A policy that fails ends no other one; exit code 1 says that one did.
+
+    Example: `cotenant compare --trace synthetic:rate=30,jobs=60 --cluster small-mixed --policies fifo,isacpp --seeds 3 -o plots`
     """
     from profiling.errors import InputError
-    from scheduling.policies import get_policy
-    from scheduling.simulator.scenario import ScenarioSpec
-    from scheduling.simulator.sweep import compare
+    from scheduling.policies import check_upstream_rounds
+    from scheduling.simulator.jobs_table import check_format, write_jobs
+    from scheduling.simulator.scenario import ScenarioSpec, check_policy
+    from scheduling.simulator.sweep import run_all, summarize
 
     names = [name.strip() for name in policies.split(",") if name.strip()]
     if not names or len(set(names)) < len(names):
@@ -59,43 +93,58 @@ def command(
             "--policies is not a list of policies", expected="one or more, each once", got=repr(policies)
         )
     for name in names:
-        get_policy(name)
+        check_policy(name)
+    if upstream_rounds:
+        check_upstream_rounds(names)
+    if jobs is not None:
+        check_format(jobs)
     spec = ScenarioSpec(
-        trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns)
-    )
-    results = compare(spec, names, workers=workers, use_ray=ray, out=out)
+        trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns),
+        load=load, skip_infeasible=skip_infeasible, kind=kind, upstream_rounds=upstream_rounds,
+    )  # fmt: skip
+    with progress() as bar:
+        task = bar.add_task("building the scenario", total=len(names) * seeds)
+
+        def report(label: str, done: int, total: int, finished: int) -> None:
+            share = done / total if total else 0.0
+            words = f"{label}: {done:,} of {total:,} jobs" if total else label
+            bar.update(task, description=words, completed=finished + share)
+
+        runs = run_all(spec, names, workers, ray, out, seeds, report, gantt_filter)
+    results = summarize(runs)
+    if jobs is not None:
+        write_jobs(jobs, [(run.policy, run.seed, run.result) for run in runs if run.result is not None])
     if as_json:
         print_json({"policies": results})
-        return
-    _print(results)
-    if out is not None:
-        console().print(f"plots in {out}")
+    else:
+        _print(results, seeds)
+        for path in filter(None, (out, jobs)):
+            console().print(f"wrote {path}", highlight=False, soft_wrap=True)
+    for line in dict.fromkeys(f"{r['policy']} failed: {r['error']}" for r in results if "error" in r):
+        typer.echo(f"cotenant: {line}", err=True)
+    show_skipped([line for r in results[:1] for line in r.get("skipped", ())])
+    if any("error" in r for r in results):
+        raise typer.Exit(1)
 
 
-def _print(results: list[dict[str, Any]]) -> None:
+def _print(results: list[dict[str, Any]], seeds: int) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("policy", no_wrap=True)
-    for name in (
-        "mean\nJCT s",
-        "p99\nJCT s",
-        "make-\nspan s",
-        "queue\ns",
-        "used",
-        "re-\nstarts",
-        "decision\nms",
-    ):
+    table.add_column("policy", overflow="fold")
+    for name in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     for r in results:
-        table.add_row(
-            r["policy"],
-            f"{r['mean_jct_s']:,.0f}",
-            f"{r['p99_jct_s']:,.0f}",
-            f"{r['makespan_s']:,.0f}",
-            f"{r['mean_queue_s']:,.0f}",
-            f"{r['utilization_ratio']:.2f}",
-            str(r["restarts"]),
-            f"{1e3 * r['mean_decision_s']:.2f}",
-        )
+        if "jobs" not in r:
+            table.add_row(r["policy"], "failed")
+            continue
+        errors = r.get("standard_error", {})
+        cells = []
+        for key, form in _COLUMNS.values():
+            scale = 1e3 if key == "mean_decision_s" else 1.0
+            error = f"\n±{form.format(errors[key])}" if key in errors and key in _WITH_ERROR else ""
+            cells.append(form.format(scale * r[key]) + error)
+        table.add_row(r["policy"], *cells)
     console().print(table)
+    if seeds > 1:
+        console().print(f"means over {seeds} seeds, ± standard error", highlight=False)

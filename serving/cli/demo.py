@@ -2,123 +2,160 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json, progress
+from serving.cli.output import JsonFlag, console, plain_table, print_json, progress
+
+_POLICIES = {
+    "exclusive": "one job per GPU (exclusive)",
+    "blind": "shared where memory fits (blind)",
+    "isacpp": "shared by prediction (isacpp)",
+}
+_NEXT = """\
+Now your own model. A factory returns the module and one batch of inputs:
+  cotenant capture my_module:my_model --batch-size 32 -o my-model.json
+  cotenant predict --device a100 --job my-model.json --job resnet18-cifar
+  cotenant place --cluster small-mixed --job my-model.json"""
 
 
 def command(
     seed: Annotated[int, typer.Option(min=0, help="Of the stream of jobs.")] = 0,
+    plot: Annotated[Path, typer.Option(help="Where the picture goes: .svg, .png or .pdf.")] = Path(
+        "out/demo.svg"
+    ),
     as_json: JsonFlag = False,
 ) -> None:
-    """Capture two models, predict how they share a GPU, and place a dozen jobs on a small mixed cluster.
+    """Predict which pairs of eight models share a GPU well, and run a dozen jobs on four GPUs with and without sharing.
 
-    Everything comes from the default predictor; nothing is measured here. Example: `cotenant demo`
+    Everything comes from the default predictor; nothing is measured here. The picture shows which job held which GPU.
+
+    Example: `cotenant demo --seed 1 --plot demo.png`
     """
     with progress() as bar:
-        task = bar.add_task("loading the predictor", total=5)
+        task = bar.add_task("loading the predictor", total=4)
         from predictor import load_predictor
-        from profiling.capture import graph_for
-        from profiling.workload import ColocationSet, Workload
-        from scheduling.demo import demo_cluster, demo_jobs, rules, stream
+        from scheduling.demo import demo_cluster, demo_jobs, draw, pairs, run_policies, starts
 
         predictor = load_predictor("default")
-        pair = (
-            Workload.parse("resnet18-cifar:batch_size=64"),
-            Workload.parse("lstm-wikitext2:batch_size=20"),
-        )
-        bar.update(task, advance=1, description="capturing two models")
-        graphs = [graph_for(w) for w in pair]
-        bar.update(task, advance=1, description="predicting how they share a V100")
-        prediction = predictor.predict(ColocationSet("v100", pair))
-        bar.update(task, advance=1, description="placing a dozen jobs")
-        cluster = demo_cluster()
+        bar.update(task, advance=1, description="capturing eight models")
+        ranked = pairs(predictor)
+        bar.update(task, advance=1, description="simulating a dozen jobs under three policies")
         jobs = demo_jobs(predictor, seed=seed)
-        placed = list(stream(jobs, cluster, predictor))
-        bar.update(task, advance=1, description="comparing with simpler rules")
-        compared = rules(jobs, cluster, predictor, seed)
+        results = run_policies(jobs, demo_cluster(), predictor, seed)
+        placed = starts(results["isacpp"])
+        bar.update(task, advance=1, description="drawing")
+        draw(results, plot)
         bar.update(task, advance=1)
     if as_json:
         print_json(
             {
-                "graphs": [g.summary() for g in graphs],
-                "prediction": prediction.to_json(),
-                "placements": [
-                    {"job": str(p.job.workload), "id": p.job.id, **p.decision.to_json()} for p in placed
+                "device": ranked[0].jobs.device,
+                "pairs": [
+                    {
+                        "jobs": [str(w) for w in pair.jobs.workloads],
+                        "slowdown": list(pair.slowdown),
+                        "throughput_ratio": pair.throughput_ratio,
+                        "memory_upper_bytes": pair.memory_upper_bytes,
+                        "fits": pair.fits,
+                    }
+                    for pair in ranked
                 ],
-                "rules": {name: result.to_json() for name, result in compared.items()},
+                "placements": [
+                    {
+                        "id": one.job.id,
+                        "job": str(one.job.job.workload),
+                        "start_s": one.job.started_s,
+                        "gpu": one.gpu,
+                        "beside": [other.id for other in one.beside],
+                    }
+                    for one in placed
+                ],
+                "policies": {name: result.to_json() for name, result in results.items()},
+                "plot": str(plot),
             }
         )
         return
-    _print(graphs, prediction, placed, compared)
+    _print(ranked, placed, results, plot)
 
 
-def _print(graphs: list[Any], prediction: Any, placed: list[Any], compared: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    from serving.cli.predict import show
+def _print(ranked: list[Any], placed: list[Any], results: dict[str, Any], plot: Path) -> None:
+    from profiling.devices import get_device
 
     out = console()
-    table = Table(title="1. Two models as computation graphs (no weights, no GPU)")
-    for name in (
-        "model",
-        "operators",
-        "layers",
-        "parameters",
-        "GFLOP a step",
-        "memory traffic a step",
-        "most frequent operators",
-    ):
-        table.add_column(name, justify="left" if name.startswith(("model", "most")) else "right")
-    for graph in graphs:
-        s = graph.summary()
-        kinds = ", ".join(list(s["kinds"])[:3])
-        table.add_row(
-            s["name"],
-            str(s["operators"]),
-            str(s["layers"]),
-            f"{s['parameter_count']:,}",
-            f"{(s['forward_flops'] + s['backward_flops']) / 1e9:.1f}",
-            f"{s['step_bytes'] / 2**30:.2f} GiB",
-            kinds,
-        )
-    out.print(table)
-    out.print("\n[italic]2. How they share a GPU (90 % intervals in brackets)[/]")
-    show(prediction)
-    table = Table(title="\n3. A dozen jobs, one after another, on three V100, two P100 and a K80")
-    for name in ("job", "model", "goes to", "done in", "why"):
-        table.add_column(name, justify="right" if name == "done in" else "left")
-    for one in placed:
-        if one.decision.decision == "place":
-            best = one.decision.ranked[0]
-            table.add_row(
-                one.job.id,
-                str(one.job.workload),
-                f"{best.node}/{best.gpu}",
-                f"{best.finish_s / 60:.0f} min",
-                "; ".join(best.reasons[1:]),
-            )
-        else:
-            table.add_row(one.job.id, str(one.job.workload), "waits", "", "; ".join(one.decision.reasons))
-    out.print(table)
-    table = Table(
-        title="\n4. The same stream under three rules (simulated; reality departs from the prediction by 15 %)"
+    device = ranked[0].jobs.device
+    fitting = [pair for pair in ranked if pair.fits]
+    chosen = [fitting[0], fitting[-1], *[pair for pair in ranked if not pair.fits][:1]]
+    table = plain_table(
+        "job",
+        "slowdown",
+        "work done\ntogether",
+        "memory\nat most",
+        "share the GPU?",
+        right=("slowdown", "work done\ntogether", "memory\nat most"),
+        title=f"1. Two jobs on one {device}, predicted from their computation graphs",
     )
-    for name in ("rule", "mean completion", "p99 completion", "makespan", "waiting", "out of memory"):
-        table.add_column(name, justify="left" if name == "rule" else "right")
-    words = {
-        "exclusive": "exclusive: one job a GPU",
-        "blind": "blind packing",
-        "isacpp": "interference-aware (cotenant)",
-    }
-    for name, result in compared.items():
-        r = result.to_json()
+    for pair in chosen:
+        verdict = (
+            "no: memory does not fit"
+            if not pair.fits
+            else "yes"
+            if pair.throughput_ratio > 1.2
+            else "no: nothing gained"
+        )
         table.add_row(
-            words[name],
-            *(f"{r[k] / 60:.0f} min" for k in ("mean_jct_s", "p99_jct_s", "makespan_s", "mean_queue_s")),
-            str(r["out_of_memory"]),
+            "\n".join(w.model for w in pair.jobs.workloads),
+            "\n".join(f"{s:.2f}" for s in pair.slowdown),
+            f"{pair.throughput_ratio:.2f}",
+            f"{pair.memory_upper_bytes / 2**30:.1f} GiB",
+            verdict + "\n",
         )
     out.print(table)
-    out.print("\nNext: `cotenant predict --help`, `cotenant place --help`, `cotenant serve`.")
+    out.print(
+        f"Work done together: throughput in the pair over throughput alone, summed over both\n"
+        f"jobs; 1.00 is no more than taking turns. {len(fitting)} of the {len(ranked)} pairs of eight models fit\n"
+        f"in {get_device(device).memory_bytes / 2**30:.0f} GiB.",
+        highlight=False,
+    )
+    table = plain_table(
+        "job",
+        "model",
+        "starts",
+        "GPU",
+        "beside",
+        right=("starts",),
+        title="\n2. A dozen jobs on two V100 and two P100, shared by prediction (simulated)",
+    )
+    for one in placed:
+        table.add_row(
+            one.job.id,
+            one.job.job.workload.model,
+            f"{one.job.started_s / 60:.0f} min",
+            one.gpu,
+            ", ".join(f"{other.id} {other.job.workload.model}" for other in one.beside) or "-",
+        )
+    out.print(table)
+    table = plain_table(
+        "policy",
+        "GPU hours",
+        "mean completion",
+        "last job done",
+        right=("GPU hours", "mean completion", "last job done"),
+        title="\n3. The same jobs under three policies (simulated; predictions are off by 15 %)",
+    )
+    for name, words in _POLICIES.items():
+        body = results[name].to_json()
+        table.add_row(
+            words,
+            f"{body['gpu_hours']:.1f}",
+            f"{body['mean_jct_s'] / 60:.0f} min",
+            f"{body['makespan_s'] / 60:.0f} min",
+        )
+    out.print(table)
+    alone, shared = (results[name].to_json()["gpu_hours"] for name in ("exclusive", "isacpp"))
+    change = f"{alone - shared:.1f} fewer" if shared < alone else f"{shared - alone:.1f} more"
+    out.print(f"\nSharing by prediction took {change} GPU hours than one job per GPU ({alone:.1f}).")
+    out.print(f"Picture: {plot.resolve()}\n", highlight=False, soft_wrap=True)
+    out.print(_NEXT, highlight=False, soft_wrap=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,10 +15,25 @@ if TYPE_CHECKING:
 
     from predictor import Predictor
 
+TITLES = {
+    "throughput-ratio": "co-located / solo throughput",
+    "step-time": "seconds per step, alone",
+    "memory": "bytes of device memory",
+    "operator-time": "seconds of an operator",
+}
+# More models than this are shown by family.
+MANY_MODELS = 30
+
 
 def command(
     data: Annotated[Path, typer.Option("--data", help="Folder of tidy tables (`cotenant data import`).")],
     model: ModelOption = "default",
+    target: Annotated[
+        str, typer.Option(help="throughput-ratio, step-time, memory or operator-time.")
+    ] = "throughput-ratio",
+    graph_only: Annotated[
+        bool, typer.Option("--graph-only", help="Nothing that was measured of a job alone is given.")
+    ] = False,
     split: Annotated[
         str, typer.Option(help="none, by-pair, by-model, by-device, by-campaign or by-source.")
     ] = "none",
@@ -34,42 +49,90 @@ def command(
     ] = "random",
     as_json: JsonFlag = False,
 ) -> None:
-    """Score a predictor on measured sets.
+    """Score a predictor on measured rows.
 
-    With `--split none` the model is asked as it is about every set that it was not trained on. Any other split fits its
-    configuration from scratch for every fold and scores what was left out. With `--observe K` some sets of every
-    architecture that the model has not learned from are observed, without refitting, and the rest is scored.
+    The target names the table: `throughput-ratio` scores the members of `colocation`, `step-time` the runs of `solo`,
+    `memory` the rows of `memory`, `operator-time` those of `operators`. The last three are always predicted from graphs alone.
+    With `--observe K` some sets of every architecture that the model has not learned from are observed, without refitting,
+    and the rest is scored.
 
-    Example: `cotenant evaluate --data tables --split by-model --json`
+    With `--split none` the model is asked as it is, co-location sets that it was trained on are left out. Any other split
+    fits its configuration from scratch for every fold and scores what was left out (`throughput-ratio` only).
+
+    Examples: `cotenant evaluate --data tables --split by-model --json`,
+    `cotenant evaluate --data tables --target step-time`
     """
+    from datasets.sets import read_sets
     from datasets.tables import read_table
+    from datasets.targets import get_target
     from predictor import load_predictor
     from predictor.evaluation.evaluation import evaluate
+    from predictor.evaluation.rows import ROW_TARGETS, evaluate_rows
+    from profiling.errors import InputError, UnknownNameError
     from serving.cli.train import reporting
 
-    colocation, solo = read_table(data, "colocation"), read_table(data, "solo")
-    predictor = load_predictor(model)
-    if observe is not None:
-        _observing(predictor, colocation, solo, observe, probes, seed, as_json)
-        return
-    with reporting(f"evaluate {split}") as report:
-        result = evaluate(predictor, colocation, solo, split, seed, report)
+    if target in ROW_TARGETS:
+        if observe is not None:
+            raise InputError(
+                "--observe goes with co-location sets", expected="--target throughput-ratio", got=target
+            )
+        if split != "none":
+            raise InputError(
+                f"--split {split} does not go with --target {target}",
+                expected="--split none",
+                got=split,
+                hint="`cotenant benchmark list` shows the protocols that leave out rows of this target",
+            )
+        rows = read_table(data, get_target(ROW_TARGETS[target]).table)
+        result = evaluate_rows(load_predictor(model), target, rows)
+    elif target == "throughput-ratio":
+        colocation, solo = read_sets(data)
+        predictor = load_predictor(model)
+        if observe is not None:
+            _observing(predictor, colocation, solo, observe, probes, seed, as_json)
+            return
+        with reporting(f"evaluate {split}") as report:
+            result = evaluate(predictor, colocation, solo, split, seed, report, graph_only=graph_only)
+    else:
+        raise UnknownNameError(
+            "no such target", expected="one of throughput-ratio, " + ", ".join(ROW_TARGETS), got=target
+        )
     if as_json:
         print_json(result)
-        return
+    else:
+        _show(result)
+
+
+def _show(result: dict[str, Any]) -> None:
     from rich.table import Table
 
-    table = Table(title=f"co-located / solo throughput, split {split}")
-    columns = ("n", "mape_percent", "mae", "rmse", "r2", "spearman", "coverage_90", "median_width")
+    table = Table(title=f"{TITLES[result['target']]}, split {result['split']}")
+    columns = (
+        "n",
+        "mape_percent",
+        "median_ape_percent",
+        "mae",
+        "rmse",
+        "r2",
+        "spearman",
+        "coverage_90",
+        "median_width",
+    )
     for name in ("", *columns):
         table.add_column(name, justify="left" if not name else "right")
-    groups = [("all", result["metrics"]), *result["by_model"].items(), *result["by_device"].items()]
+    by = ("by_family" if len(result["by_model"]) > MANY_MODELS else "by_model", "by_device")
+    groups = [("all", result["metrics"]), *(item for key in by for item in result[key].items())]
     for name, scores in groups:
         table.add_row(name, *(_cell(scores.get(c)) for c in columns))
     out = console()
     if "left_out" in result:
         out.print(f"{result['left_out']} sets were trained on and are left out")
     out.print(table)
+    for side, kept in result.get("bounds", {}).items():
+        if isinstance(kept, dict):
+            out.print(f"bounds {side}: {100 * kept['kept_ratio']:.1f} % of {kept['n']} kept")
+    for reason, count in result.get("unanswered", {}).items():
+        out.print(f"no answer to {count}: {reason}", highlight=False)
 
 
 def _observing(

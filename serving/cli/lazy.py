@@ -11,7 +11,7 @@ import typer.main
 # name: (module under serving.cli, short help for the list). A module has either `app` (a group) or `command` (a
 # function). The list is here and not in the modules, because reading it must not import them.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo", "Two models' graphs, how they share a GPU, a stream of jobs on a small cluster."),
+    "demo": ("demo", "Which models share a GPU well, and a dozen jobs with and without sharing."),
     "zoo": ("zoo", "The models that come with the project: list, check."),
     "capture": ("capture", "Turn a model into its computation graph."),
     "devices": ("devices", "The GPU types that are known: list, show."),
@@ -25,6 +25,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "predict": ("predict", "Predict how a set of jobs shares a device."),
     "probe": ("probe", "Which set to run to learn most about a job."),
     "place": ("place", "Choose a GPU for a job on a cluster."),
+    "cluster": (
+        "cluster",
+        "cluster.yaml: write a sample, check it, import it from nvidia-smi, Slurm, Kubernetes.",
+    ),
     "simulate": ("simulate", "Run a policy over a trace of jobs."),
     "compare": ("compare", "Run several policies over one trace."),
     "plan": ("plan", "Planners: pipeline stages, ring all-reduce."),

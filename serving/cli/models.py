@@ -44,7 +44,8 @@ def promote(
 ) -> None:
     """Make a version the champion, which `--model models:/cotenant@champion` and the service load.
 
-    Exit code 1 means that it is worse than the present champion, which then stays.
+    Exit code 1 means that it is worse than the present champion, which then stays; where there is none, it is worse than
+    the predictor that ships with the project.
 
     Example: `cotenant models promote 3`
     """
@@ -56,11 +57,12 @@ def promote(
     if as_json:
         print_json(result)
     else:
-        _show([r for r in (result["version"], result["champion"]) if r], "new, and champion before")
+        against = "champion before" if result["champion"] else "what ships with the project"
+        _show([result["version"], result["compared_with"]], f"new, and {against}")
         console().print(
             f"version {version} is the champion"
             if result["promoted"]
-            else f"version {version} {_why_not(result['version'])} and was not promoted (--force does it all the same)"
+            else f"version {version} {_why_not(result)} and was not promoted (--force does it all the same)"
         )
     if not result["promoted"]:
         raise typer.Exit(1)
@@ -93,10 +95,10 @@ def export(
         )
 
 
-def _why_not(version: dict[str, Any]) -> str:
-    if version["mape_percent"] is None:
+def _why_not(result: dict[str, Any]) -> str:
+    if result["version"]["mape_percent"] is None:
         return "was not compared on pairs left out"
-    return "is worse than the champion"
+    return "is worse than the champion" if result["champion"] else "is worse than the shipped default"
 
 
 def _show(rows: list[dict[str, Any]], title: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,27 @@ def console() -> Any:
     from rich.console import Console
 
     return Console()
+
+
+def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = None) -> Any:
+    """A rich table without borders, for terminals of 80 columns: what is too long goes on in the next line, uncut.
+
+    Args:
+        columns: their headings.
+        right: those of numbers, aligned to the right.
+    """
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold", vertical="top")
+    return table
+
+
+def job_cell(spec: str) -> str:
+    """A job SPEC for a table's cell: the name, and its options in the next line."""
+    name, separator, options = spec.rpartition(":") if "=" in spec else (spec, "", "")
+    return f"{name}\n{options}" if separator else spec
 
 
 def progress(description: str = "") -> Any:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.output import JsonFlag, console, plain_table, print_json
 
 
 def command(
-    cluster: Annotated[Path, typer.Option(help="cluster.yaml: nodes, GPUs, tenants.")],
-    job: Annotated[str, typer.Option(help="Job SPEC: ZOO_NAME[:key=value,...].")],
+    cluster: Annotated[
+        str, typer.Option(help="cluster.yaml (see `cotenant cluster init`), or `small-mixed`, `sia-64`, ...")
+    ],
+    job: Annotated[
+        str,
+        typer.Option(
+            help="Job SPEC NAME[:key=value,...]; NAME: zoo name, module:factory, FILE.onnx, graph.json or hash."
+        ),
+    ],
     iterations: Annotated[
         float | None, typer.Option(help="Steps that the job will run; an hour's worth where unknown.")
     ] = None,
@@ -22,7 +28,10 @@ def command(
     gpus: Annotated[int, typer.Option(help="A gang of so many whole GPUs.")] = 1,
     limit: Annotated[int, typer.Option(help="How many GPUs to rank.")] = 32,
     model: Annotated[
-        str, typer.Option(help="Predictor: `default`, a registered name, or a folder.")
+        str,
+        typer.Option(
+            help="Predictor: `default`, a folder, `models:/NAME@ALIAS`, or your own `module:PREDICTOR`."
+        ),
     ] = "default",
     as_json: JsonFlag = False,
 ) -> None:
@@ -30,30 +39,27 @@ def command(
 
     Example: `cotenant place --cluster cluster.yaml --job resnet18-cifar:batch_size=64 --iterations 20000`
     """
-    from profiling.workload import Workload
-    from scheduling.core.snapshot import ClusterSnapshot
+    from profiling.capture import local_workload
+    from scheduling.beliefs.own import load_belief
+    from scheduling.clusters import load_cluster
     from scheduling.placement.place import place
     from scheduling.placement.ranking import PlacementConfig
 
     config = PlacementConfig(
         objective=objective, max_slowdown=max_slowdown, wait=wait, limit=limit, gpus=gpus
     )
-    workload, snapshot = Workload.parse(job), ClusterSnapshot.load(cluster)
-    from predictor import load_predictor
-
-    decision = place(workload, iterations, snapshot, load_predictor(model), config)
+    workload, snapshot = local_workload(job), load_cluster(cluster)
+    decision = place(workload, iterations, snapshot, load_belief(model), config)
     if as_json:
         print_json(decision.to_json())
         return
-    from rich.table import Table
-
     out = console()
     first = f" on {decision.ranked[0].node}/{decision.ranked[0].gpu}" if decision.decision == "place" else ""
-    out.print(f"[bold]{decision.decision}[/]{first}  {workload}")
-    table = Table("node", "GPU", "score", "done in s", "why")
+    out.print(f"[bold]{decision.decision}[/]{first}  {job}")
+    table = plain_table("node", "GPU", "score", "done in", "why", right=("score", "done in"))
     for one in decision.ranked:
         table.add_row(
-            one.node, one.gpu, f"{one.score:.4g}", f"{one.finish_s:.0f}", "; ".join(one.reasons[1:])
+            one.node, one.gpu, f"{one.score:.4g}", f"{one.finish_s:.0f} s", "; ".join(one.reasons[1:])
         )
     if decision.ranked:
         out.print(table)

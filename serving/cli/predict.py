@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.output import JsonFlag, console, job_cell, plain_table, print_json
 
 JobOption = Annotated[
-    list[str], typer.Option("--job", help="Job SPEC `NAME[:key=value,...]`; repeat for each member.")
+    list[str],
+    typer.Option(
+        "--job",
+        help="Job SPEC `NAME[:key=value,...]`, NAME being a zoo name, module:factory, FILE.onnx, graph.json or "
+        "the hash of a captured graph; repeat for each member.",
+    ),
 ]
 ModelOption = Annotated[str, typer.Option("--model", help="`default`, a folder, or `models:/NAME@ALIAS`.")]
 
@@ -37,9 +42,10 @@ def command(
     from dataclasses import replace
 
     from predictor import load_predictor
+    from profiling.capture import local_workload
     from profiling.workload import ColocationSet, Workload
 
-    members = tuple(Workload.parse(spec) for spec in job)
+    members = tuple(local_workload(spec) for spec in job)
     if frozen_prefix is not None:
         members = tuple(replace(m, frozen_prefix=m.frozen_prefix or frozen_prefix) for m in members)
     predictor = load_predictor(model)
@@ -53,6 +59,19 @@ def command(
         posterior = Posterior(predictor)
         posterior.observe(stored(feedback))
         prediction = posterior.predict(asked)
+    # A captured model goes by its graph's hash inside; here it keeps the name that the caller gave it.
+    renamed = {
+        w.model: Workload.parse(spec).model
+        for w, spec in zip(members, job, strict=True)
+        if w.model.startswith("graph:")
+    }
+    prediction = replace(
+        prediction,
+        members=tuple(replace(m, job=spec) for m, spec in zip(prediction.members, job, strict=True))
+        if renamed
+        else prediction.members,
+        reasons=tuple(_renamed(reason, renamed) for reason in prediction.reasons),
+    )
     if as_json:
         print_json(prediction.to_json())
     else:
@@ -63,23 +82,19 @@ def command(
 
 def show(prediction: object) -> None:
     """Print one prediction as a table with its reasons."""
-    from typing import Any
-
-    from rich.table import Table
-
     answer: Any = prediction
-    table = Table(title=f"{answer.device}, {answer.sharing} ({answer.model_version})")
-    for name in ("job", "alone", "together", "slowdown", "memory", "utilization", "known kind"):
-        table.add_column(name, justify="left" if name == "job" else "right")
+    headings = ("job", "alone", "together", "slowdown", "memory", "utili-\nzation")
+    table = plain_table(
+        *headings, right=headings[1:], title=f"{answer.device}, {answer.sharing} ({answer.model_version})"
+    )
     for m in answer.members:
         table.add_row(
-            m.job,
+            job_cell(m.job),
             f"{_ms(m.solo_step_time_s.value)}",
-            f"{_ms(m.step_time_s.value)} [{_ms(m.step_time_s.lower)}, {_ms(m.step_time_s.upper)}]",
-            f"{m.slowdown.value:.2f} [{m.slowdown.lower:.2f}, {m.slowdown.upper:.2f}]",
+            f"{_ms(m.step_time_s.value)}\n{_interval(m.step_time_s)}",
+            f"{m.slowdown.value:.2f}\n[{m.slowdown.lower:.2f}, {m.slowdown.upper:.2f}]",
             f"{m.memory_bytes.value / 2**30:.2f} GiB",
             f"{m.utilization_ratio.value:.0%}",
-            "yes" if m.in_domain else "no",
         )
     out = console()
     out.print(table)
@@ -89,3 +104,14 @@ def show(prediction: object) -> None:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def _interval(quantity: Any) -> str:
+    scale = 1e3 if quantity.value < 1 else 1.0  # in the unit of the value above it
+    return f"[{quantity.lower * scale:.3g}, {quantity.upper * scale:.3g}]"
+
+
+def _renamed(text: str, names: dict[str, str]) -> str:
+    for old, new in names.items():
+        text = text.replace(old, new)
+    return text

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from serving.cli.output import JsonFlag, console, print_json
+
+if TYPE_CHECKING:
+    from profiling.workload import Workload
 
 SETTINGS = {"no_args_is_help": True}
 
@@ -18,6 +21,12 @@ def command(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the tables and the records.")],
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     sharing: Annotated[str, typer.Option(help="time-slice, mps or mig.")] = "time-slice",
+    sm_share: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Most of the GPU's SMs that a job may use, above 0 to 1, by MPS; once for all jobs, or once for each."
+        ),
+    ] = None,
     repeats: Annotated[int, typer.Option(help="Repeats of every window.")] = 5,
     window: Annotated[float, typer.Option(help="Least seconds of a window.")] = 1.0,
     steps: Annotated[int, typer.Option(help="Least steps of every job in a window.")] = 5,
@@ -50,7 +59,9 @@ def command(
     from profiling.workload import Workload
     from profiling.zoo import resolve
 
-    workloads = tuple(Workload.parse(spec) for spec in job)
+    workloads = _with_shares(tuple(Workload.parse(spec) for spec in job), sm_share or [])
+    if sm_share and sharing == "time-slice":
+        sharing = "mps"
     for workload in workloads:
         if ":" not in workload.model:  # a module:factory is imported where it is measured
             resolve(workload)
@@ -81,6 +92,21 @@ def command(
         _print(records[0], counts, output)
     if any(m["outcome"] != "ok" for r in records for m in r["members"]):
         raise typer.Exit(1)
+
+
+def _with_shares(workloads: tuple[Workload, ...], shares: list[float]) -> tuple[Workload, ...]:
+    from dataclasses import replace
+
+    from profiling.errors import InputError
+
+    if not shares:
+        return workloads
+    if len(shares) not in (1, len(workloads)):
+        raise InputError(
+            "--sm-share does not go with --job", expected=f"1 or {len(workloads)} of them", got=len(shares)
+        )
+    each = shares * len(workloads) if len(shares) == 1 else shares
+    return tuple(replace(w, sm_share_ratio=share) for w, share in zip(workloads, each, strict=True))
 
 
 def _print(record: dict[str, Any], counts: dict[str, int], output: Path) -> None:

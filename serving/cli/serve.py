@@ -43,6 +43,13 @@ def serve(
             "--model", "-m", envvar="COTENANT_MODEL", help="default, a directory, or registry:NAME."
         ),
     ] = "default",
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            envvar="COTENANT_POLICY",
+            help="Policy that chooses the GPU, by name or your own `module:POLICY`; by default the ranking of `place`.",
+        ),
+    ] = None,
     tracking_uri: Annotated[
         str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow server of registry:NAME.")
     ] = None,
@@ -92,8 +99,12 @@ def serve(
         return
     from serving.config import ServiceConfig
 
+    if policy is not None:
+        from scheduling.policies import get_policy
+
+        get_policy(policy)  # one that is not there is an error now and not in every worker
     config = ServiceConfig(
-        host=host, port=port, workers=workers, model=model, tracking_uri=tracking_uri, database_url=database, auth=auth,
+        host=host, port=port, workers=workers, model=model, policy=policy, tracking_uri=tracking_uri, database_url=database, auth=auth,
         rate_per_s=rate, request_timeout_s=timeout, poll_s=poll, requests_in_flight=in_flight, drain_s=drain,
         log_level=log_level, allowed_hosts=tuple(allowed_host or ()), trusted_proxies=tuple(trusted_proxy or ()),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,49 +12,96 @@ from serving.cli.output import JsonFlag, console, print_json, progress
 Trace = Annotated[
     str, typer.Option(help="A CSV, `philly[:FILE]`, `sia:FILE`, or `synthetic:rate=...,jobs=...`.")
 ]
-Cluster = Annotated[str, typer.Option(help="cluster.yaml, or `philly-2000`, `small-mixed`, `sia-64`.")]
+Cluster = Annotated[
+    str, typer.Option(help="cluster.yaml, or `philly-2000`, `small-mixed`, `sia-64`, `a100-8`.")
+]
 Seed = Annotated[int, typer.Option(min=0, help="Of the model mix, the synthetic trace and the truth.")]
 Data = Annotated[str | None, typer.Option(help="Folder of imported tables: the ground truth and the mix.")]
 Source = Annotated[str | None, typer.Option(help="Only this source of the tables.")]
 Belief = Annotated[str, typer.Option(help="`predictor`, `truth` for an oracle, or `constant[:RATIO]`.")]
-Model = Annotated[str, typer.Option(help="`default`, a folder, or `models:/NAME@ALIAS`.")]
+Model = Annotated[
+    str, typer.Option(help="`default`, a folder, `models:/NAME@ALIAS`, or your own `module:PREDICTOR`.")
+]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first jobs by submission.")]
+Load = Annotated[
+    float | None,
+    typer.Option(help="Scale arrivals so that the jobs ask for this share of the cluster, e.g. 0.9."),
+]
+SkipInfeasible = Annotated[
+    bool,
+    typer.Option(
+        "--skip-infeasible", help="Leave out jobs that can never run on the cluster, and name them."
+    ),
+]
+JobsFile = Annotated[
+    Path | None, typer.Option("--jobs", help="Write one row per job: FILE.csv or FILE.parquet.")
+]
 Columns = Annotated[
     str | None, typer.Option(help="Column names of the trace, e.g. `submit=time,duration=runtime,gpus=gpu`.")
+]
+
+Kind = Annotated[
+    str, typer.Option(help="Jobs of `sia:FILE` where it does not say: adaptive, strong-scaling or rigid.")
+]
+UpstreamRounds = Annotated[
+    bool,
+    typer.Option(
+        "--upstream-rounds", help="Gavel's policies with two artefacts of its public simulator's rounds."
+    ),
 ]
 
 
 def command(
     trace: Trace,
     cluster: Cluster,
-    policy: Annotated[str, typer.Option(help="fifo, sjf, srtf, tiresias, ..., isacpp, sia.")] = "isacpp",
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="fifo, sjf, srtf, tiresias, ..., isacpp, sia, or your own `module:POLICY`; "
+            "on slices: full, mps, static-mig, miso, isacpp-slices."
+        ),
+    ] = "isacpp",
     seed: Seed = 0,
     data: Data = None,
     source: Source = None,
     belief: Belief = "predictor",
     model: Model = "default",
     limit: Limit = None,
+    load: Load = None,
+    skip_infeasible: SkipInfeasible = False,
     columns: Columns = None,
+    kind: Kind = "adaptive",
+    upstream_rounds: UpstreamRounds = False,
+    jobs: JobsFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Run a trace of jobs through a cluster under one policy; the truth is apart from what the policy predicts.
 
     Example: `cotenant simulate --trace synthetic:rate=30,jobs=100 --cluster small-mixed --policy isacpp --seed 1`
     """
-    from scheduling.policies import get_policy
-    from scheduling.simulator.scenario import ScenarioSpec, build_scenario
+    from scheduling.policies import check_upstream_rounds
+    from scheduling.simulator.jobs_table import check_format, write_jobs
+    from scheduling.simulator.scenario import ScenarioSpec, build_scenario, check_policy
 
-    get_policy(policy)
+    check_policy(policy)
+    if upstream_rounds:
+        check_upstream_rounds([policy])
     spec = ScenarioSpec(
-        trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns)
-    )
+        trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns),
+        load=load, skip_infeasible=skip_infeasible, kind=kind, upstream_rounds=upstream_rounds,
+    )  # fmt: skip
+    if jobs is not None:
+        check_format(jobs)
     scenario = build_scenario(spec)
     with progress() as bar:
         task = bar.add_task(policy, total=len(scenario.jobs))
         result = scenario.run(policy, lambda done, _: bar.update(task, completed=done))
     body = result.to_json()
+    if jobs is not None:
+        write_jobs(jobs, [(policy, seed, result)])
+    show_skipped(scenario.skipped)
     if as_json:
-        print_json(body)
+        print_json(body | ({"skipped": scenario.skipped} if scenario.skipped else {}))
         return
     from rich.table import Table
 
@@ -61,6 +109,14 @@ def command(
     for name, value in body.items():
         table.add_row(name, f"{value:,.4g}" if isinstance(value, float) else str(value))
     console().print(table)
+
+
+def show_skipped(lines: list[str]) -> None:
+    """Say on stderr which jobs were left out, one line each."""
+    if lines:
+        typer.echo(f"{len(lines)} jobs left out, because they can never run on this cluster:", err=True)
+    for line in lines:
+        typer.echo(f"  {line}", err=True)
 
 
 def parse_columns(text: str | None) -> dict[str, str] | None:

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from profiling.errors import InputError
-from serving.cli.output import JsonFlag, console, print_json, progress
-
-
-@contextmanager
-def reporting(title: str) -> Iterator[Callable[[str, int, int, float], None]]:
-    """A progress bar on stderr that follows a `predictor.training.networks.LossCallback`."""
-    with progress() as bar:
-        task = bar.add_task(title, total=None)
-
-        def report(phase: str, step: int, steps: int, loss: float) -> None:
-            bar.update(task, description=f"{title}: {phase}, loss {loss:.4f}", completed=step, total=steps)
-
-        yield report
+from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.training_progress import reporting
 
 
 def command(
@@ -57,6 +44,10 @@ def command(
         str | None, typer.Option(help="MLflow store; sqlite:///mlflow.db where none is set.")
     ] = None,
     experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "cotenant",
+    system_metrics: Annotated[
+        bool,
+        typer.Option("--system-metrics", help="Log use of processor, memory and GPU to MLflow as well."),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Train the predictor on measurements, follow it in MLflow, and compare it with the baselines on pairs left out.
@@ -76,12 +67,12 @@ def command(
                 got="both",
                 hint="the network is that of the checkpoint",
             )
-        _fine_tune(base, data, out, seed, own_use, tracking_uri, experiment, as_json)
+        _fine_tune(base, data, out, seed, own_use, tracking_uri, experiment, system_metrics, as_json)
         return
-    from predictor.training.run import load_config, train_run
+    from predictor.training.run import load_config, planned_steps, train_run
 
     network, training = load_config(config, seed)
-    with reporting("train") as report:
+    with reporting("train", planned_steps(training)) as report:
         result = train_run(
             data,
             out,
@@ -93,6 +84,7 @@ def command(
             tracking_uri=tracking_uri,
             experiment=experiment,
             report=report,
+            system_metrics=system_metrics,
         )
     if as_json:
         print_json(result)
@@ -108,6 +100,7 @@ def _fine_tune(
     own_use: bool,
     tracking_uri: str | None,
     experiment: str,
+    system_metrics: bool,
     as_json: bool,
 ) -> None:
     from predictor.training.fine_tuning import FineTuning
@@ -123,6 +116,7 @@ def _fine_tune(
             tracking_uri=tracking_uri,
             experiment=experiment,
             report=report,
+            system_metrics=system_metrics,
         )
     if as_json:
         print_json(result)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from predictor.types import Prediction
-from profiling.devices import get_device, list_devices
+from profiling.devices import device_names, get_device
 from profiling.errors import CotenantError, InputError
 from profiling.workload import SHARING_MODES, ColocationSet
 from scheduling.core.snapshot import Gpu
@@ -82,7 +82,7 @@ async def what_if(service: Service, device: str, jobs: str, sharing: str) -> dic
         "device": device,
         "jobs": jobs,
         "sharing": sharing,
-        "devices": [d.name for d in list_devices()],
+        "devices": device_names(),
         "modes": SHARING_MODES,
         "zoo": sorted(zoo()),
         "prediction": None,

@@ -13,6 +13,7 @@ from typing import Any
 
 from profiling.errors import InputError
 from profiling.workload import Workload
+from scheduling.clusters.importers.slurm import gpus_of
 
 MARK = "cotenant:"
 HELD = "cotenant:held"
@@ -131,23 +132,6 @@ def _indices(text: str) -> list[int]:
         if low.isdigit():
             indices += range(int(low), int(high if dash else low) + 1)
     return indices
-
-
-def gpus_of(gres: str) -> tuple[list[str], int]:
-    """A node's GPU types in index order, and shards per GPU.
-
-    >>> gpus_of("gpu:k80:2(S:0),shard:k80:8")
-    (['k80', 'k80'], 4)
-    """
-    types: list[str] = []
-    shards = 0
-    for part in re.sub(r"\([^)]*\)", "", gres).split(","):
-        names = part.split(":")
-        if names[0] == "gpu":
-            types += [names[1] if len(names) > 2 else ""] * int(names[-1])
-        elif names[0] == "shard":
-            shards += int(names[-1])
-    return types, shards // len(types) if types else 0
 
 
 def cluster_for(

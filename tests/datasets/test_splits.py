@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datasets.bundle import Bundle, partners
+from datasets.families import family_of
 from datasets.splits import KINDS, Fold, load_split, make_split, save_split, select_sets
 from datasets.tables import make_table
 from profiling.errors import InputError, UnknownNameError
@@ -53,7 +54,7 @@ TABLE = sets_of(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_set_is_tested_and_never_on_both_sides(kind: str) -> None:
-    folds = make_split(TABLE, kind, folds=3)
+    folds = make_split(TABLE, kind, folds=4)
     assert set().union(*(f.test_set_ids for f in folds)) == set(TABLE["set_id"])
     for fold in folds:
         assert set(fold.train_set_ids) | set(fold.test_set_ids) == set(TABLE["set_id"])
@@ -151,3 +152,41 @@ def test_set_targets_have_one_row_for_each_set() -> None:
 def test_partners() -> None:
     others = partners(TABLE.reset_index(drop=True))
     assert [list(o) for o in others[-3:]] == [[15, 16], [14, 16], [14, 15]]
+
+
+def test_families_are_held_out_whole_and_units_may_be_other_than_sets() -> None:
+    names = [
+        "timm/resnet18",
+        "timm-0.6/resnet50",
+        "torchvision/tv_resnet34",
+        "timm/vit_tiny",
+        "timm/deit_tiny",
+        "timm/vgg16",
+    ]
+    rows = pd.DataFrame({"architecture": names}).assign(family=[family_of(name) for name in names])
+    folds = make_split(rows, "by-family", folds=3, unit="family")
+    assert sorted(unit for fold in folds for unit in fold.test_set_ids) == ["resnet", "vgg", "vit"]
+    assert make_split(rows, "by-family", folds=3, unit="architecture") != folds
+    for fold in make_split(rows, "by-family", folds=3, unit="architecture"):
+        sides = [{family_of(name) for name in side} for side in (fold.train_set_ids, fold.test_set_ids)]
+        assert not sides[0] & sides[1]
+    cells = pd.DataFrame({"architecture": [f"nasbench/{number}" for number in range(50)]})
+    folds = make_split(cells, "by-cell", unit="architecture")
+    assert [len(fold.test_set_ids) for fold in folds] == [10] * 5
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("timm/resnet50.a1_in1k", "resnet"),
+        ("timm-0.6/tf_efficientnetv2_s", "efficientnetv"),
+        ("timm/ens_adv_inception_resnet_v2", "inception"),
+        ("timm/wide_resnet50_2", "resnet"),
+        ("timm/deit_base_distilled_patch16_224", "vit"),
+        ("resnet18-cifar", "resnet"),
+        ("nasbench/0a1b", "0a1b"),
+        ("hf/bert-large", "bert"),
+    ],
+)
+def test_families(name: str, family: str) -> None:
+    assert family_of(name) == family

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.cost import default_cost_model
+from models.cost.job import pass_mask
 from models.features import (
     DEMAND_WIDTH,
     DEVICE_FEATURES,
@@ -15,15 +17,12 @@ from models.features import (
     SOLO_FEATURES,
     WORKLOAD_FEATURES,
     Demand,
-    backward_mask,
     capacity_ratio,
     demand_of,
     demand_ratios,
     device_features,
     edge_features,
     occupancy,
-    operator_columns,
-    operator_times,
     solo_features,
     workload_features,
 )
@@ -35,9 +34,8 @@ from tests.predictor.synthetic import MODELS, graph_source
 def demand(spec: str, device: str = "v100") -> Demand:
     workload = Workload.parse(spec)
     graph = graph_source(replace(workload, frozen_prefix=0))
-    columns = operator_columns(graph)
-    times = operator_times(columns, get_device(device), workload.precision)
-    return demand_of(graph, columns, times, get_device(device), workload)
+    spec = get_device(device)
+    return demand_of(graph, default_cost_model().cost(graph, spec, workload), spec, workload)
 
 
 @given(
@@ -70,11 +68,11 @@ def test_a_longer_frozen_prefix_wants_less(model: str) -> None:
 
 
 def test_freezing_masks_backward_passes_only() -> None:
-    columns = operator_columns(graph_source(Workload("gamma")))
-    mask = backward_mask(columns, 2)
+    columns = graph_source(Workload("gamma")).columns
+    mask = pass_mask(columns, Workload("gamma", frozen_prefix=2))
     assert mask[0].all()
-    assert (mask[1] == (columns[7] >= 2)).all()
-    assert backward_mask(columns, 0).all()
+    assert (mask[1] == (columns["layer_index"] >= 2)).all()
+    assert pass_mask(columns, Workload("gamma")).all()
 
 
 def test_absent_measurements_are_zero_beside_a_flag() -> None:

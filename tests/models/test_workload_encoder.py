@@ -2,15 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from models.workload_encoder import OPERATOR_BOUND, STEP_BOUND, EncoderConfig, Encoding, WorkloadEncoder
-from predictor.examples.examples import SoloExamples
 from predictor.examples.featurizer import Featurizer
 from predictor.fitted.model import encoder_input
-from predictor.training.networks import remember_solo
 from profiling.errors import InputError
 from profiling.workload import Workload
 from tests.predictor.synthetic import NETWORK, graph_source
@@ -34,16 +31,13 @@ def trained_somehow(config: EncoderConfig = CONFIG) -> WorkloadEncoder:
     return encoder
 
 
-def test_starts_at_the_roofline() -> None:
+def test_starts_at_the_cost_model() -> None:
     featurizer = Featurizer(graph_source)
     job = featurizer.job(Workload("alpha"), "v100")
     result = encode(WorkloadEncoder(CONFIG), "alpha")
-    torch.testing.assert_close(
-        result.operator_s, torch.tensor(job.times.busy_s, dtype=torch.float32), rtol=1e-5, atol=0
-    )
-    longest = max(job.times.busy_s.sum(), job.demand.launch_s)
-    # A smooth maximum of two lies at most log(2)/4 above the larger.
-    assert longest <= float(result.log_step_s.exp()) * 1.0001 <= longest * 1.19
+    busy = torch.tensor(job.cost.operators.busy_s, dtype=torch.float32)
+    torch.testing.assert_close(result.operator_s, busy, rtol=1e-5, atol=0)
+    assert float(result.log_step_s.exp()) == pytest.approx(job.cost.step_time_s, rel=1e-5)
 
 
 def test_a_frozen_prefix_is_a_mask() -> None:
@@ -67,40 +61,8 @@ def test_corrections_are_bounded() -> None:
     encoder = trained_somehow()
     for parameter in encoder.parameters():
         parameter.data *= 100
-    encoder.prior = WorkloadEncoder(CONFIG).prior
     moved = encode(encoder, "beta").log_step_s - encode(WorkloadEncoder(CONFIG), "beta").log_step_s
     assert abs(float(moved)) <= OPERATOR_BOUND + STEP_BOUND + 0.01
-
-
-def test_known_jobs_correct_those_like_them() -> None:
-    encoder, featurizer = WorkloadEncoder(CONFIG), Featurizer(graph_source)
-    specs = ("alpha", "alpha:batch_size=64", "beta", "gamma", "delta")
-    before = encode(encoder, *specs).log_step_s
-    solo = SoloExamples(
-        tuple(Workload.parse(spec) for spec in specs[:3]),
-        ("v100",) * 3,
-        np.exp(before[:3].numpy() + np.array([1.0, 1.0, -1.0])),
-    )
-    remember_solo(encoder, solo, featurizer)
-    after = encode(encoder, *specs)
-    moved = (after.log_step_s - before).numpy()
-    assert moved[:3] == pytest.approx([1.0, 1.0, -1.0], abs=0.2)
-    assert abs(moved[3:]).max() < 0.2
-    torch.testing.assert_close(after.log_graph_step_s, before)
-    again = WorkloadEncoder(CONFIG)
-    again.load_state_dict(encoder.state_dict())
-    torch.testing.assert_close(encode(again, *specs).log_step_s, after.log_step_s)
-
-
-def test_what_disagrees_counts_where_it_is_nearest() -> None:
-    encoder, featurizer = WorkloadEncoder(CONFIG), Featurizer(graph_source)
-    step_s = float(encode(encoder, "alpha").log_step_s.exp())
-    solo = SoloExamples((Workload("alpha"),) * 2, ("v100",) * 2, step_s * np.array([50.0, 1.5]))
-    off = remember_solo(encoder, solo, featurizer)
-    assert len(encoder.known.weight) == 1
-    assert float(encode(encoder, "alpha").log_step_s.exp()) == pytest.approx(1.5 * step_s, rel=0.05)
-    # Without the job itself nothing is known, so all of its error is left.
-    assert off == pytest.approx(np.log([50.0, 1.5]), abs=1e-3)
 
 
 def test_switches_have_their_effect() -> None:

@@ -41,6 +41,7 @@ def test_json_has_the_shape_that_the_command_promises(predictor: Predictor) -> N
         "total_utilization_ratio",
         "fits",
         "reasons",
+        "never_measured",
     }
     assert (body["device"], body["sharing"], body["model_version"]) == ("v100", "time-slice", "test")
     assert [m["job"] for m in body["members"]] == [str(j) for j in JOBS[:2]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datasets.targets import TARGETS
 from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
 from profiling.errors import CotenantError
 
@@ -36,9 +37,7 @@ def roofline_utilization(spec: str, device: str, step_time_s: float) -> float:
 
     demand = shared_featurizer().job(Workload.parse(spec), device).demand
     return (
-        min(1.0, demand.busy_s / step_time_s)
-        if step_time_s > 0
-        else min(1.0, demand.busy_s / demand.roofline_s)
+        min(1.0, demand.busy_s / step_time_s) if step_time_s > 0 else min(1.0, demand.busy_s / demand.step_s)
     )
 
 
@@ -60,7 +59,7 @@ def _shipped() -> FoldPredictor:
     return ShippedPredictor()
 
 
-register(Contender("constant", _constant, seconds_per_fold=0.1))
+register(Contender("constant", _constant, targets=tuple(TARGETS), seconds_per_fold=0.1))
 register(
     Contender("additive", _additive, version="2", targets=_TOGETHER, uses_solo=True, seconds_per_fold=0.1)
 )

@@ -38,13 +38,12 @@ class NetworkContender:
         from predictor.training.progress import NOTHING_KEPT
 
         featurizer, config = shared_featurizer(), replace(self.training, seed=seed)
-        solo = solo_examples(train.solo)
         if train.target == "solo_step_time_s":
-            self.encoder_ = fit_encoder(solo, featurizer, self.network, config)
+            self.encoder_ = fit_encoder(solo_examples(train.frame), featurizer, self.network, config)
         elif train.target != "set_memory_bytes":
             self.model_ = fit(
                 examples_of(train.colocation, train.solo),
-                solo,
+                solo_examples(train.solo),
                 featurizer,
                 self.network,
                 config,

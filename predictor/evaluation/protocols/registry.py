@@ -7,8 +7,9 @@ A contender is a factory of objects with
     predict_interval(test: Bundle) -> ([n] lower, [n] upper) of a 90 % interval          (optional)
 
 `datasets.bundle.Bundle` says what is in `train` and `test`; `bundle.target` says what to predict. For every fold a new object
-is made, fitted on `train` and asked once; everything that was measured under co-location is NaN in `test`. NaN as a
-prediction means "cannot be said"; the contender is then reported as not applicable, not scored on the rest.
+is made, fitted on `train` and asked once; everything that was measured with the target is empty in `test`. NaN as a
+prediction means "cannot be said"; unless it is registered as `partial`, the contender is then reported as not applicable, not scored
+on the rest.
 
 To take part, write a module with
 
@@ -31,10 +32,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.bundle import TARGETS, Bundle
+from datasets.bundle import Bundle
 from profiling.errors import ConflictError, UnknownNameError
 
-MODULES = ("predictor.evaluation.protocols.builtin", "predictor.evaluation.protocols.networks")
+# What every predictor of sets is asked for.
+OF_SETS = ("throughput_ratio", "set_memory_bytes", "set_utilization_ratio", "solo_step_time_s")
+MODULES = (
+    "predictor.evaluation.protocols.builtin",
+    "predictor.evaluation.protocols.published",
+    "predictor.evaluation.protocols.networks",
+)
 
 
 class FoldPredictor(Protocol):
@@ -55,8 +62,9 @@ class Contender:
         version: raise it when results would change: stored folds of another version are run again. A function where it is
             read from a checkpoint.
         targets: what it can predict.
-        protocols: the only protocols that it takes part in; None: all of its targets.
+        protocols: the only protocols that it takes part in; None: all of its targets that do not choose by name.
         uses_solo: whether it needs solo profiles, so that it sits out where they are withheld.
+        partial: whether it may leave up to half of the rows unanswered (whose features nobody states) and be scored on the others.
         pretrained: whether it is a finished checkpoint: the only kind, beside what is fitted on shippable data, that
             answers a zero-shot protocol; it takes part in no other.
         seconds_per_fold: rough cost on two cores, stated before a run.
@@ -65,9 +73,10 @@ class Contender:
     name: str
     make: Callable[[], FoldPredictor]
     version: str | Callable[[], str] = "1"
-    targets: tuple[str, ...] = TARGETS
+    targets: tuple[str, ...] = OF_SETS
     protocols: frozenset[str] | None = None
     uses_solo: bool = False
+    partial: bool = False
     pretrained: bool = False
     seconds_per_fold: float = 1.0
 

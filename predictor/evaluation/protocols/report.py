@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from datasets.splits import save_split
+from datasets.targets import get_target
 from predictor.evaluation.protocols.runner import Plan
 from profiling.files import read_json, write_json, write_whole
 
@@ -17,6 +18,7 @@ HEADER = (
     "predictor",
     "MAPE %",
     "95 %",
+    "median %",
     "MAE",
     "RMSE",
     "R2",
@@ -25,14 +27,6 @@ HEADER = (
     "cover",
     "s/fold",
 )
-
-# In what the columns MAE, RMSE and p90 are.
-UNITS = {
-    "throughput_ratio": "co-located / solo throughput",
-    "set_memory_bytes": "GiB",
-    "set_utilization_ratio": "share of time",
-    "solo_step_time_s": "seconds",
-}
 
 
 def earlier_results(plan: Plan) -> dict[str, Any]:
@@ -108,19 +102,22 @@ def write_report(plan: Plan, report: dict[str, Any]) -> list[Path]:
 
 
 def table(report: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Rows under `HEADER`, best MAPE first: MAPE with its 95 % bootstrap interval, errors in `UNITS`, Spearman's rho, `p90`
-    the error that 90 % of rows stay below, `cover` the share inside the 90 % intervals."""
-    scale = 2.0**-30 if report["target"] == "set_memory_bytes" else 1.0
+    """Rows under `HEADER`, best MAPE first: MAPE with its 95 % bootstrap interval, the median of the same, errors in the target's
+    unit, Spearman's rho, `p90` the error that 90 % of rows stay below, `cover` the share inside the 90 % intervals. A predictor that
+    answered a part of the rows says how many."""
+    scale = get_target(report["target"]).scale
     scored = []
     for name, result in report["predictors"].items():
         if "not_applicable" in result:
             continue
         m, interval = result["metrics"], result["intervals"]["mape_percent"]
         errors = (m["mae"], m["rmse"])
+        part = f" ({m['n']} of {m['n'] + result['unanswered']})" if result.get("unanswered") else ""
         row = (
-            name,
+            name + part,
             _figure(m["mape_percent"], 1),
             "-" if interval[0] is None else f"{interval[0]:.1f}-{interval[1]:.1f}",
+            _figure(m.get("median_ape_percent"), 1),
             *(_figure(error, 3, scale) for error in errors),
             _figure(m["r2"], 2),
             _figure(m["spearman"], 2),
@@ -141,6 +138,18 @@ def absent(report: dict[str, Any]) -> list[str]:
     ]
 
 
+def _breakdowns(scored: dict[str, Any]) -> list[str]:
+    """What the results are broken down by (`model`, `family`, ...), the first being that of the bar chart."""
+    found = dict.fromkeys(
+        key.removeprefix("by_") for result in scored.values() for key in result if key.startswith("by_")
+    )
+    return [what for what in found if what != "seed"]
+
+
+def _values(scored: dict[str, Any], what: str) -> list[str]:
+    return sorted({value for result in scored.values() for value in result.get(f"by_{what}", {})})
+
+
 def _figure(value: float | None, digits: int, scale: float = 1.0) -> str:
     return "-" if value is None else f"{value * scale:.{digits}f}"
 
@@ -153,7 +162,7 @@ def markdown(report: dict[str, Any]) -> str:
         "",
         (
             f"{report['about'][0].upper()}{report['about'][1:]}. Target `{report['target']}`, split {report['split']}, {len(report['folds'])} folds, "
-            f"{len(report['seeds'])} seed(s), {report['sets']} sets, {points} points; MAE, RMSE and p90 in {UNITS[report['target']]}."
+            f"{len(report['seeds'])} seed(s), {report['sets']} sets, {points} points; MAE, RMSE and p90 in {get_target(report['target']).unit}."
         ),
         "",
         f"`{report['command']}`, {report['date']}, {report['machine'].get('processor', 'unknown processor')}",
@@ -163,19 +172,40 @@ def markdown(report: dict[str, Any]) -> str:
     if absent(report):
         lines += ["", *(f"* {line}" for line in absent(report))]
     scored = {k: v for k, v in report["predictors"].items() if "metrics" in v}
-    models = sorted({model for result in scored.values() for model in result["by_model"]})
-    if scored and models:
-        title = "MAPE % by held-out model" if report["split"] == "by-model" else "MAPE % by model"
+    lines += _bounds(scored)
+    for what in _breakdowns(scored):
+        title = f"MAPE % by {'held-out model' if (what, report['split']) == ('model', 'by-model') else what}"
         rows = [
             (
-                model,
-                str(next(iter(scored.values()))["by_model"].get(model, {}).get("n", 0)),
-                *(_figure(r["by_model"].get(model, {}).get("mape_percent"), 1) for r in scored.values()),
+                value,
+                str(max(r.get(f"by_{what}", {}).get(value, {}).get("n", 0) for r in scored.values())),
+                *(
+                    _figure(r.get(f"by_{what}", {}).get(value, {}).get("mape_percent"), 1)
+                    for r in scored.values()
+                ),
             )
-            for model in models
+            for value in _values(scored, what)
         ]
-        lines += ["", f"## {title}", "", *_grid(("model", "n", *scored), rows)]
+        lines += ["", f"## {title}", "", *_grid((what, "n", *scored), rows)]
     return "\n".join(lines) + "\n"
+
+
+def _bounds(scored: dict[str, Any]) -> list[str]:
+    """Rows of which only a bound is known: how many predictions are on its wrong side."""
+    sides = ("at_least", "at_most")
+    rows = [
+        (
+            name,
+            *(
+                f"{100 * (1 - side['kept_ratio']):.1f} ({side['n']})" if side else "-"
+                for side in (result["bounds"].get(side) for side in sides)
+            ),
+        )
+        for name, result in scored.items()
+        if "bounds" in result
+    ]
+    header = ("predictor", "% below a lower bound (n)", "% above an upper bound (n)")
+    return ["", "## Rows with bounds", "", *_grid(header, rows)] if rows else []
 
 
 def _grid(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
@@ -207,7 +237,7 @@ def _scatter(plan: Plan, report: dict[str, Any]) -> str:
         panel.scatter(x, y, s=3, alpha=0.35, linewidths=0, rasterized=True)
         ends = [min(x.min(), y.min()), max(x.max(), y.max())]
         panel.plot(ends, ends, color="0.4", linewidth=0.8)
-        if report["target"] in ("solo_step_time_s", "set_memory_bytes"):
+        if get_target(report["target"]).logarithmic:
             panel.set_xscale("log")
             panel.set_yscale("log")
         panel.set_title(
@@ -224,12 +254,13 @@ def _bars(report: dict[str, Any]) -> str:
     from matplotlib.figure import Figure
 
     scored = {k: v for k, v in report["predictors"].items() if "metrics" in v}
-    models = sorted({model for result in scored.values() for model in result["by_model"]})
+    what = next(iter(_breakdowns(scored)), "model")
+    models = _values(scored, what)
     figure = Figure(figsize=(max(5.0, 0.9 * len(models) + 2), 3.2), layout="constrained")
     panel = figure.subplots()
     width = 0.8 / max(1, len(scored))
     for position, (name, result) in enumerate(scored.items()):
-        heights = [result["by_model"].get(m, {}).get("mape_percent") or 0.0 for m in models]
+        heights = [result.get(f"by_{what}", {}).get(m, {}).get("mape_percent") or 0.0 for m in models]
         panel.bar(np.arange(len(models)) + position * width, heights, width, label=name)
     panel.set_xticks(np.arange(len(models)) + 0.4 - width / 2, models, rotation=30, ha="right", fontsize=7)
     panel.set_ylabel("MAPE %", fontsize=8)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from datasets.bundle import Bundle
 from datasets.splits import Fold
-from predictor.evaluation.metrics import bootstrap, score
-from predictor.evaluation.protocols.catalogue import Trial
+from datasets.targets import get_target
+from predictor.evaluation.metrics import bootstrap, bounds_kept, score
+from predictor.evaluation.protocols.protocol import Trial
 from predictor.evaluation.protocols.registry import Contender
 from profiling.errors import CotenantError
 from profiling.files import read_json, write_json
@@ -60,6 +61,10 @@ class Plan:
     seconds: float
 
 
+# From a plan to the results of its missing cells, in any order.
+Spread = Callable[[Plan], Iterable[tuple[Cell, dict[str, Any]]]]
+
+
 def make_plan(trial: Trial, contenders: Sequence[Contender], seeds: Sequence[int], folder: Path) -> Plan:
     """List the cells of `contenders` that take part, and which of them are still to be run.
 
@@ -77,21 +82,37 @@ def make_plan(trial: Trial, contenders: Sequence[Contender], seeds: Sequence[int
     return Plan(trial, folder, cells, missing, sum(cell.contender.seconds_per_fold for cell in missing))
 
 
-def run_missing(plan: Plan, done: Callable[[Cell], None] = lambda _cell: None) -> None:
-    """Run the missing cells of `plan`, one after another; `done` is called after each is stored."""
+def run_missing(
+    plan: Plan, done: Callable[[Cell], None] = lambda _cell: None, spread: Spread | None = None
+) -> None:
+    """Run the missing cells of `plan`; `done` is called after each is stored.
+
+    Args:
+        spread: who carries them out; None: this process, one after another.
+    """
     data = _data_fingerprint(plan.trial)
-    for cell in plan.missing:
-        train, test = plan.trial.bundles(cell.fold)
-        started = time.perf_counter()
-        result: dict[str, Any] = {"fingerprint": _fingerprint(cell, data, plan.trial)}
-        try:
-            result |= _fit_and_ask(cell, train, test.without_targets())
-        except CotenantError as error:
-            # The contender says that it cannot; others still can. Anything else is a bug and stops the run.
-            result["cannot"] = error.message
-        result["seconds"] = round(time.perf_counter() - started, 3)
-        write_json(plan.folder / cell.file, result)
+    for cell, result in (spread or one_after_another)(plan):
+        fingerprint = {"fingerprint": _fingerprint(cell, data, plan.trial)}
+        write_json(plan.folder / cell.file, fingerprint | result)
         done(cell)
+
+
+def one_after_another(plan: Plan) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    for cell in plan.missing:
+        yield cell, run_cell(plan.trial, cell)
+
+
+def run_cell(trial: Trial, cell: Cell) -> dict[str, Any]:
+    """Fit and ask: `predicted` (and `lower`, `upper`) for the test rows of the cell's fold, or why it `cannot`, and `seconds`."""
+    train, test = trial.bundles(cell.fold)
+    started = time.perf_counter()
+    result: dict[str, Any] = {}
+    try:
+        result = _fit_and_ask(cell, train, test.without_targets())
+    except CotenantError as error:
+        # The contender says that it cannot; others still can. Anything else is a bug and stops the run.
+        result["cannot"] = error.message
+    return result | {"seconds": round(time.perf_counter() - started, 3)}
 
 
 def _fit_and_ask(cell: Cell, train: Bundle, test: Bundle) -> dict[str, Any]:
@@ -116,8 +137,9 @@ def collect(plan: Plan, seed: int = 0, resamples: int = 1000) -> dict[str, Any]:
     """Score what is stored, predictor by predictor, over all folds and seeds together.
 
     Returns:
-        name -> `metrics` with 95 % `intervals`, `held_out` (rows of the held-out architecture itself), `by_model`,
-        `by_device`, `by_campaign`, `by_seed`, `censored`, `seconds_per_fold`; or `not_applicable` with the reason.
+        name -> `metrics` with 95 % `intervals`, `held_out` (rows of the held-out architecture itself), `by_seed`,
+        `bounds`, `seconds_per_fold`, and by the protocol's columns (`by_model`, `by_device`, ...); `unanswered` where a
+        predictor cannot answer all rows; or `not_applicable` with the reason.
     """
     sides = {fold.name: plan.trial.bundles(fold)[1] for fold in plan.trial.folds}
     names = dict.fromkeys(cell.contender.name for cell in plan.cells)
@@ -138,51 +160,71 @@ def _collect_one(
             return {"not_applicable": stored["cannot"]}
         seconds.append(stored["seconds"])
         test = sides[cell.fold.name]
-        rows = test.rows[["set_id", "architecture", "device", "campaign"]].reset_index(drop=True)
+        protocol = plan.trial.protocol
+        columns = dict.fromkeys(("set_id", "architecture", protocol.unit, *protocol.by))
+        rows = test.rows[list(columns)].reset_index(drop=True)
         answer = {
             key: np.array(stored[key], dtype=np.float64)
             for key in ("predicted", "lower", "upper")
             if key in stored
         }
+        at_least, at_most = test.bounds
         parts.append(
             rows.assign(
                 fold=cell.fold.name,
                 seed=cell.seed,
                 y=test.y,
                 point=test.points,
-                censored=test.censored,
+                at_least=at_least,
+                at_most=at_most,
                 **answer,
             )
         )
     rows = pd.concat(parts, ignore_index=True)
+    contender = next(cell.contender for cell in plan.cells if cell.contender.name == name)
     unsaid = int(rows.loc[rows["point"], "predicted"].isna().sum())
-    if unsaid:
+    if unsaid > (MOST_UNANSWERED * rows["point"].sum() if contender.partial else 0):
         return {"not_applicable": f"no prediction for {unsaid} of {int(rows['point'].sum())} rows"}
-    points = rows[rows["point"]]
-    versions = {cell.contender.name: cell.contender.current_version for cell in plan.cells}
+    points = rows[rows["point"] & rows["predicted"].notna()]
     result: dict[str, Any] = {
-        "version": versions[name],
+        "version": contender.current_version,
+        **({"unanswered": unsaid} if unsaid else {}),
         "metrics": _score(points),
-        "intervals": bootstrap(points["y"], points["predicted"], points["set_id"], seed, resamples),
+        "intervals": bootstrap(
+            points["y"],
+            points["predicted"],
+            points[_drawn(points, plan.trial.protocol.unit)],
+            seed,
+            resamples if len(points) < MANY else resamples // 10,
+        ),
         "by_seed": {str(s): _score(part)["mape_percent"] for s, part in points.groupby("seed")},
         "seconds_per_fold": round(float(np.mean(seconds)), 2),
     }
     if plan.trial.protocol.split == "by-model":
         own = points[points["architecture"] == points["fold"]]
-        if plan.trial.protocol.target.startswith("set_"):
+        if get_target(plan.trial.protocol.target).of_set:
             own = points  # a set belongs to all its members
         result["held_out"] = _score(own)
         result["by_model"] = {str(k): _score(part) for k, part in own.groupby("fold")}
-    else:
-        result["by_model"] = {str(k): _score(part) for k, part in points.groupby("architecture")}
-    for column in ("device", "campaign"):
-        if points[column].nunique() > 1:
-            result[f"by_{column}"] = {str(k): _score(part) for k, part in points.groupby(column)}
-    bounds = rows[rows["censored"] & rows["predicted"].notna()]
-    if len(bounds):
-        short = np.maximum(0.0, bounds["y"] - bounds["predicted"])
-        result["censored"] = {"n": len(bounds), "mean_shortfall": float(short.mean())}
-    return result
+    for column in plan.trial.protocol.by:
+        name_of = "by_model" if column == "architecture" else f"by_{column}"
+        if name_of not in result and (column == "architecture" or points[column].nunique() > 1):
+            result[name_of] = {str(k): _score(part) for k, part in points.groupby(column)}
+    bounds = bounds_kept(rows["predicted"], rows["at_least"], rows["at_most"])
+    return result | ({"bounds": bounds} if bounds["n"] else {})
+
+
+# Who leaves more of the rows unanswered than this is not scored on the others.
+MOST_UNANSWERED = 0.5
+# From so many rows on, intervals are narrow and a tenth of the resamples tells them.
+MANY = 20_000
+# Fewer units than this say little of how others would have come out; their rows are drawn instead.
+ENOUGH_UNITS = 20
+
+
+def _drawn(points: Any, unit: str) -> str:
+    """The column whose values the bootstrap draws whole."""
+    return unit if points[unit].nunique() >= ENOUGH_UNITS else "set_id"
 
 
 def _score(rows: Any) -> dict[str, Any]:
@@ -217,6 +259,6 @@ def _data_fingerprint(trial: Trial) -> str:
     import pandas as pd
 
     digest = hashlib.sha256()
-    for frame in (trial.frame, trial.solo):
+    for frame in (trial.frame, trial.solo, *trial.known.values()):
         digest.update(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
     return digest.hexdigest()

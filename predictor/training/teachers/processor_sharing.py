@@ -59,14 +59,19 @@ def invent_shared_sets(
     gpus = [*there, *rng.choice(others, GPUS, replace=False)]
     members, devices = [], []
     for gpu in gpus:
-        for number in rng.choice(len(jobs), JOBS):
-            members.append(jobs[number])
+        able = [job for job in jobs if get_device(str(gpu)).supports(job.precision)]
+        if not able:
+            continue
+        for number in rng.choice(len(able), JOBS):
+            members.append(able[number])
             devices.append(str(gpu))
+    if not members:
+        return None
     encoded = model.encode(zip(members, devices, strict=True))
     for row, (job, gpu) in enumerate(zip(members, devices, strict=True)):
         busy = float(rng.uniform(0.02, 1.0))
         measured = SoloProfile(
-            step_time_s=encoded[(job, gpu)].graph_step_time_s * float(np.exp(rng.normal(0.0, 0.5))),
+            step_time_s=encoded[(job, gpu)].step_time_s * float(np.exp(rng.normal(0.0, 0.5))),
             utilization_ratio=busy,
             memory_bandwidth_ratio=busy * float(rng.uniform(0.05, 0.9)) if rng.random() < 0.7 else None,
         )

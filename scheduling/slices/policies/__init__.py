@@ -26,9 +26,7 @@ def get_slice_policy(name: str, **options: Any) -> SlicePolicy:
         UnknownNameError: no such policy.
     """
     if name not in SLICE_POLICIES:
-        raise UnknownNameError(
-            f"policy {name!r} is not known", expected="one of " + ", ".join(SLICE_POLICIES)
-        )
+        raise UnknownNameError(f"unknown policy {name!r}", expected="one of " + ", ".join(SLICE_POLICIES))
     module, _, attribute = SLICE_POLICIES[name].partition(":")
     make: Callable[..., SlicePolicy] = getattr(import_module(module), attribute)
     return make(**options)

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from predictor.types import SetPredictor
-from profiling.devices import mig_layout
+from profiling.devices import mig_layout, split_device
 from profiling.devices.mig import Partition
 from profiling.workload import Workload
-from scheduling.slices.cluster import Card, Reshape, SliceSnapshot, Slot
+from scheduling.slices.cluster import Card, Reshape, SliceSnapshot, Slot, largest_slice
 from scheduling.slices.policies.miso import SliceTimes
 
 _MOST_CUTS = 200_000
@@ -52,7 +52,7 @@ class IsacppSlices:
     cuts: dict[_Key, _Cut | None] = field(default_factory=dict, compare=False, repr=False)
 
     def initial(self, device: str) -> tuple[Slot, ...]:
-        return (Slot(f"{device}:mig=7g", 0),)
+        return (Slot(largest_slice(device), 0),)
 
     def decide(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:
         for job in snapshot.queue:
@@ -81,14 +81,14 @@ class IsacppSlices:
         if not self.knows_length:
             return self.horizon_s
         workload = snapshot.jobs[job].job.workload
-        step = self.times.step_s(belief, f"{card.device}:mig=7g", workload)
+        step = self.times.step_s(belief, largest_slice(card.device), workload)
         return self.horizon_s if step is None else min(snapshot.left(job) * step, self.horizon_s)
 
     def _ratio(self, snapshot: SliceSnapshot, belief: SetPredictor, device: str, job: int) -> float:
         """Time on a slice over that on the whole card; beyond any bound where the job does not fit."""
         workload = snapshot.jobs[job].job.workload
         step = self.times.step_s(belief, device, workload)
-        whole = self.times.step_s(belief, f"{device.partition(':')[0]}:mig=7g", workload)
+        whole = self.times.step_s(belief, largest_slice(split_device(device)[0]), workload)
         return _NEVER if step is None else step / (whole or step)
 
     def _now(self, snapshot: SliceSnapshot, belief: SetPredictor, card: Card) -> float:

@@ -48,7 +48,13 @@ def test_same_weights_same_version(predictor: Predictor, saved: Path, tmp_path: 
 
 
 def test_nothing_in_it_is_code(saved: Path) -> None:
-    assert {p.name for p in saved.iterdir()} == {"weights.safetensors", "config.json", "manifest.json"}
+    assert {p.relative_to(saved).as_posix() for p in saved.rglob("*") if p.is_file()} == {
+        "weights.safetensors",
+        "config.json",
+        "manifest.json",
+        "cost/cost.safetensors",
+        "cost/card.json",
+    }
 
 
 def test_unknown_name_and_empty_folder(tmp_path: Path) -> None:

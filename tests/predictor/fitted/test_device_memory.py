@@ -43,11 +43,18 @@ def test_measured_memory_is_taken_as_it_is() -> None:
     assert member_memory_bytes(job, SoloProfile(memory_bytes=7e9), HeadCalibration()) == 7e9
 
 
-def test_memory_is_context_state_and_activations() -> None:
+def test_memory_is_context_workspace_state_and_activations() -> None:
     calibration, job = HeadCalibration(), FEATURIZER.job(Workload("beta"), "v100")
     rest = job.demand.state_bytes + calibration.activation_factor * job.demand.activation_bytes
     whole = member_memory_bytes(job, SoloProfile(), calibration)
-    assert whole - rest == pytest.approx(calibration.context_bytes)
+    largest = max(op.bytes_read + op.bytes_written for op in job.graph.operators)
+    workspace = calibration.workspace_factor * largest
+    assert whole - rest == pytest.approx(calibration.context_bytes + workspace)
+    # Libraries take no more than so much, and those of old cards hold fewer kernels.
+    big = FEATURIZER.job(Workload("beta", 4096), "k80")
+    rest = big.demand.state_bytes + calibration.activation_factor * big.demand.activation_bytes
+    whole = member_memory_bytes(big, SoloProfile(), calibration)
+    assert whole - rest == pytest.approx(calibration.old_context_bytes + calibration.workspace_bytes)
 
 
 def test_memory_of_a_set_adds_up() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from predictor.freezing import Exchange, RooflineSettings, Rows
+from predictor.freezing import Exchange, FrameworkCosts, Rows
 from predictor.freezing.calibrate import START, MeasuredGraph, calibrate, predicted_s
 from profiling.devices import get_device
 from profiling.errors import InputError
@@ -15,7 +15,7 @@ V100 = get_device("v100")
 
 
 def test_learns_what_a_framework_costs() -> None:
-    real = replace(START, compute_efficiency=0.6, optimizer_launch_s=6e-5)
+    real = replace(START, device_factor=1.6, optimizer_launch_s=6e-5)
     measured = []
     for seed in (0, 1):
         made = graph(10, seed=seed)
@@ -31,8 +31,8 @@ def test_learns_what_a_framework_costs() -> None:
 
 
 def test_settings_are_checked() -> None:
-    for options in ({"compute_efficiency": 0.0}, {"launch_s": -1.0}, {"bandwidth_efficiency": 2.0}):
+    for options in ({"device_factor": 0.0}, {"launch_s": -1.0}):
         with pytest.raises(InputError, match="out of range"):
-            RooflineSettings(**options)
+            FrameworkCosts(**options)
     with pytest.raises(InputError, match="out of range"):
         Exchange(overlap_ratio=1.5)

@@ -17,7 +17,7 @@ from predictor import load_predictor
 from predictor.config import LossCallback
 from predictor.evaluation.protocols import networks
 from predictor.examples import featurizer
-from predictor.fitted.mlflow_registry import promote, use_store, versions
+from predictor.fitted.mlflow_registry import promote, shipped, use_store, versions
 from predictor.training.run import load_config, train_run, training_tables
 from profiling.errors import InputError, UnavailableError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
@@ -63,7 +63,14 @@ def test_run_is_written_and_logged(trained: tuple[dict[str, Any], Path]) -> None
     assert run.data.params["training.epochs"] == "2"
     assert run.data.metrics["e-ggat mape_percent"] == result["comparison"]["e-ggat"]["mape_percent"]
     client = mlflow.MlflowClient()
-    assert len(client.get_metric_history(run.info.run_id, "loss network 1")) == 2
+    assert [m.step for m in client.get_metric_history(run.info.run_id, "loss network 1")] == [1, 2]
+    assert len(client.get_metric_history(run.info.run_id, "validation mae left out 1")) == 2
+    assert run.info.run_name is not None
+    assert run.info.run_name.startswith("train model: ")
+    assert {one.dataset.name for one in run.inputs.dataset_inputs} == {"colocation", "solo"}
+    assert "learned sets mape_percent" in run.data.metrics
+    seconds = (run.info.end_time - run.info.start_time) / 1000
+    assert seconds > 0.5  # it began with the training and not after it
     assert "predicted_against_measured.png" in {a.path for a in client.list_artifacts(run.info.run_id)}
 
 
@@ -119,7 +126,12 @@ def test_registry(trained: tuple[dict[str, Any], Path]) -> None:
         load_predictor("models:/cotenant@champion", graph_source)
     with pytest.raises(UnknownNameError, match="one of 1"):
         promote("7")
-    assert promote("1")["promoted"]
+    # Without a champion, what ships with the project is what a version has to match.
+    answer = promote("1")
+    assert answer["champion"] is None
+    assert answer["compared_with"] == shipped()
+    assert answer["promoted"] == (row["mape_percent"] <= shipped()["mape_percent"] * 1.001)
+    assert promote("1", force=True)["promoted"]
     champion = load_predictor("models:/cotenant@champion", graph_source)
     assert champion.version == result["model_version"]
     one = ColocationSet("v100", (Workload("alpha", 32), Workload("beta", 32)))

@@ -42,8 +42,8 @@ def test_same_seed_same_loss(measured: Tables) -> None:
 def test_the_loss_falls(measured: Tables) -> None:
     curve = losses_of(measured, replace(TRAINING, epochs=60, encoder_steps=40))
     assert set(curve) == {"encoder", "network 1"}
-    # Of the encoder's corrections little is asked: beyond the prior they are bounded.
-    for phase, ratio in (("encoder", 0.95), ("network 1", 0.7)):
+    # Of the encoder little is asked: these steps are far from the cost model's, and its corrections are bounded.
+    for phase, ratio in (("encoder", 1.0), ("network 1", 0.7)):
         losses = curve[phase]
         assert np.mean(losses[-5:]) < ratio * np.mean(losses[:5])
 
@@ -69,7 +69,7 @@ def test_what_was_learned_beats_the_start(measured: Tables) -> None:
     assert error[1] < error[0]
 
 
-def test_encoder_without_rows_stays_at_the_roofline(measured: Tables) -> None:
+def test_encoder_without_rows_stays_as_it_began(measured: Tables) -> None:
     encoder = fit_encoder(solo_examples(measured[1].iloc[:0]), Featurizer(graph_source), NETWORK, TRAINING)
     assert not encoder.correct.weight.any()
 

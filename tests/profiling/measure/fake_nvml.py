@@ -168,6 +168,53 @@ class FakeNvml:
         return 0
 
 
+class FakeMig(FakeNvml):
+    """The first H200 is cut into `profiles`; handles of its slices are numbered from 101."""
+
+    def __init__(self, *profiles: str) -> None:
+        super().__init__()
+        self.profiles = profiles
+
+    @staticmethod
+    def _point(handle: Any, number: int) -> int:
+        handle._obj.contents = pynvml.struct_c_nvmlDevice_t()
+        ctypes.memmove(handle, ctypes.byref(ctypes.c_void_p(number)), ctypes.sizeof(ctypes.c_void_p))
+        return 0
+
+    def _nvmlDeviceGetMigMode(self, _handle: Any, current: Any, pending: Any) -> int:
+        current._obj.value = pending._obj.value = 1
+        return 0
+
+    def _nvmlDeviceGetMaxMigDeviceCount(self, _handle: Any, count: Any) -> int:
+        count._obj.value = 7
+        return 0
+
+    def _nvmlDeviceGetMigDeviceHandleByIndex(self, _handle: Any, index: Any, handle: Any) -> int:
+        if index.value >= len(self.profiles):
+            return int(pynvml.NVML_ERROR_NOT_FOUND)
+        return self._point(handle, 101 + index.value)
+
+    def _nvmlDeviceGetHandleByUUID(self, uuid: Any, handle: Any) -> int:
+        return self._point(handle, 101 + int(uuid.value.decode().removeprefix("MIG-")))
+
+    def _nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, _slice: Any, handle: Any) -> int:
+        return self._point(handle, 1)
+
+    def _nvmlDeviceGetUUID(self, handle: Any, text: Any, length: Any) -> int:
+        number = int(ctypes.cast(handle, ctypes.c_void_p).value or 1)
+        if number < 101:
+            return super()._nvmlDeviceGetUUID(handle, text, length)
+        text.value = f"MIG-{number - 101}".encode()
+        return 0
+
+    def _nvmlDeviceGetName(self, handle: Any, text: Any, _length: Any) -> int:
+        number = int(ctypes.cast(handle, ctypes.c_void_p).value or 1)
+        text.value = b"NVIDIA H200" + (
+            f" MIG {self.profiles[number - 101]}".encode() if number >= 101 else b""
+        )
+        return 0
+
+
 def install(monkeypatch: pytest.MonkeyPatch, library: FakeNvml) -> FakeNvml:
     """Put `library` where the bindings keep the C library."""
     monkeypatch.setattr(pynvml, "nvmlLib", library)

@@ -13,8 +13,8 @@ from profiling.measure.device_usage import UsageMeter
 from profiling.measure.environment import describe_environment, device_name
 from profiling.measure.nvml import DeviceUsage, NvmlSampler
 from profiling.measure.settings import MeasureSettings
-from profiling.measure.sharing import mig_slices
-from tests.profiling.measure.fake_nvml import NO_PERMISSION, NOT_SUPPORTED, FakeNvml, install
+from profiling.measure.sharing import MigSlice, mig_slices, sharing_in_force
+from tests.profiling.measure.fake_nvml import NO_PERMISSION, NOT_SUPPORTED, FakeMig, FakeNvml, install
 
 
 @pytest.fixture(autouse=True)
@@ -199,3 +199,18 @@ def test_dcgm_that_answers_nothing_leaves_nvml_and_a_note(
     sampler.close()
     assert len(log.read_text().splitlines()) == 3
     assert any("unable to establish a connection" in note for note in sampler.notes)
+
+
+def test_slices_of_a_gpu_in_mig_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, FakeMig("3g.71gb", "2g.35gb"))
+    assert device_name("cuda") == "h200"
+    assert mig_slices() == [MigSlice("MIG-0", "3g.71gb"), MigSlice("MIG-1", "2g.35gb")]
+    with sharing_in_force("mig", "cuda", 2) as sharing:
+        assert sharing.mode == "mig"
+        assert sharing.slices == ["3g.71gb", "2g.35gb"]
+        assert [e["CUDA_VISIBLE_DEVICES"] for e in sharing.environments] == ["MIG-0", "MIG-1"]
+    with sharing_in_force("mig", "cuda", 3) as sharing:
+        assert sharing.mode == "time-slice"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
+    assert device_name("cuda") == "h200:mig=2g"
+    assert visible_gpu().sm_count == 32

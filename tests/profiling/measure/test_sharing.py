@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from profiling.errors import InputError, UnavailableError
 from profiling.measure.device_usage import UsageMeter
 from profiling.measure.mps import MpsDaemon
 from profiling.measure.nvml import NvmlSampler
+from profiling.measure.request import RunRequest
 from profiling.measure.settings import MeasureSettings
 from profiling.measure.sharing import sharing_in_force
+from profiling.workload import Workload
 
 # The daemon keeps its output open, as a real one may.
 _CONTROL = """#!/bin/sh
@@ -125,3 +128,27 @@ def test_mig_without_slices_degrades_with_a_note() -> None:
     with sharing_in_force("mig", "cuda", 2) as sharing:
         assert sharing.mode == "time-slice"
         assert "slices for 2 members" in sharing.notes[0]
+
+
+def test_sm_shares_are_limits_of_each_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    control_program(tmp_path)
+    monkeypatch.setattr("profiling.measure.mps.CLIENT", "")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with sharing_in_force("mps", "cuda", 3, [0.5, 1.0, 0.125]) as sharing:
+        limits = [e.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for e in sharing.environments]
+        assert limits == ["50", None, "12.5"]
+        monkeypatch.setattr(sharing.daemon, "servers", list)
+        with pytest.raises(UnavailableError, match="SM shares"):
+            sharing.confirm()
+
+
+def test_sm_shares_are_not_measured_without_mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for mode, device in (("mps", "cuda"), ("mps", "cpu"), ("time-slice", "cuda"), ("mig", "cuda")):
+        with (
+            pytest.raises(UnavailableError, match="SM shares cannot be enforced"),
+            sharing_in_force(mode, device, 1, [0.5]),
+        ):
+            pass
+    with pytest.raises(InputError, match="MPS only"):
+        RunRequest("solo", (Workload("mlp", sm_share_ratio=0.5),), "cuda")

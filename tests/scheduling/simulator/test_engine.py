@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -66,7 +67,22 @@ def check(result: SimulationResult, jobs: list[TraceJob], exclusive: bool) -> No
             assert running <= job.job.iterations * slowest + 30.0 * job.restarts + 1e-6
 
 
-EXCLUSIVE = ("fifo", "sjf", "srtf", "exclusive", "tiresias", "themis", "gavel")
+EXCLUSIVE = (
+    "fifo",
+    "sjf",
+    "srtf",
+    "exclusive",
+    "tiresias",
+    "themis",
+    "gavel",
+    "gavel-base",
+    "gavel-max-sum",
+    "gavel-finish-time",
+    "gavel-finish-time-base",
+    "gavel-fifo",
+    "gavel-fifo-base",
+    "gavel-sia",
+)
 SHARED = (
     "blind",
     "blind-sjf",
@@ -78,6 +94,7 @@ SHARED = (
     "isacpp-online",
     "isacpp-makespan-online",
     "gavel-packed",
+    "gavel-fifo-packed",
     "sia-packed",
 )
 
@@ -102,7 +119,20 @@ def test_resizing_policies_end(name: str, jobs: list[TraceJob]) -> None:
 
 
 def test_every_policy_is_covered() -> None:
-    assert set(POLICIES) == {*EXCLUSIVE, *SHARED, "optimus", "pollux", "sia"}
+    assert set(POLICIES) == {*EXCLUSIVE, *SHARED, "optimus", "pollux", "sia", "allox"}
+
+
+def test_allox_places_jobs_of_one_gpu_only() -> None:
+    jobs = [TraceJob(f"j{k}", JOBS[k % 6], 100 + 37 * k, 50.0 * k) for k in range(12)]
+    check(simulate(jobs, CLUSTER, get_policy("allox"), SetTruth(TABLE), TABLE, RECORD), jobs, True)
+    with pytest.raises(InputError, match="gang"):
+        simulate([replace(jobs[0], gpus=2)], CLUSTER, get_policy("allox"), SetTruth(TABLE), TABLE)
+
+
+@pytest.mark.parametrize("name", ["fifo", "gavel", "sia"])
+def test_a_job_that_nobody_can_run_ends_the_simulation(name: str) -> None:
+    with pytest.raises(InfeasibleError, match="waiting"):
+        simulate([TraceJob("wide", A, 10, gpus=4)], ONE, get_policy(name), SetTruth(PAIR), PAIR)
 
 
 A, B = Workload("a"), Workload("b")
@@ -155,8 +185,6 @@ def test_memory_that_the_belief_got_wrong_costs_a_refused_start() -> None:
 
 
 def test_frozen_prefix_is_part_of_a_decision() -> None:
-    from dataclasses import replace
-
     frozen = replace(A, frozen_prefix=3)
     predictor = TablePredictor({("v100", A): Solo(1.0), ("v100", frozen): Solo(0.5)}, {})
 

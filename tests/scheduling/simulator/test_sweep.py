@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 import types
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from profiling.errors import UnavailableError
+from profiling.errors import InputError, UnavailableError
 from scheduling.core.job import TraceJob
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.truth import SetTruth
@@ -29,8 +32,11 @@ class SmallScenario:
 
     def __init__(self, spec: ScenarioSpec) -> None:
         self.spec = spec
+        self.skipped: list[str] = []
 
-    def run(self, policy: str, record: bool = False) -> SimulationResult:
+    def run(
+        self, policy: str, on_progress: Callable[[int, int], None] | None = None, record: bool = False
+    ) -> SimulationResult:
         cluster = ClusterSnapshot.from_mapping(
             {"nodes": [{"name": "n", "gpus": [{"device": "v100", "count": 2}]}]}
         )
@@ -38,7 +44,7 @@ class SmallScenario:
             TraceJob(f"job-{k}", JOBS[(k + self.spec.seed) % 5], 100.0 * (k + 1), float(k)) for k in range(6)
         ]
         truth, config = table(), SimulationConfig(record=record)
-        return simulate(jobs, cluster, get_policy(policy), SetTruth(truth), truth, config)
+        return simulate(jobs, cluster, get_policy(policy), SetTruth(truth), truth, config, on_progress)
 
 
 class Remote:
@@ -89,3 +95,44 @@ def test_on_a_real_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["fifo", "exclusive"]
     here, there = (sweep.compare(SPEC, names, use_ray=use) for use in (False, True))
     assert timeless(there) == timeless(here)
+
+
+def test_several_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sweep, "build_scenario", SmallScenario)
+    reports: list[tuple[str, int, int, int]] = []
+    runs = sweep.run_all(
+        SPEC, ["exclusive", "isacpp"], seeds=3, out=tmp_path, report=lambda *values: reports.append(values)
+    )
+    assert [(r.policy, r.seed) for r in runs] == [(p, s) for p in ("exclusive", "isacpp") for s in (3, 4, 5)]
+    first = sweep.summarize(runs)[0]
+    own = [r.result.to_json()["mean_jct_s"] for r in runs[:3] if r.result]
+    assert first["mean_jct_s"] == pytest.approx(sum(own) / 3)
+    assert first["standard_error"]["mean_jct_s"] > 0
+    assert first["seeds"] == [3, 4, 5]
+    assert reports[-1][-1] == 6
+    assert ("exclusive, seed 3", 6, 6, 0) in reports
+    body = json.loads((tmp_path / "results.json").read_text())
+    assert [run["seed"] for run in body["runs"]] == [3, 4, 5] * 2
+    names = {p.name for p in tmp_path.iterdir()}
+    assert {"summary.png", "jct_cdf.png", "queue.png", "utilization.png", "gantt-isacpp.png"} <= names
+
+
+class Breaking(SmallScenario):
+    def run(self, policy: str, *arguments: Any, **options: Any) -> SimulationResult:
+        if policy == "blind":
+            raise InputError("nothing for blind")
+        if policy == "sjf":
+            raise KeyboardInterrupt
+        return super().run(policy, *arguments, **options)
+
+
+def test_one_that_fails_and_an_interrupt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sweep, "build_scenario", Breaking)
+    bodies = sweep.compare(SPEC, ["fifo", "blind", "exclusive", "sjf", "isacpp"], out=tmp_path)
+    assert ["jobs" in body for body in bodies] == [True, False, True, False, False]
+    assert bodies[1] == {"policy": "blind", "error": "nothing for blind."}
+    assert bodies[4]["error"] == "interrupted"
+    kept = json.loads((tmp_path / "results.json").read_text())["policies"]
+    assert [body["policy"] for body in kept] == ["fifo", "blind", "exclusive"]
+    with pytest.raises(KeyboardInterrupt):
+        sweep.compare(SPEC, ["sjf"])

@@ -122,13 +122,14 @@ def test_every_job_is_placed_once_on_slots_that_the_vendor_allows() -> None:
 
 
 def test_seven_jobs_take_under_fifty_milliseconds_after_the_predictions() -> None:
+    # Processor time, so that a busy machine does not fail it.
     options = ask(JOBS, "a100", PREDICTOR, SliceConfig())
     best_of(options)
     seconds = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         best_of(options)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     assert min(seconds) < 0.05
 
 

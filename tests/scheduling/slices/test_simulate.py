@@ -8,7 +8,7 @@ import pytest
 from benchmarks.slices_simulation import REFERENCED, Reference, compare, mean_jct_s
 from profiling.errors import InfeasibleError, InputError, UnknownNameError
 from profiling.workload import Workload
-from scheduling.core.job import Job
+from scheduling.core.job import TraceJob
 from scheduling.slices.cluster import Reshape, SliceSnapshot, Slot
 from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
 from scheduling.slices.simulate import SliceCosts, simulate_slices
@@ -31,9 +31,13 @@ def table() -> SliceTable:
     return SliceTable(solo)
 
 
-def job(number: int, workload: Workload, seconds: float, submit_s: float = 0.0) -> Job:
+def job(number: int, workload: Workload, seconds: float, submit_s: float = 0.0) -> TraceJob:
     """So long alone on the whole card."""
-    return Job(str(number), workload, seconds / 0.1, submit_s)
+    return TraceJob(str(number), workload, seconds / 0.1, submit_s)
+
+
+# The reference controllers look at the cluster so often; a completion that falls on the other side of a round shifts a start.
+CONTROLLER_ROUND_S = 10.0
 
 
 @cache
@@ -61,7 +65,7 @@ def test_a_hundred_jobs_on_eight_cards(name: str, policy: str, options: dict) ->
     if policy in ("full", "mps"):
         jct = reference().jct_s["default-seed1"][name]
         for one, seconds in zip(result.jobs, result.completion_s(), strict=True):
-            assert seconds == pytest.approx(jct[one.job.id], abs=11.0 if policy == "full" else 25.0)
+            assert seconds == pytest.approx(jct[one.job.id], abs=2 * CONTROLLER_ROUND_S + 2.0)
 
 
 @pytest.mark.parametrize("policy", sorted(SLICE_POLICIES))
@@ -140,7 +144,9 @@ def test_inputs_are_checked() -> None:
     with pytest.raises(InputError):
         simulate_slices([], ["a100"], get_slice_policy("full"), table(), table())
     with pytest.raises(InputError, match="one GPU"):
-        simulate_slices([Job("0", BOUND, 1.0, gpus=2)], ["a100"], get_slice_policy("full"), table(), table())
+        simulate_slices(
+            [TraceJob("0", BOUND, 1.0, gpus=2)], ["a100"], get_slice_policy("full"), table(), table()
+        )
     with pytest.raises(InputError, match="cannot be cut"):
         simulate_slices(
             [job(0, BOUND, 1)], ["a100"], get_slice_policy("static-mig", partition="4g+4g"), table(), table()

@@ -77,6 +77,36 @@ def test_compare_draws(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     ]
 
 
+def test_compare_keeps_jobs_and_skips_what_cannot_run(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pandas as pd
+
+    options = ("--trace", "synthetic:rate=30,jobs=12,gangs=0.5", "--cluster", "small-mixed", "--seed", "2",
+               "--data", str(tables), "--belief", "truth")  # fmt: skip
+    code, out, err = run(capsys, "compare", *options, "--policies", "fifo,exclusive")
+    assert code == 1
+    assert "can never run" in err
+    assert "--skip-infeasible" in err
+    path = tmp_path / "jobs.parquet"
+    code, out, err = run(
+        capsys, "compare", *options, "--policies", "fifo,exclusive", "--skip-infeasible", "--load", "0.9",
+        "--seeds", "2", "--jobs", str(path), "--json",
+    )  # fmt: skip
+    assert code == 0
+    assert "left out" in err
+    bodies = json.loads(out)["policies"]
+    assert bodies[0]["skipped"]
+    assert bodies[0]["seeds"] == [2, 3]
+    frame = pd.read_parquet(path)
+    assert set(frame.policy) == {"fifo", "exclusive"}
+    assert len(frame) + 2 * len(bodies[0]["skipped"]) == 2 * 2 * 12
+    assert (frame.jct_s >= frame.queue_s - 1e-9).all()
+    code, _, err = run(capsys, "compare", *options, "--jobs", "jobs.xlsx")
+    assert code == 2
+    assert ".parquet" in err
+
+
 def test_sia_workload_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     path = shared_data("sia", "workloads", "philly", "workload-1.csv")
     code, out, _ = run(
@@ -99,10 +129,12 @@ def test_sia_workload_by_name(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--trace", "nowhere.csv", "--cluster", "small-mixed", "--policy", "best"), "policy is not known"),
+        (("--trace", "nowhere.csv", "--cluster", "small-mixed", "--policy", "best"), "unknown policy"),
         (("--trace", "sia:nowhere/a/b.csv", "--cluster", "sia-64"), "expected"),
         (("--trace", "synthetic:rate=1", "--cluster", "nowhere.yaml"), "no cluster"),
         (("--trace", "synthetic:rate=1", "--cluster", "."), "cannot be read"),
+        ((*TRACE, "--load", "0"), "load is out of range"),
+        ((*TRACE, "--policy", "nowhere_at_all:POLICY"), "cannot be imported"),
         ((*TRACE, "--belief", "hope"), "one of predictor, truth"),
         ((*TRACE, "--source", "gavel"), "needs tables"),
         ((*TRACE, "--columns", "submit=time"), "CSV"),
@@ -140,4 +172,24 @@ def test_place_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "unknown field" in err
     code, _, err = run(capsys, "place", "--cluster", str(tmp_path / "none.yaml"), "--job", "resnet18-cifar")
     assert code == 2
-    assert "no cluster file" in err
+    assert "no cluster" in err
+
+
+def test_slice_policies_beside_whole_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = ("--trace", "synthetic:rate=60,jobs=8,mean_s=600", "--cluster", "a100-8", "--seed", "1")
+    code, out, _ = run(
+        capsys, "compare", *trace, "--policies", "fifo,full,isacpp-slices", "-o", str(tmp_path), "--json"
+    )
+    assert code == 0
+    fifo, full, slices = json.loads(out)["policies"]
+    assert fifo["jobs"] == full["jobs"] == slices["jobs"] == 8
+    assert full["restarts"] == 0
+    # the same whole cards, but for the rounds of 10 s in which MISO's controllers look at the queue
+    assert 0 <= full["mean_jct_s"] - fifo["mean_jct_s"] <= 10.0
+    assert (tmp_path / "gantt-isacpp-slices.png").exists()
+
+
+def test_unknown_policy_lists_those_of_slices(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "simulate", *TRACE, "--policy", "isacp")
+    assert code == 2
+    assert "isacpp-slices" in err

@@ -1,0 +1,43 @@
+"""Which names belong together: several names of one network are one architecture, and kin are one family.
+
+A family is what `by-family` splits hold out together. It is read off a name: without its collection and the prefixes that say who trained
+it, up to the first digit. Families that share a network are one.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Prefixes of timm's names that say whose weights or padding they are; the network is that without them.
+_PREFIXES = ("tf", "tv", "ssl", "swsl", "gluon", "legacy", "ig", "ese", "adv", "ens", "jx", "wide")
+_PREFIX = re.compile("^(?:" + "|".join(_PREFIXES) + ")_")
+# Families by their letters -> the family that has the same networks under its own name.
+_SAME = {"deit": "vit"}
+# Every cell is a family of its own.
+_SINGLE = ("nasbench",)
+
+
+def architecture_of(name: str) -> str:
+    """The network behind a name: a pre-training tag behind a dot is none of it.
+
+    >>> architecture_of("timm/resnet50.a1_in1k")
+    'timm/resnet50'
+    """
+    collection, slash, bare = name.rpartition("/")
+    return f"{collection}{slash}{bare.partition('.')[0]}"
+
+
+def family_of(name: str) -> str:
+    """The family of an architecture.
+
+    >>> family_of("timm-0.6/tf_efficientnet_b0"), family_of("torchvision/resnet50"), family_of("resnet18-cifar")
+    ('efficientnet', 'resnet', 'resnet')
+    """
+    collection, _, bare = architecture_of(name).rpartition("/")
+    if collection in _SINGLE:
+        return bare
+    while _PREFIX.match(bare):
+        bare = _PREFIX.sub("", bare)
+    letters = re.match(r"[A-Za-z]+", bare)
+    family = letters[0].lower() if letters else bare
+    return _SAME.get(family, family)

@@ -1,0 +1,83 @@
+"""The mean of what was measured in the same circumstances: of other models at the same batch, share or number of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.bundle import Bundle
+from models.baselines.columns import group_names
+from profiling.errors import InputError
+
+Floats = NDArray[np.float64]
+
+
+class GroupMeanPredictor:
+    """The mean of the training rows that agree in some columns; with fewer and fewer of them where no row agrees in all.
+
+    Args:
+        columns: what a row has to agree in, the most telling first.
+        reference: what the target is taken relative to, known beforehand: [n] for the rows of a bundle; by default 1.
+        geometric: mean of logarithms.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        reference: Callable[[Bundle], Floats] | None = None,
+        geometric: bool = False,
+    ) -> None:
+        self.columns, self.reference, self.geometric = tuple(columns), reference, geometric
+
+    def fit(self, train: Bundle, seed: int = 0) -> GroupMeanPredictor:  # noqa: ARG002
+        """Learn from the measured points of `train`; `seed` is not used.
+
+        Raises:
+            InputError: there is none.
+        """
+        values = train.y / self._reference(train)
+        there = train.points & np.isfinite(values)
+        if not there.any():
+            raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
+        learned = np.log(values[there]) if self.geometric else values[there]
+        rows = train.rows[there]
+        self.means_: list[dict[str, float]] = []
+        for count in range(len(self.columns), -1, -1):
+            names = group_names(rows, self.columns[:count])
+            found, codes = np.unique(names.astype(str), return_inverse=True)
+            means = np.bincount(codes, learned) / np.bincount(codes)
+            self.means_.append(dict(zip(found, np.exp(means) if self.geometric else means, strict=True)))
+        return self
+
+    def predict(self, test: Bundle) -> Floats:
+        """[n] for `test.rows`; NaN where the reference is not known."""
+        result = np.full(len(test.rows), np.nan)
+        for count, means in zip(range(len(self.columns), -1, -1), self.means_, strict=True):
+            names = group_names(test.rows, self.columns[:count])
+            open_ = np.isnan(result)
+            result[open_] = [means.get(str(name), np.nan) for name in names[open_]]
+        return result * self._reference(test)
+
+    def _reference(self, bundle: Bundle) -> Floats:
+        return np.ones(len(bundle.rows)) if self.reference is None else self.reference(bundle)
+
+
+class FormulaPredictor:
+    """A rule that learns nothing.
+
+    Args:
+        formula: [n] answers for the rows of a bundle.
+    """
+
+    def __init__(self, formula: Callable[[Bundle], Floats]) -> None:
+        self.formula = formula
+
+    def fit(self, train: Bundle, seed: int = 0) -> FormulaPredictor:  # noqa: ARG002
+        """Nothing to learn."""
+        return self
+
+    def predict(self, test: Bundle) -> Floats:
+        """[n] for `test.rows`."""
+        return self.formula(test)

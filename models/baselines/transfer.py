@@ -1,0 +1,79 @@
+"""The same job elsewhere: its time in other settings, times the median ratio of the jobs that ran in both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from datasets.bundle import Bundle
+from models.baselines.columns import group_names
+from profiling.errors import InputError
+
+
+class TransferPredictor:
+    """The geometric mean over all other settings in which the job ran.
+
+    Settings that agree in the most columns come first: only they are used where there are any.
+
+    Args:
+        job: columns that say which job it is, batch size left out.
+        setting: columns that together are a setting, the one that is to be crossed first.
+    """
+
+    def __init__(self, job: Sequence[str], setting: Sequence[str]) -> None:
+        self.job, self.setting = tuple(job), tuple(setting)
+
+    def fit(self, train: Bundle, seed: int = 0) -> TransferPredictor:  # noqa: ARG002
+        """Learn times per sample from the measured points of `train`; `seed` is not used.
+
+        Raises:
+            InputError: there is none.
+        """
+        if not train.points.any():
+            raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
+        rows = train.rows[train.points]
+        batch = rows["batch_size"].to_numpy(dtype=np.float64)
+        per_sample = pd.DataFrame(
+            {
+                "job": group_names(rows, self.job),
+                "setting": group_names(rows, self.setting),
+                "log": np.log(train.y[train.points] / batch),
+            }
+        )
+        # [jobs, settings]
+        self.log_ = per_sample.pivot_table(index="job", columns="setting", values="log", aggfunc="mean")
+        parts = rows[list(self.setting)].astype(str).assign(name=per_sample["setting"].to_numpy())
+        self.parts_ = parts.drop_duplicates("name").set_index("name")
+        return self
+
+    def predict(self, test: Bundle) -> NDArray[np.float64]:
+        """[n] for `test.rows`; NaN where the job ran nowhere else, or no job ran in its setting."""
+        rows = test.rows
+        names = group_names(rows, self.setting)
+        result = np.full(len(rows), np.nan)
+        for name in np.unique(names.astype(str)):
+            if name in self.log_:
+                here = names == name
+                result[here] = self._in_setting(name, group_names(rows[here], self.job))
+        return np.exp(result) * rows["batch_size"].to_numpy(dtype=np.float64)
+
+    def _in_setting(self, name: str, jobs: NDArray[np.object_]) -> NDArray[np.float64]:
+        """[n] log times per sample."""
+        own = self.log_[name]
+        others = [other for other in self.log_ if other != name]
+        alike = (self.parts_.loc[others] == self.parts_.loc[name]).sum(axis=1)
+        known = self.log_[others].reindex(jobs).to_numpy()
+        ratio = np.array([_median(own - self.log_[other]) for other in others])
+        answers = known + ratio
+        weights = np.where(np.isnan(answers), -1.0, alike.to_numpy(dtype=np.float64))
+        nearest = (weights == weights.max(axis=1, keepdims=True)) & (weights >= 0)
+        counted = np.where(nearest, answers, 0.0).sum(axis=1)
+        return np.where(nearest.any(axis=1), counted / np.maximum(nearest.sum(axis=1), 1), np.nan)
+
+
+def _median(gap: pd.Series) -> float:
+    there = gap.dropna()
+    return float(there.median()) if len(there) else np.nan

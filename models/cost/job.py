@@ -1,0 +1,164 @@
+"""What the cost model reads of a job, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.cost.operator_features import context_of, operator_features
+from models.cost.work import Floats, OperatorWork, floor_s, work_of
+from profiling.devices import DeviceSpec, split_device
+from profiling.graph import ComputationGraph
+from profiling.workload import Workload
+
+# Precisions whose products run in 16 bits.
+HALF = ("amp", "fp16", "bf16")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobInput:
+    """One job on one device, as the cost model reads it. N operators.
+
+    Attributes:
+        features: [N, F] see `operator_features`.
+        work: per execution.
+        mask: [2, N] 1 where a pass of an operator runs: inference has no backward pass and leaves out what only training
+            runs, frozen layers have no backward pass.
+        kind: [N] index into `KINDS`.
+        optimizer_bytes, optimizer_kernels: of a step, by unfrozen parameters.
+        host_bytes: copied from the host in a step.
+        batch_size: samples of a step.
+    """
+
+    features: Floats
+    work: OperatorWork
+    mask: Floats
+    kind: np.ndarray
+    optimizer_bytes: float
+    optimizer_kernels: float
+    host_bytes: float
+    batch_size: int
+    device: DeviceSpec
+    is_compiled: bool
+    precision: str
+
+    @classmethod
+    def of(cls, graph: ComputationGraph, device: DeviceSpec, workload: Workload) -> JobInput:
+        """From a graph that was captured in training mode, with nothing frozen.
+
+        Raises:
+            InputError: the device lacks the job's precision.
+        """
+        columns = graph.columns
+        mask = pass_mask(columns, workload)
+        is_training = workload.mode == "training"
+        trained = trained_ratio(columns, workload.frozen_prefix) if is_training else 0.0
+        stays = workload.data_on_device or device.is_processor
+        return cls(
+            operator_features(columns, graph.batch_size, context_of(workload, device.is_processor)),
+            work_of(columns, device, workload.precision, workload.sm_share_ratio),
+            mask,
+            columns["kind"].astype(np.int64),
+            trained * graph.optimizer_bytes,
+            trained * graph.optimizer_kernels,
+            0.0 if stays else graph.host_input_bytes,
+            graph.batch_size,
+            device,
+            workload.compiler == "compile",
+            workload.precision,
+        )
+
+    @property
+    def launches(self) -> float:
+        """Kernels of a step."""
+        return float((self.work.kernels * self.mask * self.work.repeat).sum()) + self.optimizer_kernels
+
+    @property
+    def floor_s(self) -> float:
+        """Least step time by the data sheet; a compiler may keep intermediate tensors out of memory, arithmetic stays."""
+        least = self.work.compute_s if self.is_compiled else floor_s(self.work, self.device)
+        busy = float((least * self.mask * self.work.repeat).sum())
+        return busy + self.optimizer_bytes / self.device.memory_bandwidth_bytes_per_s
+
+
+def effect_names(device: str, precision: str) -> tuple[str, str]:
+    """What a device type shifts for all of its jobs, and for those of a precision.
+
+    A slice (`a100:mig=2g`) goes by the whole card's type: their chips are the same.
+    """
+    whole = split_device(device)[0]
+    return whole, f"{whole} {'half' if precision in HALF else precision}"
+
+
+def pass_mask(columns: dict[str, Floats], workload: Workload) -> Floats:
+    """[2, N] 1 where the forward or backward pass of an operator runs."""
+    mask = np.ones((2, len(columns["kind"])))
+    if workload.mode == "inference":
+        mask[0] = 1.0 - columns["training_only"]
+        mask[1] = 0.0
+    elif workload.frozen_prefix > 0:
+        layer = columns["layer_index"]
+        mask[1, (layer >= 0) & (layer < workload.frozen_prefix)] = 0.0
+    return mask
+
+
+def trained_ratio(columns: dict[str, Floats], frozen_prefix: int) -> float:
+    """Share of parameter bytes that is not frozen."""
+    if frozen_prefix <= 0:
+        return 1.0
+    held, layer = columns["parameter_bytes"] * columns["repeat"], columns["layer_index"]
+    frozen = (layer >= 0) & (layer < frozen_prefix)
+    return float(1.0 - held[frozen].sum() / held.sum()) if held.sum() > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorCost:
+    """Seconds and bytes of N operators, all repeats together; forward [0] and backward [1], 0 where a pass does not run.
+
+    Attributes:
+        busy_s: [2, N] time on the device.
+        compute_s: [2, N] of it at the peak rate of arithmetic.
+        traffic_bytes: [2, N] of device memory.
+        kernels: [2, N].
+    """
+
+    busy_s: Floats
+    compute_s: Floats
+    traffic_bytes: Floats
+    kernels: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobCost:
+    """What one step needs of a device.
+
+    Attributes:
+        operators: by operator and pass.
+        busy_s: time in which the device runs a kernel, optimiser included.
+        optimizer_s: of the optimiser's kernels.
+        launch_s: time in which the host hands kernels over.
+        host_s: time in which input is copied from the host.
+        overhead_s: fixed cost of a step.
+        step_time_s: device and host overlapped, and the fixed cost.
+        floor_s: least step time by the data sheet.
+        compute_s, traffic_bytes: of the whole step: arithmetic at peak, device-memory traffic.
+        launches: kernels of a step.
+    """
+
+    operators: OperatorCost
+    busy_s: float
+    optimizer_s: float
+    launch_s: float
+    host_s: float
+    overhead_s: float
+    step_time_s: float
+    floor_s: float
+    compute_s: float
+    traffic_bytes: float
+    launches: float
+
+    @property
+    def utilization_ratio(self) -> float:
+        """Share of the step in which a kernel runs."""
+        return min(self.busy_s / self.step_time_s, 1.0)

@@ -1,0 +1,187 @@
+"""`CostModel`: the fitted cost model; answers in numpy, from a small file of coefficients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.cost.form import EFFECTS, HOST_OVERLAP, OFFSETS, OUTPUTS, OVERLAP
+from models.cost.job import JobCost, JobInput, OperatorCost, effect_names
+from models.cost.operator_features import OPERATOR_FEATURES
+from models.cost.work import Floats, memory_s
+from profiling.devices import DeviceSpec
+from profiling.errors import InputError
+from profiling.graph import ComputationGraph
+from profiling.workload import Workload
+
+SHIPPED = Path(__file__).with_name("coefficients")
+_FORMAT = 1
+_SHIFTED = [OUTPUTS.index(name) for name in EFFECTS]
+
+
+@dataclass(frozen=True, eq=False)
+class CostModel:
+    """Step time and what it consists of, for any graph, device and options.
+
+    Attributes:
+        weights: arrays by the names of `EfficiencyNetwork`'s parameters, and `mean` and `scale` of the features.
+        devices: types, and types with a precision, that have an effect of their own (`effect_names`), in the order of `device_effect`.
+        campaigns: campaigns with host costs of their own, in the order of `host_effect`.
+        card: what it was fitted to, and how good it is.
+    """
+
+    weights: Mapping[str, Floats]
+    devices: tuple[str, ...] = ()
+    campaigns: tuple[str, ...] = ()
+    card: Mapping[str, Any] = field(default_factory=dict)
+
+    def cost(
+        self, graph: ComputationGraph, device: DeviceSpec, workload: Workload, campaign: str = ""
+    ) -> JobCost:
+        """Cost of one step of a graph that was captured for training with nothing frozen.
+
+        Mode, frozen layers, layout, compiler and precision are the workload's; `campaign` names a host whose costs of a
+        step were learned, where the job runs on it.
+
+        Raises:
+            InputError: the device lacks the precision.
+        """
+        return self.cost_of(JobInput.of(graph, device, workload), campaign)
+
+    def cost_of(self, job: JobInput, campaign: str = "") -> JobCost:
+        """As `cost`, for an input that was made before."""
+        w, device, work = self.weights, job.device, job.work
+        times = self._operator_times(job) * job.mask
+        repeat = work.repeat
+        compiled_launches = float(np.exp(w["log_compiled_launches"])) if job.is_compiled else 1.0
+        kernels = work.kernels * job.mask * repeat
+        operators = OperatorCost(
+            times * repeat,
+            work.compute_s * job.mask * repeat,
+            work.traffic_bytes * job.mask * repeat,
+            kernels,
+        )
+        bandwidth = device.memory_bandwidth_bytes_per_s
+        optimizer = job.optimizer_bytes / bandwidth * float(np.exp(_softplus(w["optimizer"])))
+        busy = float(operators.busy_s.sum()) + optimizer
+        launch_effect, fixed_effect, sample_effect = (
+            w["host_effect"][self.campaigns.index(campaign)] if campaign in self.campaigns else np.zeros(3)
+        )
+        launches = (float(kernels.sum()) + job.optimizer_kernels) * compiled_launches
+        launching = launches * float(np.exp(w["log_launch_s"] + launch_effect))
+        host = job.host_bytes / device.pcie_bytes_per_s if job.host_bytes else 0.0
+        per_sample_s = np.exp(w["log_sample_s"] + sample_effect)
+        overhead = float(np.exp(w["log_fixed_s"] + fixed_effect) + job.batch_size * per_sample_s)
+        step = (busy**HOST_OVERLAP + launching**HOST_OVERLAP) ** (1 / HOST_OVERLAP) + overhead + host
+        return JobCost(
+            operators,
+            busy,
+            optimizer,
+            launching,
+            host,
+            overhead,
+            step,
+            job.floor_s,
+            float(operators.compute_s.sum()),
+            float(operators.traffic_bytes.sum()) + job.optimizer_bytes,
+            launches,
+        )
+
+    def _operator_times(self, job: JobInput) -> Floats:
+        """[2, N] seconds of one execution of each operator."""
+        w, work = self.weights, job.work
+        standard = (job.features - w["mean"]) / w["scale"]
+        standard = np.clip(standard, -20.0, 20.0)
+        first, bias = w["layers.0.weight"], w["layers.0.bias"]
+        shared = standard @ first[:, :-1].T + bias
+        memory = memory_s(work, job.device, float(_sigmoid(w["cached_share"])))
+        shift = np.array(OFFSETS)
+        for name in effect_names(job.device.name, job.precision):
+            if name in self.devices:
+                shift[_SHIFTED] += w["device_effect"][self.devices.index(name)]
+        latency_s = np.exp(w["log_latency_s"]) * (
+            np.exp(w["log_compiled_launches"]) if job.is_compiled else 1
+        )
+        times = np.zeros((2, len(job.kind)))
+        for side in (0, 1):
+            hidden = _silu(shared + side * first[:, -1])
+            hidden = _silu(hidden @ w["layers.2.weight"].T + w["layers.2.bias"])
+            found = hidden @ w["output.weight"].T + w["output.bias"] + w["by_kind"][side][job.kind] + shift
+            compute = work.compute_s[side] + work.block_s[side] * np.exp(found[:, 2])
+            compute = compute / _sigmoid(found[:, 0])
+            moved = memory[side] / _sigmoid(found[:, 1])
+            if job.is_compiled:
+                moved = moved * _sigmoid(found[:, 4])
+            joined = (compute**OVERLAP + moved**OVERLAP) ** (1 / OVERLAP)
+            latency = work.kernels[side] * latency_s * np.exp(np.clip(found[:, 3], -4, 4))
+            runs = (work.compute_s[side] + work.traffic_bytes[side]) > 0
+            times[side] = np.where(runs, joined + latency, 0.0)
+        return times
+
+    def save(self, folder: Path) -> None:
+        """Write the coefficients (safetensors) and the card (JSON); each file whole or not at all."""
+        from safetensors.numpy import save
+
+        from profiling.files import write_whole
+
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays = {name: np.array(a, dtype=np.float32, order="C") for name, a in self.weights.items()}
+        about = {
+            "format": _FORMAT,
+            "features": list(OPERATOR_FEATURES),
+            "devices": list(self.devices),
+            "campaigns": list(self.campaigns),
+            **self.card,
+        }
+        write_whole(folder / "cost.safetensors", save(arrays))
+        write_whole(folder / "card.json", json.dumps(about, indent=1).encode() + b"\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> CostModel:
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: a file is missing, or of another version.
+        """
+        from safetensors.numpy import load_file
+
+        try:
+            card = json.loads((folder / "card.json").read_text())
+            arrays = load_file(folder / "cost.safetensors")
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"cannot read a cost model from {folder}: {error}",
+                hint="fit one with python -m predictor.training.cost",
+            ) from None
+        if card.pop("format", None) != _FORMAT or tuple(card.pop("features", ())) != OPERATOR_FEATURES:
+            raise InputError(
+                f"the cost model in {folder} is of another version",
+                hint="fit it anew with python -m predictor.training.cost",
+            )
+        devices, campaigns = tuple(card.pop("devices")), tuple(card.pop("campaigns"))
+        weights = {name: a.astype(np.float64) for name, a in arrays.items()}
+        return cls(weights, devices, campaigns, card)
+
+
+@cache
+def default_cost_model() -> CostModel:
+    """The cost model that ships with the project; read once."""
+    return CostModel.load(SHIPPED)
+
+
+def _sigmoid(x: Floats) -> Floats:
+    return 1.0 / (1.0 + np.exp(-np.clip(x, -40, 40)))
+
+
+def _silu(x: Floats) -> Floats:
+    return x * _sigmoid(x)
+
+
+def _softplus(x: Floats) -> Floats:
+    return np.logaddexp(0.0, x)

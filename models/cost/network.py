@@ -1,0 +1,133 @@
+"""`EfficiencyNetwork`: the cost model as a torch module, for fitting; `CostModel` answers with the same numbers in numpy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.cost.form import EFFECTS, HOST_EFFECTS, HOST_OVERLAP, OFFSETS, OUTPUTS, OVERLAP
+from models.cost.operator_features import OPERATOR_FEATURES
+from profiling.operators import KINDS
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """A batch of J jobs with R operators in all; tensors of float32 unless said.
+
+    Attributes:
+        features: [R, F] standardised.
+        kind, job: [R] int64: kind of the operator, number of its job.
+        effects: [2, R] int64: rows of the effects of its device type, and of that with its precision.
+        compute_s, block_s, kernels, traffic_s, cached_s: [2, R] per execution; 0 where a pass does not run. `traffic_s` is
+            at full bandwidth, `cached_s` the part of it that fits into the last-level cache.
+        repeat: [R].
+        compiled: [R] 1 where a compiler fused operators.
+        optimizer_s, launches, host_s, samples: [J].
+        campaign: [J] int64.
+    """
+
+    features: Tensor
+    kind: Tensor
+    job: Tensor
+    effects: Tensor
+    compute_s: Tensor
+    traffic_s: Tensor
+    cached_s: Tensor
+    block_s: Tensor
+    kernels: Tensor
+    repeat: Tensor
+    compiled: Tensor
+    optimizer_s: Tensor
+    launches: Tensor
+    host_s: Tensor
+    samples: Tensor
+    campaign: Tensor
+    job_compiled: Tensor
+
+
+class EfficiencyNetwork(nn.Module):
+    """Efficiencies of operators from what they are, and the few constants of a step.
+
+    Args:
+        hidden: width of the two layers.
+        devices, campaigns: how many have an effect of their own; a number of -1 has none.
+    """
+
+    def __init__(self, hidden: int = 64, devices: int = 0, campaigns: int = 0) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(len(OPERATOR_FEATURES) + 1, hidden),
+            nn.SiLU(),
+            nn.Linear(hidden, hidden),
+            nn.SiLU(),
+        )
+        self.output = nn.Linear(hidden, len(OUTPUTS))
+        nn.init.normal_(self.output.weight, std=0.01)
+        nn.init.zeros_(self.output.bias)
+        self.by_kind = nn.Parameter(torch.zeros(2, len(KINDS), len(OUTPUTS)))
+        self.device_effect = nn.Parameter(torch.zeros(devices + 1, len(EFFECTS)))
+        self.host_effect = nn.Parameter(torch.zeros(campaigns + 1, len(HOST_EFFECTS)))
+        self.cached_share = nn.Parameter(torch.tensor(0.0))
+        self.optimizer = nn.Parameter(torch.tensor(-0.9))
+        self.log_latency_s = nn.Parameter(torch.tensor(math.log(3e-6)))
+        self.log_launch_s = nn.Parameter(torch.tensor(math.log(6e-6)))
+        self.log_compiled_launches = nn.Parameter(torch.tensor(math.log(0.3)))
+        self.log_fixed_s = nn.Parameter(torch.tensor(math.log(5e-4)))
+        self.log_sample_s = nn.Parameter(torch.tensor(math.log(1e-7)))
+
+    def operator_times(self, jobs: Jobs) -> Tensor:
+        """[2, R] seconds of one execution of each operator, forward and backward."""
+        shift = torch.zeros(len(jobs.kind), len(OUTPUTS))
+        shift[:, [OUTPUTS.index(name) for name in EFFECTS]] = sum(
+            (_effect(self.device_effect, rows) for rows in jobs.effects), torch.zeros(())
+        )
+        cached_share = torch.sigmoid(self.cached_share)
+        offsets = torch.tensor(OFFSETS)
+        times = []
+        for side in (0, 1):
+            which = torch.full((len(jobs.kind), 1), float(side))
+            found = self.output(self.layers(torch.cat([jobs.features, which], 1)))
+            found = found + self.by_kind[side][jobs.kind] + shift + offsets
+            compute = jobs.compute_s[side] + jobs.block_s[side] * torch.exp(found[:, 2])
+            memory = jobs.traffic_s[side] - (1.0 - cached_share) * jobs.cached_s[side]
+            kept = torch.where(jobs.compiled > 0, torch.sigmoid(found[:, 4]), 1.0)
+            compute = compute * torch.exp(-F.logsigmoid(found[:, 0]))
+            memory = memory * kept * torch.exp(-F.logsigmoid(found[:, 1]))
+            joined = (compute.clamp_min(1e-12) ** OVERLAP + memory.clamp_min(1e-12) ** OVERLAP) ** (
+                1 / OVERLAP
+            )
+            kernels = jobs.kernels[side] * torch.where(
+                jobs.compiled > 0, torch.exp(self.log_compiled_launches), 1.0
+            )
+            latency = kernels * torch.exp(self.log_latency_s + found[:, 3].clamp(-4, 4))
+            runs = (jobs.compute_s[side] + jobs.traffic_s[side]) > 0
+            times.append(torch.where(runs, joined + latency, 0.0))
+        return torch.stack(times)
+
+    def log_step_s(self, jobs: Jobs) -> Tensor:
+        """[J] log seconds of a step."""
+        times = self.operator_times(jobs).sum(0) * jobs.repeat
+        busy = torch.zeros(len(jobs.launches)).index_add(0, jobs.job, times)
+        busy = busy + jobs.optimizer_s * torch.exp(F.softplus(self.optimizer))
+        host = _effect(self.host_effect, jobs.campaign)
+        launches = jobs.launches * torch.where(
+            jobs.job_compiled > 0, torch.exp(self.log_compiled_launches), 1.0
+        )
+        launching = launches * torch.exp(self.log_launch_s + host[:, 0])
+        overhead = torch.exp(self.log_fixed_s + host[:, 1])
+        overhead = overhead + jobs.samples * torch.exp(self.log_sample_s + host[:, 2]) + jobs.host_s
+        device = (busy**HOST_OVERLAP + launching**HOST_OVERLAP) ** (1 / HOST_OVERLAP)
+        return torch.log(device + overhead)
+
+    def penalty(self) -> Tensor:
+        """Of the effects: a device or campaign differs from the others only where its rows say so."""
+        return (self.device_effect**2).mean() + 0.2 * (self.host_effect**2).mean()
+
+
+def _effect(table: Tensor, number: Tensor) -> Tensor:
+    """Rows of a table of effects; 0 where the number is -1. The last row is never learned."""
+    return torch.where((number >= 0)[:, None], table[number.clamp_min(0)], 0.0)

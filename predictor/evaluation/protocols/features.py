@@ -1,0 +1,63 @@
+"""What publishers state of a job's network: multiply-adds, activations, parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from datasets.bundle import Bundle
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Column of the `workloads` table: what it is called here.
+PER_SAMPLE = {
+    "macs_per_sample": "macs",
+    "activations_per_sample": "activations",
+    "pooled_activations_per_sample": "pooled",
+    "layer_count": "layers",
+    "parameter_count": "parameters",
+}
+# Counted once for each sample of the batch; the others once for the network.
+SCALES_WITH_BATCH = ("macs", "activations", "pooled")
+
+Tables = Mapping[str, "pd.DataFrame"]
+
+
+def published(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """Figures of the `workloads` table: of the very workload, or else of the network by its name without collection.
+
+    Returns:
+        a column for each of `PER_SAMPLE`'s values, in the order of `rows`; NaN where nothing is stated.
+    """
+    import pandas as pd
+
+    names = list(PER_SAMPLE.values())
+    workloads = tables["workloads"].rename(columns=PER_SAMPLE)
+    workloads = workloads[["workload", "campaign", "architecture", "image_size", *names]].astype(
+        dict.fromkeys(names, "float64")
+    )
+    own = workloads.drop_duplicates(["workload", "campaign"])
+    found = rows[["workload", "campaign"]].merge(own, on=["workload", "campaign"], how="left")[names]
+    missing = found.isna().all(axis=1)
+    if missing.any():
+        # The default size of a network is the smallest that anybody ran it at.
+        by_name = workloads[workloads["activations"].notna()].assign(bare=_bare(workloads["architecture"]))
+        by_name = by_name.sort_values("image_size", kind="stable").drop_duplicates("bare").set_index("bare")
+        others = by_name.reindex(_bare(rows["architecture"]).to_numpy())[names].reset_index(drop=True)
+        found = found.where(~missing, others)
+    return pd.DataFrame(found).set_axis(rows.index)
+
+
+def _bare(names: pd.Series) -> pd.Series:
+    return names.str.rpartition("/")[2].str.partition(".")[0]
+
+
+def per_step(bundle: Bundle) -> pd.DataFrame:
+    """[n rows of `bundle`] the figures of `published` for a whole batch."""
+    totals = published(bundle.rows, bundle.known)
+    batch = bundle.rows["batch_size"].to_numpy(dtype=np.float64, na_value=np.nan)
+    scaled = {name: totals[name] * batch for name in SCALES_WITH_BATCH}
+    return totals.assign(**scaled)

@@ -1,0 +1,23 @@
+"""Protocols on published measurements of single jobs, operators, memory and mixes; each module holds its rows, folds and baselines."""
+
+from __future__ import annotations
+
+from predictor.evaluation.protocols.protocol import Protocol
+from predictor.evaluation.protocols.published import (
+    cost_model,  # noqa: F401 (registers its contenders)
+    ecnas,
+    graph_memory,  # noqa: F401
+    lamikr,
+    memory,
+    miso,
+    neusight,
+    parvagpu,
+    rapp,
+    timm,
+)
+
+PROTOCOLS: tuple[Protocol, ...] = tuple(
+    protocol
+    for module in (timm, ecnas, lamikr, neusight, memory, miso, parvagpu, rapp)
+    for protocol in module.PROTOCOLS
+)

@@ -1,0 +1,107 @@
+"""The predictor's form of a process's memory as a contender: fitted to the fold's measured peaks, and as it ships."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from datasets.bundle import Bundle, Floats
+from predictor.evaluation.protocols.graphs import graph_of
+from predictor.evaluation.protocols.registry import Contender, register
+from predictor.fitted.device_memory import HeadCalibration
+
+
+class GraphMemoryPredictor:
+    """Context of the device type, state, activations and the largest workspace; weights of 0 or more on relative errors."""
+
+    def fit(self, train: Bundle, seed: int) -> GraphMemoryPredictor:
+        from scipy.optimize import nnls
+
+        rows, memory = train.rows[train.points], train.y[train.points]
+        parts = parts_of(rows["workload"].tolist())
+        known = ~np.isnan(parts).any(1)
+        devices = rows["device"].to_numpy(dtype=str)[known]
+        self.devices_ = sorted(set(devices.tolist()))
+        # In GB, so that the weights of bytes and of constants are of one order.
+        context = (devices[:, None] == np.array(self.devices_)) * 1e9
+        weights, _ = nnls(
+            np.concatenate([context, parts[known]], 1) / memory[known][:, None], np.ones(int(known.sum()))
+        )
+        self.context_, self.weights_ = weights[: len(self.devices_)] * 1e9, weights[len(self.devices_) :]
+        return self
+
+    def predict(self, test: Bundle) -> Floats:
+        """[n] bytes; a device that was not learned from has the median context."""
+        middle = float(np.median(self.context_)) if len(self.context_) else 0.0
+        known = dict(zip(self.devices_, self.context_, strict=True))
+        context = np.array([known.get(d, middle) for d in test.rows["device"].astype(str)])
+        return np.asarray(context + parts_of(test.rows["workload"].tolist()) @ self.weights_)
+
+
+class ShippedMemory:
+    """As an unfitted predictor answers: `HeadCalibration`'s constants; its upper bound decides whether a job fits."""
+
+    def fit(self, train: Bundle, seed: int) -> ShippedMemory:
+        return self
+
+    def predict(self, test: Bundle) -> Floats:
+        """[n] bytes."""
+        return self._bytes(test)[0]
+
+    def predict_interval(self, test: Bundle) -> tuple[Floats, Floats]:
+        """([n], [n]) bytes; exactly known state is not widened."""
+        value, state = self._bytes(test)
+        factor = float(np.exp(HeadCalibration().memory_log_error[0]))
+        return state + (value - state) / factor, state + (value - state) * factor
+
+    def _bytes(self, test: Bundle) -> tuple[Floats, Floats]:
+        from predictor.examples.featurizer import shared_featurizer
+        from predictor.fitted.device_memory import member_memory_bytes
+        from profiling.errors import CotenantError
+        from profiling.workload import SoloProfile, Workload
+
+        found = np.full((2, len(test.rows)), np.nan)
+        for k, (spec, device) in enumerate(zip(test.rows["workload"], test.rows["device"], strict=True)):
+            try:
+                job = shared_featurizer().job(Workload.parse(spec), device)
+            except CotenantError:
+                continue
+            found[:, k] = member_memory_bytes(job, SoloProfile(), HeadCalibration()), job.demand.state_bytes
+        return found[0], found[1]
+
+
+def parts_of(specs: list[str]) -> Floats:
+    """[n, 3] bytes of parameters, gradients and optimiser state; of live activations; of the largest workspace. NaN without a graph."""
+    return np.array([_parts(spec) for spec in specs], dtype=np.float64).reshape(-1, 3)
+
+
+@lru_cache(maxsize=20_000)
+def _parts(spec: str) -> tuple[float, float, float]:
+    graph = graph_of(spec)
+    if graph is None:
+        return (float("nan"),) * 3
+    columns, typical = graph.columns, HeadCalibration()
+    largest = float((columns["bytes_read"] + columns["bytes_written"]).max(initial=0.0))
+    workspace = min(typical.workspace_factor * largest, typical.workspace_bytes)
+    return graph.state_bytes, graph.activation_bytes, workspace
+
+
+register(
+    Contender(
+        "graph-memory",
+        GraphMemoryPredictor,
+        targets=("memory_bytes",),
+        partial=True,
+        seconds_per_fold=2,
+    )
+)
+register(
+    Contender(
+        "shipped-memory",
+        ShippedMemory,
+        targets=("memory_bytes",),
+        partial=True,
+        seconds_per_fold=5,
+    )
+)

@@ -1,0 +1,94 @@
+"""Single operators on devices left out; and whole models, operator by operator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from datasets.bundle import Bundle, Floats
+from predictor.evaluation.protocols.protocol import Protocol, Tables
+from predictor.evaluation.protocols.published.steps import OF_STEPS, TARGETS
+from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Who predicts operators; a learned cost model is added here.
+OF_OPERATORS = ("constant", "operator-roofline", "operator-efficiency")
+_OPERATORS = ("latency_s",)
+
+
+def by_kind(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """Each row is a unit of its own, and its operator stands for the architecture."""
+    number = np.arange(len(frame)).astype(str)
+    return frame.assign(architecture=frame["kind"], family=frame["kind"], set_id=number)
+
+
+def _roofline() -> FoldPredictor:
+    from models.baselines.operator_efficiency import OperatorRoofline
+
+    return OperatorRoofline()
+
+
+def _efficiency() -> FoldPredictor:
+    from models.baselines.operator_efficiency import OperatorEfficiency
+
+    return OperatorEfficiency()
+
+
+def _sum_of_nodes(bundle: Bundle) -> Floats:
+    """[n] measured times of the nodes of each run, each as often as the model runs it; NaN where none were timed."""
+    nodes = bundle.known["graphs"]
+    times = (nodes["forward_time_s"] + nodes["backward_time_s"]) * nodes["occurrences"].fillna(1).astype(
+        float
+    )
+    key = ["device", "workload", "campaign"]
+    total = times.groupby([nodes[name] for name in key]).sum().rename("total").reset_index()
+    found: Floats = bundle.rows[key].merge(total, on=key, how="left")["total"].to_numpy(dtype=np.float64)
+    return found
+
+
+def _nodes() -> FoldPredictor:
+    from models.baselines.group_means import FormulaPredictor
+
+    return FormulaPredictor(_sum_of_nodes)
+
+
+register(Contender("operator-roofline", _roofline, targets=_OPERATORS, partial=True, seconds_per_fold=0.5))
+register(Contender("operator-efficiency", _efficiency, targets=_OPERATORS, partial=True, seconds_per_fold=3))
+register(
+    Contender(
+        "sum-of-nodes",
+        _nodes,
+        targets=TARGETS,
+        protocols=frozenset({"neusight-end-to-end"}),
+        partial=True,
+        seconds_per_fold=0.05,
+    )
+)
+
+PROTOCOLS = (
+    Protocol(
+        "neusight-operators-by-device",
+        "one forward operator in fp32 on a device never seen",
+        ("neusight",),
+        "by-device",
+        target="latency_s",
+        choose=by_kind,
+        unit="device",
+        contenders=OF_OPERATORS,
+        by=("architecture", "device", "campaign"),
+    ),
+    Protocol(
+        "neusight-end-to-end",
+        "step of BERT, GPT-2 and Switch, a model never seen; its operators' times are given",
+        ("neusight",),
+        "by-model",
+        target="solo_step_time_s",
+        unit="architecture",
+        known=("operators", "graphs", "workloads"),
+        contenders=(*OF_STEPS, "sum-of-nodes"),
+        by=("architecture", "device", "mode", "compiler"),
+    ),
+)

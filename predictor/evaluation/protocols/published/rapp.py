@@ -1,0 +1,72 @@
+"""Inference under MPS shares: a network left out, its time with the whole device known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from datasets.bundle import Bundle, Floats
+from predictor.evaluation.protocols.protocol import Protocol, Tables
+from predictor.evaluation.protocols.published.steps import TARGETS
+from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_NAME = "rapp-by-model"
+
+
+def held_to_a_share(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """Rows below the whole device, with the step time that the same job has on all of it."""
+    key = ["device", "architecture", "batch_size", "campaign"]
+    whole = frame[frame["sm_share_ratio"] == 1.0].drop_duplicates(key).set_index(key)["step_time_s"]
+    rows = frame[frame["sm_share_ratio"] < 1.0]
+    known = whole.rename("whole_step_time_s").reset_index()
+    return rows.merge(known, on=key, how="inner")
+
+
+def _whole(bundle: Bundle) -> Floats:
+    return bundle.rows["whole_step_time_s"].to_numpy(dtype=np.float64)
+
+
+def _proportional(bundle: Bundle) -> Floats:
+    share: Floats = bundle.rows["sm_share_ratio"].to_numpy(dtype=np.float64)
+    return _whole(bundle) / share
+
+
+def _formula(proportional: bool) -> FoldPredictor:
+    from models.baselines.group_means import FormulaPredictor
+
+    return FormulaPredictor(_proportional if proportional else _whole)
+
+
+def _others() -> FoldPredictor:
+    from models.baselines.group_means import GroupMeanPredictor
+
+    return GroupMeanPredictor(("sm_share_ratio", "batch_size"), _whole, geometric=True)
+
+
+_BASELINES: dict[str, Callable[[], FoldPredictor]] = {
+    "share-proportional": partial(_formula, True),
+    "share-unchanged": partial(_formula, False),
+    "share-others": _others,
+}
+for _name, _make in _BASELINES.items():
+    register(Contender(_name, _make, targets=TARGETS, protocols=frozenset({_NAME}), seconds_per_fold=0.05))
+
+PROTOCOLS = (
+    Protocol(
+        _NAME,
+        "inference step under an MPS share of a network never seen, its step with the whole V100 known",
+        ("rapp",),
+        "by-model",
+        target="solo_step_time_s",
+        choose=held_to_a_share,
+        unit="architecture",
+        contenders=("constant", "share-proportional", "share-unchanged", "share-others"),
+        by=("architecture", "sm_share_ratio", "batch_size"),
+    ),
+)

@@ -1,0 +1,84 @@
+"""Baselines of the step time of a job alone, shared by several protocols."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pandas as pd
+
+from datasets.bundle import Bundle
+from predictor.evaluation.protocols.features import SCALES_WITH_BATCH, per_step
+from predictor.evaluation.protocols.graphs import kind_times
+from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
+
+TARGETS = ("solo_step_time_s",)
+# What makes two step times of one network differ, the device first: it is what a linear model can best do without.
+SETTING = ("device", "campaign", "framework", "precision", "memory_layout", "compiler", "mode")
+# By totals that publishers state; and by the computation graphs of the networks.
+OF_TOTALS = ("constant", "linear", "trees-summary", "roofline")
+OF_GRAPHS = ("graph-roofline", "graph-kinds", "graph-trees")
+# Who predicts the step of a job alone; a learned cost model is added here.
+OF_STEPS = (*OF_TOTALS, *OF_GRAPHS, "cost-model", "cost-model-3")
+
+
+def _totals(bundle: Bundle, only: tuple[str, ...] = ()) -> pd.DataFrame:
+    totals = per_step(bundle)
+    return totals[list(only or totals)]
+
+
+def _linear(only: tuple[str, ...] = ()) -> FoldPredictor:
+    from models.baselines.linear import LinearPredictor
+
+    return LinearPredictor(partial(_totals, only=only), SETTING)
+
+
+def _trees() -> FoldPredictor:
+    from models.baselines.summary_trees import SummaryTreePredictor
+
+    # The campaign stands for versions of the framework.
+    return SummaryTreePredictor(_totals, SETTING)
+
+
+def _roofline() -> FoldPredictor:
+    from models.baselines.rooflines import RooflinePredictor, roofline_of_totals
+
+    return RooflinePredictor(lambda bundle: roofline_of_totals(bundle.rows, per_step(bundle)))
+
+
+def _graph_roofline() -> FoldPredictor:
+    from models.baselines.rooflines import RooflinePredictor
+
+    return RooflinePredictor(lambda bundle: kind_times(bundle)["roofline"].to_numpy(dtype="float64"))
+
+
+def _graph_kinds() -> FoldPredictor:
+    from models.baselines.linear import LinearPredictor
+
+    return LinearPredictor(lambda bundle: kind_times(bundle).drop(columns="roofline"), SETTING)
+
+
+def _graph_trees() -> FoldPredictor:
+    from models.baselines.summary_trees import SummaryTreePredictor
+
+    return SummaryTreePredictor(kind_times, SETTING)
+
+
+register(Contender("linear", _linear, targets=TARGETS, partial=True, seconds_per_fold=1))
+for _count in (1, 2):
+    register(
+        Contender(
+            "linear-" + "-".join(SCALES_WITH_BATCH[:_count]),
+            partial(_linear, SCALES_WITH_BATCH[:_count]),
+            targets=TARGETS,
+            partial=True,
+            seconds_per_fold=1,
+        )
+    )
+register(Contender("trees-summary", _trees, targets=TARGETS, partial=True, seconds_per_fold=10))
+register(Contender("roofline", _roofline, targets=TARGETS, partial=True, seconds_per_fold=0.5))
+for _name, _make, _seconds in (
+    ("graph-roofline", _graph_roofline, 1),
+    ("graph-kinds", _graph_kinds, 5),
+    ("graph-trees", _graph_trees, 10),
+):
+    register(Contender(_name, _make, targets=TARGETS, partial=True, seconds_per_fold=_seconds))

@@ -1,0 +1,54 @@
+"""Protocols of co-location sets: throughput, memory and utilisation together; and step times of their models alone."""
+
+from __future__ import annotations
+
+from predictor.evaluation.protocols.protocol import OWN, Protocol
+
+PROTOCOLS: tuple[Protocol, ...] = (
+    Protocol(
+        "lucid-random",
+        "sets at random: flatters, for comparison with the literature",
+        ("lucid",),
+        "random",
+    ),
+    Protocol("lucid-by-pair", "pairs of models never seen together", ("lucid",), "by-pair"),
+    Protocol("lucid-by-model", "a model never seen, solo profiles known", ("lucid",), "by-model"),
+    Protocol(
+        "lucid-by-model-graph-only",
+        "a model never seen, nothing known of it but its graph",
+        ("lucid",),
+        "by-model",
+        with_solo=False,
+    ),
+    Protocol(
+        "lucid-memory-by-model",
+        "device memory of a set with a model never seen",
+        ("lucid",),
+        "by-model",
+        target="set_memory_bytes",
+    ),
+    Protocol(
+        "lucid-utilization-by-model",
+        "device utilisation of a set with a model never seen",
+        ("lucid",),
+        "by-model",
+        target="set_utilization_ratio",
+    ),
+    Protocol("lucid-zero-shot", "no row of this campaign learned from", ("lucid",), "zero-shot"),
+    Protocol("gavel2020-random", "sets at random: flatters, for comparison", ("gavel-2020",), "random"),
+    Protocol("gavel2020-by-pair", "pairs of models never seen together", ("gavel-2020",), "by-pair"),
+    Protocol("gavel2020-by-model", "a model never seen, its step time known", ("gavel-2020",), "by-model"),
+    Protocol("gavel2019-random", "sets at random: flatters, for comparison", ("gavel-2019",), "random"),
+    Protocol("gavel2019-by-model", "a model never seen, its step time known", ("gavel-2019",), "by-model"),
+    Protocol("gavel-by-device", "a GPU type never seen (2020)", ("gavel-2020",), "by-device"),
+    Protocol("all-by-model", "a model never seen, over both publishers", ("gavel", "lucid"), "by-model"),
+    Protocol(
+        "solo-by-model",
+        "step time alone of a model never seen, nothing known but its graph; our own CPU included",
+        ("gavel", "lucid", OWN),
+        "by-model",
+        target="solo_step_time_s",
+        with_solo=False,
+        known=("workloads",),
+    ),
+)

@@ -1,0 +1,143 @@
+"""`cotenant evaluate --target`: what a predictor says of the rows of one table, set against what was measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from datasets.bundle import Bundle, Floats
+from datasets.families import family_of
+from datasets.targets import Target, get_target
+from predictor.evaluation.metrics import bounds_kept, score
+from profiling.errors import CotenantError, InputError, UnavailableError
+from profiling.workload import ColocationSet, Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from predictor.predictor import Predictor
+
+# Command-line name of a target -> its name in `datasets.targets`.
+ROW_TARGETS = {"step-time": "solo_step_time_s", "memory": "memory_bytes", "operator-time": "latency_s"}
+_JOBS_AT_ONCE = 256
+
+# [n, 3] value and ends of the 90 % interval of each row, NaN where nothing can be said, and the reason for each of those.
+Answers = tuple[Floats, list[str]]
+
+
+def evaluate_rows(predictor: Predictor, target: str, frame: pd.DataFrame) -> dict[str, Any]:
+    """Score `predictor` as it is on the rows of a table; nothing that was measured is given to it.
+
+    Args:
+        predictor: fitted.
+        target: a key of `ROW_TARGETS`.
+        frame: the target's table: `solo` (runs on one device), `memory` (whole devices; bounds are scored apart) or `operators`.
+
+    Returns:
+        `target`, `metrics` of the measured points with `coverage_90`, `by_family`, `by_model`, `by_device`, `bounds` where
+        the table has any, and `unanswered`: reason -> number of rows.
+
+    Raises:
+        InputError: no row is left to score, or none could be answered.
+        UnavailableError: the predictor does not answer this target.
+    """
+    what = get_target(ROW_TARGETS[target])
+    bundle = Bundle(what.name, _scored(what, frame).reset_index(drop=True), frame.iloc[:0])
+    if not len(bundle.rows):
+        raise InputError(f"no row to score for {target}", expected=f"measured rows in table {what.table}")
+    values, reasons = _ANSWERS[what.name](predictor, bundle.without_targets().rows)
+    answered = ~np.isnan(values[:, 0])
+    if not answered.any():
+        raise InputError(
+            "the predictor has no answer to any row",
+            expected="jobs whose graphs are known",
+            got="; ".join(f"{reason} ({count})" for reason, count in Counter(reasons).most_common(3)),
+        )
+    result = _scores(bundle, values, answered)
+    lower, upper = bundle.bounds
+    kept = bounds_kept(values[:, 0], lower, upper)
+    return {
+        "target": target,
+        "split": "none",
+        **result,
+        **({"bounds": kept} if kept["n"] else {}),
+        "unanswered": dict(Counter(reasons).most_common()),
+    }
+
+
+def _scored(what: Target, frame: pd.DataFrame) -> pd.DataFrame:
+    if what.table == "solo":
+        return frame[frame["step_time_s"].notna() & (frame["gpus"] == 1)]
+    if what.table == "memory":
+        return frame[frame["scope"] == "device"]
+    return frame
+
+
+def _scores(bundle: Bundle, values: Floats, answered: np.ndarray) -> dict[str, Any]:
+    rows, y, pick = bundle.rows, bundle.y, bundle.points & answered
+    names = rows["architecture"] if "architecture" in rows else rows["kind"]
+    groups = {
+        "by_family": names.map(family_of) if "architecture" in rows else names,
+        "by_model": names,
+        "by_device": rows["device"],
+    }
+
+    def part(mask: np.ndarray) -> dict[str, Any]:
+        lower, upper = values[mask, 1], values[mask, 2]
+        ends = {} if np.isnan(lower).any() else {"lower": lower, "upper": upper}
+        return score(y[mask], values[mask, 0], **ends)
+
+    result: dict[str, Any] = {"metrics": part(pick) if pick.any() else {"n": 0}}
+    for key, column in groups.items():
+        labels = column.to_numpy(dtype=object)
+        result[key] = {
+            str(label): part(pick & (labels == label)) for label in sorted(set(labels[pick].tolist()))
+        }
+    return result
+
+
+def _jobs(quantity: str) -> Callable[[Predictor, pd.DataFrame], Answers]:
+    """Answers that a predictor gives of a job alone on a device."""
+
+    def answer(predictor: Predictor, rows: pd.DataFrame) -> Answers:
+        featurizer = predictor.fitted_.model.featurizer
+        asked: dict[tuple[str, str], ColocationSet | str] = {}
+        for spec, device in zip(rows["workload"], rows["device"], strict=True):
+            if (spec, device) not in asked:
+                try:
+                    workload = Workload.parse(spec)
+                    featurizer.job(workload, device)
+                    asked[spec, device] = ColocationSet(device, (workload,))
+                except CotenantError as error:
+                    asked[spec, device] = error.message
+        sets = {key: found for key, found in asked.items() if isinstance(found, ColocationSet)}
+        keys, known = list(sets), {}
+        for start in range(0, len(keys), _JOBS_AT_ONCE):
+            some = keys[start : start + _JOBS_AT_ONCE]
+            for key, prediction in zip(
+                some, predictor.predict_many([sets[key] for key in some]), strict=True
+            ):
+                q = getattr(prediction.members[0], quantity)
+                known[key] = (q.value, q.lower, q.upper)
+        pairs = list(zip(rows["workload"], rows["device"], strict=True))
+        values = np.array([known.get(pair, (np.nan,) * 3) for pair in pairs], dtype=np.float64)
+        return values.reshape(-1, 3), [str(asked[pair]) for pair in pairs if pair not in known]
+
+    return answer
+
+
+def _operators(predictor: Predictor, rows: pd.DataFrame) -> Answers:
+    raise UnavailableError(
+        f"predictor {predictor.version} does not answer times of single operators ({len(rows)} rows)",
+        hint="cotenant benchmark run neusight-operators-by-device scores the baselines",
+    )
+
+
+_ANSWERS: dict[str, Callable[[Predictor, pd.DataFrame], Answers]] = {
+    "solo_step_time_s": _jobs("solo_step_time_s"),
+    "memory_bytes": _jobs("memory_bytes"),
+    "latency_s": _operators,
+}

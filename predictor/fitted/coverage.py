@@ -1,0 +1,78 @@
+"""What a predictor's measurements cover, and what of a question they don't."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from profiling.devices import split_device
+from profiling.workload import ColocationSet, Workload
+
+_WORDS = {
+    "time-slice": "time slicing",
+    "mps": "MPS",
+    "mig": "MIG",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Options that were measured under co-location; empty where nobody recorded them.
+
+    Attributes:
+        devices: GPU types.
+        precisions, modes, frameworks: of the jobs.
+        sharing: `MODE on DEVICE`.
+    """
+
+    devices: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
+    frameworks: tuple[str, ...] = ()
+    sharing: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, workloads: Iterable[Workload], devices: Iterable[str], sharing: Iterable[str]) -> Coverage:
+        """From the members of measured sets, with their device and sharing mode."""
+        jobs, places, modes = list(workloads), list(devices), list(sharing)
+        return cls(
+            tuple(sorted(set(places))),
+            tuple(sorted({w.precision for w in jobs})),
+            tuple(sorted({w.mode for w in jobs})),
+            tuple(sorted({w.framework for w in jobs})),
+            tuple(sorted({f"{m} on {d}" for m, d in zip(modes, places, strict=True)})),
+        )
+
+    def joined(self, other: Coverage) -> Coverage:
+        """What either covers."""
+        return Coverage(
+            *(tuple(sorted({*getattr(self, n), *getattr(other, n)})) for n in self.__dataclass_fields__)
+        )
+
+    def has_device(self, device: str) -> bool:
+        """Whether co-location was measured on that type, or on a slice of it."""
+        return not self.devices or split_device(device)[0] in {split_device(d)[0] for d in self.devices}
+
+    def never_measured(self, one: ColocationSet) -> list[str]:
+        """What of a set was never measured under co-location, in words; nothing for a job alone."""
+        if len(one.workloads) < 2 or not self.devices:
+            return []
+        found = []
+        if not self.has_device(one.device):
+            found.append(f"co-location was never measured on this GPU type ({one.device})")
+        if f"{one.sharing} on {one.device}" not in self.sharing:
+            there = sorted(s.partition(" on ")[2] for s in self.sharing if s.startswith(f"{one.sharing} on "))
+            word = _WORDS[one.sharing]
+            if not there:
+                found.append(f"{word} was never measured")
+            elif self.has_device(one.device):
+                found.append(f"{word} was measured on {', '.join(there)} only")
+        for name, known in (
+            ("precision", self.precisions),
+            ("mode", self.modes),
+            ("framework", self.frameworks),
+        ):
+            new = sorted({getattr(w, name) for w in one.workloads} - set(known))
+            if new:
+                found.append(f"{name} {', '.join(new)} was never measured under co-location")
+        return found

@@ -1,0 +1,136 @@
+"""Seconds per atomic layer from a graph and a device type alone, by the cost model: for models that nobody has measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from models.cost import JobCost, default_cost_model
+from predictor.freezing.profile import owning_layers
+from predictor.types import Floats
+from profiling.devices import DeviceSpec
+from profiling.errors import InputError
+from profiling.graph import ComputationGraph
+from profiling.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkCosts:
+    """What a framework costs beyond what the cost model says of the device's kernels.
+
+    Attributes:
+        device_factor: how much longer kernels take than the cost model says.
+        launch_s: seconds from one kernel to the next when the device waits for the host.
+        optimizer_launch_s: the same inside the optimiser.
+        update_kernels: kernels that update one tensor of parameters where the optimiser goes tensor by tensor (about 4
+            for SGD with momentum and weight decay, 12 for AdamW); 0: it handles all tensors at once, as captured.
+        gradient_bytes_per_s: rate at which hooks on gradients (statistics, copies) read parameters' bytes.
+        step_overhead_s: seconds per step that depend on nothing else.
+        sample_overhead_s: seconds per sample outside the device (input pipeline).
+    """
+
+    device_factor: float = 1.0
+    launch_s: float = 8e-6
+    optimizer_launch_s: float = 8e-6
+    update_kernels: float = 0.0
+    gradient_bytes_per_s: float = float("inf")
+    step_overhead_s: float = 1e-3
+    sample_overhead_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if not (value > 0 if f.name in ("device_factor", "gradient_bytes_per_s") else value >= 0):
+                raise InputError(f"{f.name} is out of range", expected="a positive number", got=value)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerTimes:
+    """Seconds of one step on one GPU by atomic layer. L layers.
+
+    Attributes:
+        forward_s, backward_s: [L]; `backward_s` holds the gradients of weights and of inputs.
+        input_gradient_s: [L] the part of `backward_s` that the first unfrozen layer does without.
+        optimizer_s: [L] update of the layer's own parameters.
+        overhead_s: the rest of the step.
+        parameter_bytes: [L].
+        boundary_bytes: [L] output of layer l for the whole batch: what an activation cache holds.
+        step_time_s: of the whole step by the cost model, device and host overlapped.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    input_gradient_s: Floats
+    optimizer_s: Floats
+    overhead_s: float
+    parameter_bytes: Floats
+    boundary_bytes: Floats
+    step_time_s: float = 0.0
+
+    @property
+    def layers(self) -> int:
+        return len(self.forward_s)
+
+    def split(
+        self, frozen_prefix: int, cache_bytes_per_s: float | None = None
+    ) -> tuple[float, float, float, float]:
+        """Seconds of input and forward, backward, optimiser, and the rest, with `frozen_prefix` layers frozen."""
+        k = frozen_prefix
+        forward = float(self.forward_s.sum())
+        if cache_bytes_per_s is not None and k > 0:
+            forward = float(self.forward_s[k:].sum() + self.boundary_bytes[k - 1] / cache_bytes_per_s)
+        backward = float(self.backward_s[k:].sum() - (self.input_gradient_s[k] if k < self.layers else 0.0))
+        return forward, backward, float(self.optimizer_s[k:].sum()), self.overhead_s
+
+
+def layer_times(
+    graph: ComputationGraph,
+    device: DeviceSpec,
+    workload: Workload | None = None,
+    costs: FrameworkCosts | None = None,
+    cost: JobCost | None = None,
+) -> LayerTimes:
+    """Time the layers of an unfrozen graph.
+
+    Args:
+        workload: precision, layout and mode of the job; FP32 training by default.
+        costs: of the framework; typical ones by default.
+        cost: of the unfrozen job, where it is known already; that of the shipped cost model by default.
+
+    Raises:
+        InputError: the graph names no layers, or the device lacks the precision.
+    """
+    costs = costs or FrameworkCosts()
+    if not graph.layers:
+        raise InputError(
+            f"graph {graph.name!r} names no atomic layers", expected="a graph captured from a torch.nn model"
+        )
+    job = (workload or Workload(graph.name)).captured()
+    cost = cost or default_cost_model().cost(graph, device, job)
+    columns, owner, count = graph.columns, np.array(owning_layers(graph)), len(graph.layers)
+    # While the device waits for the host, a kernel takes as long as its launch.
+    launching = cost.operators.kernels * costs.launch_s
+    busy = np.maximum(cost.operators.busy_s * costs.device_factor, launching)
+    forward, backward = (np.bincount(owner, side, count).astype(np.float64) for side in busy)
+    parameters = np.bincount(owner, columns["parameter_bytes"] * columns["repeat"], count).astype(np.float64)
+    gradient, boundary = np.zeros(count), np.zeros(count)
+    for layer in range(count):
+        own = np.flatnonzero(owner == layer)
+        heads = own[columns["parameter_bytes"][own] > 0]
+        if len(heads):
+            # Weight and input gradients of a matrix product or a convolution cost the same.
+            gradient[layer] = 0.5 * busy[1][heads[0]]
+        written = own[columns["bytes_written"][own] > 0]
+        if len(written):
+            boundary[layer] = columns["bytes_written"][written[-1]]
+    held = parameters > 0
+    share = parameters / max(parameters.sum(), 1e-300)
+    # A layer holds about two tensors: weight and bias, or scale and shift.
+    each = 2.0 * costs.update_kernels or graph.optimizer_kernels / max(int(held.sum()), 1)
+    optimizer = np.maximum(cost.optimizer_s * share, each * held * costs.optimizer_launch_s)
+    optimizer += parameters / costs.gradient_bytes_per_s
+    overhead = costs.step_overhead_s + costs.sample_overhead_s * graph.batch_size + cost.host_s
+    return LayerTimes(
+        forward, backward, gradient, optimizer, overhead, parameters, boundary, cost.step_time_s
+    )

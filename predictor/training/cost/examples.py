@@ -1,0 +1,126 @@
+"""Measured steps as the cost model learns from them: each distinct operator of a job once, with its count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from models.cost.job import JobInput
+from models.cost.work import Floats, OperatorWork
+from predictor.examples.featurizer import GraphSource
+from profiling.devices import get_device
+from profiling.errors import CotenantError
+from profiling.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CostExample:
+    """One measured job.
+
+    Attributes:
+        row: of the table of measured steps.
+        job: with equal operators merged.
+        log_step_s: measured.
+        campaign: who measured, with which framework.
+        weight: in the loss.
+    """
+
+    row: int
+    job: JobInput
+    log_step_s: float
+    campaign: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Rows that were left out, by reason."""
+
+    reasons: dict[str, int]
+
+    def add(self, reason: str) -> None:
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+
+
+def campaign_of(row: pd.Series) -> str:
+    """Who measured, in which mode: host costs are shared by these rows."""
+    return f"{row['campaign']}/{row['mode']}"
+
+
+def cost_examples(
+    solo: pd.DataFrame,
+    graph_source: GraphSource,
+    report: Callable[[int, int], None] = lambda _done, _total: None,
+) -> tuple[list[CostExample], Skipped]:
+    """From rows of the table `solo` (one GPU, a step time); rows whose graph or device is not known are counted.
+
+    Equal rows measured again (repeats) weigh together as one.
+    """
+    examples: list[CostExample] = []
+    skipped = Skipped({})
+    merged: dict[tuple[Workload, str], JobInput] = {}
+    order = np.argsort(solo["workload"].to_numpy(), kind="stable")
+    rows = solo.iloc[order]
+    for count, (row, (_, values)) in enumerate(zip(order, rows.iterrows(), strict=True)):
+        report(count, len(rows))
+        step_s = values["step_time_s"]
+        if not step_s > 0 or values["gpus"] != 1:
+            skipped.add("no step time of one GPU")
+            continue
+        try:
+            workload, device = Workload.parse(values["workload"]).without_solo(), values["device"]
+            key = workload, device
+            if key not in merged:
+                merged[key] = merge_equal(
+                    JobInput.of(graph_source(workload.captured()), get_device(device), workload)
+                )
+        except CotenantError as error:
+            skipped.add(type(error).__name__)
+            continue
+        examples.append(CostExample(int(row), merged[key], float(np.log(step_s)), campaign_of(values)))
+    return examples, skipped
+
+
+def merge_equal(job: JobInput) -> JobInput:
+    """The same job with equal operators as one that is repeated; passes that do not run are set to 0."""
+    work, mask = job.work, job.mask
+    columns = [work.compute_s * mask, work.traffic_bytes * mask, work.block_s * mask, work.kernels * mask]
+    # Six digits: what differs by less is the same to the model.
+    key = np.concatenate([job.features, *(_rounded(c).T for c in columns)], 1)
+    _, first, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
+    repeat = np.bincount(inverse.ravel(), weights=work.repeat).astype(np.float64)
+    compute, traffic, block, kernels = (c[:, first] for c in columns)
+    return replace(
+        job,
+        features=job.features[first],
+        work=OperatorWork(compute, traffic, block, kernels, repeat),
+        mask=np.ones_like(compute),
+        kind=job.kind[first],
+    )
+
+
+def _rounded(values: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        digits = np.where(values > 0, np.round(np.log(values), 5), -np.inf)
+    return np.where(np.isfinite(digits), digits, -99.0)
+
+
+def balanced(examples: Iterable[CostExample], group_of: Callable[[CostExample], str]) -> list[CostExample]:
+    """Examples with weights by which a group counts as the square root of its size."""
+    found = list(examples)
+    groups = [group_of(e) for e in found]
+    sizes = {g: groups.count(g) for g in set(groups)}
+    raw = np.array([sizes[g] ** -0.5 for g in groups])
+    weights = raw / raw.mean() if len(raw) else raw
+    return [replace(e, weight=float(w)) for e, w in zip(found, weights, strict=True)]
+
+
+def rows_of(examples: Sequence[CostExample]) -> np.ndarray:
+    """Row numbers of some examples."""
+    return np.array([e.row for e in examples], dtype=np.int64)

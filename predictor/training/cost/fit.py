@@ -1,0 +1,121 @@
+"""Fits the cost model to measured steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from models.cost.job import effect_names
+from models.cost.model import CostModel
+from models.cost.network import EfficiencyNetwork
+from models.cost.work import Floats
+from predictor.training.cost.examples import CostExample
+from predictor.training.cost.tensors import CostTensors
+from profiling.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class CostConfig:
+    """How the cost model is fitted.
+
+    Attributes:
+        hidden: width of the efficiency network.
+        epochs, batch_jobs, learning_rate, weight_decay: of AdamW with a one-cycle schedule.
+        huber_beta: log error from which the loss grows linearly only.
+        effect_penalty: holds the effects of devices and campaigns near 0.
+        seed: of the first weights and the order of the batches.
+    """
+
+    hidden: int = 96
+    epochs: int = 30
+    batch_jobs: int = 64
+    learning_rate: float = 4e-3
+    weight_decay: float = 1e-2
+    huber_beta: float = 0.05
+    effect_penalty: float = 0.01
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            if f.name != "seed" and not getattr(self, f.name) > 0:
+                raise InputError(
+                    f"{f.name} is out of range", expected="a number above 0", got=getattr(self, f.name)
+                )
+
+
+def fit_cost(
+    examples: Sequence[CostExample],
+    config: CostConfig | None = None,
+    card: dict[str, Any] | None = None,
+    report: Callable[[int, float], None] = lambda _epoch, _loss: None,
+) -> CostModel:
+    """Fit to examples.
+
+    Raises:
+        InputError: fewer than two examples.
+    """
+    if len(examples) < 2:
+        raise InputError("too few measured steps", expected="at least 2", got=len(examples))
+    config = config or CostConfig()
+    devices = sorted({n for e in examples for n in effect_names(e.job.device.name, e.job.precision)})
+    campaigns = sorted({e.campaign for e in examples})
+    tensors = CostTensors.of(examples, devices, campaigns)
+    mean = tensors.features.mean(0)
+    scale = tensors.features.std(0).clamp_min(0.05)
+    with torch.random.fork_rng():
+        torch.manual_seed(config.seed)
+        network = EfficiencyNetwork(config.hidden, len(devices), len(campaigns))
+        _train(network, tensors, mean, scale, config, report)
+    weights: dict[str, Floats] = {
+        name: value.detach().numpy().astype(np.float64) for name, value in network.named_parameters()
+    }
+    weights |= {"mean": mean.numpy().astype(np.float64), "scale": scale.numpy().astype(np.float64)}
+    return CostModel(weights, tuple(devices), tuple(campaigns), card or {})
+
+
+def _train(
+    network: EfficiencyNetwork,
+    tensors: CostTensors,
+    mean: torch.Tensor,
+    scale: torch.Tensor,
+    config: CostConfig,
+    report: Callable[[int, float], None],
+) -> None:
+    rng = np.random.default_rng(config.seed)
+    deep = [p for name, p in network.named_parameters() if name.startswith(("layers", "output"))]
+    plain = [p for name, p in network.named_parameters() if not name.startswith(("layers", "output"))]
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": deep, "weight_decay": config.weight_decay},
+            {"params": plain, "weight_decay": config.weight_decay / 10},
+        ],
+        lr=config.learning_rate,
+    )
+    per_epoch = -(-len(tensors) // config.batch_jobs)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, config.learning_rate, total_steps=config.epochs * per_epoch + 1
+    )
+    network.train()
+    for epoch in range(config.epochs):
+        order, total = rng.permutation(len(tensors)), 0.0
+        for begin in range(0, len(order), config.batch_jobs):
+            jobs = order[begin : begin + config.batch_jobs]
+            which = torch.from_numpy(jobs)
+            log_step = network.log_step_s(tensors.batch(jobs, mean, scale))
+            error = F.smooth_l1_loss(
+                log_step, tensors.target[which], beta=config.huber_beta, reduction="none"
+            )
+            loss = (error * tensors.weight[which]).mean() + config.effect_penalty * network.penalty()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            total += float(loss.detach()) * len(jobs)
+        report(epoch, total / len(tensors))
+    network.eval()

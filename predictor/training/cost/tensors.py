@@ -1,0 +1,117 @@
+"""Examples side by side in one set of tensors, of which batches are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.cost.job import effect_names
+from models.cost.network import Jobs
+from predictor.training.cost.examples import CostExample
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CostTensors:
+    """All examples.
+
+    Attributes:
+        features: [R, F] of all operators, as they are.
+        start: [J + 1] first operator of each job.
+        target, weight: [J] log seconds, and weight in the loss.
+    """
+
+    features: Tensor
+    start: np.ndarray
+    kind: Tensor
+    passes: Tensor
+    repeat: Tensor
+    by_job: Tensor
+    effects: Tensor
+    campaign: Tensor
+    target: Tensor
+    weight: Tensor
+
+    @classmethod
+    def of(
+        cls, examples: Sequence[CostExample], devices: Sequence[str], campaigns: Sequence[str]
+    ) -> CostTensors:
+        """Stack examples; devices and campaigns that are not named have no effect of their own."""
+        jobs = [e.job for e in examples]
+        start = np.concatenate([[0], np.cumsum([len(j.kind) for j in jobs])]).astype(np.int64)
+        effects = [effect_names(j.device.name, j.precision) for j in jobs]
+        passes = []
+        for job in jobs:
+            work, bandwidth = job.work, job.device.memory_bandwidth_bytes_per_s
+            cached = np.minimum(work.traffic_bytes, job.device.l2_bytes) / bandwidth
+            passes.append(
+                np.stack(
+                    [work.compute_s, work.traffic_bytes / bandwidth, cached, work.block_s, work.kernels]
+                ).astype(np.float32)
+            )
+        by_job = [
+            (
+                j.optimizer_bytes / j.device.memory_bandwidth_bytes_per_s,
+                j.launches,
+                j.host_bytes / j.device.pcie_bytes_per_s if j.host_bytes else 0.0,
+                float(j.batch_size),
+                float(j.is_compiled),
+            )
+            for j in jobs
+        ]
+
+        def numbers(names: Sequence[str], of: list[str]) -> Tensor:
+            place = {name: k for k, name in enumerate(names)}
+            return torch.tensor([place.get(name, -1) for name in of], dtype=torch.int64)
+
+        return cls(
+            torch.from_numpy(np.concatenate([j.features for j in jobs])),
+            start,
+            torch.from_numpy(np.concatenate([j.kind for j in jobs])),
+            torch.from_numpy(np.concatenate(passes, 2)),
+            torch.from_numpy(np.concatenate([j.work.repeat for j in jobs]).astype(np.float32)),
+            torch.tensor(by_job, dtype=torch.float32),
+            torch.stack([numbers(devices, list(names)) for names in zip(*effects, strict=True)]),
+            numbers(campaigns, [e.campaign for e in examples]),
+            torch.tensor([e.log_step_s for e in examples], dtype=torch.float32),
+            torch.tensor([e.weight for e in examples], dtype=torch.float32),
+        )
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def operators_of(self, jobs: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Numbers of all operators of some jobs, and the position of each one's job among them."""
+        counts = self.start[jobs + 1] - self.start[jobs]
+        begin = np.repeat(self.start[jobs] - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
+        rows = begin + np.arange(counts.sum())
+        return torch.from_numpy(rows), torch.from_numpy(np.repeat(np.arange(len(jobs)), counts))
+
+    def batch(self, jobs: np.ndarray, mean: Tensor, scale: Tensor) -> Jobs:
+        """The network's input for some jobs."""
+        rows, job = self.operators_of(jobs)
+        which = torch.from_numpy(jobs)
+        passes, by_job = self.passes[:, :, rows], self.by_job[which]
+        features = ((self.features[rows] - mean) / scale).clamp(-20, 20)
+        return Jobs(
+            features=features,
+            kind=self.kind[rows],
+            job=job,
+            effects=self.effects[:, which][:, job],
+            compute_s=passes[0],
+            traffic_s=passes[1],
+            cached_s=passes[2],
+            block_s=passes[3],
+            kernels=passes[4],
+            repeat=self.repeat[rows],
+            compiled=by_job[:, 4][job],
+            optimizer_s=by_job[:, 0],
+            launches=by_job[:, 1],
+            host_s=by_job[:, 2],
+            samples=by_job[:, 3],
+            campaign=self.campaign[which],
+            job_compiled=by_job[:, 4],
+        )

@@ -1,0 +1,121 @@
+"""The MLflow run of a training: begins with it, follows its curves, and goes on with it after a kill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from predictor.config import LossCallback
+from predictor.training.validation import VALIDATION
+from profiling.errors import InputError
+from profiling.files import read_json, write_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_RUN_FILE = "mlflow_run.json"
+# Points of a curve are sent together, so that a slow server does not hold a training up.
+_EVERY_S = 2.0
+_AT_ONCE = 1000
+
+
+class LiveMetrics:
+    """A `LossCallback` that logs curves to a run while they grow, and passes on what it is told.
+
+    Training losses are `loss PHASE` (`loss encoder`, `loss network 1`), errors on architectures left out
+    `validation mae left out N`. The losses of those fits themselves are not logged.
+    """
+
+    def __init__(self, run_id: str, report: LossCallback | None = None) -> None:
+        import mlflow
+
+        self.client, self.run_id, self.report = mlflow.MlflowClient(), run_id, report
+        self._waiting: list[Any] = []
+        self._sent_s = time.monotonic()
+
+    def __call__(self, phase: str, step: int, steps: int, loss: float) -> None:
+        name = metric_name(phase)
+        if name is not None:
+            from mlflow.entities import Metric
+
+            self._waiting.append(Metric(name, loss, int(1000 * time.time()), step))
+            if time.monotonic() - self._sent_s >= _EVERY_S or len(self._waiting) >= _AT_ONCE:
+                self.flush()
+        if self.report is not None:
+            self.report(phase, step, steps, loss)
+
+    def flush(self) -> None:
+        """Send what was not sent yet."""
+        if self._waiting:
+            self.client.log_batch(self.run_id, metrics=self._waiting)
+        self._waiting, self._sent_s = [], time.monotonic()
+
+
+def metric_name(phase: str) -> str | None:
+    """The metric that a reported phase is logged as; None where it is not."""
+    part, _, inner = phase.rpartition(": ")
+    if inner.startswith(VALIDATION):
+        return f"{VALIDATION} mae {part or inner.removeprefix(VALIDATION).strip()}"
+    return None if part else f"loss {phase}"
+
+
+@contextmanager
+def tracked(
+    tracking_uri: str | None,
+    experiment: str,
+    name: str,
+    kept: Path | None = None,
+    fingerprint: str = "",
+    system_metrics: bool = False,
+) -> Iterator[Any]:
+    """An active MLflow run; an SQLite file in the working folder where no store is set.
+
+    Args:
+        name: says what the run is.
+        kept: folder of a training that may be killed: the same run goes on when it is called again.
+        fingerprint: of that training; the run of another one is not taken up.
+        system_metrics: log use of processor, memory and GPU as well.
+    """
+    import mlflow
+
+    from predictor.fitted.mlflow_registry import use_experiment, use_store
+
+    use_store(tracking_uri)
+    use_experiment(experiment)
+    uri = mlflow.get_tracking_uri()
+    earlier = _earlier(kept, fingerprint, uri)
+    with mlflow.start_run(
+        run_id=earlier, run_name=None if earlier else name, log_system_metrics=system_metrics or None
+    ) as run:
+        if kept is not None:
+            write_json(
+                kept / _RUN_FILE, {"run_id": run.info.run_id, "tracking_uri": uri, "fingerprint": fingerprint}
+            )
+        yield mlflow
+
+
+def _earlier(kept: Path | None, fingerprint: str, uri: str) -> str | None:
+    """Id of the run that a killed training began, if it is still there."""
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    if kept is None or not (kept / _RUN_FILE).is_file():
+        return None
+    try:
+        body = read_json(kept / _RUN_FILE)
+        if body["fingerprint"] != fingerprint or body["tracking_uri"] != uri:
+            return None
+        run = mlflow.MlflowClient().get_run(body["run_id"])
+    except (InputError, MlflowException, KeyError, TypeError):
+        return None
+    return str(run.info.run_id) if run.info.lifecycle_stage == "active" else None
+
+
+def log_tables(mlflow: Any, colocation: pd.DataFrame, solo: pd.DataFrame, source: str) -> None:
+    """Log the tables as the run's dataset inputs: digest, columns, number of rows."""
+    for name, table in (("colocation", colocation), ("solo", solo)):
+        dataset = mlflow.data.from_pandas(table, source=source, name=name)
+        mlflow.log_input(dataset, context="training")

@@ -1,0 +1,85 @@
+"""A plan carried out by the nodes of a Ray cluster, each on its own device; the slices are written here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from profiling.campaign.plan import CampaignPlan, PlannedRun
+from profiling.campaign.runner import CampaignStatus, Measure, status, what_is_left
+from profiling.campaign.slices import SliceWriter, next_slice_number, read_results
+from profiling.measure.settings import MeasureSettings
+from profiling.ray_workers import PATIENCE_S, RayWorkers
+
+Measured = tuple[dict[str, Any], dict[str, Any]]
+
+
+def run_on_ray(
+    plan: CampaignPlan,
+    folder: Path,
+    address: str,
+    *,
+    limit_s: float | None = None,
+    done_folders: Sequence[Path] = (),
+    retry_failed: bool = False,
+    on_done: Callable[[PlannedRun, CampaignStatus], None] = lambda _run, _status: None,
+    measure: Measure | None = None,
+    patience_s: float = PATIENCE_S,
+) -> CampaignStatus:
+    """Carry out what is left of `plan` on a Ray cluster: one run at a time on each GPU, or on each node where the plan is for CPUs.
+
+    Every finished run is on this machine's disk before the next is handed to its worker. The run of a node that dies is given to
+    another; nodes that join are used.
+
+    Args:
+        folder, limit_s, done_folders, retry_failed, measure: as in `run_campaign`; `measure` must be importable on the nodes.
+        address: of the cluster, or `auto`.
+        on_done: told of every run after it is stored.
+        patience_s: how long to wait for a node when there is none.
+
+    Returns:
+        The status at the end.
+
+    Raises:
+        ConflictError, LimitError: as `run_campaign`. UnavailableError: no Ray, no cluster, or no node left.
+    """
+    began, folders = time.monotonic(), [*done_folders, folder]
+    make = partial(_Measurer, plan.device, plan.settings, measure)
+    with (
+        SliceWriter(folder, first=next_slice_number(done_folders)) as writer,
+        RayWorkers[PlannedRun, Measured](
+            address, make, on_gpus=plan.device == "cuda", patience_s=patience_s
+        ) as workers,
+    ):
+        results = read_results(folders)
+        for run, (record, environment) in workers.run(
+            what_is_left(plan, results, began, limit_s, retry_failed)
+        ):
+            if environment["fingerprint"] not in results.environments:
+                writer.append_environment(environment)
+                results.environments[environment["fingerprint"]] = environment
+            writer.append_run(record)
+            results.records[run.request.run_id] = record
+            on_done(run, status(plan, folders))
+    return status(plan, folders)
+
+
+class _Measurer:
+    """On a node: measures runs there and says what the node is."""
+
+    def __init__(self, device: str, settings: MeasureSettings, measure: Measure | None) -> None:
+        from profiling.measure.environment import describe_environment
+
+        if measure is None:
+            from profiling.measure.run import measure as measure_run
+
+            measure = measure_run
+        self.settings, self.measure = settings, measure
+        self.environment = describe_environment(device)
+
+    def __call__(self, run: PlannedRun) -> Measured:
+        record = self.measure(run.request, self.settings)
+        return {**record, "environment": self.environment["fingerprint"]}, self.environment

@@ -1,0 +1,65 @@
+"""Jobs of the command line, where a SPEC may also name a file, code or a captured graph of this machine."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from profiling.capture import cache
+from profiling.capture.source import graph_for, register_graph
+from profiling.errors import UnknownNameError
+from profiling.graph import ComputationGraph
+from profiling.workload import Workload
+
+_HASH = re.compile(r"(?:graph:)?([0-9a-f]{8,64})")
+
+
+def local_workload(spec: str) -> Workload:
+    """The job of a SPEC whose NAME may be a zoo name, `module:factory`, `FILE.onnx`, a graph that `cotenant capture -o`
+    wrote (`FILE.json`), or the hash (eight digits or more) of a captured graph.
+
+    Other than a zoo model, it is captured now, and its graph is kept on this machine under its content hash. The options
+    that a graph was captured with hold where the SPEC does not give others.
+
+    Raises:
+        InputError: the SPEC, the file or the factory cannot be used.
+        UnknownNameError: no captured graph has that hash, or several have.
+    """
+    workload = Workload.parse(spec)
+    name = workload.model
+    if name.endswith(".json"):
+        return _of_graph(workload, ComputationGraph.load(Path(name)))
+    found = _HASH.fullmatch(name)
+    if found:
+        return _of_graph(workload, cache.registered(_registered_name(found[1])))
+    if name.endswith((".onnx", ".graph.txt")) or ":" in name:
+        return _of_graph(workload, graph_for(workload.captured(), local=True))
+    return workload
+
+
+def _of_graph(workload: Workload, graph: ComputationGraph) -> Workload:
+    defaults = {f.name: f.default for f in fields(Workload)}
+    captured: dict[str, Any] = {
+        key: value
+        for key, value in graph.options.items()
+        if key in defaults and value is not None and getattr(workload, key) == defaults[key]
+    }
+    batch_size = workload.batch_size or graph.batch_size
+    return replace(workload, **{**captured, "model": register_graph(graph), "batch_size": batch_size})
+
+
+def _registered_name(start: str) -> str:
+    folder = cache.cache_dir().with_name("registered")
+    names = sorted(path.stem for path in folder.glob(f"{start}*.json"))
+    if len(names) != 1:
+        raise UnknownNameError(
+            "no captured graph has this hash"
+            if not names
+            else "several captured graphs start with this hash",
+            expected="the hash that `cotenant capture` printed",
+            got=start,
+            hint="capture the model on this machine first" if not names else "give more digits",
+        )
+    return cache.REGISTERED + names[0]

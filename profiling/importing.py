@@ -1,0 +1,30 @@
+"""Objects of the user's own code, named `module:attribute` on the command line."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+from profiling.errors import InputError
+
+
+def import_attribute(name: str, expected: str) -> object:
+    """The object called `module:attribute`; the module is looked for in the current folder, too. This runs its code.
+
+    Args:
+        expected: what it should be, for the error.
+
+    Raises:
+        InputError: no such module or attribute, or the module's own import fails.
+    """
+    where, _, attribute = name.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: object = importlib.import_module(where)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError, SyntaxError) as error:
+        raise InputError(f"{name!r} cannot be imported", expected=expected, got=str(error)) from error
+    return found

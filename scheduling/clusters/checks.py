@@ -1,0 +1,82 @@
+"""What is wrong with a cluster beyond its form: unknown devices and models, links to nowhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from profiling.devices import get_device, has_mig
+from profiling.errors import InputError, UnknownNameError
+from scheduling.core.snapshot import ClusterSnapshot
+
+
+def check_cluster(cluster: ClusterSnapshot) -> list[str]:
+    """Raise on the first thing that nothing could work with, and return notes on what is merely odd.
+
+    Raises:
+        InputError: there is no GPU, or a link has no bandwidth.
+        UnknownNameError: a device or a tenant's model is not known.
+    """
+    places = list(cluster.gpus())
+    if not places:
+        raise InputError("the cluster has no GPU", expected="at least one node with one GPU", got="none")
+    for node, gpu in places:
+        try:
+            device = get_device(gpu.device)
+        except UnknownNameError as error:
+            raise UnknownNameError(f"GPU {gpu.id} of node {node.name}: {error.message}") from None
+        if gpu.sharing == "mig" and ":mig=" not in gpu.device and not has_mig(device.name):
+            raise InputError(
+                f"GPU {gpu.id} of node {node.name} cannot be cut into MIG slices",
+                expected="sharing time-slice or mps",
+                got=f"mig on {gpu.device}",
+            )
+    _check_tenants(cluster)
+    names = {node.name for node in cluster.nodes}
+    notes = []
+    for link in cluster.links:
+        if not link.bandwidth_bytes_per_s > 0:
+            raise InputError(
+                f"link {link.source} to {link.target}: bandwidth_bytes_per_s is out of range",
+                expected="a number above 0",
+                got=link.bandwidth_bytes_per_s,
+            )
+        notes += [
+            f"link {link.source} to {link.target}: {end} is no node, so it counts as a switch"
+            for end in (link.source, link.target)
+            if end not in names
+        ]
+    notes += [f"node {node.name} has no GPU" for node in cluster.nodes if not node.gpus]
+    return notes
+
+
+def _check_tenants(cluster: ClusterSnapshot) -> None:
+    from profiling.capture import cache
+    from profiling.collections import collection_of
+    from profiling.zoo import resolve
+
+    for node, gpu in cluster.gpus():
+        for tenant in gpu.tenants:
+            model = tenant.job.model
+            if model.startswith(cache.REGISTERED):
+                cache.registered(model)
+            elif not collection_of(model):
+                try:
+                    resolve(tenant.job)
+                except InputError as error:
+                    raise type(error)(
+                        f"a tenant of GPU {gpu.id} of node {node.name}: {error.message}"
+                    ) from None
+
+
+def summary(cluster: ClusterSnapshot) -> dict[str, Any]:
+    """Counts of nodes, GPUs (in all, by device and by sharing mode), tenants and links."""
+    gpus = [gpu for _, gpu in cluster.gpus()]
+    return {
+        "nodes": len(cluster.nodes),
+        "gpus": len(gpus),
+        "by_device": dict(Counter(gpu.device for gpu in gpus)),
+        "by_sharing": dict(Counter(gpu.sharing for gpu in gpus)),
+        "tenants": sum(len(gpu.tenants) for gpu in gpus),
+        "links": len(cluster.links),
+    }

@@ -1,0 +1,45 @@
+"""Clusters from what other tools print: `nvidia-smi`, Slurm, Kubernetes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+
+from profiling.errors import InputError, UnknownNameError
+from scheduling.core.snapshot import ClusterSnapshot
+
+SOURCES = {
+    "nvidia-smi": (
+        "nvidia_smi",
+        "nvidia-smi --query-gpu=index,name,memory.total,mig.mode.current --format=csv",
+    ),
+    "sinfo": ("slurm", "sinfo -N -o '%N %G'    or    sinfo --json"),
+    "scontrol": ("slurm", "scontrol show nodes    or    scontrol show nodes --json"),
+    "kubectl": ("kubernetes", "kubectl get nodes -o json"),
+}
+"""By name: the module that reads it, and the command whose output it reads."""
+
+
+def import_cluster(
+    source: str, text: str, devices: Mapping[str, str] | None = None, node: str = "node"
+) -> ClusterSnapshot:
+    """Read the output of another tool.
+
+    Args:
+        source: a name of `SOURCES`.
+        devices: catalogue names by the tool's own, for those that are not recognised.
+        node: name of the node, where the tool says none (`nvidia-smi`).
+
+    Raises:
+        UnknownNameError: no such source, or a GPU type that is not recognised.
+        InputError: the text is not that tool's.
+    """
+    if source not in SOURCES:
+        raise UnknownNameError("unknown source", expected="one of " + ", ".join(SOURCES), got=source)
+    module, command = SOURCES[source]
+    reader = import_module(f"scheduling.clusters.importers.{module}")
+    nodes = reader.read(text, dict(devices or {}), node)
+    cluster = ClusterSnapshot(tuple(nodes))
+    if not any(True for _ in cluster.gpus()):
+        raise InputError(f"no GPU in the output of {source}", expected=f"the output of `{command}`")
+    return cluster

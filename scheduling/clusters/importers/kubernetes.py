@@ -1,0 +1,63 @@
+"""Nodes from `kubectl get nodes -o json`, by the labels of NVIDIA's GPU feature discovery or of GKE."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from profiling.errors import InputError
+from scheduling.clusters.importers.titles import device_of
+from scheduling.core.snapshot import Gpu, Node
+
+PRODUCT = "nvidia.com/gpu.product"
+GKE = "cloud.google.com/gke-accelerator"
+_SLICES = re.compile(r"nvidia\.com/mig-(\d+g\.\d+gb)")
+_SHARING = {"mps": "mps"}
+
+
+def read(text: str, devices: Mapping[str, str], node: str) -> list[Node]:
+    """Nodes with GPUs; those without, and GPUs of other vendors, are left out."""
+    try:
+        body = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError("not JSON", expected="kubectl get nodes -o json", got=str(error)) from None
+    items = body.get("items", [body]) if isinstance(body, dict) else None
+    if not isinstance(items, list) or not all(isinstance(i, dict) and "metadata" in i for i in items):
+        raise InputError("not a list of nodes", expected="kubectl get nodes -o json", got=type(body).__name__)
+    nodes = []
+    for item in items:
+        gpus = _gpus(item, devices)
+        if gpus:
+            nodes.append(Node(str(item["metadata"]["name"]), tuple(gpus)))
+    return nodes
+
+
+def _gpus(item: dict[str, Any], devices: Mapping[str, str]) -> list[Gpu]:
+    labels: dict[str, str] = item["metadata"].get("labels") or {}
+    capacity: dict[str, Any] = (item.get("status") or {}).get("capacity") or {}
+    slices = {m[1]: int(n) for key, n in capacity.items() if (m := _SLICES.fullmatch(key)) and int(n)}
+    replicas = int(labels.get("nvidia.com/gpu.replicas", "1") or 1)
+    count = int(labels.get("nvidia.com/gpu.count", 0)) or int(capacity.get("nvidia.com/gpu", 0)) // max(
+        replicas, 1
+    )
+    if not count and not slices:
+        return []
+    title = labels.get(PRODUCT) or labels.get(GKE)
+    if title is None:
+        raise InputError(
+            f"node {item['metadata']['name']} has GPUs and does not say which",
+            expected=f"the label {PRODUCT} (GPU feature discovery) or {GKE}",
+        )
+    memory = labels.get("nvidia.com/gpu.memory")
+    # A product shared by time-slicing or MPS ends in -SHARED, one cut uniformly in -MIG-1g.5gb.
+    whole, _, uniform = title.removesuffix("-SHARED").partition("-MIG-")
+    device = device_of(whole, devices, None if uniform or memory is None else float(memory) * 2**20)
+    sharing = _SHARING.get(labels.get("nvidia.com/gpu.sharing-strategy", ""), "time-slice")
+    if uniform:
+        return [Gpu(str(k), f"{device}:mig={uniform}", sharing) for k in range(count)]
+    gpus = [Gpu(str(k), device, sharing) for k in range(0 if slices else count)]
+    for profile, number in slices.items():
+        gpus += [Gpu(f"{profile}-{k}", f"{device}:mig={profile}", sharing) for k in range(number)]
+    return gpus

@@ -1,0 +1,111 @@
+"""Nodes from `sinfo` or `scontrol show nodes`, as text or JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from profiling.errors import InputError
+from scheduling.clusters.importers.titles import device_of
+from scheduling.core.snapshot import Gpu, Node
+
+
+def read(text: str, devices: Mapping[str, str], node: str) -> list[Node]:
+    """Nodes with GPUs in their `Gres`, in the order of the text; each once, however many partitions it is in."""
+    found = dict(_json_nodes(text) if text.lstrip().startswith("{") else _text_nodes(text))
+    nodes = []
+    for name, gres in found.items():
+        kinds, _ = gpus_of(gres)
+        if "" in kinds:
+            raise InputError(
+                f"node {name}: Gres says no GPU type", expected="gpu:TYPE:COUNT in gres.conf", got=gres
+            )
+        if kinds:
+            # `v100_0` and `v100_1` are both a v100: sites number a type to address single GPUs.
+            gpus = [
+                Gpu(str(k), device_of(kind if kind in devices else re.sub(r"_\d$", "", kind), devices))
+                for k, kind in enumerate(kinds)
+            ]
+            nodes.append(Node(name, tuple(gpus)))
+    return nodes
+
+
+def gpus_of(gres: str) -> tuple[list[str], int]:
+    """A node's GPU types in index order, and shards per GPU.
+
+    >>> gpus_of("gpu:k80:2(S:0),shard:k80:8")
+    (['k80', 'k80'], 4)
+    """
+    types: list[str] = []
+    shards = 0
+    for part in re.sub(r"\([^)]*\)", "", gres).split(","):
+        names = part.split(":")
+        if names[0] == "gpu":
+            types += [names[1] if len(names) > 2 else ""] * int(names[-1])
+        elif names[0] == "shard":
+            shards += int(names[-1])
+    return types, shards // len(types) if types else 0
+
+
+def host_names(text: str) -> list[str]:
+    """The hosts of a Slurm host list.
+
+    >>> host_names("gpu[01-03,7],login")
+    ['gpu01', 'gpu02', 'gpu03', 'gpu7', 'login']
+    """
+    names: list[str] = []
+    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)?", text):
+        bracket = re.fullmatch(r"([^\[]*)\[([^\]]*)\](.*)", part)
+        if bracket is None:
+            names.append(part)
+            continue
+        before, inside, after = bracket.groups()
+        for piece in inside.split(","):
+            low, dash, high = piece.partition("-")
+            if not low.isdigit() or (dash and not high.isdigit()):
+                raise InputError("not a host list", expected="names such as gpu[01-04]", got=text)
+            last = int(high) if dash else int(low)
+            names += [f"{before}{number:0{len(low)}d}{after}" for number in range(int(low), last + 1)]
+    return names
+
+
+def _json_nodes(text: str) -> Iterator[tuple[str, str]]:
+    try:
+        body = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError("not the JSON of Slurm", expected="sinfo --json", got=str(error)) from None
+    rows: Any = body.get("nodes") or body.get("sinfo")
+    if not isinstance(rows, list):
+        raise InputError("not the JSON of Slurm", expected="a list 'nodes' or 'sinfo'", got=", ".join(body))
+    for row in rows:
+        if "name" in row:  # scontrol, and sinfo up to 22.05
+            yield str(row["name"]), str(row.get("gres") or "")
+        else:  # sinfo groups equal nodes
+            gres = row.get("gres") or {}
+            for name in (row.get("nodes") or {}).get("nodes") or []:
+                yield str(name), str(gres.get("total") or "" if isinstance(gres, dict) else gres)
+
+
+def _text_nodes(text: str) -> Iterator[tuple[str, str]]:
+    if "NodeName=" in text:
+        for block in re.split(r"(?=\bNodeName=)", text):
+            fields = dict(re.findall(r"(\w+)=(\S*)", block))
+            if "NodeName" in fields:
+                gres = fields.get("Gres", "")
+                yield fields["NodeName"], "" if gres == "(null)" else gres
+        return
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    header = [word.upper() for word in lines[0]] if lines else []
+    if not {"NODELIST", "GRES"} <= set(header):
+        raise InputError(
+            "not the output of Slurm",
+            expected="`sinfo -N -o '%N %G'`, `scontrol show nodes`, or either with --json",
+            got=" ".join(lines[0])[:80] if lines else "nothing",
+        )
+    for cells in lines[1:]:
+        row = dict(zip(header, cells, strict=False))
+        for name in host_names(row.get("NODELIST", "")):
+            gres = row.get("GRES", "")
+            yield name, "" if gres == "(null)" else gres

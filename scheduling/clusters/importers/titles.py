@@ -1,0 +1,41 @@
+"""Catalogue names for the product titles that drivers, Slurm and Kubernetes give GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from profiling.devices import get_device, list_devices
+from profiling.devices.discovery import match_catalogue
+from profiling.errors import UnknownNameError
+
+
+def device_of(title: str, devices: Mapping[str, str], memory_bytes: float | None = None) -> str:
+    """The catalogue name of a product title such as `NVIDIA A100-SXM4-40GB`, `nvidia_a100` or `tesla-v100`.
+
+    Args:
+        devices: names given by the caller; they go before what is recognised.
+        memory_bytes: of the GPU; read from the title where None, else any that the title allows.
+
+    Raises:
+        UnknownNameError: no type, or several, have that title.
+    """
+    if title in devices:
+        return get_device(devices[title]).name
+    words = re.sub(r"[\s_-]+", " ", title.strip().lower())
+    try:
+        return get_device(words.replace(" ", "-")).name
+    except UnknownNameError:
+        pass
+    told = re.search(r"\b(\d+) ?gi?b\b", words)
+    if memory_bytes is None and told:
+        memory_bytes = float(told[1]) * 2**30
+    sizes = [memory_bytes] if memory_bytes else [spec.memory_bytes for spec in list_devices()]
+    found = {spec.name for size in sizes if (spec := match_catalogue(words, size)) is not None}
+    if len(found) == 1:
+        return found.pop()
+    raise UnknownNameError(
+        f"GPU type {title!r} is not recognised" if not found else f"GPU type {title!r} may be several",
+        expected="a product of the catalogue" if not found else "one of " + ", ".join(sorted(found)),
+        hint=f"name it: --device '{title}=CATALOGUE_NAME' (see `cotenant devices list`)",
+    )

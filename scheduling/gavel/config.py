@@ -1,0 +1,51 @@
+"""Which of Gavel's policies, and its rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from profiling.errors import InputError
+from scheduling.gavel.rounds import RoundConfig
+
+OBJECTIVES = ("max-min", "max-sum", "finish-time", "fifo", "allox")
+PACKABLE = ("max-min", "max-sum", "finish-time", "fifo")
+BLIND = ("max-min", "finish-time", "fifo")
+
+
+@dataclass(frozen=True, slots=True)
+class GavelConfig:
+    """One of Gavel's policies.
+
+    Attributes:
+        objective: `max-min` (least attained service), `max-sum` (steps per second; jobs with a deadline get what they
+            need for it), `finish-time` (least of the largest rho), `fifo`, `allox`.
+        packed: two jobs of the same number of GPUs may share them.
+        blind: to the types' speeds; types are then offered in a random order.
+        rounds: how shares become rounds.
+        decimals: shares are rounded to so many; None: not.
+        too_small: steps per second of a job on a type with fewer GPUs than it takes.
+        seed: of the blind variants' order of types.
+    """
+
+    objective: str = "max-min"
+    packed: bool = False
+    blind: bool = False
+    rounds: RoundConfig = field(default_factory=RoundConfig)
+    decimals: int | None = None
+    too_small: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, allowed, asked in (
+            ("objective", OBJECTIVES, True),
+            ("objective of a packed policy", PACKABLE, self.packed),
+            ("objective of a blind policy", BLIND, self.blind),
+        ):
+            if asked and self.objective not in allowed:
+                raise InputError(
+                    f"unknown {name}", expected="one of " + ", ".join(allowed), got=self.objective
+                )
+
+    def as_published(self) -> GavelConfig:
+        """With the two artefacts of the public simulator's rounds."""
+        return replace(self, rounds=replace(self.rounds, upstream=True))

@@ -1,0 +1,112 @@
+"""Gavel's allocation policies without a linear programme: the isolated split, FIFO, AlloX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from predictor.types import Floats
+from scheduling.gavel.problem import AllocationProblem
+
+
+def isolated(problem: AllocationProblem) -> Floats:
+    """[J, W] every job has 1/m of each type, N_w / (m s_i); scaled down where that is more than all of its time."""
+    share = problem.counts[None, :] / (problem.jobs * problem.gpus[:, None])
+    return np.asarray(share / np.maximum(share.sum(axis=1, keepdims=True), 1.0), float)
+
+
+def isolated_speed(problem: AllocationProblem) -> Floats:
+    """[J] steps per second of each job under the isolated split."""
+    return np.asarray((isolated(problem) * problem.alone).sum(axis=1), float)
+
+
+def fifo(
+    problem: AllocationProblem,
+    pack_above: float | None = None,
+    generator: np.random.Generator | None = None,
+    held: Mapping[int, int] | None = None,
+) -> Floats:
+    """[R, W] jobs by number, each on the free type where it is fastest; the first that fits nowhere holds up the rest.
+
+    Args:
+        pack_above: jobs that are left over join a running one of equal size on the type where the sum of speeds over
+            solo speeds is largest and above this; None: never.
+        generator: types are drawn at random (the heterogeneity-blind base) instead of by speed.
+        held: job -> type that it was drawn before and keeps.
+    """
+    x = np.zeros((len(problem.rows), len(problem.counts)))
+    free = problem.counts.copy()
+    running: dict[int, int] = {}
+    waiting: list[int] = []
+    for job in range(problem.jobs):
+        fits = np.flatnonzero((free >= problem.gpus[job]) & (problem.alone[job] > 0))
+        if waiting or not fits.size:
+            waiting.append(job)
+            continue
+        kind = int(fits[problem.alone[job, fits].argmax()])
+        if generator is not None:
+            kind = int(generator.choice(fits))
+            if held and held.get(job, -1) in fits:
+                kind = held[job]
+        free[kind] -= problem.gpus[job]
+        running[job] = kind
+        x[job, kind] = 1.0
+    if pack_above is not None:
+        _pack(problem, x, running, waiting, pack_above)
+    return x
+
+
+def _pack(
+    problem: AllocationProblem, x: Floats, running: dict[int, int], waiting: list[int], above: float
+) -> None:
+    index = {frozenset(row): r for r, row in enumerate(problem.rows) if len(row) == 2}
+    for job in waiting:
+        best, best_row, best_mate = above, -1, -1
+        for mate, kind in running.items():
+            row = index.get(frozenset((job, mate)))
+            if row is None or problem.gpus[job] != problem.gpus[mate]:
+                continue
+            solo = problem.alone[list(problem.rows[row]), kind]
+            total = float((problem.speed[row, kind] / solo).sum()) if (solo > 0).all() else 0.0
+            if total > best:
+                best, best_row, best_mate = total, row, mate
+        if best_row < 0:
+            break
+        kind = running.pop(best_mate)
+        x[best_mate, kind], x[best_row, kind] = 0.0, 1.0
+
+
+def allox(
+    problem: AllocationProblem, elapsed_s: Floats, left: Floats, held: Mapping[int, int] | None = None
+) -> Floats:
+    """[J, W] the least sum of completion times for jobs of one GPU: an assignment of jobs to (GPU, place from its end).
+
+    Le et al., "AlloX: Compute Allocation in Hybrid Clusters", EuroSys 2020.
+
+    Args:
+        elapsed_s, left: [J] since the job came, steps left.
+        held: job -> type that it runs on and keeps.
+    """
+    held = held or {}
+    x = np.zeros((problem.jobs, len(problem.counts)))
+    free = problem.counts.astype(int).copy()
+    for job, kind in held.items():
+        x[job, kind] = 1.0
+        free[kind] -= 1
+    jobs = [j for j in range(problem.jobs) if j not in held]
+    machines = [kind for kind, count in enumerate(free) for _ in range(count)]
+    if not jobs or not machines:
+        return x
+    need = np.array([[left[j] / problem.alone[j, kind] for kind in machines] for j in jobs])
+    places = np.arange(1, len(jobs) + 1)
+    cost = (need[:, :, None] * places + elapsed_s[jobs][:, None, None]).reshape(len(jobs), -1)
+    first: dict[int, tuple[int, int]] = {}
+    for row, column in zip(*linear_sum_assignment(cost), strict=True):
+        machine, place = divmod(int(column), len(jobs))
+        if machine not in first or place > first[machine][0]:
+            first[machine] = place, jobs[int(row)]
+    for machine, (_, job) in first.items():
+        x[job, machines[machine]] = 1.0
+    return x

@@ -1,0 +1,77 @@
+"""How fast jobs go: alone on each type, and beside another one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from predictor.types import Floats
+from scheduling.core.job import JobState
+from scheduling.core.set_cache import SetCache
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.gangs import solo_step_s
+from scheduling.sia.agent import Agent
+from scheduling.sia.application import CALIBRATION
+
+
+def solo_speeds(
+    snapshot: SchedulingSnapshot, belief: SetCache, job: JobState, kinds: list[int], too_small: float = 0.0
+) -> Floats:
+    """[W] steps per second of the whole job on each of the types `kinds`.
+
+    A job with an agent is taken at the batch and the number of GPUs that it was submitted with.
+
+    Args:
+        too_small: where a type has fewer GPUs than the job takes.
+    """
+    if isinstance(job.agent, Agent):
+        found = [_measured(snapshot, job, job.agent, kind) for kind in kinds]
+    else:
+        steps = solo_step_s(snapshot, belief, job.job.workload)
+        found = [1.0 / steps[kind] for kind in kinds]
+    enough = snapshot.type_size[kinds] >= job.job.gpus
+    return np.where(enough, found, too_small)
+
+
+def _measured(snapshot: SchedulingSnapshot, job: JobState, agent: Agent, kind: int) -> float:
+    size = int(snapshot.node_size[snapshot.nodes_of_type[kind]].max())
+    if job.job.gpus > snapshot.type_size[kind]:
+        return 0.0
+    speed = agent.submitted_steps_per_s(snapshot.types[kind], size)
+    return speed / CALIBRATION.get(agent.application.name, 1.0)
+
+
+def pair_speeds(
+    snapshot: SchedulingSnapshot,
+    belief: SetCache,
+    jobs: list[JobState],
+    alone: Floats,
+    pairs: list[tuple[int, int]],
+    kinds: list[int],
+) -> dict[tuple[int, int], Floats]:
+    """[W, 2] steps per second together, of those `pairs` (indices of `jobs`) that somewhere do more than taking turns.
+
+    Where the two do less together than in turn, or do not fit, the speeds are 0: no optimum needs such a row.
+
+    Args:
+        alone: [J, W] steps per second of each job alone.
+    """
+    if not pairs:
+        return {}
+    numbers = np.array([belief.workload_id(j.job.workload) for j in jobs], np.int64)
+    members = numbers[np.array(pairs)]
+    order = members.argsort(axis=1, kind="stable")
+    ascending = np.take_along_axis(members, order, axis=1)
+    speed = np.zeros((len(pairs), len(kinds), 2))
+    solo = alone[np.array(pairs)]  # [P, 2, W]
+    for column, kind in enumerate(kinds):
+        sharing = snapshot.sharing[int(np.argmax(snapshot.type_of == kind))]
+        device = belief.device_id(snapshot.types[kind], sharing)
+        rows = belief.rows(np.full(len(pairs), device), ascending, np.ones(ascending.shape, bool))
+        together = np.empty((len(pairs), 2))
+        np.put_along_axis(together, order, 1.0 / belief.step_time_s[rows, :2], axis=1)
+        own = solo[:, :, column]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gain = np.where(own > 0, together / own, 0.0).sum(axis=1)
+        worth = belief.fits[rows] & (own > 0).all(axis=1) & (gain > 1.0)
+        speed[:, column] = np.where(worth[:, None], together, 0.0)
+    return {pair: speed[k] for k, pair in enumerate(pairs) if speed[k].any()}

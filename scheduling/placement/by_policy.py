@@ -1,0 +1,73 @@
+"""Single placement decisions by any policy, for the service: the policy chooses the GPUs, the ranking says what to expect there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from predictor.types import SetPredictor
+from profiling.workload import Workload
+from scheduling.core.job import Allocation, JobState, TraceJob
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import SetCache
+from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.decision import PlacementDecision, RankedGpu
+from scheduling.placement.place import Placer
+from scheduling.placement.ranking import PlacementConfig
+
+_JOB_ID = "job"
+
+
+class PolicyPlacer(Placer):
+    """A `Placer` whose choice is a policy's.
+
+    The policy sees the cluster with its tenants running and the job as the only one that waits. What it decides about
+    the tenants is left aside: the service moves nobody. A policy that keeps state of its own starts anew each time.
+    """
+
+    def __init__(self, predictor: SetPredictor | SetCache, policy: Policy) -> None:
+        super().__init__(predictor)
+        self.policy = policy
+
+    def place(
+        self,
+        job: Workload,
+        iterations: float | None,
+        snapshot: ClusterSnapshot,
+        config: PlacementConfig | None = None,
+    ) -> PlacementDecision:
+        """As `Placer.place`; `ranked` begins with the GPU that the policy chose."""
+        config = config or PlacementConfig()
+        ranking = super().place(job, iterations, snapshot, replace(config, wait=False))
+        state = SchedulingSnapshot(snapshot)
+        steps = iterations or config.default_duration_s
+        waiting = JobState(
+            TraceJob(_JOB_ID, job, steps, gpus=config.gpus), 0, steps, frozen_prefix=job.frozen_prefix
+        )
+        state.waiting[0] = waiting
+        found = next((a for a in self.policy.decide(state, self.cache) if a.job is waiting and a.gpus), None)
+        if found is None:
+            why = f"policy {self.policy.name} lets the job wait"
+            return PlacementDecision("wait", ranking.ranked, (*ranking.reasons, why))
+        chosen = self._chosen(found, state, steps, ranking)
+        others = tuple(r for r in ranking.ranked if (r.node, r.gpu) != (chosen.node, chosen.gpu))
+        return PlacementDecision("place", (chosen, *others)[: config.limit], ranking.reasons)
+
+    def _chosen(
+        self, found: Allocation, state: SchedulingSnapshot, steps: float, ranking: PlacementDecision
+    ) -> RankedGpu:
+        by = f"chosen by policy {self.policy.name}"
+        gang = tuple(state.names[gpu] for gpu in found.gpus)
+        for one in ranking.ranked:
+            if (one.gang or ((one.node, one.gpu),)) == gang:
+                return replace(one, reasons=(*one.reasons, by))
+        # A GPU that the ranking refuses (slowdown budget), or one beyond its limit.
+        first = found.gpus[0]
+        together = [*(tenant.job.workload for tenant in state.tenants[first]), found.job.job.workload]
+        answer = self.cache.answer(state.devices[first], together, state.sharing[first])
+        finish_s = steps * answer.step_time_s[-1]
+        reasons = (
+            f"done in {finish_s:.0f} s at the pace beside {len(together) - 1} on {state.devices[first]}",
+            by,
+        )
+        return RankedGpu(*gang[0], finish_s, finish_s, {}, reasons, gang if len(gang) > 1 else ())

@@ -1,0 +1,100 @@
+"""A policy of the user's own by `module:attribute`, and the checks that hold its decisions to the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+
+from profiling.errors import CotenantError, InputError
+from profiling.importing import import_attribute
+from scheduling.core.job import Allocation, JobState
+from scheduling.core.policy import Decide, Policy
+from scheduling.core.set_cache import SetCache
+from scheduling.core.state import SchedulingSnapshot
+
+_EXPECTED = "a Policy, or a function (snapshot, belief) -> list of Allocation"
+
+
+class PolicyError(CotenantError):
+    """A policy decided something that cannot be done."""
+
+    status = 422
+    slug = "bad-decision"
+    title = "Policy decided what cannot be done"
+    exit_code = 2
+
+
+def own_policy(name: str) -> Policy:
+    """The policy at `module:attribute`; a function counts as a policy that is called when jobs arrive or leave.
+
+    Raises:
+        InputError: it cannot be imported, or is neither a `Policy` nor a function.
+    """
+    found = import_attribute(name, _EXPECTED)
+    if isinstance(found, Policy):
+        policy = found
+    elif callable(found) and not isinstance(found, type):
+        policy = Policy(name.partition(":")[2], cast(Decide, found))
+    else:
+        raise InputError(f"{name!r} is not a policy", expected=_EXPECTED, got=type(found).__name__)
+    return replace(policy, decide=partial(_checked, decide=policy.decide, name=name))
+
+
+def _checked(
+    snapshot: SchedulingSnapshot, belief: SetCache, decide: Callable[..., Any], name: str
+) -> list[Allocation]:
+    decisions = decide(snapshot, belief)
+    if not isinstance(decisions, list | tuple):
+        raise PolicyError(
+            f"{name} returned no list", expected="a list of Allocation", got=type(decisions).__name__
+        )
+    seen: set[int] = set()
+    checked = []
+    for one in decisions:
+        if not isinstance(one, Allocation) or not isinstance(one.job, JobState):
+            raise PolicyError(
+                f"{name} returned something else than allocations",
+                expected="Allocation(job, gpus), job being one of snapshot.waiting or snapshot.running",
+                got=repr(one)[:120],
+            )
+        job = one.job
+        if job.number not in snapshot.waiting and job.number not in snapshot.running:
+            raise PolicyError(f"{name} placed a job that is neither waiting nor running", got=job.id)
+        if job.number in seen:
+            raise PolicyError(f"{name} decided twice about one job", expected="each job once", got=job.id)
+        seen.add(job.number)
+        checked.append(replace(one, gpus=_gpus(one, snapshot, name)))
+    return checked
+
+
+def _gpus(one: Allocation, snapshot: SchedulingSnapshot, name: str) -> tuple[int, ...]:
+    if isinstance(one.gpus, str) or not hasattr(one.gpus, "__iter__"):
+        raise PolicyError(
+            f"{name}: GPUs of job {one.job.id}", expected="a tuple of GPU numbers", got=repr(one.gpus)
+        )
+    gpus = tuple(one.gpus)
+    whole = all(isinstance(g, int | np.integer) and not isinstance(g, bool) for g in gpus)
+    if not whole or any(not 0 <= g < len(snapshot) for g in gpus) or len(set(gpus)) < len(gpus):
+        raise PolicyError(
+            f"{name}: GPUs of job {one.job.id}",
+            expected=f"different numbers from 0 to {len(snapshot) - 1}",
+            got=repr(one.gpus),
+        )
+    if len({snapshot.devices[g] for g in gpus}) > 1:
+        raise PolicyError(
+            f"{name}: GPUs of job {one.job.id}",
+            expected="GPUs of one type",
+            got=", ".join(snapshot.devices[g] for g in gpus),
+        )
+    resizable = (
+        one.job.job.min_gpus is not None or one.job.job.max_gpus is not None or one.job.agent is not None
+    )
+    if gpus and len(gpus) != one.job.job.gpus and not resizable:
+        raise PolicyError(
+            f"{name}: job {one.job.id} is a gang", expected=f"{one.job.job.gpus} GPUs", got=len(gpus)
+        )
+    return tuple(int(g) for g in gpus)

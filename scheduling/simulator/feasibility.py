@@ -1,0 +1,65 @@
+"""Jobs that can never run on a cluster, known before a simulation starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from profiling.errors import InfeasibleError
+from profiling.workload import Workload
+from scheduling.core.job import TraceJob
+from scheduling.core.set_cache import SetCache
+from scheduling.core.state import SchedulingSnapshot
+
+_NAMED = 5
+
+
+def infeasible_jobs(
+    jobs: Sequence[TraceJob], snapshot: SchedulingSnapshot, truth: SetCache | None
+) -> dict[str, str]:
+    """Why, by id, for each job that asks for more GPUs than any type has, or fits on no type that has as many.
+
+    Args:
+        truth: what fits; None where only the number of GPUs is looked at.
+    """
+    kinds = [
+        (device, snapshot.sharing[snapshot.devices.index(device)], int(size))
+        for device, size in zip(snapshot.types, snapshot.type_size, strict=True)
+    ]
+    most = max(size for *_, size in kinds)
+    fits: dict[tuple[Workload, str], bool] = {}
+    found: dict[str, str] = {}
+    for job in jobs:
+        need = job.gpus if job.min_gpus is None else job.min_gpus
+        if need > most:
+            found[job.id] = f"asks for {need} GPUs of one type, and the cluster has {most}"
+        elif truth is not None:
+            large_enough = [(device, sharing) for device, sharing, size in kinds if size >= need]
+            for device, sharing in large_enough:
+                key = (job.workload, device)
+                if key not in fits:
+                    fits[key] = truth.answer(device, [job.workload], sharing).fits
+            if not any(fits[job.workload, device] for device, _ in large_enough):
+                names = ", ".join(device for device, _ in large_enough)
+                found[job.id] = f"{job.workload} does not fit on {names} even alone"
+    return found
+
+
+def without_infeasible(
+    jobs: Sequence[TraceJob], reasons: dict[str, str], skip: bool
+) -> tuple[list[TraceJob], list[str]]:
+    """The jobs that can run, and a line about each other one.
+
+    Raises:
+        InfeasibleError: there are jobs that cannot run and `skip` is false, or no job can run.
+    """
+    lines = [f"{name} {reason}" for name, reason in reasons.items()]
+    kept = [job for job in jobs if job.id not in reasons]
+    if lines and (not skip or not kept):
+        more = f" (and {len(lines) - _NAMED} more)" if len(lines) > _NAMED else ""
+        raise InfeasibleError(
+            f"{len(lines)} of {len(jobs)} jobs can never run on this cluster: "
+            + "; ".join(lines[:_NAMED])
+            + more,
+            hint="--skip-infeasible leaves them out" if kept else "choose another cluster",
+        )
+    return kept, lines

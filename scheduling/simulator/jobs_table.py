@@ -1,0 +1,71 @@
+"""One row per job of a simulation, as CSV or Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from profiling.errors import InputError
+from profiling.files import write_whole
+from scheduling.simulator.result import SimulationResult
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMATS = (".csv", ".parquet")
+
+
+def check_format(path: Path) -> None:
+    """Raise `InputError` unless the suffix is one of `FORMATS`."""
+    if path.suffix not in FORMATS:
+        raise InputError(
+            "unknown format of the jobs' table", expected=" or ".join(FORMATS), got=path.suffix or str(path)
+        )
+
+
+def jobs_table(results: Iterable[tuple[str, int, SimulationResult]]) -> pd.DataFrame:
+    """Rows by policy, seed and submission; times in seconds from the start of the trace.
+
+    Args:
+        results: policy, seed and result of each run.
+    """
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    for policy, seed, result in results:
+        for job in result.jobs:
+            served = job.served_s
+            rows.append(
+                {
+                    "policy": policy,
+                    "seed": seed,
+                    "job_id": job.id,
+                    "workload": str(job.job.workload),
+                    "gpus": job.job.gpus,
+                    "user": job.job.user,
+                    "iterations": job.job.iterations,
+                    "submit_s": job.job.submit_s,
+                    "start_s": job.started_s,
+                    "finish_s": job.finished_s,
+                    "jct_s": None if job.finished_s is None else job.finished_s - job.job.submit_s,
+                    "queue_s": job.waited_s,
+                    "gpu_s": job.attained_s,
+                    "device": max(served, key=served.__getitem__) if served else "",
+                    "restarts": job.restarts,
+                    "ran_out_of_memory": job.exclusive,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def write_jobs(path: Path, results: Iterable[tuple[str, int, SimulationResult]]) -> Path:
+    """Write the table of `jobs_table`, whole or not at all. Raises `InputError` for another suffix."""
+    check_format(path)
+    frame, content = jobs_table(results), BytesIO()
+    if path.suffix == ".csv":
+        frame.to_csv(content, index=False)
+    else:
+        frame.to_parquet(content, index=False)
+    return write_whole(path, content.getvalue())

@@ -1,0 +1,163 @@
+"""`cotenant cluster`: write, check and import cluster.yaml."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from serving.cli.output import JsonFlag, console, plain_table, print_json
+
+app = typer.Typer(
+    rich_markup_mode="markdown",
+    no_args_is_help=True,
+    help="cluster.yaml: write a sample, check it, import it from other tools.\n\nExample: `cotenant cluster init`",
+)
+Cluster = Annotated[
+    str, typer.Argument(help="cluster.yaml, or the name of one that comes with the project (`small-mixed`).")
+]
+
+
+@app.command()
+def init(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("cluster.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+) -> None:
+    """Write a sample with every field and a comment beside each.
+
+    Example: `cotenant cluster init -o cluster.yaml`
+    """
+    from profiling.errors import InputError
+    from profiling.files import write_whole
+    from scheduling.clusters import cluster_text
+
+    if out.exists() and not force:
+        raise InputError(
+            f"{out} exists", expected="a new file", hint="name another with -o, or give --force to replace it"
+        )
+    write_whole(out, cluster_text("sample"))
+    console().print(
+        f"wrote {out}; check it with: cotenant cluster validate {out}", highlight=False, soft_wrap=True
+    )
+
+
+@app.command()
+def validate(cluster: Cluster, as_json: JsonFlag = False) -> None:
+    """Check a cluster: its form, every device and model, and the links. Exit code 2 names the first mistake.
+
+    Example: `cotenant cluster validate cluster.yaml`
+    """
+    from scheduling.clusters import load_cluster
+    from scheduling.clusters.checks import check_cluster, summary
+
+    loaded = load_cluster(cluster)
+    notes, counts = check_cluster(loaded), summary(loaded)
+    if as_json:
+        print_json({**counts, "notes": notes})
+        return
+    out = console()
+    out.print(
+        f"{cluster}: {counts['nodes']} nodes, {counts['gpus']} GPUs, {counts['tenants']} tenants, "
+        f"{counts['links']} links",
+        highlight=False,
+    )
+    table = plain_table("device", "GPUs", right=("GPUs",))
+    for device, number in counts["by_device"].items():
+        table.add_row(device, str(number))
+    out.print(table)
+    for note in notes:
+        out.print(f"note: {note}", highlight=False)
+
+
+@app.command("list")
+def list_clusters(as_json: JsonFlag = False) -> None:
+    """List the clusters that come with the project; every command that takes a cluster takes these names.
+
+    Example: `cotenant cluster list`
+    """
+    from scheduling.clusters import cluster_names, load_cluster
+    from scheduling.clusters.checks import summary
+
+    found = {name: summary(load_cluster(name)) for name in cluster_names()}
+    if as_json:
+        print_json(found)
+        return
+    table = plain_table("cluster", "nodes", "GPUs", "devices", right=("nodes", "GPUs"))
+    for name, counts in found.items():
+        devices = ", ".join(f"{number} {device}" for device, number in counts["by_device"].items())
+        table.add_row(name, str(counts["nodes"]), str(counts["gpus"]), devices)
+    console().print(table)
+
+
+@app.command()
+def show(
+    cluster: Cluster,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="As the JSON body of PUT /v1/cluster, repetitions written out.")
+    ] = False,
+) -> None:
+    """Print a cluster as YAML or as JSON.
+
+    Example: `cotenant cluster show cluster.yaml --json | curl -X PUT -H 'content-type: application/json' -d @- localhost:8080/v1/cluster`
+    """
+    from scheduling.clusters import load_cluster
+    from scheduling.clusters.writing import to_yaml
+
+    loaded = load_cluster(cluster)
+    if as_json:
+        print_json(loaded.to_mapping())
+    else:
+        sys.stdout.write(to_yaml(loaded))
+
+
+@app.command("import")
+def import_(
+    source: Annotated[str, typer.Argument(help="nvidia-smi, sinfo, scontrol or kubectl.")],
+    file: Annotated[Path, typer.Argument(help="What that tool printed; `-` reads standard input.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file to write; standard output if not given.")
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(help="TYPE=CATALOGUE_NAME for a GPU type that is not recognised; may be repeated."),
+    ] = None,
+    node: Annotated[str, typer.Option(help="Name of the node; nvidia-smi prints none.")] = "node",
+) -> None:
+    """Make a cluster.yaml from what `nvidia-smi`, Slurm or Kubernetes print. Jobs that run there are not imported.
+
+    Examples:
+
+    `nvidia-smi --query-gpu=index,name,memory.total,mig.mode.current --format=csv | cotenant cluster import nvidia-smi -`
+
+    `sinfo -N -o '%N %G' | cotenant cluster import sinfo - -o cluster.yaml`
+
+    `scontrol show nodes --json | cotenant cluster import scontrol - -o cluster.yaml`
+
+    `kubectl get nodes -o json | cotenant cluster import kubectl - -o cluster.yaml`
+    """
+    from profiling.errors import InputError
+    from profiling.files import write_whole
+    from scheduling.clusters.checks import summary
+    from scheduling.clusters.importers import import_cluster
+    from scheduling.clusters.writing import to_yaml
+
+    pairs = [text.partition("=") for text in device or []]
+    if any(not (kind and name) for kind, _, name in pairs):
+        raise InputError("--device is not a pair", expected="TYPE=CATALOGUE_NAME", got=device)
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"no file at {file}", expected=f"the output of {source}, or - for stdin") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not text", expected=f"the output of {source}", got=str(error)) from None
+    cluster = import_cluster(source, text, {kind: name for kind, _, name in pairs}, node)
+    if out is None:
+        sys.stdout.write(to_yaml(cluster))
+        return
+    write_whole(out, to_yaml(cluster))
+    counts = summary(cluster)
+    console().print(
+        f"wrote {out}: {counts['nodes']} nodes, {counts['gpus']} GPUs", highlight=False, soft_wrap=True
+    )

@@ -1,0 +1,96 @@
+"""A training on stderr: which stage it is at, how far, and how long it will take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+_EVERY_S = 30.0
+
+
+class StageClock:
+    """Steps done over all stages, and the time that is left by the pace so far.
+
+    Args:
+        expected: steps of the whole run; 0 where nobody knows.
+    """
+
+    def __init__(self, expected: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        self.expected, self.clock = expected, clock
+        self.done: dict[str, int] = {}
+        self.skipped = 0
+        self.began_s: float | None = None
+
+    def note(self, phase: str, step: int) -> None:
+        """Take in that `step` (from 1) of `phase` is done."""
+        if self.began_s is None:
+            self.began_s = self.clock()
+        if phase not in self.done:
+            self.skipped += step - 1  # done before a kill; says nothing of the pace
+        self.done[phase] = step
+
+    @property
+    def fraction(self) -> float | None:
+        """Of the whole run, 0 to 1; None where nobody knows."""
+        return min(sum(self.done.values()) / self.expected, 1.0) if self.expected else None
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that are left; None where nobody knows yet."""
+        paced = sum(self.done.values()) - self.skipped
+        if not self.expected or self.began_s is None or paced < 2:
+            return None
+        left = max(self.expected - sum(self.done.values()), 0)
+        return (self.clock() - self.began_s) / paced * left
+
+
+@contextmanager
+def reporting(title: str, expected: int = 0) -> Iterator[Callable[[str, int, int, float], None]]:
+    """Follow a `predictor.config.LossCallback`: bars on a terminal, else a line per stage and every half minute.
+
+    Args:
+        expected: steps of all stages together; 0 where nobody knows.
+    """
+    from serving.cli.output import progress
+
+    clock = StageClock(expected)
+    validation = ""
+    with progress() as bars:
+        terminal = bars.console.is_terminal
+        whole = bars.add_task(title, total=expected or None)
+        stage = bars.add_task("", total=None, visible=False)
+        said: dict[str, float] = {}
+
+        def report(phase: str, step: int, steps: int, loss: float) -> None:
+            nonlocal validation
+            inner = phase.rpartition(": ")[2]
+            if inner.startswith("validation"):
+                validation = f", MAE on architectures left out {loss:.3f}"
+                return
+            counted = not phase.startswith("compare: ")
+            if counted:
+                clock.note(phase, step)
+            number = f", loss {loss:.4f}" if counted else ""
+            if terminal:
+                bars.update(whole, completed=sum(clock.done.values()), description=title + validation)
+                bars.update(
+                    stage, description=f"  {phase}{number}", completed=step, total=steps, visible=True
+                )
+                return
+            now = time.monotonic()
+            if step == steps or phase not in said or now - said[phase] >= _EVERY_S:
+                said[phase] = now
+                typer.echo(f"{title}: {phase}, {step} of {steps}{number}{validation}{_left(clock)}", err=True)
+
+        yield report
+
+
+def _left(clock: StageClock) -> str:
+    if clock.fraction is None or clock.left_s is None:
+        return ""
+    left: Any = f"{clock.left_s / 60:.0f} min" if clock.left_s >= 90 else f"{clock.left_s:.0f} s"
+    return f" ({clock.fraction:.0%} done, about {left} left)"

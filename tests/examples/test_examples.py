@@ -1,0 +1,30 @@
+"""The examples run as their own docstrings say."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.serving.cli.checkpoint import run
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", ["slowdown_limit", "fair_share"])
+def test_command_of_the_docstring(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "examples" / f"{name}.py").read_text()
+    lines = iter(text.replace("\\\\\n", "").splitlines())
+    command = next(line for line in lines if line.strip().startswith("cotenant "))
+    words = shlex.split(command.replace("jobs=60", "jobs=12"))[1:]
+    code, out, _ = run(capsys, *words, "--json")
+    assert code == 0
+    body = json.loads(out)
+    results = body.get("policies", [body])
+    assert all(result["jobs"] == 12 for result in results)
+    assert len(text.splitlines()) <= 30

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.cost import CostModel, default_cost_model
+from models.cost.job import JobInput
+from profiling.capture import graph_for
+from profiling.devices import get_device
+from profiling.errors import InputError
+from profiling.workload import Workload
+
+MODEL = default_cost_model()
+# Networks whose graphs are stored, so that they are there at any batch size at once.
+NAMES = (
+    "torchvision/resnet50",
+    "torchvision/vgg19",
+    "torchvision/mobilenet_v2",
+    "timm-0.6/vit_base_patch16_224",
+)
+DEVICES = ("k80", "t4", "v100", "a100", "h100", "h200", "rtx-4090", "b200", "mi300x", "a100:mig=2g")
+
+
+def step_s(workload: Workload, device: str, model: CostModel = MODEL) -> float:
+    return model.cost(graph_for(workload.captured()), get_device(device), workload).step_time_s
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(NAMES),
+    device=st.sampled_from(DEVICES),
+    precision=st.sampled_from(["fp32", "tf32", "amp", "bf16"]),
+    layout=st.sampled_from(["contiguous", "channels-last"]),
+    mode=st.sampled_from(["training", "inference"]),
+    batch_size=st.integers(1, 512),
+)
+def test_no_answer_beats_the_data_sheet_and_steps_grow_with_the_batch(
+    name: str, device: str, precision: str, layout: str, mode: str, batch_size: int
+) -> None:
+    if name.startswith("timm") and precision not in ("amp", "bf16"):
+        precision = "amp"
+    workload = Workload(name, batch_size, precision=precision, memory_layout=layout, mode=mode)
+    spec = get_device(device)
+    if not spec.supports(precision):
+        with pytest.raises(InputError, match="has no"):
+            step_s(workload, device)
+        return
+    graph = graph_for(workload.captured())
+    cost = MODEL.cost(graph, spec, workload)
+    flops = graph.total("forward_flops") + (graph.total("backward_flops") if mode == "training" else 0.0)
+    assert cost.step_time_s >= flops / spec.peak_flops(precision) * (1 - 1e-9)
+    assert cost.step_time_s >= cost.floor_s
+    assert 0 < cost.utilization_ratio <= 1
+    double = replace(workload, batch_size=2 * batch_size)
+    after = MODEL.cost(graph_for(double.captured()), spec, double)
+    assert after.step_time_s >= cost.step_time_s * (1 - 1e-9)
+    assert after.busy_s >= cost.busy_s * (1 - 1e-9)
+
+
+def test_a_faster_device_of_the_same_kind_is_faster() -> None:
+    workload = Workload("torchvision/resnet50", 64)
+    slow = replace(get_device("v100"), name="custom")
+    for change in ({"fp32_flops": slow.fp32_flops * 2}, {"memory_bandwidth_bytes_per_s": 2e12}):
+        fast = replace(slow, **change)
+        graph = graph_for(workload)
+        assert MODEL.cost(graph, fast, workload).step_time_s < MODEL.cost(graph, slow, workload).step_time_s
+
+
+def test_inference_and_frozen_layers_are_masks() -> None:
+    graph = graph_for(Workload("torchvision/resnet50", 32))
+    device = get_device("v100")
+
+    def cost(**options: object) -> float:
+        return MODEL.cost(graph, device, Workload("torchvision/resnet50", 32, **options)).step_time_s  # type: ignore[arg-type]
+
+    whole, inference = cost(), cost(mode="inference")
+    frozen = [cost(frozen_prefix=k) for k in (0, 10, 100)]
+    assert inference < frozen[2] < frozen[1] < frozen[0] == whole
+
+
+def test_a_compiler_keeps_intermediate_tensors_out_of_memory() -> None:
+    workload = Workload("torchvision/mobilenet_v2", 128, precision="amp", mode="inference")
+    assert step_s(replace(workload, compiler="compile"), "rtx-4090") < step_s(workload, "rtx-4090")
+
+
+def test_unknown_devices_and_campaigns_have_no_effect_of_their_own() -> None:
+    workload = Workload("torchvision/resnet50", 32)
+    graph, device = graph_for(workload), get_device("v100")
+    assert device.name in MODEL.devices
+    stranger = MODEL.cost(graph, replace(device, name="custom"), workload)
+    assert stranger.step_time_s != MODEL.cost(graph, device, workload).step_time_s
+    assert MODEL.cost(graph, device, workload, "nobody's").step_time_s == step_s(workload, "v100")
+    assert MODEL.cost(graph, device, workload, MODEL.campaigns[0]).step_time_s != step_s(workload, "v100")
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    MODEL.save(tmp_path)
+    again = CostModel.load(tmp_path)
+    workload = Workload("torchvision/vgg19", 16)
+    assert step_s(workload, "a100", again) == step_s(workload, "a100")
+    card = (tmp_path / "card.json").read_text()
+    (tmp_path / "card.json").write_text(card.replace('"gemm_n"', '"gemm_m"'))
+    with pytest.raises(InputError, match="another version"):
+        CostModel.load(tmp_path)
+    with pytest.raises(InputError, match="cannot read"):
+        CostModel.load(tmp_path / "nowhere")
+
+
+def test_operators_add_up() -> None:
+    workload = Workload("torchvision/resnet50", 32)
+    job = JobInput.of(graph_for(workload), get_device("v100"), workload)
+    cost = MODEL.cost_of(job)
+    assert cost.operators.busy_s.sum() + cost.optimizer_s == pytest.approx(cost.busy_s)
+    assert cost.step_time_s > max(cost.busy_s, cost.launch_s)
+    assert (cost.operators.busy_s >= cost.operators.compute_s * (1 - 1e-9)).all()
+    assert np.isfinite(cost.operators.busy_s).all()

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from datasets.tables import make_table
+from predictor.evaluation.evaluation import evaluate
+from predictor.evaluation.rows import evaluate_rows
+from predictor.predictor import Predictor
+from profiling.errors import InputError, UnavailableError
+from profiling.workload import ColocationSet, Workload
+
+OWN = {"source": "mine", "campaign": "mine-2026-01", "licence": "CC0-1.0", "origin": "measured"}
+
+
+def test_steps_alone(predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    solo = measured[1]
+    unknown = solo.iloc[:2].assign(workload="omega:batch_size=32", architecture="omega")
+    result = evaluate_rows(predictor, "step-time", pd.concat([solo, unknown], ignore_index=True))
+    assert result["metrics"]["n"] == len(solo)
+    assert set(result["metrics"]) >= {
+        "mape_percent",
+        "median_ape_percent",
+        "r2",
+        "spearman",
+        "coverage_90",
+    }
+    assert set(result["by_device"]) == {"v100", "p100"}
+    assert set(result["by_family"]) == set(result["by_model"]) == {"alpha", "beta", "gamma", "delta"}
+    assert list(result["unanswered"].values()) == [2]
+    with pytest.raises(InputError, match="no answer to any row"):
+        evaluate_rows(predictor, "step-time", unknown)
+
+
+def test_measured_times_are_not_given_to_the_predictor(
+    predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]
+) -> None:
+    solo = measured[1]
+    slower = solo.assign(step_time_s=solo["step_time_s"] * 10)
+    first, second = (evaluate_rows(predictor, "step-time", rows) for rows in (solo, slower))
+    assert first["metrics"]["mape_percent"] != second["metrics"]["mape_percent"]
+    answer = predictor.predict(ColocationSet("v100", (Workload.parse(str(solo["workload"].iloc[0])),)))
+    one = solo[(solo["device"] == "v100") & (solo["workload"] == solo["workload"].iloc[0])].iloc[:1]
+    scored = evaluate_rows(predictor, "step-time", one)
+    expected = abs(answer.members[0].solo_step_time_s.value / one["step_time_s"].iloc[0] - 1)
+    assert scored["metrics"]["mape_percent"] == pytest.approx(100 * expected)
+
+
+def test_memory_with_points_and_bounds(predictor: Predictor) -> None:
+    job = {"device": "v100", "workload": "alpha:batch_size=32", "architecture": "alpha", "batch_size": 32}
+    value = predictor.predict(ColocationSet("v100", (Workload.parse(job["workload"]),))).members[0]
+    exact = value.memory_bytes.value
+    rows = make_table(
+        "memory",
+        [
+            job | OWN | {"scope": "device", "memory_bytes": exact},
+            job | OWN | {"scope": "allocator", "memory_bytes": 1.0},
+            job
+            | OWN
+            | {
+                "scope": "device",
+                "lower_bound_bytes": exact / 2,
+                "upper_bound_bytes": exact / 1.1,
+                "campaign": "mine-2",
+            },
+        ],
+    )
+    result = evaluate_rows(predictor, "memory", rows)
+    assert result["metrics"]["n"] == 1
+    assert result["metrics"]["mape_percent"] == pytest.approx(0, abs=1e-9)
+    assert result["bounds"]["at_least"]["kept_ratio"] == 1
+    assert result["bounds"]["at_most"]["kept_ratio"] == 0
+
+
+def test_operators_are_said_to_be_out_of_reach(predictor: Predictor) -> None:
+    row = {"device": "v100", "kind": "matmul", "operator": "bmm", "operand_count": 2, "latency_s": 1e-3}
+    rows = make_table("operators", [row | OWN | {"b": 1, "m": 64, "n": 64, "k": 64, "precision": "fp32"}])
+    with pytest.raises(UnavailableError, match="single operators"):
+        evaluate_rows(predictor, "operator-time", rows)
+    with pytest.raises(InputError, match="no row to score"):
+        evaluate_rows(predictor, "operator-time", rows.iloc[:0])
+
+
+def test_graph_only_takes_what_was_measured_alone_away(
+    predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]
+) -> None:
+    colocation, solo = measured[0].assign(set_id=measured[0]["set_id"] + "-later"), measured[1]
+    known = evaluate(predictor, colocation, solo)
+    hidden = evaluate(predictor, colocation, solo, graph_only=True)
+    bare = evaluate(predictor, colocation.assign(solo_step_time_s=np.nan), solo.iloc[:0])
+    assert hidden["metrics"] == bare["metrics"]
+    assert hidden["metrics"]["mape_percent"] != known["metrics"]["mape_percent"]
+    assert hidden["by_family"]

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from predictor.fitted.coverage import Coverage
+from profiling.workload import ColocationSet, Workload
+
+JOBS = (Workload("alpha"), Workload("beta", precision="amp"))
+COVERAGE = Coverage.of(JOBS, ("v100", "k80"), ("mps", "time-slice"))
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        (ColocationSet("v100", JOBS, "mps"), []),
+        (ColocationSet("v100", JOBS, "time-slice"), ["time slicing was measured on k80 only"]),
+        (ColocationSet("a100", JOBS, "mps"), ["co-location was never measured on this GPU type (a100)"]),
+        (ColocationSet("k80", JOBS, "mig"), ["MIG was never measured"]),
+        (ColocationSet("a100", JOBS[:1], "mps"), []),
+        (
+            ColocationSet("v100", (JOBS[0], Workload("beta", precision="bf16", mode="inference")), "mps"),
+            [
+                "precision bf16 was never measured under co-location",
+                "mode inference was never measured under co-location",
+            ],
+        ),
+    ],
+)
+def test_says_what_was_never_measured(one: ColocationSet, expected: list[str]) -> None:
+    assert COVERAGE.never_measured(one) == expected
+
+
+def test_an_old_predictor_says_nothing_and_coverages_join() -> None:
+    assert Coverage().never_measured(ColocationSet("a100", JOBS, "mig")) == []
+    both = COVERAGE.joined(Coverage.of(JOBS, ("a100", "a100"), ("mig", "mig")))
+    assert both.devices == ("a100", "k80", "v100")
+    assert "mig on a100" in both.sharing

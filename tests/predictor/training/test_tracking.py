@@ -1,0 +1,70 @@
+"""The MLflow run of a training: it begins first, grows live, names what it is, and goes on after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from predictor.training import tracking
+from predictor.training.tracking import LiveMetrics, log_tables, metric_name, tracked
+from tests.predictor.synthetic import tables
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    before = mlflow.get_tracking_uri()
+    monkeypatch.chdir(tmp_path)
+    yield f"sqlite:///{tmp_path}/store/mlflow.db"
+    mlflow.set_tracking_uri(before)
+
+
+@pytest.mark.parametrize(
+    ("phase", "name"),
+    [
+        ("encoder", "loss encoder"),
+        ("network 2", "loss network 2"),
+        ("left out 3: validation network 1", "validation mae left out 3"),
+        ("validation network 1", "validation mae network 1"),
+        ("left out 3: network 1", None),
+        ("compare: e-ggat", None),
+    ],
+)
+def test_names_of_curves(phase: str, name: str | None) -> None:
+    assert metric_name(phase) == name
+
+
+def cut_off(kept: Path, store: str, told: list[str]) -> str:
+    """A run that is interrupted after one step; its id."""
+    run_id = ""
+    colocation, solo = tables()
+    with suppress(KeyboardInterrupt), tracked(store, "trial", "train model", kept, "one"):
+        client, run_id = mlflow.MlflowClient(), mlflow.active_run().info.run_id  # type: ignore[union-attr]
+        log_tables(mlflow, colocation, solo, "tables")
+        live = LiveMetrics(run_id, lambda phase, *_: told.append(phase))
+        live("network 1", 1, 3, 0.5)
+        # Seen by others while it runs
+        seen = client.get_run(run_id)
+        assert (seen.info.status, seen.info.run_name) == ("RUNNING", "train model")
+        assert [m.value for m in client.get_metric_history(run_id, "loss network 1")] == [0.5]
+        assert {one.dataset.name for one in seen.inputs.dataset_inputs} == {"colocation", "solo"}
+        assert str(kept.parent / "store") in str(seen.info.artifact_uri)
+        raise KeyboardInterrupt
+    return run_id
+
+
+def test_a_run_is_there_from_the_start(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "store").mkdir()
+    monkeypatch.setattr(tracking, "_EVERY_S", 0.0)
+    told: list[str] = []
+    kept = tmp_path / "model.progress"
+    run_id = cut_off(kept, store, told)
+    assert told == ["network 1"]
+    with tracked(store, "trial", "another name", kept, "one"):
+        again = mlflow.active_run().info  # type: ignore[union-attr]
+        assert (again.run_id, again.run_name) == (run_id, "train model")
+    with tracked(store, "trial", "other tables", kept, "two"):
+        assert mlflow.active_run().info.run_id != run_id  # type: ignore[union-attr]

@@ -1,0 +1,64 @@
+"""Job SPECs that name a captured graph, its file, its hash, or a factory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from profiling.capture import graph_for, local_workload, register_graph
+from profiling.errors import InputError, UnknownNameError
+from profiling.workload import Workload
+
+FACTORY = """
+import torch
+
+def factory(batch_size=8):
+    return torch.nn.Linear(64, 10), torch.zeros(batch_size, 64)
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_factory_of_test.py").write_text(FACTORY)
+    return tmp_path
+
+
+def test_options_of_the_capture_hold_unless_the_spec_gives_others(here: Path) -> None:
+    graph = graph_for(
+        Workload("own_factory_of_test:factory", batch_size=16, precision="amp", optimizer="adam"), local=True
+    )
+    graph.save(here / "own.json")
+    job = local_workload("own.json")
+    assert (job.model, job.batch_size) == (f"graph:{graph.content_hash}", 16)
+    assert (job.precision, job.optimizer) == ("amp", "adam")
+    assert local_workload("own.json:precision=bf16").precision == "bf16"
+    with pytest.raises(InputError, match="another batch size"):
+        graph_for(local_workload("own.json:batch_size=4"))
+
+
+def test_hash_and_factory_name_the_same_graph(here: Path) -> None:
+    job = local_workload("own_factory_of_test:factory:batch_size=16")
+    assert job.batch_size == 16
+    digest = job.model.removeprefix("graph:")
+    assert local_workload(digest[:12]).model == job.model
+    assert local_workload(f"graph:{digest}").model == job.model
+    assert graph_for(job).content_hash == digest
+
+
+def test_hashes_that_name_no_graph_or_several(here: Path) -> None:
+    graph = graph_for(Workload("own_factory_of_test:factory"), local=True)
+    path = here / "cache" / "cotenant" / "registered" / f"{graph.content_hash}.json"
+    register_graph(graph)
+    path.with_name(graph.content_hash[:8] + "0" * 56 + ".json").write_text(path.read_text())
+    with pytest.raises(UnknownNameError, match="no captured graph"):
+        local_workload("0123456789abcdef")
+    with pytest.raises(UnknownNameError, match="several"):
+        local_workload(graph.content_hash[:8])
+
+
+def test_zoo_names_stay(here: Path) -> None:
+    assert local_workload("resnet18-cifar:batch_size=4") == Workload("resnet18-cifar", batch_size=4)

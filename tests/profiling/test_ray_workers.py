@@ -1,0 +1,177 @@
+"""How work is handed out, with a stand-in for Ray; `tests/test_ray_workers.py` does the same on a real cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from profiling.campaign.on_ray import run_on_ray
+from profiling.errors import InputError, UnavailableError
+from profiling.measure.request import RunRequest
+from profiling.measure.settings import MeasureSettings
+from profiling.ray_workers import MOST_DEATHS, RayWorkers
+from tests.profiling.campaign.support import record_of, small_plan
+
+
+class RayError(Exception):
+    pass
+
+
+class RayTaskError(RayError):
+    pass
+
+
+class Cluster(ModuleType):
+    """Calls are carried out when they are waited for; a call on a node of `dying` takes the node with it."""
+
+    def __init__(self, nodes: dict[str, int]) -> None:
+        super().__init__("ray")
+        self.alive = dict.fromkeys(nodes, True)
+        self.gpus, self.dying, self.where = nodes, set[str](), list[tuple[str, Any]]()
+        self.exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
+
+    def init(self, **options: Any) -> None:
+        if options["address"] == "nowhere":
+            raise ConnectionError("refused")
+
+    def shutdown(self) -> None:
+        self.alive = {}
+
+    def kill(self, worker: Any) -> None:
+        pass
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {"NodeID": name, "Alive": alive, "Resources": {"GPU": self.gpus[name]}}
+            for name, alive in self.alive.items()
+        ]
+
+    def remote(self, kind: Any) -> Any:
+        def options(scheduling_strategy: str, **_: Any) -> Any:
+            def make(*arguments: Any) -> Any:
+                worker = kind(*arguments)
+                return SimpleNamespace(
+                    do=SimpleNamespace(remote=lambda task: Call(scheduling_strategy, worker, task))
+                )
+
+            return SimpleNamespace(remote=make)
+
+        return SimpleNamespace(options=options)
+
+    def wait(self, calls: list[Call], timeout: float) -> tuple[list[Call], list[Call]]:
+        return calls[-1:], calls[:-1]
+
+    def get(self, call: Call) -> Any:
+        if not self.alive[call.node] or call.node in self.dying:
+            self.alive[call.node] = False
+            raise RayError("the node died")
+        self.where.append((call.node, call.task))
+        return call.worker.do(call.task)
+
+
+class Call:
+    def __init__(self, node: str, worker: Any, task: Any) -> None:
+        self.node, self.worker, self.task = node, worker, task
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cluster]:
+    def install(**nodes: int) -> Cluster:
+        cluster, strategies = Cluster(nodes), ModuleType("ray.util.scheduling_strategies")
+        strategies.NodeAffinitySchedulingStrategy = lambda node, soft: node  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "ray", cluster)
+        monkeypatch.setitem(sys.modules, "ray.util", ModuleType("ray.util"))
+        monkeypatch.setitem(sys.modules, "ray.util.scheduling_strategies", strategies)
+        return cluster
+
+    return install
+
+
+def squares() -> Callable[[int], int]:
+    def square(task: int) -> int:
+        if task < 0:
+            raise InputError("negative", got=task)
+        return task * task
+
+    return square
+
+
+def test_every_node_works_and_what_a_dead_one_did_is_done_again(ray: Callable[..., Cluster]) -> None:
+    cluster = ray(a=0, b=0, c=0)
+    cluster.dying = {"b"}
+    with RayWorkers[int, int]("auto", squares) as workers:
+        assert sorted(workers.run(range(20))) == [(n, n * n) for n in range(20)]
+        assert workers.given_up == []
+    assert {node for node, _ in cluster.where} == {"a", "c"}
+
+
+def test_one_worker_for_each_gpu(ray: Callable[..., Cluster]) -> None:
+    ray(cpu_only=0, two=2)
+    with RayWorkers[int, int]("auto", squares, on_gpus=True) as workers:
+        assert len(list(workers.run(range(5)))) == 5
+        assert sorted(workers._workers) == [("two", 0), ("two", 1)]
+
+
+def test_a_task_that_kills_its_workers_is_given_up(ray: Callable[..., Cluster]) -> None:
+    cluster = ray(**{f"n{i}": 0 for i in range(MOST_DEATHS + 1)})
+    deadly = 3
+    alive = cluster.get
+
+    def get(call: Call) -> Any:
+        if call.task == deadly:
+            cluster.dying.add(call.node)
+        return alive(call)
+
+    cluster.get = get  # type: ignore[method-assign]
+    with RayWorkers[int, int]("auto", squares) as workers:
+        assert sorted(task for task, _ in workers.run(range(6))) == [0, 1, 2, 4, 5]
+        assert workers.given_up == [deadly]
+
+
+def test_no_node_is_left(ray: Callable[..., Cluster]) -> None:
+    cluster = ray(a=0)
+    cluster.dying = {"a"}
+    with (
+        RayWorkers[int, int]("auto", squares, patience_s=0.3) as workers,
+        pytest.raises(UnavailableError, match="same command again"),
+    ):
+        list(workers.run([1]))
+
+
+def test_errors_of_tasks_and_of_the_connection(
+    ray: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray(a=0)
+    with RayWorkers[int, int]("auto", squares) as workers, pytest.raises(InputError, match="negative"):
+        list(workers.run([1, -1]))
+    with pytest.raises(UnavailableError, match="no Ray cluster answers"):
+        RayWorkers("nowhere", squares)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UnavailableError, match=r"cotenant\[ray\]"):
+        RayWorkers("auto", squares)
+
+
+def test_a_campaign_is_resumed_where_its_cluster_died(ray: Callable[..., Cluster], tmp_path: Path) -> None:
+    plan = small_plan(6)
+
+    def measure(request: RunRequest, _settings: MeasureSettings) -> dict[str, Any]:
+        return record_of(request)
+
+    cluster = ray(a=0, b=0)
+    with pytest.raises(UnavailableError):
+        run_on_ray(
+            plan,
+            tmp_path,
+            "auto",
+            measure=measure,
+            on_done=lambda _run, now: cluster.dying.update("ab") if now.done == 4 else None,
+            patience_s=0.3,
+        )
+    again = ray(a=0, b=0)
+    final = run_on_ray(plan, tmp_path, "auto", measure=measure)
+    assert (final.done, final.failed, len(again.where)) == (6, 0, 2)

@@ -1,0 +1,166 @@
+"""Clusters read from what nvidia-smi, Slurm and Kubernetes print."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiling.errors import InputError, UnknownNameError
+from scheduling.clusters.importers import import_cluster
+from scheduling.clusters.importers.slurm import gpus_of, host_names
+from scheduling.clusters.importers.titles import device_of
+from scheduling.clusters.writing import to_yaml
+from scheduling.core.snapshot import ClusterSnapshot
+
+SLURM = Path(__file__).parents[2] / "serving" / "integrations" / "sinfo.json"
+CSV = """index, name, memory.total [MiB], mig.mode.current
+0, NVIDIA A100-SXM4-40GB, 40960 MiB, Disabled
+1, NVIDIA A100-SXM4-80GB, 81920 MiB, Enabled
+2, NVIDIA GeForce RTX 3090, 24576 MiB, [N/A]
+"""
+LISTED = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6)
+  MIG 3g.20gb     Device  0: (UUID: MIG-1)
+  MIG 1g.5gb      Device  1: (UUID: MIG-2)
+GPU 1: Tesla V100-SXM2-32GB (UUID: GPU-2)
+"""
+SCONTROL = """NodeName=gpu01 Arch=x86_64 CoresPerSocket=16
+   Gres=gpu:a100:4(S:0-1)
+   State=IDLE ThreadsPerCore=2
+NodeName=login CPUTot=8
+   Gres=(null)
+"""
+
+
+def found(cluster: ClusterSnapshot) -> list[tuple[str, str, str, str]]:
+    return [(node.name, gpu.id, gpu.device, gpu.sharing) for node, gpu in cluster.gpus()]
+
+
+def test_nvidia_smi() -> None:
+    assert found(import_cluster("nvidia-smi", CSV, node="here")) == [
+        ("here", "0", "a100", "time-slice"),
+        ("here", "1", "a100-80gb", "mig"),
+        ("here", "2", "rtx-3090", "time-slice"),
+    ]
+    assert [row[1:3] for row in found(import_cluster("nvidia-smi", LISTED))] == [
+        ("0.0", "a100:mig=3g.20gb"),
+        ("0.1", "a100:mig=1g.5gb"),
+        ("1", "v100-32gb"),
+    ]
+
+
+@pytest.mark.parametrize("source", ["sinfo", "scontrol"])
+def test_slurm_json(source: str) -> None:
+    cluster = import_cluster(source, SLURM.read_text())
+    expected = {
+        node["name"]: gpus_of(node["gres"])[0]
+        for node in json.loads(SLURM.read_text())["nodes"]
+        if node["gres"]
+    }
+    assert {node.name: len(node.gpus) for node in cluster.nodes} == {n: len(k) for n, k in expected.items()}
+    grouped = {"sinfo": [{"nodes": {"nodes": ["a", "b"]}, "gres": {"total": "gpu:v100:2"}}]}
+    assert [row[:3] for row in found(import_cluster(source, json.dumps(grouped)))] == [
+        (node, gpu, "v100") for node in "ab" for gpu in "01"
+    ]
+
+
+def test_slurm_text() -> None:
+    assert found(import_cluster("scontrol", SCONTROL))[0][:3] == ("gpu01", "0", "a100")
+    text = "NODELIST GRES\nn[01-02] gpu:tesla:1\nn[01-02] gpu:tesla:1\nlogin (null)\n"
+    cluster = import_cluster("sinfo", text, {"tesla": "p100"})
+    assert [row[:3] for row in found(cluster)] == [("n01", "0", "p100"), ("n02", "0", "p100")]
+    assert host_names("a[1-2,08],b") == ["a1", "a2", "a08", "b"]
+
+
+def node_json(labels: dict[str, str], capacity: dict[str, str]) -> dict[str, Any]:
+    return {"metadata": {"name": "n", "labels": labels}, "status": {"capacity": capacity}}
+
+
+@pytest.mark.parametrize(
+    ("labels", "capacity", "expected"),
+    [
+        (
+            {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/gpu.memory": "81920"},
+            {"nvidia.com/gpu": "2"},
+            {("a100-80gb", "time-slice"): 2},
+        ),
+        (
+            {
+                "nvidia.com/gpu.product": "Tesla-T4-SHARED",
+                "nvidia.com/gpu.memory": "15360",
+                "nvidia.com/gpu.replicas": "4",
+                "nvidia.com/gpu.sharing-strategy": "mps",
+            },
+            {"nvidia.com/gpu": "4"},
+            {("t4", "mps"): 1},
+        ),
+        (
+            {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "1"},
+            {"nvidia.com/mig-1g.5gb": "2", "nvidia.com/mig-3g.20gb": "1", "nvidia.com/gpu": "0"},
+            {("a100:mig=1g.5gb", "time-slice"): 2, ("a100:mig=3g.20gb", "time-slice"): 1},
+        ),
+        (
+            {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "nvidia.com/gpu.count": "7"},
+            {"nvidia.com/gpu": "7"},
+            {("a100:mig=1g.5gb", "time-slice"): 7},
+        ),
+        (
+            {"cloud.google.com/gke-accelerator": "nvidia-tesla-p4"},
+            {"nvidia.com/gpu": "1"},
+            {("p4", "time-slice"): 1},
+        ),
+    ],
+)
+def test_kubernetes(
+    labels: dict[str, str], capacity: dict[str, str], expected: dict[tuple[str, str], int]
+) -> None:
+    items = [node_json(labels, capacity), {"metadata": {"name": "cpu"}, "status": {"capacity": {"cpu": "4"}}}]
+    cluster = import_cluster("kubectl", json.dumps({"items": items}))
+    assert len(cluster.nodes) == 1
+    assert Counter((gpu.device, gpu.sharing) for _, gpu in cluster.gpus()) == expected
+
+
+def test_titles() -> None:
+    assert device_of("NVIDIA H200", {}) == "h200"
+    assert device_of("a100_80gb", {}) == "a100-80gb"
+    assert (
+        device_of("NVIDIA RTX PRO 6000 Blackwell Max-Q", {"NVIDIA RTX PRO 6000 Blackwell Max-Q": "l4"})
+        == "l4"
+    )
+    with pytest.raises(UnknownNameError, match="not recognised"):
+        device_of("Abacus 9000", {})
+    with pytest.raises(UnknownNameError, match="several"):
+        device_of("Tesla V100 SXM2", {})
+    with pytest.raises(UnknownNameError, match="catalogue"):
+        device_of("tesla", {"tesla": "abacus"})
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "message"),
+    [
+        ("docker", "", "unknown source"),
+        ("nvidia-smi", "", "nvidia-smi"),
+        ("nvidia-smi", "No devices were found", "nvidia-smi"),
+        ("sinfo", "PARTITION AVAIL\nall up\n", "NODELIST|%N %G"),
+        ("sinfo", "{", "JSON"),
+        ("sinfo", '{"partitions": []}', "a list"),
+        ("sinfo", "NODELIST GRES\nn1 gpu:2\n", "no GPU type"),
+        ("sinfo", "NODELIST GRES\nn1 (null)\n", "no GPU"),
+        ("kubectl", "{", "JSON"),
+        ("kubectl", "[]", "list of nodes"),
+        ("kubectl", json.dumps(node_json({}, {"nvidia.com/gpu": "1"})), "does not say which"),
+        ("kubectl", '{"items": []}', "no GPU"),
+    ],
+)
+def test_what_cannot_be_read(source: str, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        import_cluster(source, text)
+
+
+def test_written_and_read_back(tmp_path: Path) -> None:
+    for cluster in (import_cluster("nvidia-smi", CSV), import_cluster("nvidia-smi", LISTED)):
+        (tmp_path / "c.yaml").write_text(to_yaml(cluster))
+        assert ClusterSnapshot.load(tmp_path / "c.yaml") == cluster

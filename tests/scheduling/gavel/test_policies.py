@@ -1,0 +1,162 @@
+"""Allocations against the public cases: objectives always, cells where the optimum has no choice."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from predictor.types import Floats
+from scheduling.gavel.problem import AllocationProblem
+from scheduling.gavel.programmes import blind_speeds, finish_time_fair, max_min, max_sum
+from scheduling.gavel.rules import allox, fifo, isolated, isolated_speed
+from tests.shared import shared_data
+
+
+def cases() -> list[dict[str, Any]]:
+    try:
+        path = shared_data("gavel", "policy_cases.json")
+    except pytest.skip.Exception:
+        return []
+    body: list[dict[str, Any]] = json.loads(path.read_text())["cases"]
+    return body
+
+
+CASES = cases()
+
+
+def problem_of(
+    case: dict[str, Any], throughputs: dict[str, Any] | None = None
+) -> tuple[AllocationProblem, list[str], list[str]]:
+    """The problem, names of rows and of types."""
+    table = throughputs or case["throughputs"]
+    types = list(case["worker_counts"])
+    singles = [name for name in table if "+" not in name]
+    scales = case["scale_factors"]
+    gpus = [1 if isinstance(scales, str) else scales[name] for name in singles]
+    alone = np.array([[table[name][t] for t in types] for name in singles])
+    pairs = {}
+    for name in table:
+        if "+" in name:
+            a, b = (singles.index(part) for part in name.split("+"))
+            pairs[a, b] = np.array([table[name][t] for t in types], float)
+    problem = AllocationProblem.of(alone, gpus, [case["worker_counts"][t] for t in types], pairs)
+    return problem, [*singles, *(n for n in table if "+" in n)], types
+
+
+def check(
+    problem: AllocationProblem, x: Floats, expected: dict[str, Any], rows: list[str], types: list[str]
+) -> None:
+    assert (x >= -1e-9).all()
+    matrix, bound = problem.limits()
+    if len(x) == len(problem.rows):
+        assert (matrix @ x.ravel() <= bound + 1e-7).all()
+    ranges = expected.get("allocation_range")
+    for name, cells in expected["allocation"].items():
+        for kind, value in cells.items():
+            low, high = ranges[name][kind] if ranges else (value, value)
+            if expected.get("unique", True) or high - low < 1e-4:
+                assert x[rows.index(name), types.index(kind)] == pytest.approx(value, abs=2e-3), (name, kind)
+
+
+def max_min_objective(problem: AllocationProblem, x: Floats, weights: Floats) -> float:
+    speed = problem.progress() @ x.ravel()
+    return float((problem.gpus * speed / (weights * problem.equal_share())).min())
+
+
+@pytest.mark.parametrize("case", CASES, ids=[c["id"] for c in CASES])
+def test_public_cases(case: dict[str, Any]) -> None:
+    policy = case["policy"]
+    if policy == "allox":
+        check_allox(case)
+        return
+    problem, rows, types = problem_of(case)
+    weights = np.array([case["priority_weights"][name] for name in rows[: problem.jobs]], float)
+    if policy.startswith("finish_time_fairness"):
+        check_finish_time(case, problem, rows, types)
+        return
+    expected = case["expected"]
+    if policy.startswith("max_min_fairness"):
+        blind = policy == "max_min_fairness"
+        x = max_min(problem, weights, blind)
+        seen = problem
+        if blind:
+            ones = np.zeros_like(problem.speed)
+            ones[:, :, 0] = 1.0
+            seen = AllocationProblem(problem.rows, ones, problem.gpus, problem.counts)
+        assert max_min_objective(seen, x, weights) == pytest.approx(expected["objective"], rel=1e-6)
+        share = problem.equal_share() if not blind else seen.equal_share()
+        assert share == pytest.approx(
+            [case["equal_share_throughput"][n] for n in rows[: problem.jobs]], rel=1e-5
+        )
+    elif policy.startswith("max_sum_throughput"):
+        costs = np.array([case["instance_costs"][t] for t in types]) if "instance_costs" in case else None
+        deadlines = {
+            rows.index(n): case["slo_steps_remaining"][n] / seconds
+            for n, seconds in case.get("slo_seconds", {}).items()
+        }
+        x = max_sum(problem, costs, deadlines)
+        per_cell = np.asarray(problem.progress().sum(axis=0)).reshape(x.shape) / (
+            1.0 if costs is None else costs
+        )
+        assert float((per_cell * x).sum()) == pytest.approx(expected["objective"], rel=1e-6)
+    elif policy.startswith("fifo"):
+        x = fifo(problem, 1.5 if policy == "fifo_packed" else None)
+    else:
+        assert policy in ("isolated", "proportional")
+        x = isolated(problem)
+    check(problem, x, expected, rows, types)
+
+
+def check_finish_time(
+    case: dict[str, Any], problem: AllocationProblem, rows: list[str], types: list[str]
+) -> None:
+    if case["policy"] == "finish_time_fairness":
+        problem = blind_speeds(problem, types.index("v100"))
+    names = rows[: problem.jobs]
+    for call in case["calls"]:
+        given = {
+            k: np.array([call[k][n] for n in names], float)
+            for k in ("seconds_since_start", "steps_remaining", "cumulative_isolated_s")
+        }
+        speed = isolated_speed(problem)
+        assert speed == pytest.approx([call["isolated_throughput"][n] for n in names], rel=1e-5)
+        duration = given["cumulative_isolated_s"] + given["steps_remaining"] / speed
+        x = finish_time_fair(problem, given["seconds_since_start"], given["steps_remaining"], duration)
+        rho = (
+            given["seconds_since_start"] + given["steps_remaining"] / (problem.progress() @ x.ravel())
+        ) / duration
+        assert rho.max() == pytest.approx(call["expected"]["objective"], rel=1e-5)
+        check(problem, x, call["expected"], rows, types)
+
+
+def check_allox(case: dict[str, Any]) -> None:
+    before: dict[str, int] = {}
+    for call in case["calls"]:
+        problem, names, types = problem_of(case, call["throughputs"])
+        since = call["seconds_since_start"]
+        elapsed = np.array([since[n] if isinstance(since, dict) else since for n in names], float)
+        left = np.array([call["steps_remaining"][n] for n in names], float)
+        held = {names.index(n): kind for n, kind in before.items() if n in names}
+        x = allox(problem, elapsed, left, held)
+        check(problem, x, call["expected"], names, types)
+        before = {n: int(x[k].argmax()) for k, n in enumerate(names) if x[k].any()}
+
+
+def test_all_public_cases_are_here() -> None:
+    shared_data("gavel", "policy_cases.json")
+    assert len(CASES) == 49
+
+
+def test_the_floor_does_not_leave_gpus_idle() -> None:
+    problem = AllocationProblem.of(np.array([[1.0, 0.0], [1.0, 1.0]]), [1, 1], [1, 1])
+    x = max_min(problem)
+    assert x.sum() == pytest.approx(2.0)
+
+
+def test_a_deadline_that_cannot_be_met_is_dropped() -> None:
+    problem = AllocationProblem.of(np.array([[1.0], [2.0]]), [1, 1], [1])
+    assert max_sum(problem, deadlines={0: 5.0})[1, 0] == pytest.approx(1.0)
+    assert max_sum(problem, deadlines={0: 0.5})[0, 0] == pytest.approx(0.5)

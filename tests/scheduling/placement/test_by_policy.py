@@ -1,0 +1,61 @@
+"""Placements of the service by a policy: its choice first, with what the ranking expects there."""
+
+from __future__ import annotations
+
+from scheduling.core.job import Allocation
+from scheduling.core.policy import Policy
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from scheduling.placement.by_policy import PolicyPlacer
+from scheduling.placement.ranking import PlacementConfig
+from scheduling.policies import get_policy
+from tests.scheduling.tables import JOBS, table
+
+CLUSTER = ClusterSnapshot(
+    (
+        Node(
+            "a",
+            (Gpu("0", "v100", tenants=(Tenant(JOBS[0], 1e4, "here"),)), Gpu("1", "v100"), Gpu("2", "k80")),
+        ),
+    )
+)
+
+
+def last_gpu(snapshot, belief):  # type: ignore[no-untyped-def]
+    return [Allocation(job, (len(snapshot) - 1,)) for job in snapshot.waiting.values()]
+
+
+def test_the_policys_choice_comes_first() -> None:
+    decision = PolicyPlacer(table(), Policy("last", last_gpu)).place(JOBS[1], 100.0, CLUSTER)
+    assert decision.decision == "place"
+    assert (decision.ranked[0].node, decision.ranked[0].gpu) == ("a", "2")
+    assert decision.ranked[0].reasons[-1] == "chosen by policy last"
+    assert {one.gpu for one in decision.ranked} == {"0", "1", "2"}
+    exclusive = PolicyPlacer(table(), get_policy("exclusive")).place(JOBS[1], 100.0, CLUSTER)
+    assert exclusive.ranked[0].gpu == "1"
+
+
+def test_a_gpu_that_the_ranking_refuses() -> None:
+    def beside(snapshot, belief):  # type: ignore[no-untyped-def]
+        return [Allocation(job, (0,)) for job in snapshot.waiting.values()]
+
+    config = PlacementConfig(max_slowdown=1.0)
+    decision = PolicyPlacer(table(), Policy("beside", beside)).place(JOBS[1], 100.0, CLUSTER, config)
+    assert decision.ranked[0].gpu == "0"
+    assert decision.ranked[0].finish_s >= 100.0 * 0.2
+    assert "beside 1" in decision.ranked[0].reasons[0]
+
+
+def test_a_policy_that_waits() -> None:
+    decision = PolicyPlacer(table(), Policy("never", lambda s, b: [])).place(JOBS[1], None, CLUSTER)
+    assert decision.decision == "wait"
+    assert decision.ranked
+    assert "never" in decision.reasons[-1]
+
+
+def test_gangs() -> None:
+    empty = ClusterSnapshot((Node("a", (Gpu("0", "v100"), Gpu("1", "v100"))),))
+    decision = PolicyPlacer(table(), get_policy("exclusive")).place(
+        JOBS[1], 100.0, empty, PlacementConfig(gpus=2)
+    )
+    assert decision.ranked[0].gang == (("a", "0"), ("a", "1"))
+    assert decision.ranked[0].reasons[-1] == "chosen by policy exclusive"

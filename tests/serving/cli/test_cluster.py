@@ -1,0 +1,85 @@
+"""`cotenant cluster`: a sample that is valid, what is wrong with others, and the same names everywhere."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from scheduling.clusters import cluster_names, load_cluster
+from scheduling.clusters.writing import to_yaml
+from scheduling.core.snapshot import ClusterSnapshot
+from tests.serving.cli.checkpoint import run
+
+
+def test_init_writes_a_valid_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cluster.yaml"
+    assert run(capsys, "cluster", "init", "-o", path)[0] == 0
+    code, out, _ = run(capsys, "cluster", "validate", path, "--json")
+    body = json.loads(out)
+    assert code == 0
+    assert (body["nodes"], body["gpus"], body["tenants"], body["links"]) == (3, 10, 1, 1)
+    assert body["by_device"] == {"v100": 8, "a100-80gb": 2}
+    assert body["notes"] == []
+    code, _, err = run(capsys, "cluster", "init", "-o", path)
+    assert code == 2
+    assert "--force" in err
+    assert run(capsys, "cluster", "init", "-o", path, "--force")[0] == 0
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_clusters_of_the_project(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "cluster", "validate", name)[0] == 0
+    if name != "philly-2000":
+        (tmp_path / "c.yaml").write_text(to_yaml(load_cluster(name)))
+        assert ClusterSnapshot.load(tmp_path / "c.yaml") == load_cluster(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nodes: [{name: a, gpus: [{device: abacus}]}]", "GPU 0 of node a: device 'abacus'"),
+        ("nodes: [{name: a, gpus: []}]", "no GPU"),
+        ("nodes: [{name: a, gpus: [{device: v100, sharing: mig}]}]", "MIG"),
+        (
+            "nodes: [{name: a, gpus: [{device: v100, tenants: [{job: lstm, iterations_left: 1}]}]}]",
+            "a tenant of GPU 0 of node a",
+        ),
+        (
+            "nodes: [{name: a, gpus: [{device: v100}]}]\nlinks: [{source: a, target: a, bandwidth_bytes_per_s: 0}]",
+            "bandwidth_bytes_per_s",
+        ),
+        ("nodes: [{name: a, gpu: []}]", "unknown field"),
+    ],
+)
+def test_mistakes(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    code, _, err = run(capsys, "cluster", "validate", tmp_path / "c.yaml")
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "nodes: [{name: a, gpus: [{device: a100, sharing: mig}]}, {name: b}]\n"
+        "links: [{source: a, target: switch, bandwidth_bytes_per_s: 1e9}]"
+    )
+    notes = json.loads(run(capsys, "cluster", "validate", tmp_path / "c.yaml", "--json")[1])["notes"]
+    assert ["switch" in notes[0], "no GPU" in notes[1]] == [True, True]
+
+
+def test_import_from_standard_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("NODELIST GRES\nn[1-2] gpu:v100:2\n"))
+    code, out, _ = run(capsys, "cluster", "import", "sinfo", "-", "-o", tmp_path / "c.yaml")
+    assert code == 0
+    assert "2 nodes, 4 GPUs" in out
+    assert run(capsys, "cluster", "validate", tmp_path / "c.yaml")[0] == 0
+    body = json.loads(run(capsys, "cluster", "show", tmp_path / "c.yaml", "--json")[1])
+    assert [len(node["gpus"]) for node in body["nodes"]] == [2, 2]
+    assert run(capsys, "cluster", "import", "sinfo", tmp_path / "nowhere")[0] == 2
+    assert run(capsys, "cluster", "import", "sinfo", "-", "--device", "a")[0] == 2

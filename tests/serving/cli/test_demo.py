@@ -1,0 +1,49 @@
+"""`cotenant demo` on a terminal of 80 columns, and what it concludes with the shipped predictor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.serving.cli.checkpoint import run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
+
+
+def test_demo_fits_on_80_columns(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run(capsys, "demo", "--plot", folder / "demo.svg")
+    assert code == 0
+    path_line = next(line for line in out.splitlines() if line.startswith("Picture: "))
+    assert Path(path_line.removeprefix("Picture: ")) == folder / "demo.svg"
+    assert all(len(line.rstrip()) <= 80 for line in out.splitlines() if line != path_line)
+    assert "…" not in out
+    assert "transformer-multi30k" in out
+    assert sum(line.startswith("  cotenant ") for line in out.splitlines()) == 3
+    picture = (folder / "demo.svg").read_text()
+    assert picture.rstrip().endswith("</svg>")
+
+
+def test_what_the_demo_shows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "demo", "--plot", folder / "demo.png", "--json")
+    body = json.loads(out)
+    assert code == 0
+    fitting = [pair for pair in body["pairs"] if pair["fits"]]
+    assert fitting[0]["throughput_ratio"] > 1.2 > fitting[-1]["throughput_ratio"]
+    assert any(not pair["fits"] for pair in body["pairs"])
+    assert len(body["placements"]) == 12
+    assert any(one["beside"] for one in body["placements"])
+    assert body["policies"]["isacpp"]["gpu_hours"] < body["policies"]["exclusive"]["gpu_hours"]
+
+
+def test_a_picture_of_unknown_format(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, err = run(capsys, "demo", "--plot", tmp_path / "demo.bmp")
+    assert code == 2
+    assert ".svg" in err

@@ -1,0 +1,36 @@
+"""What a training says on stderr where there is no terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from serving.cli.training_progress import StageClock, reporting
+
+
+def test_lines_by_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    with reporting("train", 20) as report:
+        for step in range(1, 11):
+            report("encoder", step, 10, 1.0 / step)
+        report("left out 1: validation network 1", 5, 5, 0.25)
+        for step in range(1, 6):
+            report("network 1", step, 5, 0.5)
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == ""
+    assert len(lines) == 4  # begin and end of each stage
+    assert lines[0].startswith("train: encoder, 1 of 10, loss 1.0000")
+    assert "50% done" in lines[1]
+    assert "MAE on architectures left out 0.250" in lines[3]
+    assert "75% done" in lines[3]
+
+
+def test_time_left_does_not_count_what_was_done_before_a_kill() -> None:
+    now = 0.0
+    clock = StageClock(100, lambda: now)
+    clock.note("encoder", 50)
+    assert clock.left_s is None
+    now = 30.0
+    clock.note("encoder", 60)
+    assert clock.fraction == pytest.approx(0.6)
+    assert clock.left_s == pytest.approx(30.0 / 11 * 40)
+    assert StageClock().left_s is None
