@@ -95,6 +95,8 @@ class Process:
                 setting, job = groups[number].tolist()
                 self.private[setting, job] = _OWN_FAULT * middle**2
                 centre[rows] = middle
+                # Nor do differences between its sets say anything of its partners.
+                self.noise[rows] += middle**2
         error = evidence.target - centre
         off = np.abs(error) > _CANNOT_BE * spread
         self.noise[off] += _OWN_FAULT * error[off] ** 2
