@@ -24,6 +24,7 @@ from serving.api import (
     place,
     placements,
     predict,
+    probes,
     throughput,
     workloads,
 )
@@ -41,6 +42,7 @@ from serving.service import Service
 _GROUPS: tuple[Any, ...] = (
     health,
     predict,
+    probes,
     throughput,
     place,
     placements,

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from predictor.learning.feedback import corrected
 from predictor.types import Prediction
 from profiling.errors import LimitError
 from profiling.workload import ColocationSet, Workload
@@ -126,12 +125,7 @@ class Batcher:
 
         def answer(sets: list[ColocationSet]) -> Any:
             predictions = belief.serving.predictor.predict_many(sets)
-            return use(
-                [
-                    corrected(p, belief.corrections, s.workloads)
-                    for p, s in zip(predictions, sets, strict=True)
-                ]
-            )
+            return use(belief.posterior.correct(predictions, sets))
 
         parts = [asked[first : first + _INLINE_SETS] for first in range(0, len(asked), _INLINE_SETS)]
         if len(parts) == 1:
@@ -195,13 +189,14 @@ class Batcher:
                     future.set_result(None)
                 else:
                     waiting.append((asked, future))
-            answers: Sequence[Prediction] = belief.serving.predictor.predict_many([a for a, _ in waiting])
+            sets = [asked for asked, _ in waiting]
+            answers = belief.posterior.correct(belief.serving.predictor.predict_many(sets), sets)
         except Exception:
             self._one_by_one(waiting or asked_for)
             return
-        for (asked, future), prediction in zip(waiting, answers, strict=True):
+        for (_, future), prediction in zip(waiting, answers, strict=True):
             if not future.done():
-                future.set_result(corrected(prediction, belief.corrections, asked.workloads))
+                future.set_result(prediction)
 
     def _one_by_one(self, waiting: list[tuple[ColocationSet, asyncio.Future[Prediction | None]]]) -> None:
         """One bad set must not fail its neighbours."""
@@ -211,7 +206,7 @@ class Batcher:
             try:
                 belief = self.belief()
                 prediction = belief.serving.predictor.predict(asked)
-                future.set_result(corrected(prediction, belief.corrections, asked.workloads))
+                future.set_result(belief.posterior.correct([prediction], [asked])[0])
             except Exception as error:
                 future.set_exception(error)
 

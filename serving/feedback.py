@@ -1,8 +1,7 @@
-"""What serves now: a model, and the corrections that observed step times make to it."""
+"""What serves now: a model, and what was observed of it since."""
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -11,9 +10,11 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy import select
 
-from predictor.learning.feedback import CorrectedPredictor, Corrections
+from predictor.examples.observations import Observation
+from predictor.learning.posterior import Posterior
 from predictor.types import SetPredictor
 from profiling.errors import CotenantError
+from profiling.workload import ColocationSet
 from scheduling.placement.place import Placer
 from serving.model_life import Serving
 from serving.schemas import job_of
@@ -32,47 +33,57 @@ _OVERLAP = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Belief:
-    """A model with corrections; another object whenever either is another.
+    """A model with what was observed; another object whenever either is another.
 
     Attributes:
         serving: the model, whose own answers are without corrections.
-        corrections: factors by job and device, from the observations of this model version.
-        predictor: the model with corrections, as policies ask it.
+        posterior: the model given the observations of its version.
         placer: decides where jobs go by it; its caches go with this object.
     """
 
     serving: Serving
-    corrections: Corrections
-    predictor: SetPredictor
+    posterior: Posterior
     placer: Placer
 
     @classmethod
-    def of(cls, serving: Serving, corrections: Corrections, make_placer: MakePlacer = Placer) -> Belief:
-        plain = serving.predictor
-        predictor = CorrectedPredictor(plain, corrections) if corrections.sums else plain
-        return cls(serving, corrections, predictor, make_placer(predictor))
+    def of(cls, serving: Serving, posterior: Posterior, make_placer: MakePlacer = Placer) -> Belief:
+        return cls(serving, posterior, make_placer(_asked(serving, posterior)))
+
+    @property
+    def predictor(self) -> SetPredictor:
+        """What policies ask."""
+        return _asked(self.serving, self.posterior)
+
+
+def _asked(serving: Serving, posterior: Posterior) -> SetPredictor:
+    predictor: SetPredictor = serving.predictor
+    return posterior if len(posterior) else predictor
 
 
 @dataclass(frozen=True, slots=True)
 class _Learned:
-    """What was read of the observations of one model version; `seen` are the last ids."""
+    """What was read of the observations of one model; `seen` are the last ids."""
 
-    version: str
-    corrections: Corrections
+    serving: Serving
+    posterior: Posterior
     seen: tuple[int, ...] = ()
+
+    @classmethod
+    def nothing(cls, serving: Serving) -> _Learned:
+        return cls(serving, Posterior(serving.predictor))
 
 
 class Feedback:
-    """Keeps the corrections of the serving model true to the stored observations.
+    """Keeps what is known of the serving model true to the stored observations.
 
     Args:
-        make_placer: what decides where jobs go, given the predictor with corrections.
+        make_placer: what decides where jobs go, given the predictor with what was observed.
     """
 
     def __init__(self, store: Store, make_placer: MakePlacer = Placer) -> None:
         self.store, self.make_placer = store, make_placer
         self._serving: Serving | None = None
-        self._learned = _Learned("", Corrections())
+        self._learned: _Learned | None = None
         self._belief: Belief | None = None
         self._reading, self._swapping = threading.Lock(), threading.Lock()
 
@@ -81,9 +92,10 @@ class Feedback:
         belief = self._belief
         if belief is None or belief.serving is not serving:
             with self._swapping:
-                known = self._learned.version == serving.version
-                corrections = self._learned.corrections if known else Corrections()
-                belief = Belief.of(serving, corrections, self.make_placer)
+                learned = self._learned
+                if learned is None or learned.serving is not serving:
+                    learned = _Learned.nothing(serving)
+                belief = Belief.of(serving, learned.posterior, self.make_placer)
                 self._belief, self._serving = belief, serving
         return belief
 
@@ -91,7 +103,7 @@ class Feedback:
         """Read the observations of a model that is about to serve. A store that is away is asked again later."""
         try:
             with self._reading:
-                self._learned = self._read(_Learned(serving.version, Corrections()))
+                self._learned = self._read(_Learned.nothing(serving))
         except CotenantError as error:
             log.warning("observations not read", error=error.message)
 
@@ -102,8 +114,8 @@ class Feedback:
             if serving is None:
                 return
             known = self._learned
-            if known.version != serving.version:
-                known = _Learned(serving.version, Corrections())
+            if known is None or known.serving is not serving:
+                known = _Learned.nothing(serving)
             learned = self._read(known)
             with self._swapping:
                 self._learned = learned
@@ -111,24 +123,23 @@ class Feedback:
                 if (
                     belief is not None
                     and belief.serving is serving
-                    and belief.corrections is not learned.corrections
+                    and belief.posterior is not learned.posterior
                 ):
-                    self._belief = Belief.of(serving, learned.corrections, self.make_placer)
+                    self._belief = Belief.of(serving, learned.posterior, self.make_placer)
 
     def _read(self, known: _Learned) -> _Learned:
         row = ObservationRow
         first = known.seen[:1] if len(known.seen) == _OVERLAP else ()
         query = (
-            select(row.id, row.device, row.jobs, row.member, row.step_time_s, row.predicted_step_time_s)
-            .where(row.model_version == known.version, row.id > (first[0] if first else 0))
+            select(row.id, row.device, row.sharing, row.jobs, row.member, row.step_time_s)
+            .where(row.model_version == known.serving.version, row.id > (first[0] if first else 0))
             .order_by(row.id)
         )
-        corrections = Corrections(dict(known.corrections.sums))
-        before, last, new = set(known.seen), deque(first, maxlen=_OVERLAP), False
+        before, last, new = set(known.seen), deque(first, maxlen=_OVERLAP), []
         with self.store.read() as session:
-            for number, device, jobs, member, observed, predicted in session.execute(query):
+            for number, device, sharing, jobs, member, observed in session.execute(query):
                 last.append(number)
                 if number not in before:
-                    new = True
-                    corrections.add(device, job_of(jobs[member]), math.log(observed / predicted))
-        return _Learned(known.version, corrections, tuple(last)) if new else known
+                    asked = ColocationSet(device, tuple(job_of(job) for job in jobs), sharing)
+                    new.append(Observation(asked, member, observed))
+        return _Learned(known.serving, known.posterior.extended(new), tuple(last)) if new else known

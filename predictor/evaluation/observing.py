@@ -11,6 +11,7 @@ from predictor.evaluation.evaluation import half_widths
 from predictor.evaluation.metrics import score
 from predictor.evaluation.protocols.few_shot import PROBES, chosen_orders, random_orders, touching
 from predictor.examples.examples import Examples, Integers, examples_of
+from predictor.learning.ends import log_slowdowns
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.link import from_scale, slope, to_scale
 from predictor.learning.measured import partners_of
@@ -77,16 +78,22 @@ class ModelLearner:
     def gains(self, expected: Expectation, unseen: Floats) -> Floats:
         return unseen / np.maximum(self._slope(expected.mean) ** 2, 1e-9)
 
-    def answer(self, seen: Integers) -> tuple[Floats, Floats]:
-        """[T] log ratio and half width of its 90 % interval, which narrows as the process's own does."""
+    def answer(self, seen: Integers) -> tuple[Floats, Floats, Floats]:
+        """[T] log ratio and the ends of its 90 % interval: the process's own, or the model's where it is wider. The model's narrows as the
+        process's own does."""
         expected = self.expectation(seen)
         noise = self.expected_noise(expected)
         before, after = (np.maximum(np.diag(e.covariance), 0.0) for e in (self.start, expected))
         half = self.half * np.sqrt((after + noise) / (before + noise))
-        return -from_scale(expected.mean, self.parameters.knee), half
+        middle, quick, slow = log_slowdowns(expected.mean, after, self.parameters)
+        return -middle, -np.maximum(slow, middle + half), -np.minimum(quick, middle - half)
 
     def _slope(self, mean: Floats) -> Floats:
         return slope(from_scale(mean, self.parameters.knee), self.parameters.knee)
+
+
+# An architecture; measured ratio, predicted without and with observations, and the ends of the interval of the latter.
+_Part = tuple[str, tuple[Floats, ...]]
 
 
 def evaluate_observing(
@@ -130,7 +137,7 @@ def evaluate_observing(
             expected="co-location rows of another",
             got=", ".join(sorted(set(examples.architectures))) or "no rows",
         )
-    parts: list[tuple[str, Floats, Floats, Floats, Floats]] = []
+    parts: list[_Part] = []
     observed_sets = 0
     for architecture in new:
         held = touching(examples, architecture)
@@ -148,23 +155,19 @@ def evaluate_observing(
         observed_sets += len(np.unique(test.set_index[seen]))
         rows = np.flatnonzero(test.scored & ~observed)
         if len(rows):
-            first, _ = learner.answer(np.zeros(0, np.int64))
-            ratio, half = learner.answer(seen)
-            parts.append((architecture, test.ratio[rows], first[rows], ratio[rows], half[rows]))
+            first = learner.answer(np.zeros(0, np.int64))[0]
+            answers = (np.exp(values[rows]) for values in (first, *learner.answer(seen)))
+            parts.append((architecture, (test.ratio[rows], *answers)))
     if not parts:
         raise InputError(
             "no set is left to score", expected="more sets than are observed", got=f"observe {observe}"
         )
 
-    def scored(chosen: list[tuple[str, Floats, Floats, Floats, Floats]]) -> dict[str, Any]:
-        measured, first, ratio, half = (
-            np.concatenate([part[k] for part in chosen])  # type: ignore[misc]
-            for k in (1, 2, 3, 4)
+    def scored(chosen: list[_Part]) -> dict[str, Any]:
+        measured, first, ratio, lower, upper = (
+            np.concatenate([part[1][column] for part in chosen]) for column in range(5)
         )
-        return {
-            "metrics": score(measured, np.exp(ratio), np.exp(ratio - half), np.exp(ratio + half)),
-            "before": score(measured, np.exp(first)),
-        }
+        return {"metrics": score(measured, ratio, lower, upper), "before": score(measured, first)}
 
     return {
         "model_version": predictor.version,

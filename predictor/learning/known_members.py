@@ -82,9 +82,9 @@ class KnownMembers:
         unread = np.isnan(features).all(1)
         place = self.scale.place(features, self.parameters)
         place = np.concatenate([place, np.where(unread, _APART * (1 + columns[1]), 0.0)[:, None]], 1)
-        self.members = self.members.joined(Members(place, *columns))
         predicted = [w.solo.step_time_s is None for w, _, _ in new]
         self.solo_predicted = np.concatenate([self.solo_predicted, predicted])
+        self.members = self.members.joined(Members(place, *columns))
         start = len(self._index)
         # Last, so that a reader without the lock never meets a number that is not there yet.
         self._index.update({key: start + k for k, key in enumerate(new)})

@@ -17,7 +17,6 @@ from models.features import (
     Floats,
     capacity_ratio,
     demand_ratios,
-    is_cpu,
     occupancy,
     pace_of,
     solo_features,
@@ -67,8 +66,6 @@ def member_features(
     full = replace(job.workload, solo=replace(workload.solo, step_time_s=step))
     values = solo_features(full, job.device, job.demand)
     solo = np.where(values[_FLAGS] > 0, values[_SOLO_COLUMNS], np.nan)
-    if is_cpu(job.device):
-        solo[len(_SOLO) - 4 :] = np.nan
     known = replace(full, solo=workload.solo)
     return np.concatenate(
         [

@@ -18,14 +18,15 @@ import numpy as np
 from models.features import Floats
 from predictor.examples.observations import Observation
 from predictor.learning.corrections import Corrections
-from predictor.learning.kernel import KernelParameters
+from predictor.learning.ends import log_slowdowns
+from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.link import from_scale, slope, to_scale
 from predictor.learning.members import MemberScale, default_scale
 from predictor.learning.process import Evidence, Process
 from predictor.learning.rows import Rows, variance
 from predictor.types import MemberPrediction, Prediction, PredictionArrays, Quantity, SetPredictor
-from profiling.errors import InputError
+from profiling.errors import CotenantError, InputError
 from profiling.workload import ColocationSet, Workload
 
 if TYPE_CHECKING:
@@ -42,12 +43,14 @@ class PosteriorConfig:
         most_rows: observed (set, member) pairs that are used exactly; with more, so many stand in for all.
         most_observed: observed (set, member) pairs that are used at all; of more, a fixed sample.
         repeats: observations of the same member of the same set beyond which further ones make an answer no surer.
+        learn_solo: whether predicted solo step times are corrected, too; else all of an error is put down to sharing.
     """
 
     parameters: KernelParameters = field(default_factory=KernelParameters)
     most_rows: int = 512
     most_observed: int = 20_000
     repeats: int = 16
+    learn_solo: bool = True
 
     def __post_init__(self) -> None:
         for name in ("most_rows", "most_observed", "repeats"):
@@ -77,13 +80,28 @@ class _Prior:
 
 @dataclass(frozen=True, slots=True)
 class Influence:
-    """An observed set and what it adds to the log step time of an answer."""
+    """An observed set and how much of an answer's correction it makes, from -1 to 1; negative: it speeds the job up."""
 
     job: str
     partners: tuple[str, ...]
     device: str
     count: int
-    log_step_time: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How far predictions were off: median |log observed / predicted|, 0.1 being about 10 %.
+
+    Attributes:
+        count: observations.
+        before: of the predictor as it is.
+        after: with what was observed before, so nothing is judged by itself.
+    """
+
+    count: int
+    before: float
+    after: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +110,19 @@ class Basis:
 
     count: int
     heaviest: tuple[Influence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shift:
+    """What the process says of a member beside its partners: correction of the log excess, its variance with and without observations;
+    correction of the log solo step time, and by how much its interval narrows."""
+
+    excess: float
+    variance: float
+    prior_variance: float
+    solo: float
+    solo_shrink: float
+    basis: Basis
 
 
 class Posterior:
@@ -141,7 +172,7 @@ class Posterior:
         new: dict[_Key, list[float]] = {}
         for observation in observations:
             key = _key(observation)
-            if key[3] or key[2].solo.step_time_s is None:
+            if key[3] or self._solo_counts(key[2]):
                 new.setdefault(key, []).append(math.log(observation.step_time_s))
         if not new:
             return
@@ -152,14 +183,48 @@ class Posterior:
         self._seen, self._state = seen, None
         self.revision += 1
 
+    def over(self, predictor: SetPredictor) -> Posterior:
+        """The same observations over another predictor, such as a newer version of the first.
+
+        Observations that it cannot be asked about are left out.
+        """
+        other = Posterior(predictor, self.config, self._known.scale)
+        other.take(
+            Observation(ColocationSet(device, (own, *others), sharing), 0, math.exp(value))
+            for (device, sharing, own, others), values in self._seen.items()
+            for value in values
+        )
+        return other
+
+    def take(self, observations: Iterable[Observation]) -> int:
+        """As `observe`, but observations that the predictor cannot be asked about are left out; says how many."""
+        kept = list(observations)
+        try:
+            self.observe(kept)
+            return 0
+        except CotenantError:
+            left_out = 0
+        by_set: dict[ColocationSet, list[Observation]] = {}
+        for one in kept:
+            by_set.setdefault(one.colocation_set, []).append(one)
+        for several in by_set.values():
+            try:
+                self.observe(several)
+            except CotenantError:
+                left_out += len(several)
+        return left_out
+
     def extended(self, observations: Iterable[Observation]) -> Posterior:
-        """Another posterior that has seen these, too; this one stays as it is."""
+        """Another posterior that has seen these, too (as by `take`); this one stays as it is."""
         other = Posterior.__new__(Posterior)
         other.__dict__.update(self.__dict__)
         other._priors = dict(self._priors)
-        other.observe(observations)
+        other.take(observations)
         other._ready()
         return other
+
+    def _solo_counts(self, workload: Workload) -> bool:
+        return self.config.learn_solo and workload.solo.step_time_s is None
 
     def _meet(self, keys: Sequence[_Key]) -> None:
         """Ask the predictor about rows that are observed for the first time."""
@@ -206,7 +271,7 @@ class Posterior:
         step = np.array([float(np.median(self._seen[key])) for key in keys])
         observed = step - np.array([prior.log_solo_s for prior in priors])
         together = (partners >= 0).any(1)
-        unknown = np.array([key[2].solo.step_time_s is None for key in keys], dtype=float)
+        unknown = np.array([self._solo_counts(key[2]) for key in keys], dtype=float)
         count = np.array([len(self._seen[key]) for key in keys])
         error = observed - expected
         on_scale = to_scale(observed, p.knee) - to_scale(expected, p.knee)
@@ -224,12 +289,72 @@ class Posterior:
             np.arange(len(keys)),
         )
 
+    @property
+    def process(self) -> Process:
+        """The process given everything that was observed."""
+        return self._ready()[0]
+
+    @property
+    def members(self) -> Members:
+        """The members that were met; rows of the process name them by number."""
+        return self._known.members
+
+    def rows_of(self, sets: Sequence[ColocationSet]) -> tuple[Rows, Floats]:
+        """Rows of the process for all members of some sets of two, set by set, and their corrected log slowdowns."""
+        arrays = self.predictor.predict_arrays(sets)
+        numbers = self._numbers(sets, arrays.solo_step_time_s)
+        own, partners = numbers.ravel(), numbers[:, ::-1].reshape(-1, 1)
+        slowdown = self._corrected(arrays, numbers).slowdown if self._seen else arrays.slowdown
+        return Rows(own, partners, np.zeros(len(own))), np.log(slowdown.ravel())
+
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
         """As `SetPredictor`: slowdowns and predicted solo step times corrected; memory and what fits are the predictor's."""
         arrays = self.predictor.predict_arrays(sets)
         if not self._seen or not len(sets):
             return arrays
         return self._corrected(arrays, self._numbers(sets, arrays.solo_step_time_s))
+
+    def drift(self, observations: Sequence[Observation]) -> Drift:
+        """How far the predictor was off at `observations`, in the order in which they were made, and how far each would have been off with
+        those before it taken in."""
+        kept = [
+            o for o in observations if len(o.colocation_set.workloads) > 1 or self._solo_counts(o.workload)
+        ]
+        if not kept:
+            return Drift(0, 0.0, 0.0)
+        sets, members = [o.colocation_set for o in kept], [o.member for o in kept]
+        observed = np.log([o.step_time_s for o in kept])
+        at = np.arange(len(kept)), members
+        before = np.abs(observed - np.log(self.predictor.predict_arrays(sets).step_time_s[at]))
+        after = before.copy()
+        told = Posterior(self.predictor, self.config, self._known.scale)
+        # In steps that grow, so that many observations take no more than some dozens of them.
+        start = 0
+        while start < len(kept):
+            end = min(len(kept), start + max(1, start // 8))
+            arrays = told.predict_arrays(sets[start:end])
+            part = np.arange(end - start), members[start:end]
+            after[start:end] = np.abs(observed[start:end] - np.log(arrays.step_time_s[part]))
+            told.observe(kept[start:end])
+            start = end
+        return Drift(len(kept), float(np.median(before)), float(np.median(after)))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Observed members of sets with what was observed of them and what is said now."""
+        _, _, keys = self._ready()
+        if not keys:
+            return []
+        sets = [ColocationSet(device, (own, *others), sharing) for device, sharing, own, others in keys]
+        before, after = self.predictor.predict_arrays(sets), self.predict_arrays(sets)
+        return [
+            {
+                "device": key[0], "sharing": key[1], "job": str(key[2]), "beside": [str(w) for w in key[3]],
+                "solo_measured": key[2].solo.step_time_s is not None, "count": len(self._seen[key]),
+                "step_time_s": math.exp(float(np.median(self._seen[key]))),
+                "factor": float(after.step_time_s[row, 0] / before.step_time_s[row, 0]),
+            }
+            for row, key in enumerate(keys)
+        ]  # fmt: skip
 
     def rows(self, sets: Sequence[ColocationSet]) -> Integers:
         """[S, M] rows of the predictor's job table, for `predict_rows`."""
@@ -261,7 +386,7 @@ class Posterior:
         slowdown = _shifted(arrays.slowdown, corrections.of_sets(members, numbers), knee)
         solo = arrays.solo_step_time_s
         if process.evidence.rows.solo.any():
-            apart = np.where(self._unmeasured(members), corrections.solo(members), 0.0)
+            apart = np.where(self._known.solo_predicted[: len(members)], corrections.solo(members), 0.0)
             solo = solo * np.where(numbers >= 0, np.exp(apart)[numbers], 1.0)
         # The device's work for a job is the same; a slower step spreads it over more time.
         busy = arrays.utilization_ratio * (arrays.slowdown / slowdown)
@@ -272,9 +397,6 @@ class Posterior:
             step_time_s=solo * slowdown,
             utilization_ratio=busy,
         )
-
-    def _unmeasured(self, members: Any) -> np.ndarray:
-        return self._known.solo_predicted[: len(members)]
 
     def predict(self, colocation_set: ColocationSet) -> Prediction:
         """One set, with intervals and reasons."""
@@ -290,107 +412,99 @@ class Posterior:
         return self.correct(predictor.predict_many(sets), sets)
 
     def correct(self, predictions: Sequence[Prediction], sets: Sequence[ColocationSet]) -> list[Prediction]:
-        """Predictions of the predictor itself with what was observed worked in; intervals narrow by as much as the process's own."""
+        """Predictions of the predictor itself with what was observed worked in; intervals narrow by as much as the process's own, and are
+        at least as wide."""
         if not self._seen or not len(sets):
             return list(predictions)
-        process, _, _ = self._ready()
-        p, members = self.config.parameters, self._known
-        width = max(len(s.workloads) for s in sets)
-        solo_s = np.ones((len(sets), width))
+        solo_s = np.ones((len(sets), max(len(s.workloads) for s in sets)))
         for row, prediction in enumerate(predictions):
             solo_s[row, : len(prediction.members)] = [m.solo_step_time_s.value for m in prediction.members]
-        numbers = self._numbers(sets, solo_s)
-        at, place = np.nonzero(numbers >= 0)
-        together = (numbers >= 0).sum(1)[at] > 1
-        own = numbers[at, place]
-        partners = np.array(
-            [np.delete(numbers[s], m) for s, m in zip(at, place, strict=True)], dtype=np.int64
-        ).reshape(len(at), -1)
-        if not partners.shape[1]:
-            partners = np.full((len(at), 1), -1, dtype=np.int64)
-        beside = Rows(own, partners, np.zeros(len(own)))
-        alone = Rows(own, np.full((len(own), 1), -1, dtype=np.int64), np.ones(len(own)))
+        numbers = [[n for n in row if n >= 0] for row in self._numbers(sets, solo_s).tolist()]
+        asked = [[(own, *row[:m], *row[m + 1 :]) for m, own in enumerate(row)] for row in numbers]
+        shifts = self._shifts([key for row in asked for key in row])
+        result = []
+        for prediction, row in zip(predictions, asked, strict=True):
+            members = tuple(
+                _member(member, shifts[key], self.config.parameters)
+                for member, key in zip(prediction.members, row, strict=True)
+            )
+            reasons = (
+                self._reason(before, after, shifts[key].basis)
+                for before, after, key in zip(prediction.members, members, row, strict=True)
+            )
+            result.append(
+                replace(prediction, members=members, reasons=(*prediction.reasons, *filter(None, reasons)))
+            )
+        return result
+
+    def _shifts(self, asked: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], _Shift]:
+        """What the process says of members beside their partners; kept until something new is observed."""
+        process, corrections, keys = self._ready()
+        known: dict[tuple[int, ...], _Shift] = corrections.shifts
+        new = [key for key in dict.fromkeys(asked) if key not in known]
+        if not new:
+            return known
+        members, p = self._known, self.config.parameters
+        width = max(1, max(len(key) for key in new) - 1)
+        partners = np.full((len(new), width), -1, dtype=np.int64)
+        for row, key in enumerate(new):
+            partners[row, : len(key) - 1] = key[1:]
+        own = np.array([key[0] for key in new], dtype=np.int64)
+        predicted = members.solo_predicted[own]
+        beside = Rows(own, partners, np.zeros(len(new)))
+        alone = Rows(own, np.full((len(new), 1), -1, dtype=np.int64), np.ones(len(new)))
         shift, spread = process.answer(members.members, beside)
         apart, solo_spread = process.answer(members.members, alone)
-        apart = np.where(members.solo_predicted[own], apart, 0.0)
         before, solo_before = (variance(p, members.members, rows) for rows in (beside, alone))
-        slowdown = np.array(
-            [
-                predictions[s].members[m].slowdown.value
-                for s, m in zip(at.tolist(), place.tolist(), strict=True)
-            ]
-        )
-        steep = slope(np.log(slowdown), p.knee)
-        noise = p.noise * steep**2
-        shrink = np.sqrt((spread + noise) / (before + noise))
-        solo_shrink = np.sqrt((solo_spread + p.noise) / (solo_before + p.noise))
-        corrected = _shifted(slowdown, np.where(together, shift, 0.0), p.knee)
-        found: dict[int, list[MemberPrediction]] = {}
-        for k, (s, m) in enumerate(zip(at.tolist(), place.tolist(), strict=True)):
-            narrowed = float(solo_shrink[k]) if members.solo_predicted[own[k]] else 1.0
-            found.setdefault(s, []).append(
-                _member(
-                    predictions[s].members[m], float(corrected[k]), float(math.exp(apart[k])),
-                    float(shrink[k]) if together[k] else 1.0, narrowed,
-                )
+        # Both in log step times, the excess as beside a typical slowdown, only to tell what weighs most.
+        added = process.influences(members.members, beside)
+        added[predicted] += process.influences(members.members, alone)[predicted]
+        shrunk = np.sqrt((solo_spread + p.noise) / (solo_before + p.noise))
+        for row, key in enumerate(new):
+            known[key] = _Shift(
+                float(shift[row]), float(spread[row]), float(before[row]),
+                float(apart[row]) if predicted[row] else 0.0,
+                float(shrunk[row]) if predicted[row] else 1.0,
+                self._basis(added[row], keys),
             )  # fmt: skip
-        return [
-            replace(
-                prediction,
-                members=tuple(found[s]),
-                reasons=(*prediction.reasons, *self._reasons(prediction, found[s], sets[s])),
-            )
-            for s, prediction in enumerate(predictions)
-        ]
+        return known
 
-    def _reasons(
-        self, prediction: Prediction, members: Sequence[MemberPrediction], one: ColocationSet
-    ) -> list[str]:
-        reasons = []
-        for number, (before, after) in enumerate(zip(prediction.members, members, strict=True)):
-            factor = after.step_time_s.value / before.step_time_s.value
-            if abs(math.log(factor)) < 0.005:
-                continue
-            basis = self.basis(one, number)
-            beside = basis.heaviest[0] if basis.heaviest else None
-            most = ""
-            if beside is not None:
-                others = " and ".join(beside.partners)
-                most = f", most of all {beside.job} {'beside ' + others if others else 'alone'} on {beside.device}"
-            reasons.append(
-                f"{one.workloads[number].model}: step time x {factor:.2f} from {basis.count} observations{most}"
-            )
-        return reasons
-
-    def basis(self, one: ColocationSet, member: int, most: int = 3) -> Basis:
-        """What the answer for a member of a set stands on; an observation counts if it moves the answer by a hundredth of what the
-        heaviest does."""
-        process, _, keys = self._ready()
-        if not keys:
-            return Basis(0, ())
-        arrays = self.predictor.predict_arrays([one])
-        numbers = self._numbers([one], arrays.solo_step_time_s)[0]
-        others = np.delete(numbers, member)
-        members = self._known
-        beside = Rows(
-            numbers[[member]],
-            others[None] if len(others) else np.full((1, 1), -1, dtype=np.int64),
-            np.array([float(members.solo_predicted[numbers[member]])]),
-        )
-        steep = float(slope(np.log(arrays.slowdown[:1, member]), self.config.parameters.knee)[0])
-        added = process.influence(members.members, beside) / (steep if len(others) else 1.0)
-        order = np.argsort(-np.abs(added), kind="stable")
-        heavy = [int(k) for k in order if abs(added[k]) > 0.01 * abs(added[order[0]])]
+    def _basis(self, added: Floats, keys: Sequence[_Key], most: int = 3) -> Basis:
+        size = np.abs(added)
+        heavy = np.flatnonzero(size > 0.01 * size.max())
+        order = heavy[np.argsort(-size[heavy], kind="stable")][:most].tolist()
+        total = float(size.sum()) or 1.0
         return Basis(
-            sum(len(self._seen[keys[k]]) for k in heavy),
+            sum(len(self._seen[keys[k]]) for k in heavy.tolist()),
             tuple(
                 Influence(
                     str(keys[k][2]), tuple(str(w) for w in keys[k][3]), keys[k][0],
-                    len(self._seen[keys[k]]), float(added[k]),
+                    len(self._seen[keys[k]]), float(added[k]) / total,
                 )
-                for k in heavy[:most]
+                for k in order
             ),
         )  # fmt: skip
+
+    def _reason(self, before: MemberPrediction, after: MemberPrediction, basis: Basis) -> str:
+        """What moved a step time; empty where nothing did by half a percent."""
+        factor = after.step_time_s.value / before.step_time_s.value
+        if abs(math.log(factor)) < 0.005 or not basis.heaviest:
+            return ""
+        first = basis.heaviest[0]
+        where = f"beside {' and '.join(first.partners)}" if first.partners else "alone"
+        return (
+            f"{Workload.parse(before.job).model}: step time x {factor:.2f} from {basis.count} observations, "
+            f"most of all {first.job} {where} on {first.device}"
+        )
+
+    def basis(self, one: ColocationSet, member: int) -> Basis:
+        """What the answer for a member of a set stands on. An observation counts if it weighs a hundredth of the heaviest."""
+        if not self._seen:
+            return Basis(0, ())
+        arrays = self.predictor.predict_arrays([one])
+        row = self._numbers([one], arrays.solo_step_time_s)[0].tolist()
+        key = (row[member], *row[:member], *row[member + 1 :])
+        return self._shifts([key])[key].basis
 
 
 def _shifted(slowdown: Floats, correction: Floats, knee: float) -> Floats:
@@ -406,11 +520,22 @@ def _shifted(slowdown: Floats, correction: Floats, knee: float) -> Floats:
     return np.maximum(result, 1.0)
 
 
-def _member(
-    member: MemberPrediction, slowdown: float, solo_factor: float, shrink: float, solo_shrink: float
-) -> MemberPrediction:
+def _member(member: MemberPrediction, shift: _Shift, parameters: KernelParameters) -> MemberPrediction:
+    knee = parameters.knee
+    slowdown = float(_shifted(np.array([member.slowdown.value]), np.array([shift.excess]), knee)[0])
+    noise = parameters.noise * float(slope(np.array([math.log(slowdown)]), knee)[0]) ** 2
+    shrink = math.sqrt((shift.variance + noise) / (shift.prior_variance + noise))
     slow = _around(slowdown, member.slowdown, shrink, least=1.0)
-    solo = _around(member.solo_step_time_s.value * solo_factor, member.solo_step_time_s, solo_shrink)
+    if shift.prior_variance > 0:
+        # The process's own interval where it is wider: the predictor's knows of campaigns like those that it was fitted to.
+        place = to_scale(np.array([math.log(slowdown)]), knee)
+        _, quick, long = log_slowdowns(place, np.array([shift.variance]), parameters)
+        slow = Quantity(
+            slow.value, max(1.0, min(slow.lower, math.exp(quick[0]))), max(slow.upper, math.exp(long[0]))
+        )
+    solo = _around(
+        member.solo_step_time_s.value * math.exp(shift.solo), member.solo_step_time_s, shift.solo_shrink
+    )
     # The step time's interval holds that of the slowdown and that of the solo step time.
     half = math.hypot(math.log(slow.upper / slow.value), math.log(solo.upper / solo.value))
     step = solo.value * slow.value

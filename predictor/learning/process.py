@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Standard deviations beyond which a row, or everything that was seen of a job, is no longer believed to be like the rest.
 _CANNOT_BE, _UNLIKE_OTHERS = 3.0, 4.0
+# How much of what cannot be true is put down to the job or the row itself: this many times its square, against the variance of all else.
+_OWN_FAULT = 10.0
 _JITTER = 1e-8
 # Rows of a question that are answered together.
 _TOGETHER = 4096
@@ -91,11 +93,13 @@ class Process:
             middle = float(np.median(evidence.target[rows]))
             if abs(middle) > _CANNOT_BE * float(spread[rows].mean()):
                 setting, job = groups[number].tolist()
-                self.private[setting, job] = middle**2
+                self.private[setting, job] = _OWN_FAULT * middle**2
                 centre[rows] = middle
+                # Nor do differences between its sets say anything of its partners.
+                self.noise[rows] += middle**2
         error = evidence.target - centre
         off = np.abs(error) > _CANNOT_BE * spread
-        self.noise[off] += error[off] ** 2
+        self.noise[off] += _OWN_FAULT * error[off] ** 2
 
     def _condition(self, active: np.ndarray) -> None:
         evidence = self.evidence
@@ -226,12 +230,12 @@ class Process:
         kernel = MemberKernel.of(self.parameters, members, self.evidence.members.take(self._rows.own))
         return np.asarray(kernel.solo @ (self.weight * self._rows.solo))
 
-    def influence(self, members: Members, row: Rows) -> Floats:
-        """[N] what each row of the evidence adds to the mean of one row; through inducing rows, of these."""
-        result = np.zeros(len(self.evidence.rows))
-        if len(result):
-            cross = self._covariance(members, row, self._rows, self.evidence.members)[0]
-            result[self._used] = cross * self.weight
+    def influences(self, members: Members, rows: Rows) -> Floats:
+        """[R, N] what each row of the evidence adds to the mean of each of `rows`; with inducing rows, only these do."""
+        result = np.zeros((len(rows), len(self.evidence.rows)))
+        if len(self.evidence.rows):
+            cross = self._covariance(members, rows, self._rows, self.evidence.members)
+            result[:, self._used] = cross * self.weight
         return result
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from predictor.types import SetPredictor
-from scheduling.beliefs.ridge import RidgeLearner
+from scheduling.beliefs.posterior import PosteriorLearner
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.learner import Learner, SettledGpus
 from scheduling.core.policy import Decide, Policy
@@ -18,7 +18,7 @@ from scheduling.policies import isacpp
 
 MakeLearner = Callable[[SetPredictor], Learner]
 # What the `-online` policies learn with: a learner over the predictor that they are given.
-LEARNER: MakeLearner = RidgeLearner
+LEARNER: MakeLearner = PosteriorLearner
 
 
 @dataclass(slots=True, eq=False)

@@ -29,9 +29,9 @@ def command(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Feed observed step times back: corrections per job, how far predictions were off, and rows for the next training.
+    """Feed observed step times back: what they change, how far predictions were off, and rows for the next training.
 
-    Corrections take effect in `cotenant predict --feedback STORE`.
+    They take effect in `cotenant predict --feedback STORE`.
 
     Example: `cotenant feedback observed.csv --rows feedback-tables`
     """
@@ -47,12 +47,15 @@ def command(
         stored,
         training_tables,
     )
-    from predictor.learning.feedback import learn
+    from predictor.learning.posterior import Posterior
 
     target = store or default_store()
     predictor, new = load_predictor(model), read_observations(file)
     # Everything that can be wrong with them shows here, before anything is kept.
-    corrections, drift = learn(predictor, [*stored(target), *new])
+    told = [*stored(target), *new]
+    posterior = Posterior(predictor)
+    posterior.observe(told)
+    drift, corrections = posterior.drift(told), posterior.to_json()
     everything = keep(target, new)
     written = {}
     if rows is not None:
@@ -64,7 +67,7 @@ def command(
         "store": str(target),
         "added": len(new),
         "drift": asdict(drift),
-        "corrections": corrections.to_json(),
+        "corrections": corrections,
         "rows": written,
     }
     if as_json:
@@ -72,17 +75,13 @@ def command(
         return
     from rich.table import Table
 
-    table = Table(title=f"corrections ({predictor.version})")
-    for heading in ("device", "job", "measured alone", "observations", "step time x"):
-        table.add_column(heading, justify="left" if heading in ("device", "job") else "right")
-    for c in corrections.to_json():
+    table = Table(title=f"what observations change ({predictor.version})")
+    for heading in ("device", "job", "beside", "observations", "observed", "step time x"):
+        table.add_column(heading, justify="left" if heading in ("device", "job", "beside") else "right")
+    for c in corrections:
         table.add_row(
-            c["device"],
-            c["job"],
-            "yes" if c["solo_measured"] else "no",
-            str(c["count"]),
-            f"{c['factor']:.3f}",
-        )
+            c["device"], c["job"], "; ".join(c["beside"]) or "-", str(c["count"]), f"{c['step_time_s']:.4g} s", f"{c['factor']:.3f}"
+        )  # fmt: skip
     out = console()
     out.print(table)
     out.print(

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("evaluate", "Score a predictor on measurements."),
     "predict": ("predict", "Predict how a set of jobs shares a device."),
     "matrix": ("matrix", "Predict how every pair of jobs shares a device."),
+    "probe": ("probe", "Which set to run to learn most about a job."),
     "place": ("place", "Choose a GPU for a job on a cluster."),
     "cluster": (
         "cluster",

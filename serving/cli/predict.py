@@ -49,12 +49,16 @@ def command(
     if frozen_prefix is not None:
         members = tuple(replace(m, frozen_prefix=m.frozen_prefix or frozen_prefix) for m in members)
     predictor = load_predictor(model)
-    prediction = predictor.predict(ColocationSet(device, members, sharing))
-    if feedback is not None:
+    asked = ColocationSet(device, members, sharing)
+    if feedback is None:
+        prediction = predictor.predict(asked)
+    else:
         from predictor.examples.observations import stored
-        from predictor.learning.feedback import corrected, learn
+        from predictor.learning.posterior import Posterior
 
-        prediction = corrected(prediction, learn(predictor, stored(feedback))[0])
+        posterior = Posterior(predictor)
+        posterior.observe(stored(feedback))
+        prediction = posterior.predict(asked)
     # A captured model goes by its graph's hash inside; here it keeps the name that the caller gave it.
     renamed = {
         w.model: Workload.parse(spec).model

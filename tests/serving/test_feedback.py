@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from predictor.learning.feedback import SHRINKAGE
+from profiling.workload import ColocationSet, Workload
 from serving.feedback import Feedback
 from serving.model_life import Serving
 from serving.store import Store
@@ -18,7 +18,8 @@ from tests.serving.table import TablePredictor
 
 SLOW, OTHER = "resnet18-cifar:batch_size=32", "lstm-wikitext2"
 SET = {"device": "v100", "jobs": [SLOW, OTHER]}
-EXPECTED = 1.3 ** (10 / (10 + SHRINKAGE))
+# Ten observations of one set are nearly believed.
+EXPECTED = 1.3
 
 
 def step_times(client: TestClient, asked: dict[str, Any] = SET) -> list[float]:
@@ -39,13 +40,14 @@ def test_the_next_prediction_moves(client: TestClient) -> None:
     assert step_times(client) == before, "from memory"
     observe(client)
     after = step_times(client)
-    assert after[0] == pytest.approx(before[0] * EXPECTED)
-    assert after[1] == before[1]
+    assert after[0] == pytest.approx(before[0] * EXPECTED, rel=0.03)
+    assert after[1] == pytest.approx(before[1], rel=0.05)
     assert step_times(client, alone) == unrelated
-    assert step_times(client, {**SET, "device": "p100"}) == before, "observed on another device"
+    elsewhere = step_times(client, {**SET, "device": "p100"})
+    assert before[0] < elsewhere[0] < after[0], "observed on another device"
     batch = client.post("/v1/predict/batch", json={"sets": [SET]}).json()["predictions"][0]
     assert batch == client.post("/v1/predict", json=SET).json()
-    assert any("from observations" in reason for reason in batch["reasons"])
+    assert any("from 10 observations" in reason for reason in batch["reasons"])
 
 
 def test_observations_are_kept_beside_what_the_model_says_itself(client: TestClient) -> None:
@@ -59,14 +61,14 @@ def test_placements_move(client: TestClient) -> None:
     before = client.post("/v1/place", json=body).json()["ranked"][0]["finish_s"]
     observe(client)
     after = client.post("/v1/place", json=body).json()["ranked"][0]["finish_s"]
-    assert after == pytest.approx(before * EXPECTED)
+    assert before < after < before * EXPECTED * 1.03
 
 
 def test_a_restart_remembers(start: Start) -> None:
     first = start()
     before = step_times(first)
     observe(first)
-    assert step_times(start())[0] == pytest.approx(before[0] * EXPECTED)
+    assert step_times(start())[0] == pytest.approx(before[0] * EXPECTED, rel=0.03)
 
 
 def test_other_processes_learn_it(start: Start) -> None:
@@ -77,7 +79,7 @@ def test_other_processes_learn_it(start: Start) -> None:
     while step_times(other) == before:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert step_times(other)[0] == pytest.approx(before[0] * EXPECTED)
+    assert step_times(other)[0] == pytest.approx(before[0] * EXPECTED, rel=0.03)
 
 
 def row(number: int, version: str = "table-1") -> ObservationRow:
@@ -108,12 +110,13 @@ def test_every_row_counts_once(tmp_path: Any) -> None:
         now = feedback.current(serving)
         assert (now is belief) == (not numbers)
         belief = now
-        ((count, _),) = belief.corrections.sums.values()
-        assert count == total
+        assert len(belief.posterior) == total
     again = Feedback(store)
     again.prepare(serving)
-    assert again.current(serving).corrections.sums == belief.corrections.sums
-    assert not again.current(Serving(TablePredictor("table-3"), "table-3", "3", 0.0)).corrections.sums
+    asked = [ColocationSet("v100", (Workload.parse(SLOW),))]
+    first, second = (b.predictor.predict_arrays(asked) for b in (belief, again.current(serving)))
+    assert first.step_time_s == pytest.approx(second.step_time_s)
+    assert not len(again.current(Serving(TablePredictor("table-3"), "table-3", "3", 0.0)).posterior)
 
 
 def test_a_deleted_workload_is_not_answered_from_memory(client: TestClient) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from models.features import Floats
 from predictor.examples.examples import Examples, Integers
 from predictor.examples.featurizer import Featurizer
+from predictor.learning.ends import log_slowdowns
 from predictor.learning.fitting import fit_parameters
 from predictor.learning.kernel import KernelParameters
 from predictor.learning.known_members import Numbers
@@ -19,8 +20,6 @@ from predictor.learning.measured import MeasuredRows
 from predictor.learning.members import MemberScale
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Evidence, Process
-
-LEVEL_90 = 1.645
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +119,9 @@ class ProcessLearner:
 
 
 def process_answer(mean: Floats, variance: Floats, parameters: KernelParameters) -> FewShotAnswer:
-    """From mean and variance on the scale to log ratios; the ends are those of a new measurement, noise included."""
-    knee, noise = parameters.knee, LEVEL_90**2 * parameters.noise
-    apart = LEVEL_90 * np.sqrt(np.maximum(variance, 1e-9))
-    middle, slow, quick = (-from_scale(mean + shift, knee) for shift in (0.0, apart, -apart))
-    return FewShotAnswer(
-        middle,
-        middle - np.sqrt((middle - slow) ** 2 + noise),
-        middle + np.sqrt((quick - middle) ** 2 + noise),
-    )
+    """From mean and variance on the scale to log ratios."""
+    middle, quick, slow = log_slowdowns(mean, variance, parameters)
+    return FewShotAnswer(-middle, -slow, -quick)
 
 
 class Correction:

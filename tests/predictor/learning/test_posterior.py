@@ -153,7 +153,7 @@ def test_reasons_say_what_an_answer_stands_on(predictor: Predictor) -> None:
     assert "v100" in reason
     basis = posterior.basis(PAIR, 0)
     assert basis.count == 3
-    assert basis.heaviest[0].log_step_time > 0
+    assert basis.heaviest[0].weight > 0
 
 
 class Plain:
@@ -184,3 +184,29 @@ def test_observations_of_what_is_known_alone_change_nothing(predictor: Predictor
     posterior.observe([Observation(ColocationSet("v100", (JOBS[0],)), 0, 0.09)])
     assert (len(posterior), posterior.revision) == (0, 0)
     assert replace(posterior.predict(PAIR)) == predictor.predict(PAIR)
+
+
+def test_drift_falls_and_nothing_is_judged_by_itself(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    drift = posterior.drift([seen(predictor, PAIR, 0, 2.0)] * 9)
+    assert drift.count == 9
+    assert drift.after < 0.5 * drift.before
+    single = posterior.drift([seen(predictor, PAIR, 0, 2.0)])
+    assert single.before == single.after > 0
+    assert posterior.drift([]).count == 0
+
+
+def test_the_same_observations_over_another_predictor(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    posterior.observe([seen(predictor, one, 0, 1.7) for one in pairs_of(JOBS)[:5]])
+    again = posterior.over(predictor)
+    asked = pairs_of(JOBS)
+    assert len(again) == len(posterior)
+    np.testing.assert_allclose(again.predict_arrays(asked).slowdown, posterior.predict_arrays(asked).slowdown)
+
+
+def test_what_cannot_be_asked_about_is_left_out(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    unknown = Observation(ColocationSet("abacus", (JOBS[0], JOBS[2])), 0, 0.1)
+    assert posterior.take([seen(predictor, PAIR, 0, 2.0), unknown]) == 1
+    assert len(posterior) == 1

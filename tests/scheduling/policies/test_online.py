@@ -10,7 +10,7 @@ import pytest
 
 from predictor.types import PredictionArrays
 from profiling.workload import ColocationSet, Workload
-from scheduling.beliefs.ridge import RidgeLearner
+from scheduling.beliefs.posterior import PosteriorLearner
 from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import JobState, TraceJob
 from scheduling.core.snapshot import ClusterSnapshot
@@ -63,11 +63,11 @@ def running(
     return snapshot
 
 
-def test_a_set_that_was_seen_is_answered_as_it_was_and_others_nearer_to_the_truth() -> None:
+def test_a_set_that_was_seen_is_answered_nearly_as_it_was_and_others_nearer_to_the_truth() -> None:
     solo = {("v100", j): Solo(0.1 * (k + 1)) for k, j in enumerate(JOBS)}
     ratios = {("v100", (a, b)): (0.9, 0.9) for a in JOBS for b in JOBS}
     truth = TablePredictor(solo, ratios)
-    belief = RidgeLearner(Told(truth, 1.5))
+    belief = PosteriorLearner(Told(truth, 1.5))
     seen, unseen = [(JOBS[0], JOBS[1]), (JOBS[1], JOBS[2])], ColocationSet("v100", (JOBS[3], JOBS[4]))
     before = belief.predict_arrays([unseen]).slowdown[0, 0]
     assert before == pytest.approx(1.5)
@@ -79,20 +79,21 @@ def test_a_set_that_was_seen_is_answered_as_it_was_and_others_nearer_to_the_trut
         revisions.append(belief.revision)
     assert revisions == [0, 1, 1]
     answer = belief.predict_arrays([ColocationSet("v100", s) for s in seen] + [unseen])
-    assert answer.slowdown[:2] == pytest.approx(1 / 0.9)
-    assert 1 / 0.9 - 0.1 < answer.slowdown[2, 0] < 1.3
-    # another kind of device was not seen, and a job alone is as fast as ever
+    assert answer.slowdown[:2] == pytest.approx(1 / 0.9, rel=0.05)
+    assert 1 / 0.9 - 0.1 < answer.slowdown[2, 0] < 1.48
+    # another sharing mode was not seen and moves less, and a job alone is as fast as ever
     other = belief.predict_arrays(
         [ColocationSet("v100", unseen.workloads, "mps"), ColocationSet("v100", JOBS[:1])]
     )
-    assert other.slowdown[0] == pytest.approx(1.5)
+    assert answer.slowdown[2, 0] < other.slowdown[0, 0] + 1e-9
+    assert other.slowdown[0, 0] <= 1.5
     assert other.slowdown[1, 0] == 1.0
 
 
 def test_a_cache_forgets_what_the_belief_has_learned_better() -> None:
     truth = table()
     pair = (JOBS[0], JOBS[1])
-    learning = _Learning.of(RidgeLearner(Told(truth, 1.9)))
+    learning = _Learning.of(PosteriorLearner(Told(truth, 1.9)))
     cache = learning.cache
     ids = np.array([[cache.workload_id(j) for j in pair]])
     where = (np.array([cache.device_id("v100")]), ids, np.ones((1, 2), bool))
@@ -101,7 +102,7 @@ def test_a_cache_forgets_what_the_belief_has_learned_better() -> None:
     learning.observe(running(truth, [pair], now_s=5.0))
     seen = truth.predict_arrays([ColocationSet("v100", pair)]).step_time_s[0, 0]
     row = cache.rows(*where)
-    assert cache.step_time_s[row, 0] == pytest.approx(seen)
+    assert cache.step_time_s[row, 0] == pytest.approx(seen, rel=0.05)
 
 
 @pytest.mark.parametrize("ratio", [0.3, 0.7])

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from predictor.config import TrainingConfig
 from predictor.examples.observations import (
@@ -18,16 +15,6 @@ from predictor.examples.observations import (
     stored,
     training_tables,
 )
-from predictor.learning.feedback import (
-    FARTHEST,
-    SHRINKAGE,
-    Corrections,
-    Drift,
-    corrected,
-    corrected_arrays,
-    learn,
-    learn_ratios,
-)
 from predictor.predictor import Predictor
 from profiling.errors import ConflictError, InputError
 from profiling.workload import ColocationSet, Workload
@@ -35,72 +22,6 @@ from tests.predictor.synthetic import NETWORK, graph_source
 
 BETA = "beta:batch_size=32,step_time_s=0.03"
 PAIR = ColocationSet("v100", (Workload("alpha", 32), Workload.parse(BETA)))
-
-
-def seen(predictor: Predictor, member: int, factor: float, times: int = 1) -> list[Observation]:
-    step = predictor.predict(PAIR).members[member].step_time_s.value
-    return [Observation(PAIR, member, step * factor)] * times
-
-
-def test_more_observations_move_the_answer_further(predictor: Predictor) -> None:
-    before = predictor.predict(PAIR)
-    ratios = []
-    for times in (1, 5, 500):
-        corrections, _ = learn(predictor, seen(predictor, 0, 1.5, times))
-        after = corrected(before, corrections)
-        ratios.append(after.members[0].step_time_s.value / before.members[0].step_time_s.value)
-        assert after.members[1] == before.members[1]
-    assert ratios == pytest.approx([1.5 ** (n / (n + SHRINKAGE)) for n in (1, 5, 500)], rel=1e-4)
-
-
-def test_what_was_measured_alone_keeps_its_solo_time(predictor: Predictor) -> None:
-    before = predictor.predict(PAIR)
-    both = [*seen(predictor, 0, 1.3, 9), *seen(predictor, 1, 1.3, 9)]
-    first, second = corrected(before, learn(predictor, both)[0]).members
-    assert first.slowdown == before.members[0].slowdown
-    assert first.solo_step_time_s.value > before.members[0].solo_step_time_s.value
-    assert second.solo_step_time_s == before.members[1].solo_step_time_s
-    assert second.slowdown.value > before.members[1].slowdown.value
-    for member in (first, second):
-        assert member.step_time_s.value == pytest.approx(
-            member.solo_step_time_s.value * member.slowdown.value
-        )
-
-
-def test_slowdown_stays_at_least_one(predictor: Predictor) -> None:
-    corrections, _ = learn(predictor, seen(predictor, 1, 0.1, 100))
-    member = corrected(predictor.predict(PAIR), corrections).members[1]
-    assert member.slowdown.value == 1.0
-    assert member.step_time_s.value == pytest.approx(0.03)
-
-
-def test_arrays_are_corrected_alike(predictor: Predictor) -> None:
-    sets = [PAIR, ColocationSet("v100", (Workload("gamma", 32),))]
-    corrections, _ = learn(predictor, [*seen(predictor, 0, 1.4, 3), *seen(predictor, 1, 0.8, 3)])
-    arrays = corrected_arrays(predictor.predict_arrays(sets), sets, corrections)
-    for k, one in enumerate(sets):
-        for i, member in enumerate(corrected(predictor.predict(one), corrections).members):
-            for name in ("solo_step_time_s", "slowdown", "step_time_s"):
-                assert getattr(arrays, name)[k, i] == pytest.approx(getattr(member, name).value, rel=1e-5)
-
-
-def test_drift_falls_and_nothing_is_judged_by_itself(predictor: Predictor) -> None:
-    corrections, drift = learn(predictor, seen(predictor, 0, 1.5, 21))
-    assert (drift.count, drift.before) == (21, pytest.approx(math.log(1.5), rel=1e-4))
-    assert drift.after == pytest.approx(math.log(1.5) * (1 - 10 / 15), rel=1e-3)
-    assert learn(predictor, seen(predictor, 0, 1.5))[1].after == pytest.approx(math.log(1.5), rel=1e-4)
-    assert learn(predictor, []) == (Corrections(), Drift(0, 0.0, 0.0))
-    (entry,) = corrections.to_json()
-    assert (entry["device"], entry["job"], entry["count"]) == ("v100", "alpha:batch_size=32", 21)
-
-
-@given(st.lists(st.floats(-20, 20), min_size=1, max_size=30))
-def test_one_wild_observation_is_bounded(ratios: list[float]) -> None:
-    corrections, _ = learn_ratios(("v100", Workload("alpha"), r) for r in ratios)
-    assert abs(corrections.log_factor("v100", Workload("alpha"))) <= FARTHEST
-    assert corrections.log_factor("p100", Workload("alpha")) == 0
-    assert corrections.log_factor("v100", Workload("alpha", 8)) == 0
-
 
 CSV = f"""device,sharing,jobs,job,step_time_s
 v100,time-slice,alpha:batch_size=32; {BETA},alpha:batch_size=32,0.02

@@ -1,0 +1,114 @@
+"""Probes for a job: beside which partner to run it, to learn most of how it shares the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from models.features import Floats
+from predictor.learning.link import slope
+from predictor.learning.probes import Expectation
+from profiling.errors import InputError
+from profiling.workload import ColocationSet, Workload
+
+if TYPE_CHECKING:
+    from predictor.learning.posterior import Posterior
+
+# Beside what a job is probed where nobody says what runs: a convolutional network with large and one with small kernels, a recurrent one, a
+# transformer.
+STANDARD_PARTNERS = ("resnet50-imagenet", "resnet18-cifar", "lstm-wikitext2", "transformer-multi30k")
+# Mean absolute deviation of a normal distribution over its standard deviation.
+_ABSOLUTE = float(np.sqrt(2 / np.pi))
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A set that is worth running.
+
+    Attributes:
+        jobs: SPECs of the job and its partner.
+        error_ratio: expected error of the step times of the job and its partners once this and the probes before it were observed, as a
+            ratio of the step time.
+    """
+
+    jobs: tuple[str, ...]
+    error_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePlan:
+    """Probes in the order of their worth.
+
+    Attributes:
+        device, sharing: where.
+        error_ratio: expected error before any of them.
+        probes: at most as many as were asked for.
+    """
+
+    device: str
+    sharing: str
+    error_ratio: float
+    probes: tuple[Probe, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of `cotenant probe --json` and `POST /v1/probes`."""
+        return {
+            **asdict(self),
+            "probes": [{"jobs": list(probe.jobs), "error_ratio": probe.error_ratio} for probe in self.probes],
+        }
+
+
+def suggest_probes(
+    posterior: Posterior,
+    device: str,
+    job: Workload,
+    partners: Sequence[Workload],
+    count: int = 1,
+    sharing: str = "time-slice",
+) -> ProbePlan:
+    """Greedily the partners beside which a run of `job` takes most variance off the step times of all of them.
+
+    Args:
+        posterior: what is known; nothing needs to have been observed.
+        device, sharing: where the job is to run.
+        job: the job.
+        partners: candidates; one that occurs twice is asked for twice as often, so it counts twice.
+        count: how many probes.
+
+    Raises:
+        InputError: there is no candidate, or `count` is not positive.
+        UnknownNameError: a model or the device is not known.
+    """
+    candidates = list(dict.fromkeys(partners))
+    if not candidates or count < 1:
+        raise InputError(
+            "there is nothing to probe", expected="at least one partner and one probe",
+            got=f"{len(candidates)} partners, {count} probes",
+        )  # fmt: skip
+    sets = [ColocationSet(device, (job, partner), sharing) for partner in candidates]
+    rows, log_slowdown = posterior.rows_of(sets)
+    parameters = posterior.config.parameters
+    process = posterior.process
+    expected = Expectation(*process.joint(posterior.members, rows))
+    # Variances count in log step times: errors of the slowdown on the scale over its slope.
+    steep = slope(log_slowdown, parameters.knee)
+    noise = parameters.noise * steep**2
+    weights = np.repeat([partners.count(candidate) for candidate in candidates], 2) / steep**2
+    weights /= 2.0 * len(partners)
+    before, probes = _error(expected, weights), []
+    left = list(range(len(candidates)))
+    while left and len(probes) < count:
+        number, _ = expected.best([np.array([2 * k, 2 * k + 1]) for k in left], noise, weights)
+        chosen = left.pop(number)
+        pair = np.array([2 * chosen, 2 * chosen + 1])
+        # What is seen does not matter to how sure one is after it.
+        expected = expected.observe(pair, expected.mean[pair], noise[pair])
+        probes.append(Probe((str(job), str(candidates[chosen])), _error(expected, weights)))
+    return ProbePlan(device, sharing, before, tuple(probes))
+
+
+def _error(expected: Expectation, weights: Floats) -> float:
+    return float(_ABSOLUTE * np.sqrt(max(float(np.diag(expected.covariance) @ weights), 0.0)))

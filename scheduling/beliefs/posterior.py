@@ -1,0 +1,51 @@
+"""A learner by the posterior over a predictor: the step times of jobs that run together, which any scheduler sees after a few steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from predictor.examples.observations import Observation
+from predictor.learning.posterior import Posterior, PosteriorConfig
+from predictor.types import PredictionArrays, SetPredictor
+from profiling.workload import ColocationSet
+from scheduling.core.learner import SettledGpus
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import current_workload
+
+# A policy compares sets, so what a step takes longer than predicted is put down to sharing; and it decides often, so it must be quick.
+CONFIG = PosteriorConfig(most_rows=256, learn_solo=False)
+
+
+class PosteriorLearner:
+    """A `Learner` over a predictor; each set of jobs counts once.
+
+    Attributes:
+        posterior: the predictor given what was seen.
+    """
+
+    def __init__(self, predictor: SetPredictor, config: PosteriorConfig = CONFIG) -> None:
+        self.posterior = Posterior(predictor, config)
+        self._seen: set[ColocationSet] = set()
+        self._settled = SettledGpus()
+
+    @property
+    def revision(self) -> int:
+        """Counts the times that something new was seen."""
+        return self.posterior.revision
+
+    def observe(self, snapshot: SchedulingSnapshot) -> None:
+        """Take in the pace of every job that shares its GPU now, once for each set of jobs."""
+        new: list[Observation] = []
+        for gpu in self._settled.new(snapshot):
+            tenants = sorted(snapshot.tenants[gpu], key=lambda t: str(current_workload(t)))
+            members = tuple(current_workload(t) for t in tenants)
+            one = ColocationSet(snapshot.devices[gpu], members, snapshot.sharing[gpu])
+            if one not in self._seen:
+                self._seen.add(one)
+                new += [Observation(one, member, 1.0 / t.rate) for member, t in enumerate(tenants)]
+        if new:
+            self.posterior.observe(new)
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+        """As `SetPredictor`, corrected by what was seen; memory and what fits are the predictor's."""
+        return self.posterior.predict_arrays(sets)

@@ -1,0 +1,62 @@
+"""Which set to run to learn most about a job."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from predictor.learning.suggesting import STANDARD_PARTNERS, suggest_probes
+from profiling.errors import InputError
+from profiling.workload import SHARING_MODES, Workload
+from serving.handlers.jobs import admit
+from serving.schemas import JobLike, Name, job_of
+from serving.service import Service
+
+
+class ProbesBody(Struct, forbid_unknown_fields=True):
+    """A job on a device, and the jobs that it may run beside (four zoo models where none is named). One that is named twice is asked for
+    twice as often."""
+
+    device: Name
+    job: JobLike
+    running: Annotated[list[JobLike], Meta(max_length=256)] = []
+    count: Annotated[int, Meta(ge=1, le=64)] = 1
+    sharing: str = "time-slice"
+
+
+class ProbeEntry(Struct):
+    """A set to run. `error_ratio` is the expected error of its members' step times after this probe and those before it."""
+
+    jobs: list[str]
+    error_ratio: float
+
+
+class ProbesAnswer(Struct):
+    device: str
+    sharing: str
+    error_ratio: float
+    probes: list[ProbeEntry]
+
+
+async def probes(service: Service, body: ProbesBody) -> dict[str, Any]:
+    """The partners beside which a run of the job teaches most, given everything that was observed.
+
+    Raises:
+        InputError: the sharing mode is unknown. UnknownNameError: unknown device or model.
+    """
+    if body.sharing not in SHARING_MODES:
+        raise InputError(
+            "unknown sharing mode", expected="one of " + ", ".join(SHARING_MODES), got=body.sharing
+        )
+    belief = service.belief()
+    job = job_of(body.job)
+    partners: list[Workload] = [job_of(one) for one in body.running] or [
+        Workload.parse(name) for name in STANDARD_PARTNERS
+    ]
+    await admit(service, (job, *partners), (body.device,))
+    await service.batcher.encode(belief.serving, [(body.device, body.sharing, w) for w in (job, *partners)])
+    plan = await service.batcher.bulk.run(
+        suggest_probes, belief.posterior, body.device, job, partners, body.count, body.sharing
+    )
+    return plan.to_json()

@@ -1,0 +1,93 @@
+"""Few-shot protocols on made-up sets whose slowdown is a product of what the members are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from predictor.evaluation.protocols.few_shot import (
+    FEW_SHOT,
+    chosen_orders,
+    devices_of,
+    figures,
+    markdown,
+    random_orders,
+    resident_sets,
+    run,
+)
+from predictor.evaluation.protocols.few_shot_learners import LEARNERS, Fold, ProcessLearner
+from predictor.examples.examples import Examples
+from predictor.examples.featurizer import Featurizer
+from profiling.errors import InputError
+from profiling.workload import SoloProfile, Workload
+from tests.predictor.synthetic import graph_source, tables
+
+SUFFERS = {"alpha": 1.0, "beta": 0.5, "gamma": 2.0}
+
+
+def examples() -> Examples:
+    jobs = [
+        Workload(name, batch, solo=SoloProfile(0.01 * batch)) for name in SUFFERS for batch in (8, 16, 32)
+    ]
+    pairs = [(a, b) for k, a in enumerate(jobs) for b in jobs[k:]]
+    members = [w for pair in pairs for w in pair]
+    others = [w for a, b in pairs for w in (b, a)]
+    ratio = [
+        1 / (1 + 0.3 * SUFFERS[w.model] * (o.solo.step_time_s or 0) / 0.16)
+        for w, o in zip(members, others, strict=True)
+    ]
+    count = len(members)
+    return Examples(
+        tuple(members), ("v100",) * count, tuple(w.model for w in members), tuple(f"s{k:03}" for k in range(len(pairs))),
+        np.repeat(np.arange(len(pairs)), 2), ("time-slice",) * count, ("made-up",) * count, np.array(ratio),
+        np.zeros(count, bool), np.full(len(pairs), np.nan), np.full(len(pairs), np.nan),
+    )  # fmt: skip
+
+
+def test_observed_sets_lower_the_error_and_the_process_uses_them_best() -> None:
+    results = figures(run(examples(), Featurizer(graph_source), counts=(0, 2, 6), seeds=(0,)))
+    assert tuple(results) == LEARNERS
+    process = results["process"]["random"]
+    errors = [process[k]["mape_percent"] for k in ("0", "2", "6")]
+    assert errors[2] < errors[1] < errors[0]
+    assert process["0"]["n"] > process["6"]["n"], "what was observed is not scored"
+    for name in ("uncorrected", "factor-per-job"):
+        assert errors[2] < results[name]["random"]["6"]["mape_percent"]
+
+
+def test_sets_are_drawn_once_and_without_their_outcome() -> None:
+    made = examples()
+    rounds = random_orders(made, 5, seed=0)
+    rows = np.concatenate(rounds)
+    assert len(set(rows.tolist())) == len(rows) == 10
+    assert [r.tolist() for r in rounds] == [r.tolist() for r in random_orders(made, 5, seed=0)]
+    (sets,) = devices_of(made).values()
+    assert len(sets) == len(made.set_ids)
+
+
+def test_the_first_chosen_set_does_not_depend_on_what_was_measured() -> None:
+    made = examples()
+    held = [s for s, k in zip(made.set_ids, range(len(made.set_ids)), strict=True) if k % 3 == 0]
+    rest = [s for s in made.set_ids if s not in held]
+    first = []
+    for factor in (1.0, 0.5):
+        train, test = made.subset(rest), made.subset(held)
+        test.ratio[:] *= factor
+        learner = ProcessLearner(Fold.of(train, test, Featurizer(graph_source)))
+        first.append(chosen_orders(test, 1, learner)[0].tolist())
+    assert first[0] == first[1]
+
+
+def test_tables_without_the_campaign_are_refused() -> None:
+    with pytest.raises(InputError, match="campaign"):
+        resident_sets(*tables(), ("lucid",))
+
+
+def test_report_as_a_page() -> None:
+    metrics = {"mape_percent": 5.0, "r2": 0.5, "coverage_90": 0.9}
+    result = {
+        "protocol": "lucid-few-shot", "about": "a model", "sets": 1, "points": 2, "seeds": [0], "command": "c", "date": "d",
+        "machine": {}, "counts": [0, 1], "learners": {"process": {"random": {"0": metrics, "1": metrics}}},
+    }  # fmt: skip
+    assert "| process | random | 5.0 (0.50) | 5.0 (0.50) |" in markdown(result)
+    assert set(FEW_SHOT) == {"lucid-few-shot", "gavel2019-few-shot", "gavel2020-few-shot"}

@@ -1,0 +1,145 @@
+"""The process against the textbook's formulas, on a handful of members."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from predictor.learning.corrections import Corrections
+from predictor.learning.kernel import KernelParameters, Members
+from predictor.learning.link import from_scale, slope, to_scale
+from predictor.learning.measured import partners_of
+from predictor.learning.probes import Expectation
+from predictor.learning.process import Evidence, Process
+from predictor.learning.rows import Rows, covariance, variance
+
+P = KernelParameters()
+RNG = np.random.default_rng(0)
+MEMBERS = Members(
+    RNG.normal(size=(8, 3)),
+    np.arange(8) // 2,
+    np.arange(8),
+    np.array([0, 0, 0, 0, 0, 0, 1, 1], dtype=np.int64),
+)
+
+
+def rows_of(pairs: list[tuple[int, ...]]) -> Rows:
+    width = max(2, max(map(len, pairs))) - 1
+    partners = np.full((len(pairs), width), -1, dtype=np.int64)
+    for row, pair in enumerate(pairs):
+        partners[row, : len(pair) - 1] = pair[1:]
+    return Rows(np.array([p[0] for p in pairs]), partners, np.zeros(len(pairs)))
+
+
+def told(rows: Rows, target: np.ndarray, bound: np.ndarray | None = None, most: int = 1024) -> Process:
+    count = len(rows)
+    none = np.zeros(count, dtype=bool)
+    evidence = Evidence(
+        MEMBERS, rows, target, np.full(count, 0.01), none if bound is None else bound, np.arange(count)
+    )
+    return Process(P, evidence, most)
+
+
+PAIRS = [(i, j) for i in range(6) for j in range(6) if i != j]
+
+
+@pytest.mark.parametrize("knee", [0.05, 0.1])
+def test_the_scale_and_its_inverse(knee: float) -> None:
+    log_slowdown = np.linspace(-0.3, 4.0, 200)
+    value = to_scale(log_slowdown, knee)
+    np.testing.assert_allclose(from_scale(value, knee), log_slowdown, atol=1e-9)
+    np.testing.assert_allclose(
+        np.gradient(value, log_slowdown)[1:-1], slope(log_slowdown, knee)[1:-1], rtol=0.2
+    )
+
+
+def test_covariances_are_symmetric_and_positive() -> None:
+    rows = rows_of([*PAIRS, (6, 7), (0, 1, 2), (3,)])
+    gram = covariance(P, MEMBERS, rows, MEMBERS, rows)
+    np.testing.assert_allclose(gram, gram.T, atol=1e-12)
+    assert np.linalg.eigvalsh(gram).min() > -1e-9
+    np.testing.assert_allclose(np.diag(gram), variance(P, MEMBERS, rows), atol=1e-12)
+    assert gram[-1].max() == 0.0, "nothing is said of a job alone"
+
+
+def test_mean_and_variance_are_the_textbook_s() -> None:
+    seen, asked = rows_of(PAIRS[:9]), rows_of(PAIRS[9:])
+    target = RNG.normal(0, 0.3, 9)
+    mean, spread = told(seen, target).answer(MEMBERS, asked)
+    inverse = np.linalg.inv(covariance(P, MEMBERS, seen, MEMBERS, seen) + 0.01 * np.eye(9))
+    cross = covariance(P, MEMBERS, asked, MEMBERS, seen)
+    np.testing.assert_allclose(mean, cross @ inverse @ target, rtol=1e-5)
+    expected = variance(P, MEMBERS, asked) - np.einsum("ij,jk,ik->i", cross, inverse, cross)
+    np.testing.assert_allclose(spread, expected, rtol=1e-4)
+
+
+def test_all_inducing_rows_are_the_exact_process_and_fewer_come_near() -> None:
+    seen, target = rows_of(PAIRS), RNG.normal(0, 0.3, len(PAIRS))
+    asked = rows_of([(6, 7), (7, 6)])
+    exact = told(seen, target).answer(MEMBERS, asked)
+    fewer = told(seen, target, most=len(PAIRS) - 4).answer(MEMBERS, asked)
+    np.testing.assert_allclose(fewer[0], exact[0], atol=0.05)
+    np.testing.assert_allclose(fewer[1], exact[1], rtol=0.1)
+
+
+def test_a_table_of_corrections_is_the_mean_of_every_pair() -> None:
+    process = told(rows_of([*PAIRS[:12], (0, 1, 2)]), RNG.normal(0, 0.3, 13))
+    table = Corrections(process).of_sets(MEMBERS, np.array(PAIRS))
+    mean, _ = process.answer(MEMBERS, rows_of(PAIRS), with_variance=False)
+    np.testing.assert_allclose(table[:, 0], mean, atol=1e-10)
+    three = Corrections(process).of_sets(MEMBERS, np.array([[0, 1, 2], [0, 1, -1], [3, -1, -1]]))
+    asked, _ = process.answer(MEMBERS, rows_of([(0, 1, 2), (0, 1), (3,)]), with_variance=False)
+    np.testing.assert_allclose(three[:, 0], asked, atol=1e-10)
+
+
+def test_a_bound_counts_only_where_it_is_broken() -> None:
+    seen = rows_of([(0, 1), (2, 3)])
+    bound = np.array([False, True])
+    free, _ = told(rows_of([(0, 1)]), np.array([0.4])).answer(MEMBERS, seen)
+    kept, _ = told(seen, np.array([0.4, free[1] + 0.5]), bound).answer(MEMBERS, seen)
+    np.testing.assert_allclose(kept, free)
+    broken, _ = told(seen, np.array([0.4, free[1] - 0.5]), bound).answer(MEMBERS, seen)
+    assert broken[1] < free[1] - 0.3
+
+
+def test_what_cannot_be_true_says_little() -> None:
+    asked = rows_of([(2, 3), (4, 5)])
+    absurd, _ = told(rows_of([(0, k) for k in range(1, 6)]), np.full(5, 6.0)).answer(MEMBERS, asked)
+    assert np.abs(absurd).max() < 0.05
+
+
+def test_observing_one_by_one_is_observing_together() -> None:
+    rows = rows_of(PAIRS[:8])
+    start = Expectation(*told(rows_of(PAIRS[8:10]), np.array([0.2, -0.1])).joint(MEMBERS, rows))
+    observed, noise = RNG.normal(size=8), np.full(8, 0.02)
+    first, second = np.array([1, 5]), np.array([2])
+    both = np.concatenate([first, second])
+    step = start.observe(first, observed[first], noise[first]).observe(
+        second, observed[second], noise[second]
+    )
+    once = start.observe(both, observed[both], noise[both])
+    np.testing.assert_allclose(step.mean, once.mean, rtol=1e-8)
+    np.testing.assert_allclose(step.covariance, once.covariance, atol=1e-10)
+
+
+def test_the_best_probe_takes_most_variance_off() -> None:
+    rows = rows_of(PAIRS[:8])
+    start = Expectation(*told(rows_of(PAIRS[8:10]), np.array([0.2, -0.1])).joint(MEMBERS, rows))
+    candidates, noise, asked = [np.array([k, k + 1]) for k in (0, 2, 4)], np.full(8, 0.02), np.ones(8)
+    number, gained = start.best(candidates, noise, asked)
+    gains = [start.gain(rows_, noise[rows_], asked) for rows_ in candidates]
+    assert gained == pytest.approx(max(gains))
+    assert number == int(np.argmax(gains))
+    after = start.observe(candidates[number], np.zeros(2), noise[:2])
+    assert np.trace(start.covariance) - np.trace(after.covariance) == pytest.approx(gained)
+
+
+def test_partners_are_the_others_of_a_set() -> None:
+    partners = partners_of(np.array([4, 5, 6, 7, 8]), np.array([0, 0, 1, 1, 1]))
+    assert [sorted(p for p in row if p >= 0) for row in partners.tolist()] == [
+        [5],
+        [4],
+        [7, 8],
+        [6, 8],
+        [6, 7],
+    ]

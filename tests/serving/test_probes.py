@@ -1,0 +1,53 @@
+"""POST /v1/probes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.serving.problems import problem
+
+VGG = "vgg11-cifar:step_time_s=0.1"
+BODY: dict[str, Any] = {
+    "device": "v100",
+    "job": "resnet18-cifar:batch_size=64,step_time_s=0.1",
+    "running": [VGG, "resnet50-imagenet:step_time_s=0.1", VGG],
+    "count": 2,
+}
+
+
+def test_each_probe_lowers_the_expected_error(client: TestClient) -> None:
+    answer = client.post("/v1/probes", json=BODY)
+    assert answer.status_code == 200, answer.text
+    plan = answer.json()
+    errors = [plan["error_ratio"], *(p["error_ratio"] for p in plan["probes"])]
+    assert len(errors) == 3
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < errors[0]
+    assert plan["probes"][0]["jobs"] == [BODY["job"], VGG], "it is asked for twice as often"
+
+
+def test_what_was_observed_teaches_no_more(client: TestClient) -> None:
+    before = client.post("/v1/probes", json=BODY).json()["error_ratio"]
+    jobs = [BODY["job"], VGG]
+    seen = [{"of": {"device": "v100", "jobs": jobs}, "member": m, "step_time_s": 0.12} for m in (0, 1)]
+    assert client.post("/v1/observations", json={"observations": seen * 4}).status_code == 201
+    after = client.post("/v1/probes", json=BODY).json()
+    assert after["error_ratio"] < before
+    assert after["probes"][0]["jobs"][1] == "resnet50-imagenet:step_time_s=0.1"
+
+
+def test_standard_partners(client: TestClient) -> None:
+    body = {"device": "v100", "job": "vgg11-cifar"}
+    (probe,) = client.post("/v1/probes", json=body).json()["probes"]
+    assert probe["jobs"][0] == "vgg11-cifar"
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [({"device": "x"}, 404), ({"job": "nothing"}, 404), ({"count": 0}, 422), ({"sharing": "turns"}, 422)],
+)
+def test_refused(client: TestClient, change: dict[str, Any], status: int) -> None:
+    problem(client.post("/v1/probes", json=BODY | change), status)
