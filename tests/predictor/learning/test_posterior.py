@@ -62,7 +62,10 @@ def test_order_and_division_of_observations_do_not_matter(predictor: Predictor) 
     asked = pairs_of(JOBS)
     for other in (second, third):
         np.testing.assert_allclose(
-            first.predict_arrays(asked).slowdown, other.predict_arrays(asked).slowdown, rtol=1e-9
+            # The predictor itself answers in single precision.
+            first.predict_arrays(asked).slowdown,
+            other.predict_arrays(asked).slowdown,
+            rtol=1e-5,
         )
 
 
