@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 UV_LINKS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS))
 UV_ENV := $(if $(UV_LINKS),UV_FIND_LINKS="$(UV_LINKS)",UV_TORCH_BACKEND="$(or $(UV_TORCH_BACKEND),cpu)") $(if $(PIP_CERT),SSL_CERT_FILE="$(PIP_CERT)")
 
-.PHONY: install demo test check lint lock sbom bench clean help
+.PHONY: install demo test check lint docs lock sbom bench clean help
 
 help:
 	@echo "make install   .venv/ with everything (CPU is enough)"
@@ -15,6 +15,7 @@ help:
 	@echo "make test      the whole test suite"
 	@echo "make check     lint, types and the tests that need no training, server or process of their own"
 	@echo "make lint      ruff and mypy"
+	@echo "make docs      the documentation as a site in build/site"
 	@echo "make bench     the long measurements (see benchmarks/)"
 
 # First what is locked, by its hashes; then torch in the build that suits, and the project itself.
@@ -43,6 +44,13 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The documentation as a site in build/site: pages, and references made from commands, routes and docstrings. A link that
+# leads nowhere is an error.
+docs: install
+	$(BIN)/python docs/make_site.py build/docs
+	$(BIN)/uv tool run --from 'mkdocs>=1.6,<2' --with 'mkdocs-material>=9.6,<10' --with 'mkdocstrings[python]>=0.30' mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 # The lock files with hashes, after a change of dependencies.
 lock: install

@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--service", default="http://127.0.0.1:8080")
     options = parser.parse_args()
     if find_spec("ray") is None:
-        print("skipped: ray is not installed (pip install 'cotenant[ray]')")
+        print("skipped: ray is not installed (pip install -e '.[ray]')")
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     from ray.cluster_utils import Cluster

@@ -32,7 +32,7 @@ MODELS = (
     "resnet50-imagenet:batch_size=32",
     "dcgan-64:batch_size=64",
     "autoencoder-ml20m:batch_size=512",
-    "bert-base-squad:batch_size=8",
+    "bert-base-squad:batch_size=16",
 )
 POLICIES = ("exclusive", "blind", "isacpp")
 # How far reality departs from the prediction in the comparison: sigma of the log slowdown.

@@ -12,6 +12,7 @@ _SECRET = ("authorization", "token", "password", "secret", "database_url", "cook
 
 
 def _without_secrets(_: Any, __: str, event: Any) -> Any:
+    event.pop("color_message", None)  # uvicorn's message once more, with terminal codes
     for key in event:
         if any(word in key.lower() for word in _SECRET):
             event[key] = "***"

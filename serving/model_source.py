@@ -7,13 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from profiling.errors import InputError, UnavailableError
+from profiling.errors import InputError, UnavailableError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
 REGISTRY_PREFIX = "registry:"
 CHAMPION = "champion"
 GraphSource = Callable[[Workload], ComputationGraph]
+
+
+def check_model(name: str) -> None:
+    """Raise `UnknownNameError` for a name that cannot be a model: neither `default`, nor `registry:NAME`, nor a folder."""
+    if name != "default" and not name.startswith(REGISTRY_PREFIX) and not Path(name).is_dir():
+        raise UnknownNameError("no such model", expected="default, a folder, or registry:NAME", got=name)
 
 
 class ModelSource(Protocol):

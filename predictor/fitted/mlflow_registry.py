@@ -29,6 +29,9 @@ def use_store(tracking_uri: str | None) -> None:
 
     # A bar for five small files is over before it is seen.
     mlflow.environment_variables.MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
+    # MLflow tries again for minutes where nothing can be opened; a person waits for the answer.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    _check_file(tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_TRACKING)
     if tracking_uri or not os.environ.get("MLFLOW_TRACKING_URI"):
         mlflow.set_tracking_uri(tracking_uri or DEFAULT_TRACKING)
     try:
@@ -39,6 +42,25 @@ def use_store(tracking_uri: str | None) -> None:
             expected="sqlite:///FILE, http(s)://HOST, or a folder",
             got=f"{mlflow.get_tracking_uri()}: {' '.join(str(error).split())[:160]}",
         ) from None
+
+
+def _check_file(uri: str) -> None:
+    """Raise `InputError` for an SQLite store that cannot be opened."""
+    import os
+
+    if not uri.startswith("sqlite:///"):
+        return
+    path = Path(uri.removeprefix("sqlite:///"))
+    if (
+        path.is_dir()
+        or not path.parent.is_dir()
+        or not os.access(path if path.exists() else path.parent, os.W_OK)
+    ):
+        raise InputError(
+            "the MLflow store cannot be opened",
+            expected="sqlite:///FILE in a folder that is there and may be written to",
+            got=uri,
+        )
 
 
 def use_experiment(name: str) -> None:

@@ -417,8 +417,8 @@ class Posterior:
         if not self._seen or not len(sets):
             return list(predictions)
         solo_s = np.ones((len(sets), max(len(s.workloads) for s in sets)))
-        for row, prediction in enumerate(predictions):
-            solo_s[row, : len(prediction.members)] = [m.solo_step_time_s.value for m in prediction.members]
+        for number, prediction in enumerate(predictions):
+            solo_s[number, : len(prediction.members)] = [m.solo_step_time_s.value for m in prediction.members]
         numbers = [[n for n in row if n >= 0] for row in self._numbers(sets, solo_s).tolist()]
         asked = [[(own, *row[:m], *row[m + 1 :]) for m, own in enumerate(row)] for row in numbers]
         shifts = self._shifts([key for row in asked for key in row])

@@ -98,7 +98,8 @@ def suggest_probes(
     noise = parameters.noise * steep**2
     weights = np.repeat([partners.count(candidate) for candidate in candidates], 2) / steep**2
     weights /= 2.0 * len(partners)
-    before, probes = _error(expected, weights), []
+    before = _error(expected, weights)
+    probes: list[Probe] = []
     left = list(range(len(candidates)))
     while left and len(probes) < count:
         number, _ = expected.best([np.array([2 * k, 2 * k + 1]) for k in left], noise, weights)

@@ -73,7 +73,9 @@ def sweep(
         import optuna
         from optuna.trial import TrialState
     except ImportError:
-        raise UnavailableError("Optuna is not installed", hint="pip install 'cotenant[sweep]'") from None
+        raise UnavailableError(
+            "Optuna is not installed", hint="pip install -e '.[sweep]' in the checkout"
+        ) from None
     if trials < 1:
         raise InputError("number of trials is out of range", expected="an integer from 1", got=trials)
     groups = inner_folds(colocation, folds)

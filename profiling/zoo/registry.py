@@ -73,7 +73,8 @@ def get_entry(name: str) -> ZooEntry:
         entries.get(name) or entries.get(ALIASES.get(name, "")) or entries.get(ALIASES.get(name.lower(), ""))
     )
     if entry is None:
-        near = difflib.get_close_matches(name, entries, n=3, cutoff=0.4)
+        part = [known for known in sorted(entries) if name and name.lower() in known]
+        near = part[:3] or difflib.get_close_matches(name, entries, n=3, cutoff=0.4)
         raise UnknownNameError(
             f"model {name!r} is not in the zoo",
             expected="one of " + ", ".join(near) if near else None,

@@ -21,6 +21,7 @@ class Policy:
         round_s: called every so many seconds; None: whenever a job arrives or leaves.
         preemptive: also called when nobody waits.
         aligned: rounds lie on multiples of `round_s`; else one begins as soon as somebody waits and nothing runs.
+        rests: after a round that serves nobody the next begins with the next arrival, where there is one.
         as_published: the same policy with known faults of its published code.
     """
 
@@ -29,4 +30,5 @@ class Policy:
     round_s: float | None = None
     preemptive: bool = False
     aligned: bool = True
+    rests: bool = False
     as_published: Policy | None = None

@@ -47,6 +47,8 @@ class GavelScheduler:
         """End the last round, start the next."""
         self._account(snapshot)
         idle = not self.running
+        if self.config.rounds.upstream:  # on an idle cluster it waits for the next job
+            idle &= snapshot.now_s == self.started_s
         self._come_and_go(snapshot, belief)
         if not self.jobs:
             self.running = []

@@ -67,7 +67,7 @@ def get_policy(name: str, as_published: bool = False) -> Policy:
 
 def check_upstream_rounds(names: Sequence[str]) -> None:
     """Raises `InputError` where none of the policies has rounds of a public simulator to offer."""
-    if all(get_policy(name).as_published is None for name in names):
+    if all(name not in POLICIES or get_policy(name).as_published is None for name in names):
         raise InputError(
             "--upstream-rounds changes none of these policies",
             expected="gavel or another of Gavel's",

@@ -29,7 +29,8 @@ def gavel(name: str, config: GavelConfig, aligned: bool = False) -> Policy:
     ours = Policy(
         name, partial(decide, config=config), config.rounds.round_s, preemptive=True, aligned=aligned
     )
-    return replace(ours, as_published=replace(ours, decide=partial(decide, config=config.as_published())))
+    upstream = partial(decide, config=config.as_published())
+    return replace(ours, as_published=replace(ours, decide=upstream, rests=True))
 
 
 _FIFO = RoundConfig(leftovers=False)
@@ -43,11 +44,8 @@ FIFO = gavel("gavel-fifo", GavelConfig("fifo", rounds=_FIFO))
 FIFO_BASE = gavel("gavel-fifo-base", GavelConfig("fifo", blind=True, rounds=_FIFO))
 FIFO_PACKED = gavel("gavel-fifo-packed", GavelConfig("fifo", packed=True, rounds=_FIFO))
 ALLOX = gavel("allox", GavelConfig("allox"))
+_SIA = RoundConfig(reset_s=0.0, one_list=True, leftovers=False)
 SIA = replace(
-    gavel(
-        "gavel-sia",
-        GavelConfig("max-sum", rounds=RoundConfig(reset_s=0.0, one_list=True), decimals=5, too_small=0.1),
-        aligned=True,
-    ),
+    gavel("gavel-sia", GavelConfig("max-sum", rounds=_SIA, decimals=5, too_small=0.1), aligned=True),
     as_published=None,
 )

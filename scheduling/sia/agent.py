@@ -19,7 +19,6 @@ class Agent:
 
     Attributes:
         profiles: per type, (nodes, replicas, local batch) -> (step, sync) seconds.
-        params: per type, the fitted model where there are observations.
         gradient: last squared norm and variance; None before the first step.
         epoch: epochs done; local_batch, accumulation: what the job runs with.
     """
@@ -29,11 +28,20 @@ class Agent:
         self.profiles: dict[str, dict[tuple[int, int, int], tuple[float, float]]] = {
             d: {} for d in application.on
         }
-        self.params: dict[str, ThroughputParams] = {}
+        self._params: dict[str, ThroughputParams] = {}
+        self._observed: dict[str, None] = {}  # types with points that their model does not have yet, in order
         self.gradient: tuple[float, float] | None = None
         self.epoch = 0
         self.local_batch = self.accumulation = 0
         self.version = 0  # counts what the models depend on
+
+    @property
+    def params(self) -> dict[str, ThroughputParams]:
+        """Per type, the fitted model where there are observations; fitted when it is asked for."""
+        for device in self._observed:
+            self._params[device] = fit(self.profiles[device])
+        self._observed.clear()
+        return self._params
 
     @cached_property
     def fixed_batch(self) -> int | None:
@@ -98,14 +106,14 @@ class Agent:
         sync_s: float,
         gradient: tuple[float, float],
     ) -> None:
-        """Take note of a running step; the model of the type is fitted anew where the point is a new one."""
+        """Take note of a running step."""
         if gradient != self.gradient:
             self.gradient = gradient
             self.version += 1
         key = (len(placement), sum(placement), self.local_batch)
         if key not in self.profiles[device]:
             self.profiles[device][key] = (step_s, sync_s)
-            self.params[device] = fit(self.profiles[device])
+            self._observed[device] = None
             self.version += 1
 
     def batch(self, placement: tuple[int, ...], device: str) -> int:

@@ -130,7 +130,7 @@ class _Simulation:
                     while self._decide() and snapshot.waiting and len(snapshot.waiting) != before:
                         before = len(snapshot.waiting)
             else:
-                next_round = self._round(next_round, round_s)
+                next_round = self._round(next_round, round_s, arrivals < total)
                 # Rounds go on for ever: that nobody is served is seen by the rounds in which nothing happens.
                 idle_rounds = 0 if snapshot.running or arrivals < total else idle_rounds + 1
                 if idle_rounds > _MOST_IDLE_ROUNDS:
@@ -144,8 +144,8 @@ class _Simulation:
             on_progress(self.done, total)
         return self.result
 
-    def _round(self, next_round: float, round_s: float) -> float:
-        """Decide where a round begins now; when the next one does."""
+    def _round(self, next_round: float, round_s: float, more: bool) -> float:
+        """Decide where a round begins now; when the next one does. `more`: jobs are still to come."""
         snapshot, now = self.snapshot, self.snapshot.now_s
         if not self.policy.aligned and snapshot.waiting and not snapshot.running:
             next_round = now
@@ -159,6 +159,8 @@ class _Simulation:
             next_round = math.inf
         if next_round < math.inf or not (snapshot.waiting or snapshot.running):
             return next_round
+        if self.policy.rests and not snapshot.running:
+            return math.inf if more else now
         if not self.policy.aligned:
             return now + round_s
         passed = math.floor(now / round_s + 1e-9) if decided else math.ceil(now / round_s - 1e-9) - 1

@@ -18,16 +18,21 @@ from scheduling.simulator.result import SimulationResult
 PLOT_FORMATS = (".svg", ".png", ".pdf")
 
 
+def check_plot_format(path: Path) -> None:
+    """Raise `InputError` unless the suffix is one of `PLOT_FORMATS`."""
+    if path.suffix not in PLOT_FORMATS:
+        raise InputError(
+            "unknown plot format", expected=", ".join(PLOT_FORMATS), got=path.suffix or str(path)
+        )
+
+
 def save_figure(figure: Any, path: Path) -> Path:
     """Write a matplotlib figure, whole or not at all; the file's suffix says the format.
 
     Raises:
         InputError: the suffix is not `.svg`, `.png` or `.pdf`.
     """
-    if path.suffix not in PLOT_FORMATS:
-        raise InputError(
-            "unknown plot format", expected=", ".join(PLOT_FORMATS), got=path.suffix or str(path)
-        )
+    check_plot_format(path)
     image = BytesIO()
     figure.savefig(image, format=path.suffix[1:], dpi=120)
     return write_whole(path, image.getvalue())

@@ -203,7 +203,7 @@ def _on_ray(tasks: Sequence[Task]) -> Iterator[Run]:
         raise UnavailableError(
             "Ray is not installed",
             expected="the extra `ray`",
-            hint="pip install 'cotenant[ray]', or leave out --ray",
+            hint="pip install -e '.[ray]' in the checkout, or leave out --ray",
         ) from None
     started = not ray.is_initialized()
     if started:

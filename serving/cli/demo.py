@@ -34,6 +34,9 @@ def command(
 
     Example: `cotenant demo --seed 1 --plot demo.png`
     """
+    from scheduling.simulator.plots import check_plot_format
+
+    check_plot_format(plot)
     with progress() as bar:
         task = bar.add_task("loading the predictor", total=4)
         from predictor import load_predictor
@@ -114,9 +117,9 @@ def _print(ranked: list[Any], placed: list[Any], results: dict[str, Any], plot: 
         )
     out.print(table)
     out.print(
-        f"Work done together: throughput in the pair over throughput alone, summed over both\n"
-        f"jobs; 1.00 is no more than taking turns. {len(fitting)} of the {len(ranked)} pairs of eight models fit\n"
-        f"in {get_device(device).memory_bytes / 2**30:.0f} GiB.",
+        f"Work done together: throughput in the pair over throughput alone, summed over\n"
+        f"both jobs; 1.00 is no more than taking turns. {len(fitting)} of the {len(ranked)} pairs of eight\n"
+        f"models fit in {get_device(device).memory_bytes / 2**30:.0f} GiB.",
         highlight=False,
     )
     table = plain_table(
@@ -143,7 +146,7 @@ def _print(ranked: list[Any], placed: list[Any], results: dict[str, Any], plot: 
         "mean completion",
         "last job done",
         right=("GPU hours", "mean completion", "last job done"),
-        title="\n3. The same jobs under three policies (simulated; predictions are off by 15 %)",
+        title="\n3. The same jobs under three policies (simulated, predictions off by 15 %)",
     )
     for name, words in _POLICIES.items():
         body = results[name].to_json()

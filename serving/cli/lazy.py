@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": ("sweep", "Look for a better configuration by models left out."),
     "evaluate": ("evaluate", "Score a predictor on measurements."),
     "predict": ("predict", "Predict how a set of jobs shares a device."),
+    "matrix": ("matrix", "Predict how every pair of jobs shares a device."),
     "probe": ("probe", "Which set to run to learn most about a job."),
     "place": ("place", "Choose a GPU for a job on a cluster."),
     "cluster": (

@@ -98,7 +98,9 @@ def serve(
     if context.invoked_subcommand is not None:
         return
     from serving.config import ServiceConfig
+    from serving.model_source import check_model
 
+    check_model(model)
     if policy is not None:
         from scheduling.policies import get_policy
 
@@ -131,6 +133,12 @@ def run(config: object) -> None:
     ).close()  # a database that cannot be used is one clear line, not a worker's traceback
     _try_address(config.host, config.port)
     os.environ |= config.to_environment()
+    if config.port:  # the one line for people; what follows on stderr are JSON logs
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        print(
+            f"cotenant serves on http://{host}:{config.port} (API reference: /docs); Ctrl-C ends it",
+            flush=True,
+        )
     with tempfile.TemporaryDirectory(prefix="cotenant-metrics-") as folder:
         if config.workers > 1:
             os.environ.setdefault(DIRECTORY_VARIABLE, folder)

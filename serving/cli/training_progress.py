@@ -55,37 +55,43 @@ def reporting(title: str, expected: int = 0) -> Iterator[Callable[[str, int, int
     Args:
         expected: steps of all stages together; 0 where nobody knows.
     """
+    from rich.console import Console
+
+    clock, validation = StageClock(expected), ""
+    said: dict[str, float] = {}
+
+    def line(phase: str, step: int, steps: int, number: str) -> None:
+        now = time.monotonic()
+        if step == steps or phase not in said or now - said[phase] >= _EVERY_S:
+            said[phase] = now
+            typer.echo(f"{title}: {phase}, {step} of {steps}{number}{validation}{_left(clock)}", err=True)
+
+    def report(phase: str, step: int, steps: int, loss: float) -> None:
+        nonlocal validation
+        if phase.rpartition(": ")[2].startswith("validation"):
+            validation = f", MAE on architectures left out {loss:.3f}"
+            return
+        number = ""
+        if not phase.startswith("compare: "):  # a contender's turn, which has no loss
+            clock.note(phase, step)
+            number = f", loss {loss:.4f}"
+        show(phase, step, steps, number)
+
+    show = line
+    if not Console(stderr=True).is_terminal:
+        yield report
+        return
     from serving.cli.output import progress
 
-    clock = StageClock(expected)
-    validation = ""
     with progress() as bars:
-        terminal = bars.console.is_terminal
         whole = bars.add_task(title, total=expected or None)
         stage = bars.add_task("", total=None, visible=False)
-        said: dict[str, float] = {}
 
-        def report(phase: str, step: int, steps: int, loss: float) -> None:
-            nonlocal validation
-            inner = phase.rpartition(": ")[2]
-            if inner.startswith("validation"):
-                validation = f", MAE on architectures left out {loss:.3f}"
-                return
-            counted = not phase.startswith("compare: ")
-            if counted:
-                clock.note(phase, step)
-            number = f", loss {loss:.4f}" if counted else ""
-            if terminal:
-                bars.update(whole, completed=sum(clock.done.values()), description=title + validation)
-                bars.update(
-                    stage, description=f"  {phase}{number}", completed=step, total=steps, visible=True
-                )
-                return
-            now = time.monotonic()
-            if step == steps or phase not in said or now - said[phase] >= _EVERY_S:
-                said[phase] = now
-                typer.echo(f"{title}: {phase}, {step} of {steps}{number}{validation}{_left(clock)}", err=True)
+        def draw(phase: str, step: int, steps: int, number: str) -> None:
+            bars.update(whole, completed=sum(clock.done.values()), description=title + validation)
+            bars.update(stage, description=f"  {phase}{number}", completed=step, total=steps, visible=True)
 
+        show = draw
         yield report
 
 

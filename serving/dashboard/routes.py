@@ -15,6 +15,7 @@ from profiling.errors import UnknownNameError
 from serving.app_version import version
 from serving.auth import COOKIE, SESSION_S, UnauthorizedError, session_of
 from serving.dashboard import view
+from serving.dashboard.health import Health
 from serving.http import answer as respond
 from serving.http import etag, not_modified
 from serving.routing import OPEN, SCOPE, ServiceRoute
@@ -48,8 +49,18 @@ def _templates() -> Any:
     environment.filters["short"] = lambda name: name[:8] if re.fullmatch("[0-9a-f]{32}", name) else name
     environment.filters["time"] = lambda s: datetime.fromtimestamp(s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     environment.filters["day"] = lambda d: datetime.fromtimestamp(d * 86400, UTC).strftime("%Y-%m-%d")
+    environment.filters["duration"] = _duration
     environment.globals["project_version"] = version()
     return environment
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    for most, unit, size in ((120, "s", 1), (7_200, "min", 60), (172_800, "h", 3_600)):
+        if seconds < most:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 86_400:.3g} days"
 
 
 def page(name: str, status: int = 200, **values: Any) -> Response:
@@ -61,18 +72,36 @@ def page(name: str, status: int = 200, **values: Any) -> Response:
 def routes(service: Service) -> APIRouter:
     router = APIRouter(include_in_schema=False, route_class=ServiceRoute)
 
+    health = Health()
+
     @router.get("/", openapi_extra=_READ)
-    async def overview(request: Request, first: Annotated[int, Query(ge=0, le=10**7)] = 0) -> Response:
-        return page("overview.html", here="overview", **await view.overview(service, first))
+    async def overview(
+        request: Request,
+        first: Annotated[int, Query(ge=0, le=10**7)] = 0,
+        node: Annotated[str, Query(max_length=200)] = "",
+        device: Annotated[str, Query(max_length=200)] = "",
+        tenant: Annotated[str, Query(max_length=200)] = "",
+        state: Annotated[str, Query(max_length=20)] = "",
+    ) -> Response:
+        shown_by = view.Filter(node.strip(), device, tenant.strip(), state)
+        return page("overview.html", here="overview", **await view.overview(service, health, first, shown_by))
+
+    @router.get("/jobs/{key}", openapi_extra=_READ)
+    async def job(request: Request, key: str) -> Response:
+        return page("job.html", here="job", **await view.job(service, key))
 
     @router.get("/what-if", openapi_extra=_READ)
     async def what_if(
         request: Request,
-        device: Annotated[str, Query(max_length=200)] = "v100",
+        device: Annotated[list[Annotated[str, Query(max_length=200)]] | None, Query(max_length=50)] = None,
         jobs: Annotated[str, Query(max_length=10_000)] = "",
-        sharing: Annotated[str, Query(max_length=20)] = "time-slice",
+        sharing: Annotated[list[Annotated[str, Query(max_length=20)]] | None, Query(max_length=10)] = None,
     ) -> Response:
-        return page("what_if.html", here="what-if", **await view.what_if(service, device, jobs, sharing))
+        devices, modes = (
+            list(dict.fromkeys(device or ["v100"])),
+            list(dict.fromkeys(sharing or ["time-slice"])),
+        )
+        return page("what_if.html", here="what-if", **await view.what_if(service, devices, jobs, modes))
 
     @router.get("/login", openapi_extra=_OPEN)
     async def login(request: Request) -> Response:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+from urllib.parse import urlencode
 
 from predictor.types import Prediction
 from profiling.devices import device_names, get_device
 from profiling.errors import CotenantError, InputError
 from profiling.workload import SHARING_MODES, ColocationSet
-from scheduling.core.snapshot import Gpu
+from scheduling.core.snapshot import Gpu, Node
+from serving.dashboard.health import LEVELS, Health, level_of
 from serving.handlers.cluster import stored_state
 from serving.handlers.jobs import admit_sets, zoo
 from serving.handlers.models import events, state
-from serving.handlers.observations import error_by_day
-from serving.handlers.placements import list_placements
+from serving.handlers.observations import error_by_day, observations_of
+from serving.handlers.placements import get_placement, list_placements
 from serving.schemas import job_of
 from serving.service import Service
 
 GIB = 2**30
 PAGE_GPUS = 200
+MOST_ANSWERS = 12  # side by side in a what-if
+IN_USE, SHARED, ALL = "in use", "shared", "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,59 +37,159 @@ class Tile:
     prediction: Prediction | None
     memory_bytes: float
     note: str = ""
-
-    @property
-    def worst(self) -> float:
-        """Largest predicted slowdown of a tenant."""
-        return (
-            max((m.slowdown.value for m in self.prediction.members), default=1.0) if self.prediction else 1.0
-        )
+    placements: tuple[str | None, ...] = ()
 
     @property
     def level(self) -> str:
-        """How bad that is, in words that are shown as well as coloured."""
-        if not self.tenants:
-            return "empty"
-        if self.prediction and not self.prediction.fits:
-            return "too large"
-        return "unhurt" if self.worst < 1.1 else "slowed" if self.worst < 1.5 else "crowded"
+        return level_of(self.prediction, len(self.tenants))
 
 
-async def overview(service: Service, first: int = 0) -> dict[str, Any]:
-    """The cluster from GPU number `first` on, the latest placements, the model and its error."""
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which GPUs of the cluster to show; an empty field shows all.
+
+    Attributes:
+        node: part of the node's name; device: the type; tenant: part of a tenant's id or SPEC.
+        state: `in use`, `shared`, or a level of `serving.dashboard.health`.
+    """
+
+    node: str = ""
+    device: str = ""
+    tenant: str = ""
+    state: str = ""
+
+    def takes(self, node: Node, gpu: Gpu, level: str) -> bool:
+        return (
+            self.node.lower() in node.name.lower()
+            and self.device in ("", gpu.device)
+            and (
+                not self.tenant
+                or any(self.tenant.lower() in f"{t.job_id} {t.job}".lower() for t in gpu.tenants)
+            )
+            and (
+                self.state in ("", level)
+                or (self.state == IN_USE and bool(gpu.tenants))
+                or (self.state == SHARED and len(gpu.tenants) > 1)
+            )
+        )
+
+    def query(self, first: int) -> str:
+        """The same filter from another GPU on, for a link."""
+        fields = {**{name: value for name, value in asdict(self).items() if value}, "first": first}
+        return urlencode(fields)
+
+
+async def overview(
+    service: Service, health: Health, first: int = 0, shown_by: Filter | None = None
+) -> dict[str, Any]:
+    """Totals of the cluster, its GPUs by a filter from number `first` on, the latest placements, the model and its error."""
+    shown_by = shown_by or Filter()
     cluster = await service.read(stored_state, service)
-    snapshot, version = cluster.snapshot, cluster.version
-    places = list(snapshot.gpus())
-    shown = places[first : first + PAGE_GPUS]
+    places = list(cluster.snapshot.gpus())
+    levels = await health.levels(service, [gpu for _, gpu in places])
+    taken = [
+        (node, gpu)
+        for (node, gpu), level in zip(places, levels, strict=True)
+        if shown_by.takes(node, gpu, level)
+    ]
+    shown = taken[first : first + PAGE_GPUS]
     tiles = await _tiles(service, [gpu for _, gpu in shown])
     nodes: dict[str, list[Tile]] = {}
-    for (node, _), tile in zip(shown, tiles, strict=True):
-        nodes.setdefault(node.name, []).append(tile)
+    for (node, gpu), tile in zip(shown, tiles, strict=True):
+        seats = cluster.seats.get((node.name, gpu.id), ())
+        nodes.setdefault(node.name, []).append(
+            replace(tile, placements=tuple(seat.placement_id for seat in seats))
+        )
+    placements = await service.read(list_placements, service, None, 0, 15)
     return {
-        "version": version,
+        "version": cluster.version,
         "nodes": nodes,
+        "totals": _totals(places, levels),
+        "filter": shown_by,
+        "states": (IN_USE, SHARED, *LEVELS),
         "first": first,
         "count": len(places),
-        "previous": max(0, first - PAGE_GPUS) if first else None,
-        "next": first + PAGE_GPUS if first + PAGE_GPUS < len(places) else None,
-        "busy": sum(bool(gpu.tenants) for _, gpu in places),
-        "placements": await service.read(list_placements, service, None, 0, 15),
+        "matching": len(taken),
+        "last": first + len(shown),
+        "previous": shown_by.query(max(0, first - PAGE_GPUS)) if first else None,
+        "next": shown_by.query(first + PAGE_GPUS) if first + PAGE_GPUS < len(taken) else None,
+        "node_count": len(cluster.snapshot.nodes),
+        "waiting": len(await service.read(list_placements, service, "waiting", 0, 1_000)),
+        "stale": sum(p["stale"] for p in placements),
+        "placements": [p | {"why": why(p)} for p in placements],
         "model": state(service),
         "events": await service.read(events, service, 0, 5),
         "errors": await service.read(error_by_day, service),
     }
 
 
-async def what_if(service: Service, device: str, jobs: str, sharing: str) -> dict[str, Any]:
-    """The form's values, and the prediction or what is wrong with them."""
+def _totals(places: list[tuple[Node, Gpu]], levels: list[str]) -> dict[str, dict[str, int]]:
+    """By device type, and for all together last: GPUs, in use, shared, and how many of each level."""
+    rows: dict[str, dict[str, int]] = {}
+    for (_, gpu), level in zip(places, levels, strict=True):
+        for name in (gpu.device, ALL):
+            row = rows.setdefault(name, dict.fromkeys(("GPUs", IN_USE, SHARED, *LEVELS), 0))
+            row["GPUs"] += 1
+            row[IN_USE] += bool(gpu.tenants)
+            row[SHARED] += len(gpu.tenants) > 1
+            row[level] += 1
+    if ALL in rows:
+        rows[ALL] = rows.pop(ALL)
+    return rows
+
+
+def why(placement: dict[str, Any]) -> list[str]:
+    """Why a placement is as it is: the reasons of the GPU that was taken, or of waiting."""
+    decision = placement["decision"]
+    ranked = decision.get("ranked", [])
+    if decision.get("decision") == "wait" or not ranked:
+        return list(decision.get("reasons", []))
+    return [*ranked[0]["reasons"], *decision.get("reasons", [])]
+
+
+async def job(service: Service, key: str) -> dict[str, Any]:
+    """One placement: why it is where it is, what else was ranked, when it should be done, observed against predicted.
+
+    Raises:
+        UnknownNameError: there is none of that id.
+    """
+    entry = await service.read(get_placement, service, key)
+    ranked = entry["decision"].get("ranked", [])
+    tenant, prediction, gpu = None, None, None
+    cluster = await service.read(stored_state, service)
+    for (node_name, gpu_id), seats in cluster.seats.items():
+        for position, seat in enumerate(seats):
+            if seat.placement_id == key:
+                gpu = next(g for n, g in cluster.snapshot.gpus() if (n.name, g.id) == (node_name, gpu_id))
+                tenant = (position, gpu.tenants[position])
+    if gpu is not None and tenant is not None:
+        tile = (await _tiles(service, [gpu]))[0]
+        prediction = tile.prediction.members[tenant[0]] if tile.prediction else None
+    left_s = tenant[1].iterations_left * prediction.step_time_s.value if tenant and prediction else None
+    return {
+        "entry": entry,
+        "why": why(entry),
+        "alternatives": ranked[1:6] if entry["decision"].get("decision") == "place" else ranked[:5],
+        "others": [str(t.job_id or t.job) for k, t in enumerate(gpu.tenants) if tenant and k != tenant[0]]
+        if gpu
+        else [],
+        "iterations_left": tenant[1].iterations_left if tenant else None,
+        "prediction": prediction,
+        "left_s": left_s,
+        "observations": await service.read(observations_of, service, key),
+    }
+
+
+async def what_if(service: Service, devices: list[str], jobs: str, modes: list[str]) -> dict[str, Any]:
+    """The form's values, and a prediction for each device and sharing mode, or what is wrong with them."""
     page: dict[str, Any] = {
-        "device": device,
+        "chosen": devices,
         "jobs": jobs,
-        "sharing": sharing,
+        "chosen_modes": modes,
         "devices": device_names(),
         "modes": SHARING_MODES,
         "zoo": sorted(zoo()),
-        "prediction": None,
+        "answers": [],
         "problem": None,
     }
     specs = [line.strip() for line in jobs.splitlines() if line.strip()]
@@ -94,16 +198,22 @@ async def what_if(service: Service, device: str, jobs: str, sharing: str) -> dic
     try:
         if len(specs) > service.config.set_jobs:
             raise InputError("too many jobs", expected=f"at most {service.config.set_jobs}", got=len(specs))
-        asked = ColocationSet(device, tuple(map(job_of, specs)), sharing)
+        if len(devices) * len(modes) > MOST_ANSWERS:
+            raise InputError(
+                "too many devices and sharing modes",
+                expected=f"at most {MOST_ANSWERS} together",
+                got=len(devices) * len(modes),
+            )
+        members = tuple(map(job_of, specs))
+        asked = [ColocationSet(device, members, mode) for device in devices for mode in modes]
         service.life.current()
-        await admit_sets(service, [asked])
-        prediction = await service.batcher.predict(asked)
+        await admit_sets(service, asked)
+        predictions = await service.batcher.predict_many(asked)
     except CotenantError as error:
         return page | {"problem": error.message}
-    largest = max(m.slowdown.upper for m in prediction.members)
+    largest = max(m.slowdown.upper for p in predictions for m in p.members)
     return page | {
-        "prediction": prediction,
-        "memory_bytes": get_device(device).memory_bytes,
+        "answers": [(p, get_device(p.device).memory_bytes) for p in predictions],
         "scale": max(2.0, largest),
     }
 

@@ -104,6 +104,18 @@ def list_observations(service: Service, after: int, limit: int) -> list[dict[str
         return [entry_of(row) for row in session.scalars(query)]
 
 
+def observations_of(service: Service, placement_id: str, limit: int = 50) -> list[dict[str, Any]]:
+    """What was observed of one placement, newest first."""
+    query = (
+        select(ObservationRow)
+        .where(ObservationRow.placement_id == placement_id)
+        .order_by(ObservationRow.id.desc())
+        .limit(limit)
+    )
+    with service.store.read() as session:
+        return [entry_of(row) for row in session.scalars(query).all()]
+
+
 def error_by_day(service: Service, days: int = 30) -> list[dict[str, Any]]:
     """Mean error and coverage per day and model version, oldest first."""
     day = func.floor(ObservationRow.observed_at / 86400)

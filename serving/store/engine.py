@@ -56,7 +56,7 @@ class Store:
                 "database address cannot be used",
                 expected="sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME",
                 got=" ".join(str(error).split()),
-                hint="PostgreSQL needs the extra cotenant[postgres]",
+                hint="PostgreSQL needs the extra `postgres`: pip install -e '.[postgres]' in the checkout",
             ) from None
         except OSError as error:
             raise UnavailableError("the database's folder cannot be made", got=str(error)) from None

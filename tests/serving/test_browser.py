@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from profiling.workload import SHARING_MODES
 from serving.app import create_app
 from serving.config import ServiceConfig
 from tests.serving.live import serve
@@ -107,12 +108,17 @@ def press(browser: Any, *keys: str) -> Any:
     return browser.switch_to.active_element
 
 
+def placement(base: str) -> str:
+    """Id of the first placement of the service."""
+    return str(httpx.get(f"{base}/v1/placements").json()["items"][0]["id"])
+
+
 def test_cluster_map(browser: Any, base: str) -> None:
     browser.get(base)
     tiles = browser.find_elements(By.CSS_SELECTOR, ".tile")
     assert [t.find_element(By.CLASS_NAME, "level").text for t in tiles] == ["slowed", "unhurt", "empty"]
     assert "slowed 1.40 times" in tiles[0].text
-    assert "GiB of" in tiles[0].text
+    assert "GiB (predicted) of" in tiles[0].text
     assert "t-2" in browser.find_element(By.CSS_SELECTOR, "section[aria-labelledby=placements]").text
 
 
@@ -130,12 +136,14 @@ def test_what_if_by_keyboard(browser: Any, base: str) -> None:
     for _ in range(9):
         if press(browser, Keys.TAB).get_attribute("name") == "device":
             break
-    press(browser, "p100", Keys.TAB, Keys.TAB, "resnet18-cifar\nresnet18-cifar:batch_size=8")
+    press(
+        browser, "p100", *[Keys.TAB] * (1 + len(SHARING_MODES)), "resnet18-cifar\nresnet18-cifar:batch_size=8"
+    )
     assert press(browser, Keys.TAB).tag_name == "summary"
     assert press(browser, Keys.TAB).text == "Predict"
     press(browser, Keys.ENTER)
-    WebDriverWait(browser, 10).until(lambda b: b.find_elements(By.ID, "answer"))
-    assert browser.find_element(By.ID, "answer").text == "On p100, time-slice: they fit"
+    WebDriverWait(browser, 10).until(lambda b: b.find_elements(By.ID, "answer-1"))
+    assert browser.find_element(By.ID, "answer-1").text == "On p100, time-slice: they fit"
     assert "1.40 times" in browser.find_element(By.TAG_NAME, "table").text
     assert "1.26 to 1.54" in browser.find_element(By.TAG_NAME, "table").text
 
@@ -148,7 +156,9 @@ def test_light_and_dark(browser: Any, base: str, colours: str, width: int) -> No
     for path in (
         "/",
         "/what-if?device=v100&jobs=resnet18-cifar%0Alstm-wikitext2",
+        "/what-if?device=v100&device=p100&sharing=mps&sharing=time-slice&jobs=resnet18-cifar",
         "/what-if?jobs=nothing",
+        "/jobs/" + placement(base),
         "/login",
     ):
         browser.get(base + path)

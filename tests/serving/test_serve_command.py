@@ -17,6 +17,12 @@ import pytest
 from serving.cli.main import main
 
 
+def nothing(folder: Path) -> Path:
+    """A model folder without a model: the service starts, and is not ready."""
+    (folder / "none").mkdir()
+    return folder / "none"
+
+
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     with pytest.raises(SystemExit) as stopped:
         main(list(arguments))
@@ -43,6 +49,8 @@ def test_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--host", "0.0.0.0", "--auth", "off"], "loopback"),
         (["--workers", "0"], "workers"),
         (["--database", "nonsense"], "sqlite:///FILE"),
+        (["--model", "nosuch"], "no such model"),
+        (["--policy", "nosuch"], "unknown policy"),
     ],
 )
 def test_bad_settings_are_one_line(
@@ -65,7 +73,7 @@ def test_starts_answers_and_drains(tmp_path: Path, workers: int) -> None:
     with log.open("wb") as stream:
         service = subprocess.Popen(
             [sys.executable, "-m", "serving.cli.main", "serve", "--port", str(port), "--workers", str(workers),
-             "--model", str(tmp_path / "none"), "--database", f"sqlite:///{tmp_path}/s.db"],
+             "--model", str(nothing(tmp_path)), "--database", f"sqlite:///{tmp_path}/s.db"],
             stderr=stream, env=os.environ | {"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
     with httpx.Client(
@@ -100,7 +108,7 @@ def test_a_killed_parent_leaves_no_orphans(tmp_path: Path) -> None:
 
     service = subprocess.Popen(
         [sys.executable, "-m", "serving.cli.main", "serve", "--port", "0", "--workers", "2",
-         "--model", str(tmp_path / "none"), "--database", f"sqlite:///{tmp_path}/s.db"],
+         "--model", str(nothing(tmp_path)), "--database", f"sqlite:///{tmp_path}/s.db"],
         stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     parent, deadline = psutil.Process(service.pid), time.monotonic() + 60

@@ -62,10 +62,7 @@ def test_order_and_division_of_observations_do_not_matter(predictor: Predictor) 
     asked = pairs_of(JOBS)
     for other in (second, third):
         np.testing.assert_allclose(
-            # The predictor itself answers in single precision.
-            first.predict_arrays(asked).slowdown,
-            other.predict_arrays(asked).slowdown,
-            rtol=1e-5,
+            first.predict_arrays(asked).slowdown, other.predict_arrays(asked).slowdown, rtol=1e-6
         )
 
 

@@ -84,7 +84,7 @@ def test_ray_answers_as_this_process_does(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UnavailableError, match=r"cotenant\[ray\]"):
+    with pytest.raises(UnavailableError, match=r"\.\[ray\]"):
         sweep.compare(SPEC, ["exclusive"], use_ray=True)
 
 

@@ -77,6 +77,25 @@ def test_compare_draws(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     ]
 
 
+def test_upstream_rounds_change_gavel(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = (
+        "compare",
+        *TRACE,
+        "--data",
+        str(tables),
+        "--belief",
+        "truth",
+        "--policies",
+        "fifo,gavel",
+        "--json",
+    )
+    ours, upstream = (
+        json.loads(run(capsys, *common, *more)[1])["policies"] for more in ((), ("--upstream-rounds",))
+    )
+    assert ours[0]["mean_jct_s"] == upstream[0]["mean_jct_s"]
+    assert ours[1]["mean_jct_s"] < upstream[1]["mean_jct_s"]
+
+
 def test_compare_keeps_jobs_and_skips_what_cannot_run(
     tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,7 +126,8 @@ def test_compare_keeps_jobs_and_skips_what_cannot_run(
     assert ".parquet" in err
 
 
-def test_sia_workload_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("kind", "policy"), [("adaptive", "sia"), ("rigid", "gavel-sia")])
+def test_sia_workload_by_name(kind: str, policy: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = shared_data("sia", "workloads", "philly", "workload-1.csv")
     code, out, _ = run(
         capsys,
@@ -116,8 +136,10 @@ def test_sia_workload_by_name(capsys: pytest.CaptureFixture[str]) -> None:
         f"sia:{path}",
         "--cluster",
         "sia-64",
+        "--kind",
+        kind,
         "--policy",
-        "sia",
+        policy,
         "--limit",
         "4",
         "--json",
@@ -138,6 +160,9 @@ def test_sia_workload_by_name(capsys: pytest.CaptureFixture[str]) -> None:
         ((*TRACE, "--belief", "hope"), "one of predictor, truth"),
         ((*TRACE, "--source", "gavel"), "needs tables"),
         ((*TRACE, "--columns", "submit=time"), "CSV"),
+        ((*TRACE, "--kind", "soft"), "strong-scaling"),
+        ((*TRACE, "--policy", "fifo", "--upstream-rounds"), "changes none"),
+        ((*TRACE, "--policy", "miso", "--upstream-rounds"), "changes none"),
     ],
 )
 def test_bad_input_is_one_line(

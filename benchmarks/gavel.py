@@ -1,0 +1,61 @@
+"""Gavel as Sia's artifact runs it (`gavel-sia`) against the figures of that public simulator.
+
+    python -m benchmarks.gavel --data sia
+
+`--data` is the `sia` folder with `traces` and `workloads` of a clone of upstream. 160 rigid jobs on 64 GPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from benchmarks.record import record
+from scheduling.simulator.scenario import ScenarioSpec, build_scenario
+
+# workload: mean, 99th percentile and largest completion time in seconds of the public simulator
+PUBLISHED = {
+    "philly/workload-1": (6016.5, 97579.0, 126143.0),
+    "saturn/workload-1": (6474.2, 78344.0, 80072.0),
+}
+FIGURES = ("mean_jct_s", "p99_jct_s", "max_jct_s")
+
+
+def reproduce(data: Path, workload: str) -> dict[str, Any]:
+    """One workload: our figures, the published ones and how far they are apart."""
+    spec = ScenarioSpec(f"sia:{data / 'workloads' / workload}.csv", "sia-64", kind="rigid")
+    start = perf_counter()
+    body = build_scenario(spec).run("gavel-sia").to_json()
+    row: dict[str, Any] = {
+        "workload": workload,
+        "run_s": perf_counter() - start,
+        "restarts": body["restarts"],
+    }
+    for name, published in zip(FIGURES, PUBLISHED[workload], strict=True):
+        off = 100 * (body[name] / published - 1)
+        row |= {name: body[name], f"published_{name}": published, f"{name}_off_percent": off}
+    print(
+        workload,
+        ", ".join(f"{n} {row[n]:,.0f} ({row[f'{n}_off_percent']:+.1f} %)" for n in FIGURES),
+        flush=True,
+    )
+    return row
+
+
+def main() -> None:
+    """Run and record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder with traces and workloads")
+    rows = []
+    data = parser.parse_args().data
+    for workload in PUBLISHED:
+        rows.append(reproduce(data, workload))
+        record("gavel", {"reproduction": rows})
+
+
+if __name__ == "__main__":
+    main()

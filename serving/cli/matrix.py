@@ -1,0 +1,91 @@
+"""`cotenant matrix`: how every pair of some jobs shares a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from serving.cli.output import JsonFlag, console, plain_table, print_json, progress
+
+_IN_TABLE = 8
+
+
+def command(
+    device: Annotated[str, typer.Option(help="GPU type, see `cotenant devices list`.")],
+    job: Annotated[
+        list[str] | None,
+        typer.Option("--job", help="Job SPEC, as of `predict`; may be repeated. Without it the whole zoo."),
+    ] = None,
+    sharing: Annotated[str, typer.Option(help="time-slice, mps or mig.")] = "time-slice",
+    model: Annotated[
+        str, typer.Option(help="`default`, a folder, `models:/NAME@ALIAS`, or your own `module:PREDICTOR`.")
+    ] = "default",
+    plot: Annotated[Path | None, typer.Option(help="Write the heat map: .svg, .png or .pdf.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Predict the slowdown of every job beside every other, as a table or a heat map.
+
+    Graphs of the whole zoo are captured the first time, which takes about a minute.
+
+    Example: `cotenant matrix --device a100 --job resnet18-cifar --job lstm-wikitext2 --job bert-base-squad --plot pairs.svg`
+    """
+    from profiling.capture import local_workload
+    from profiling.zoo import zoo_names
+    from scheduling.beliefs.own import load_belief
+    from scheduling.pair_matrix import pair_matrix, write_matrix
+    from scheduling.simulator.plots import check_plot_format
+
+    if plot is not None:
+        check_plot_format(plot)
+    names = job or zoo_names()
+    with progress() as bar:
+        bar.add_task(f"predicting {len(names) * (len(names) + 1) // 2} pairs on {device}", total=None)
+        jobs = [local_workload(name) for name in names]
+        matrix = pair_matrix(load_belief(model), device, jobs, sharing)
+        if plot is not None:
+            write_matrix(matrix, plot)
+    if as_json:
+        print_json(matrix.to_json() | {"jobs": list(names)})
+        return
+    out = console()
+    if len(names) <= _IN_TABLE:
+        columns = [str(number + 1) for number in range(len(names))]
+        table = plain_table("", "slowdown beside", *columns, right=("", *columns))
+        for number, name in enumerate(names):
+            cells = [
+                f"{value:.2f}" if fits else "memory"
+                for value, fits in zip(matrix.slowdown[number], matrix.fits[number], strict=True)
+            ]
+            table.add_row(str(number + 1), name, *cells)
+        out.print(table)
+    else:
+        out.print(_extremes(names, matrix.slowdown, matrix.fits), highlight=False)
+    if plot is not None:
+        out.print(f"wrote {plot}", highlight=False, soft_wrap=True)
+
+
+def _extremes(names: list[str], slowdown: object, fits: object) -> str:
+    """The best and the worst pairs in lines, where a table would be too wide."""
+    import numpy as np
+
+    values, possible = np.asarray(slowdown), np.asarray(fits)
+    together = 1.0 / values + 1.0 / values.T
+    rows, columns = np.triu_indices(len(names))
+    order = [k for k in np.argsort(-together[rows, columns], kind="stable") if possible[rows[k], columns[k]]]
+
+    def line(k: int) -> str:
+        a, b = int(rows[k]), int(columns[k])
+        return f"  {together[a, b]:.2f}  {names[a]} (slowed {values[a, b]:.2f}) and {names[b]} ({values[b, a]:.2f})"
+
+    some = 5
+    return "\n".join(
+        [
+            f"{len(order)} of {len(rows)} pairs fit. Work done together (1.00: no more than taking turns), most first:",
+            *(line(k) for k in order[:some]),
+            "and least:",
+            *(line(k) for k in order[-some:]),
+            "--json has all of them, --plot FILE.svg draws them.",
+        ]
+    )

@@ -1,0 +1,75 @@
+"""How well the jobs of each GPU get on, for all GPUs of a cluster, remembered as long as the model answers the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from predictor.types import Prediction
+from profiling.errors import CotenantError
+from profiling.workload import ColocationSet
+from scheduling.core.snapshot import Gpu
+from serving.feedback import Belief
+from serving.handlers.jobs import admit_sets
+from serving.service import Service
+
+EMPTY, UNHURT, SLOWED, CROWDED, TOO_LARGE, UNKNOWN = (
+    "empty",
+    "unhurt",
+    "slowed",
+    "crowded",
+    "too large",
+    "not predicted",
+)
+LEVELS = (EMPTY, UNHURT, SLOWED, CROWDED, TOO_LARGE, UNKNOWN)
+# Sets that one page view may predict anew; the next view goes on from there.
+_NEW_SETS = 2_000
+
+
+def level_of(prediction: Prediction | None, tenants: int) -> str:
+    """How bad sharing is for the worst off tenant, in words that are shown as well as coloured."""
+    if not tenants:
+        return EMPTY
+    if prediction is None:
+        return UNKNOWN
+    if not prediction.fits:
+        return TOO_LARGE
+    worst = max((m.slowdown.value for m in prediction.members), default=1.0)
+    return UNHURT if worst < 1.1 else SLOWED if worst < 1.5 else CROWDED
+
+
+def set_of(gpu: Gpu) -> ColocationSet:
+    """The jobs of a GPU as a set."""
+    return ColocationSet(gpu.device, tuple(tenant.job for tenant in gpu.tenants), gpu.sharing)
+
+
+class Health:
+    """Levels of GPUs by their sets."""
+
+    def __init__(self) -> None:
+        self._belief: Belief | None = None
+        self._levels: dict[ColocationSet, str] = {}
+
+    async def levels(self, service: Service, gpus: Iterable[Gpu]) -> list[str]:
+        """The level of each GPU; `not predicted` where no model serves, or too much is new at a time."""
+        gpus = list(gpus)
+        try:
+            service.life.current()
+            belief = service.belief()
+            if belief is not self._belief:
+                self._belief, self._levels = belief, {}
+            known = self._levels
+            new = list(dict.fromkeys(s for s in (set_of(g) for g in gpus if g.tenants) if s not in known))
+            new = new[:_NEW_SETS]
+            if new:
+                await admit_sets(service, new)
+                found: list[str] = []
+
+                def note(predictions: list[Prediction]) -> Any:
+                    found.extend(level_of(p, len(p.members)) for p in predictions)
+
+                await service.batcher.each_part(new, note, belief)
+                known.update(zip(new, found, strict=True))
+        except CotenantError:
+            known = {}
+        return [known.get(set_of(g), UNKNOWN) if g.tenants else EMPTY for g in gpus]

@@ -1,0 +1,33 @@
+"""Slowdowns of all pairs, and their heat map."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from profiling.errors import InputError
+from profiling.workload import ColocationSet
+from scheduling.pair_matrix import pair_matrix, write_matrix
+from tests.scheduling.tables import JOBS, table
+
+
+def test_every_entry_is_that_of_the_pair() -> None:
+    matrix = pair_matrix(table(memory_gib=11.0), "v100", JOBS)
+    assert matrix.slowdown.shape == (6, 6)
+    for row, one in enumerate(JOBS):
+        for column, other in enumerate(JOBS):
+            answer = table(memory_gib=11.0).predict_arrays([ColocationSet("v100", (one, other))])
+            assert matrix.slowdown[row, column] == pytest.approx(answer.slowdown[0, 0])
+            assert matrix.fits[row, column] == answer.fits[0]
+    assert not matrix.fits[5, 0]
+    assert matrix.to_json()["jobs"] == [str(job) for job in JOBS]
+
+
+def test_heat_map(tmp_path: Path) -> None:
+    matrix = pair_matrix(table(memory_gib=11.0), "v100", JOBS)
+    assert write_matrix(matrix, tmp_path / "m.svg").read_text().rstrip().endswith("</svg>")
+    with pytest.raises(InputError, match=r"\.svg"):
+        write_matrix(matrix, tmp_path / "m.bmp")
+    with pytest.raises(InputError, match="needs jobs"):
+        pair_matrix(table(), "v100", ())
