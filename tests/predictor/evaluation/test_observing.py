@@ -1,0 +1,43 @@
+"""Scoring a model on architectures that it has not learned from, after some of their sets were seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from predictor.evaluation.observing import evaluate_observing
+from predictor.predictor import Predictor
+from profiling.errors import InputError
+
+
+@pytest.fixture
+def forgetful(predictor: Predictor) -> Predictor:
+    """The predictor as if it had learned from no set with alpha."""
+    fitted = predictor.fitted_
+    known = tuple(a for a in fitted.manifest.architectures if a != "alpha")
+    other = Predictor(predictor.network, predictor.training, predictor.graph_source, "forgetful")
+    other._take(replace(fitted, manifest=replace(fitted.manifest, architectures=known, set_ids=())))
+    return other
+
+
+@pytest.mark.parametrize("probes", ["random", "chosen"])
+def test_what_is_observed_is_not_scored(
+    forgetful: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame], probes: str
+) -> None:
+    nothing, some = (evaluate_observing(forgetful, *measured, observe, probes) for observe in (0, 2))
+    assert nothing["architectures"] == some["architectures"] == ["alpha"]
+    assert nothing["observed_sets"] == 0 < some["observed_sets"]
+    assert nothing["metrics"]["mape_percent"] == pytest.approx(nothing["before"]["mape_percent"])
+    assert some["metrics"]["n"] < nothing["metrics"]["n"]
+    assert some["metrics"]["n"] == some["by_model"]["alpha"]["before"]["n"]
+
+
+def test_nothing_new_is_refused(predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    with pytest.raises(InputError, match="every architecture"):
+        evaluate_observing(predictor, *measured, 1)
+    with pytest.raises(InputError, match="observe"):
+        evaluate_observing(predictor, *measured, -1)
+    with pytest.raises(InputError, match="choose"):
+        evaluate_observing(predictor, *measured, 1, "guessed")

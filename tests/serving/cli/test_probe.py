@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.serving.cli.checkpoint import folder, run
+
+__all__ = ["folder"]
+
+
+def test_probes_lower_the_expected_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = (
+        "probe",
+        "--model",
+        folder / "model",
+        "--device",
+        "v100",
+        "--job",
+        "alpha:batch_size=32",
+        "--count",
+        "2",
+    )
+    running = ("--running", "beta:batch_size=32", "--running", "gamma:batch_size=16")
+    code, out, _ = run(capsys, *ask, *running, "--json")
+    assert code == 0
+    plan = json.loads(out)
+    errors = [plan["error_ratio"], *(probe["error_ratio"] for probe in plan["probes"])]
+    assert len(errors) == 3
+    assert errors == sorted(errors, reverse=True)
+    code, out, _ = run(capsys, *ask, *running)
+    assert code == 0
+    assert "expected error" in out
+
+
+def test_an_unknown_device_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(
+        capsys,
+        "probe",
+        "--model",
+        folder / "model",
+        "--device",
+        "abacus",
+        "--job",
+        "alpha",
+        "--running",
+        "beta",
+    )
+    assert code == 2
+    assert "abacus" in err
