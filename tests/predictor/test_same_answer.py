@@ -1,0 +1,45 @@
+"""One cost model: the same question gets the same answer wherever it is asked."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from models.cost import default_cost_model
+from models.cost.model import SHIPPED
+from predictor import load_predictor
+from predictor.campaigns.plan import candidate
+from predictor.freezing import layer_throughput
+from profiling.capture import graph_for
+from profiling.devices import get_device
+from profiling.workload import ColocationSet, Workload
+from scheduling.pipeline.computation import operator_times
+
+JOB = Workload("torchvision/resnet50", 32, data_on_device=True)
+
+
+@pytest.mark.parametrize("device", ["v100", "h100"])
+def test_step_time_is_the_same_everywhere(device: str) -> None:
+    spec = get_device(device)
+    cost = default_cost_model().cost(graph_for(JOB), spec, JOB)
+    predictor = load_predictor("default")
+    alone = predictor.predict(ColocationSet(device, (JOB,))).members[0]
+    assert alone.solo_step_time_s.value == pytest.approx(cost.step_time_s, rel=1e-6)
+    assert alone.step_time_s.value == pytest.approx(cost.step_time_s, rel=1e-6)
+    assert layer_throughput(JOB, device, 0).step_time_s == pytest.approx(cost.step_time_s)
+    assert predictor.throughput(JOB, device, 0).step_time_s == pytest.approx(cost.step_time_s, rel=1e-6)
+    assert candidate(JOB, spec).step_time_s == pytest.approx(cost.step_time_s)
+    times = operator_times(graph_for(JOB), spec)
+    assert sum(map(sum, times)) == pytest.approx(cost.operators.busy_s.sum())
+
+
+def test_the_shipped_predictor_was_trained_with_the_shipped_cost_model() -> None:
+    import predictor
+
+    def digest(folder: Path) -> str:
+        return hashlib.sha256((folder / "cost.safetensors").read_bytes()).hexdigest()
+
+    checkpoint = Path(predictor.__file__).with_name("checkpoints") / "default"
+    assert digest(checkpoint / "cost") == digest(SHIPPED)
