@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -193,7 +194,7 @@ class Predictor:
             rewrapped=rewrapped,
             anchor_step_time_s=anchor,
             graph=featurizer.graph(workload),
-            cost=featurizer.job(workload.captured(), device).cost,
+            cost=featurizer.job(replace(workload, frozen_prefix=0), device).cost,
         )
 
     def predict(self, colocation_set: ColocationSet) -> Prediction:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -106,7 +106,7 @@ def layer_times(
         raise InputError(
             f"graph {graph.name!r} names no atomic layers", expected="a graph captured from a torch.nn model"
         )
-    job = (workload or Workload(graph.name)).captured()
+    job = replace((workload or Workload(graph.name)).without_solo(), frozen_prefix=0)
     cost = cost or default_cost_model().cost(graph, device, job)
     columns, owner, count = graph.columns, np.array(owning_layers(graph)), len(graph.layers)
     # While the device waits for the host, a kernel takes as long as its launch.
