@@ -95,7 +95,7 @@ SCOPES: dict[str | None, str] = {
         GET /login  POST /login  POST /logout  GET /static/{name}
     """,
     "read": """
-        GET /  GET /what-if  GET /docs  GET /openapi.json  GET /metrics
+        GET /  GET /jobs/{key}  GET /what-if  GET /docs  GET /openapi.json  GET /metrics
         POST /v1/predict  POST /v1/predict/batch  POST /v1/layer-throughput  POST /v1/probes
         GET /v1/cluster  GET /v1/cluster/nodes/{name}
         GET /v1/workloads  GET /v1/workloads/{key}  GET /v1/workloads/{key}/graph

@@ -48,7 +48,7 @@ def test_health_and_metadata(official: triton.InferenceServerClient) -> None:
     assert official.is_model_ready("cotenant")
     assert official.is_model_ready("cotenant", "table-1")
     assert not official.is_model_ready("other")
-    assert official.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+    assert official.get_server_metadata()["extensions"] == ["binary_tensor_data", "statistics"]
     metadata = official.get_model_metadata("cotenant")
     assert metadata["versions"] == ["table-1"]
     assert {i["name"] for i in metadata["inputs"]} == {"device", "jobs", "sharing"}

@@ -50,6 +50,7 @@ _ELSEWHERE = {
     "collections/sources/timm.py": {"timm"},
     "collections/sources/torchvision.py": {"torchvision"},
     "devices/catalogue.py": {"yaml"},
+    "ray_workers.py": {"ray"},
 }
 
 
