@@ -223,5 +223,5 @@ def _check_functions(model: Any, limits: OnnxLimits) -> None:
     if total > limits.nodes or max(inlined.values(), default=0) > limits.nodes:
         raise LimitError(
             "the ONNX file has too many nodes once its functions are inlined", expected=f"at most {limits.nodes}",
-            got=max(total, *inlined.values()),
+            got=max([total, *inlined.values()]),
         )  # fmt: skip
