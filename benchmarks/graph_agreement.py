@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,10 @@ NORMS = (
 BOTH = "both of attention and norms"
 RECURRENT = "the publisher's counter passes over recurrent layers"
 SAME = 'the publisher\'s counter passes over convolutions with padding="same"'
-HEAD = "the graph has the head of the name's default weights (11,821 or 21,84x classes), the row one of 1,000"
+HEAD = "the graph has the head of the name's default weights (11,821 or 21,84x classes), the row another"
 REPARAMETERISED = "stated after branches were fused for inference"
+BUFFERS = "the publisher's count holds the running statistics of batch norms"
+CHANGED = "the library has changed the network since it was measured; 0.6.13's agrees"
 ROUNDED = "within half of the last digit stated"
 NORM_ELEMENTS = {"batch_norm": 2.0, "layer_norm": 5.0, "group_norm": 5.0}
 
@@ -61,6 +64,8 @@ def counts(line: AffineGraph) -> dict[str, float]:
     grouped = values[:, NUMBERS.index("groups")] > 1
     return {
         "parameters": float(line.fixed[FIXED_SCALARS.index("parameter_count")]),
+        BUFFERS: 2.0 * float((count * line.repeat)[kinds == "batch_norm"].sum())
+        + float(line.fixed[FIXED_SCALARS.index("parameter_count")]),
         "multiply_adds": total,
         ATTENTION: total - attention,
         NORMS: total + norms,
@@ -78,7 +83,9 @@ def reason_of(what: str, stated: float, found: dict[str, float], name: str) -> s
     if FUSED.search(name) and found[what] > stated:
         return REPARAMETERISED
     if what == "parameters":
-        return HEAD if any(_is_head(found[what] - stated, classes) for classes in CLASSES) else ""
+        if any(_is_head(abs(found[what] - stated), classes) for classes in CLASSES):
+            return HEAD
+        return BUFFERS if abs(found[BUFFERS] / stated - 1.0) <= 0.001 else ""
     for reason in (ATTENTION, NORMS, BOTH, RECURRENT, SAME):
         if abs(found[reason] - stated) <= limit * stated + ROUNDING[what]:
             return reason
@@ -113,6 +120,7 @@ def agreement(workloads: pd.DataFrame) -> pd.DataFrame:
         job = Workload.parse(str(row["workload"]))
         line = stored_line(job)
         found: dict[str, Any] = {"model": job.model, "size": row["image_size"], "is_stored": line is not None}
+        earlier = stored_line(replace(job, model=job.model.replace("timm/", "timm-0.6/")))
         if line is not None:
             ours = counts(line)
             says = {
@@ -123,8 +131,12 @@ def agreement(workloads: pd.DataFrame) -> pd.DataFrame:
             for what, limit in WITHIN.items():
                 off = ours[what] / says[what] - 1.0
                 found[what] = off
+                if abs(off) <= limit:
+                    continue
+                before = counts(earlier)[what] if earlier is not None else np.nan
+                is_changed = abs(before / says[what] - 1.0) <= limit
                 found[f"{what}_reason"] = (
-                    reason_of(what, says[what], ours, job.model) if abs(off) > limit else ""
+                    CHANGED if is_changed else reason_of(what, says[what], ours, job.model)
                 )
         rows.append(found)
     columns = [name for what in WITHIN for name in (what, f"{what}_reason")]
