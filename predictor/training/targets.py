@@ -144,7 +144,8 @@ def _taught(
         setting = examples.settings(model.campaigns)[examples.set_index]
         seen.append(Seen(examples, variants, where, setting, difference.numpy().astype(np.float64)))
     gpus = np.array([device_features(d) for d in list_devices() if not is_cpu(d)])
-    teacher = ForestTeacher(model.config.encoder.embedding, gpus, seed=config.seed).fit(seen, log_ratio)
+    teacher = ForestTeacher(model.config.encoder.embedding, gpus, config.teacher_trees, config.seed)
+    teacher.fit(seen, log_ratio)
     synthetic_batches = []
     for number in range(config.synthetic_batches):
         mixed = teacher.mix(seen, config.mixed_sets, number)

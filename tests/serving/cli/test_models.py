@@ -34,7 +34,7 @@ def test_a_store_that_cannot_be_opened_is_said_at_once(
         code, _, err = run(capsys, "models", "list", "--tracking-uri", uri)
         assert code == 2
         assert "cannot be opened" in err
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 30  # MLflow would try again for minutes
 
 
 def test_a_store_of_no_known_kind(capsys: pytest.CaptureFixture[str]) -> None:
