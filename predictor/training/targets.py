@@ -77,11 +77,11 @@ class TrainingBatches:
 
     def on(self, device: torch.device) -> TrainingBatches:
         """The same on a device."""
-        there = copy(self)
-        there.always, there.synthetic_batches = (
-            [moved(one, device) for one in each] for each in (self.always, self.synthetic_batches)
+        batches = copy(self)
+        batches.always, batches.synthetic_batches = (
+            [moved(batch, device) for batch in each] for each in (self.always, self.synthetic_batches)
         )
-        return there
+        return batches
 
     def of(self, epoch: int) -> list[TargetBatch]:
         """The batches of an epoch."""

@@ -39,7 +39,7 @@ def start(tmp_path: Path, source: TableSource) -> Iterator[Start]:
         )
         client.__enter__()
         clients.append(client)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while wait and client.get("/v1/health/ready").status_code != 200:
             assert time.monotonic() < deadline, "the service did not get ready"
             time.sleep(0.01)

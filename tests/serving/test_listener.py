@@ -67,7 +67,7 @@ def test_slow_heads_bodies_and_idle_connections_end(tmp_path: Path) -> None:
             with connected(port, sent) as one:
                 started = time.monotonic()
                 assert answer(one).split(b" ")[1] == expected
-                assert time.monotonic() - started < 10
+                assert time.monotonic() - started < 30
 
 
 def test_half_open_connections_keep_nobody_out(tmp_path: Path) -> None:
