@@ -103,6 +103,11 @@ class Lane:
             if late is not None:
                 late.cancel()
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return not self._running and not self._count
+
     def stuck_for(self) -> float:
         """Seconds by which the longest running call is over its time; 0 where none is."""
         now = time.monotonic()
