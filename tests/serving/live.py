@@ -24,7 +24,7 @@ def serve(app: Any) -> Iterator[int]:
     )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while not (server.started and app.state.service.life.serving):
         assert time.monotonic() < deadline, "the service did not start"
         time.sleep(0.01)
