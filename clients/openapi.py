@@ -1,6 +1,6 @@
 """The service's OpenAPI document, which clients are generated from.
 
-    python clients/openapi.py clients/python/openapi.json
+python clients/openapi.py clients/python/openapi.json
 """
 
 from __future__ import annotations
