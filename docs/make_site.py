@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "docs", "examples")
 # Besides pages, what they show or point to.
-LINKED = ("benchmarks/results", "predictor/checkpoints/default/MODEL_CARD.md")
+LINKED = ("benchmarks/results", "clients/python/README.md", "predictor/checkpoints/default/MODEL_CARD.md")
 # Modules whose docstrings are the Python reference.
 MODULES = (
     "predictor.predictor",
