@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.cost.single_operators import LAUNCH_S, operators_job
-from models.cost.work import OperatorWork
+from models.cost.work import Floats, OperatorWork
 from predictor.training.cost.examples import CostExample
 from profiling.devices import get_device
 from profiling.workload import Workload
@@ -53,11 +53,20 @@ def sample_operators(rows: pd.DataFrame, most: int, seed: int = 0) -> pd.DataFra
 
 def _one(job: JobInput, position: int) -> JobInput:
     chosen, work, mask = slice(position, position + 1), job.work, job.mask
-    passes = [(part * mask)[:, chosen] for part in (work.compute_s, work.traffic_bytes, work.block_s)]
+
+    def of(passes: Floats) -> Floats:
+        return (passes * mask)[:, chosen]
+
     return replace(
         job,
         features=job.features[chosen],
-        work=OperatorWork(*passes, (work.kernels * mask)[:, chosen], work.repeat[chosen]),
+        work=OperatorWork(
+            of(work.compute_s),
+            of(work.traffic_bytes),
+            of(work.block_s),
+            of(work.kernels),
+            work.repeat[chosen],
+        ),
         mask=np.ones((2, 1)),
         kind=job.kind[chosen],
     )
