@@ -11,8 +11,8 @@ import numpy as np
 from datasets.bundle import Bundle, Floats
 from datasets.families import family_of
 from datasets.targets import Target, get_target
+from models.cost.single_operators import operator_times
 from predictor.evaluation.metrics import bounds_kept, score
-from predictor.evaluation.operators import operator_times
 from profiling.errors import CotenantError, InputError
 from profiling.workload import ColocationSet, Workload
 

@@ -6,7 +6,7 @@ import pytest
 
 from datasets.tables import make_table
 from models.cost import default_cost_model
-from predictor.evaluation.operators import LAUNCH_S, operator_columns, operator_times
+from models.cost.single_operators import LAUNCH_S, operator_columns, operator_times
 from profiling.capture import graph_for
 from profiling.graph_columns import COLUMNS
 from profiling.workload import Workload

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from datasets.bundle import Floats
 from models.baselines.operator_work import operator_work
 from models.cost.job import JobInput
 from models.cost.operator_features import context_of, operator_features
-from models.cost.work import IS_CONTRACTION, work_of
+from models.cost.work import IS_CONTRACTION, Floats, work_of
 from profiling.devices import get_device
 from profiling.errors import CotenantError
 from profiling.graph_columns import COLUMNS
@@ -20,7 +19,7 @@ from profiling.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-    from models.cost import CostModel
+    from models.cost.model import CostModel
     from profiling.devices import DeviceSpec
 
 LAUNCH_S = 25e-6
@@ -46,7 +45,7 @@ def operator_times(cost_model: CostModel, rows: pd.DataFrame) -> tuple[Floats, l
         try:
             device = get_device(str(name))
             workload = Workload("operator", mode="inference", precision=str(precision))
-            job = _job(part, device, workload)
+            job = operators_job(part, device, workload)
         except CotenantError as error:
             reasons += [error.message] * len(part)
             continue
@@ -111,20 +110,22 @@ def operator_columns(operators: pd.DataFrame) -> dict[str, Floats]:
         "input_height": side,
         "input_width": side,
     }
-    return columns | {name: np.where(is_convolution, value, 0.0) for name, value in window.items()}
+    chosen: dict[str, Floats] = {
+        name: np.where(is_convolution, np.asarray(value, dtype=np.float64), 0.0)
+        for name, value in window.items()
+    }
+    return columns | chosen
 
 
-def _job(operators: pd.DataFrame, device: DeviceSpec, workload: Workload) -> JobInput:
-    """All rows as the operators of one job; each has a batch size of its own.
+def operators_job(operators: pd.DataFrame, device: DeviceSpec, workload: Workload) -> JobInput:
+    """All rows as the operators of one job, forward pass only.
 
     Raises:
         InputError: the device lacks the precision.
     """
     columns = operator_columns(operators)
     work = work_of(columns, device, workload.precision)
-    # Features are per sample. A batched product in a network runs once for each sample and head: its rows stand for those.
-    samples = np.maximum(operators["b"].to_numpy(dtype=np.float64), 1.0)
-    features = operator_features(columns, samples, context_of(workload, device.is_processor))  # type: ignore[arg-type]
+    features = operator_features(columns, context_of(workload, device.is_processor))
     mask = np.stack([np.ones(len(operators)), np.zeros(len(operators))])
     return JobInput(
         features,
