@@ -21,7 +21,9 @@ DIFFERENT = {
 @pytest.mark.parametrize("collection", ["torchvision", "hf"])
 def test_operators_edges_work_and_shapes_are_shared(collection: str) -> None:
     store = store_of(collection)
-    pairs = [(name, size) for name, size, p in store.rows if p == "amp" and (name, size, "fp32") in store.rows]
+    pairs = [
+        (name, size) for name, size, p in store.rows if p == "amp" and (name, size, "fp32") in store.rows
+    ]
     assert len(pairs) > 60
     found: set[str] = set()
     for name, size in pairs[::5]:
