@@ -20,11 +20,9 @@ from profiling.workload import Workload
 
 __all__ = [
     "COLLECTIONS",
-    "architecture_of",
     "collected_graph",
     "collected_names",
     "collection_of",
-    "family_of",
     "is_collected",
     "sizes_of",
 ]
@@ -39,19 +37,6 @@ def is_collected(model: str) -> bool:
     """Whether a model's name is that of a stored network."""
     collection = collection_of(model)
     return bool(collection) and model.partition("/")[2] in store_of(collection).names
-
-
-def family_of(model: str) -> str:
-    """What splits by family go by: the module of the library that defines the network."""
-    return _entry(model).family
-
-
-def architecture_of(model: str) -> str:
-    """Equal for names with one graph, also across collections: they are one architecture in every split.
-
-    A name that no collection has stands for itself.
-    """
-    return _entry(model).architecture if is_collected(model) else model
 
 
 def sizes_of(model: str) -> tuple[int, ...]:

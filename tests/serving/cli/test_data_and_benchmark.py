@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from datasets.tables import write_table
 from serving.cli.main import main
+from tests.predictor.synthetic import graph_source, tables
 from tests.shared import shared_data
 
 
@@ -65,6 +67,21 @@ def test_stats_and_plot(data: str, tmp_path: Path, capsys: pytest.CaptureFixture
     assert {row["campaign"] for row in summary["colocation"]} == {"gavel-2019", "gavel-2020", "lucid"}
     assert (tmp_path / "p.svg").read_text().lstrip().startswith("<?xml")
     assert "gavel-2020" in call(capsys, "data", "stats", data)
+
+
+def test_graph_dataset_is_built_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("profiling.capture.graph_for", graph_source)
+    colocation, _ = tables()
+    write_table(tmp_path / "data", "colocation", colocation)
+    arguments = ("data", "graphs", str(tmp_path / "data"), "-o", str(tmp_path / "graphs"))
+    first = answer(capsys, *arguments)
+    assert (first["sets"], first["workloads"], first["graphs"]) == (colocation.set_id.nunique(), 4, 4)
+    assert (Path(first["folder"]) / "index.json").is_file()
+    monkeypatch.delattr("profiling.capture.graph_for")
+    assert answer(capsys, *arguments) == first
+    assert "20 sets, 4 workloads, 4 graphs" in call(capsys, *arguments)
 
 
 def test_template_validates_and_becomes_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

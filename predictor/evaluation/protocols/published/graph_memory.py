@@ -15,7 +15,7 @@ from predictor.fitted.device_memory import HeadCalibration
 class GraphMemoryPredictor:
     """Context of the device type, state, activations and the largest workspace; weights of 0 or more on relative errors."""
 
-    def fit(self, train: Bundle, seed: int) -> GraphMemoryPredictor:
+    def fit(self, train: Bundle, seed: int) -> GraphMemoryPredictor:  # noqa: ARG002 (as its protocol)
         from scipy.optimize import nnls
 
         rows, memory = train.rows[train.points], train.y[train.points]
@@ -42,7 +42,7 @@ class GraphMemoryPredictor:
 class ShippedMemory:
     """As an unfitted predictor answers: `HeadCalibration`'s constants; its upper bound decides whether a job fits."""
 
-    def fit(self, train: Bundle, seed: int) -> ShippedMemory:
+    def fit(self, train: Bundle, seed: int) -> ShippedMemory:  # noqa: ARG002 (as its protocol)
         return self
 
     def predict(self, test: Bundle) -> Floats:
