@@ -85,11 +85,11 @@ class Observation:
         return cls(ColocationSet(device, tuple(jobs), flat.get("sharing") or "time-slice"), member, step)
 
     def to_mapping(self) -> dict[str, Any]:
-        one = self.colocation_set
+        asked = self.colocation_set
         return {
-            "device": one.device,
-            "sharing": one.sharing,
-            "jobs": [str(w) for w in one.workloads],
+            "device": asked.device,
+            "sharing": asked.sharing,
+            "jobs": [str(w) for w in asked.workloads],
             "member": self.member,
             "step_time_s": self.step_time_s,
         }
@@ -180,27 +180,27 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
         seen.setdefault(o.colocation_set, {}).setdefault(o.member, []).append(o.step_time_s)
     origin = {"source": CAMPAIGN, "campaign": CAMPAIGN, "licence": "private", "origin": "measured"}
     solo: dict[tuple[str, Workload], dict[str, Any]] = {}
-    for one in sorted(seen, key=lambda s: len(s.workloads)):
-        for index, workload in enumerate(one.workloads):
+    for asked in sorted(seen, key=lambda s: len(s.workloads)):
+        for index, workload in enumerate(asked.workloads):
             known = {k: v for k, v in _solo_of(workload).items() if v is not None}
-            if len(one.workloads) == 1:
-                known["step_time_s"] = float(np.median(seen[one][index]))
-            key = one.device, workload.without_solo()
+            if len(asked.workloads) == 1:
+                known["step_time_s"] = float(np.median(seen[asked][index]))
+            key = asked.device, workload.without_solo()
             solo[key] = {**solo.get(key, {}), **known}
     rows = []
-    for one, times in seen.items():
-        alone = [solo[one.device, w.without_solo()].get("step_time_s") for w in one.workloads]
-        if len(one.workloads) == 1 or not any(alone[i] for i in times):
+    for asked, times in seen.items():
+        alone = [solo[asked.device, w.without_solo()].get("step_time_s") for w in asked.workloads]
+        if len(asked.workloads) == 1 or not any(alone[i] for i in times):
             continue
-        name = "+".join(str(w) for w in one.workloads)
-        for index, workload in enumerate(one.workloads):
+        name = "+".join(str(w) for w in asked.workloads)
+        for index, workload in enumerate(asked.workloads):
             base = alone[index]
             step = float(np.median(times[index])) if index in times else None
             target = base is not None and step is not None
             rows.append(
                 {
-                    **origin, **_columns(one.device, workload), "set_id": f"{CAMPAIGN}/{one.device}/{one.sharing}/{name}",
-                    "member": index, "sharing": one.sharing, "step_time_s": step, "solo_step_time_s": base,
+                    **origin, **_columns(asked.device, workload), "set_id": f"{CAMPAIGN}/{one.device}/{one.sharing}/{name}",
+                    "member": index, "sharing": asked.sharing, "step_time_s": step, "solo_step_time_s": base,
                     # The table wants a number; for what is no target it is never read.
                     "throughput_ratio": base / step if base is not None and step is not None else 1.0,
                     "censored": False, "is_target": target,

@@ -63,7 +63,7 @@ def collected_graph(workload: Workload) -> ComputationGraph:
             raise InputError(f"{workload.model} has no {option}", got=getattr(workload, option))
     if workload.activation_checkpointing:
         raise InputError(
-            f"activation checkpointing is not known for the stored graph of {workload.model}",
+            f"the stored graph of {workload.model} has no activation checkpointing",
             hint="capture the torch module as module:factory, or drop the option",
         )
     size = getattr(workload, size_option) if size_option else None

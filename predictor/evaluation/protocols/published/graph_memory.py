@@ -61,14 +61,14 @@ class ShippedMemory:
         from profiling.errors import CotenantError
         from profiling.workload import SoloProfile, Workload
 
-        found = np.full((2, len(test.rows)), np.nan)
+        values = np.full((2, len(test.rows)), np.nan)
         for k, (spec, device) in enumerate(zip(test.rows["workload"], test.rows["device"], strict=True)):
             try:
                 job = shared_featurizer().job(Workload.parse(spec), device)
             except CotenantError:
                 continue
-            found[:, k] = member_memory_bytes(job, SoloProfile(), HeadCalibration()), job.demand.state_bytes
-        return found[0], found[1]
+            values[:, k] = member_memory_bytes(job, SoloProfile(), HeadCalibration()), job.demand.state_bytes
+        return values[0], values[1]
 
 
 def parts_of(specs: list[str]) -> Floats:
