@@ -199,7 +199,7 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
             target = base is not None and step is not None
             rows.append(
                 {
-                    **origin, **_columns(asked.device, workload), "set_id": f"{CAMPAIGN}/{one.device}/{one.sharing}/{name}",
+                    **origin, **_columns(asked.device, workload), "set_id": f"{CAMPAIGN}/{asked.device}/{asked.sharing}/{name}",
                     "member": index, "sharing": asked.sharing, "step_time_s": step, "solo_step_time_s": base,
                     # The table wants a number; for what is no target it is never read.
                     "throughput_ratio": base / step if base is not None and step is not None else 1.0,

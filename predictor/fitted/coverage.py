@@ -59,16 +59,16 @@ class Coverage:
             return []
         reasons = []
         if not self.has_device(asked.device):
-            reasons.append(f"co-location was never measured on this GPU type ({one.device})")
-        if f"{one.sharing} on {one.device}" not in self.sharing:
+            reasons.append(f"co-location was never measured on this GPU type ({asked.device})")
+        if f"{asked.sharing} on {asked.device}" not in self.sharing:
             measured_on = sorted(
-                s.partition(" on ")[2] for s in self.sharing if s.startswith(f"{one.sharing} on ")
+                s.partition(" on ")[2] for s in self.sharing if s.startswith(f"{asked.sharing} on ")
             )
             word = _WORDS[asked.sharing]
             if not measured_on:
                 reasons.append(f"{word} was never measured")
             elif self.has_device(asked.device):
-                reasons.append(f"{word} was measured on {', '.join(there)} only")
+                reasons.append(f"{word} was measured on {', '.join(measured_on)} only")
         for name, known in (
             ("precision", self.precisions),
             ("mode", self.modes),

@@ -23,13 +23,14 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -
     return json.loads(call(capsys, *arguments, "--json", code=code))
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     from datasets.importers import import_source
 
+    folder = tmp_path_factory.mktemp("tables")
     for name in ("gavel", "lucid"):
-        import_source(name, shared_data(name), tmp_path / "data")
-    return str(tmp_path / "data")
+        import_source(name, shared_data(name), folder)
+    return str(folder)
 
 
 def test_import_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
