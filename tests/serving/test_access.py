@@ -219,6 +219,7 @@ class Slow(TablePredictor):
     def __init__(self) -> None:
         super().__init__()
         self.gate = threading.Event()
+        self.gate.set()
 
     def predict_many(self, sets: Sequence[ColocationSet]) -> list[Prediction]:
         if any(w.batch_size for s in sets for w in s.workloads) and not {*map(str, sets)} <= self.seen:
@@ -244,6 +245,7 @@ async def burst(app: Any, gate: threading.Event, number: int, refused: int) -> l
 def test_deadline(start: Start, source: TableSource) -> None:
     source.predictor = slow = Slow()
     client = start()
+    slow.gate.clear()
     problem(client.post("/v1/predict", json=SET, headers={"X-Timeout-S": "0.05"}), 504)
     slow.gate.set()
     problem(client.post("/v1/predict", json=SET, headers={"X-Timeout-S": "soon"}), 422)
@@ -253,6 +255,7 @@ def test_deadline(start: Start, source: TableSource) -> None:
 def test_shedding(start: Start, source: TableSource) -> None:
     source.predictor = slow = Slow()
     client = start(requests_in_flight=2)
+    slow.gate.clear()
     answers = client.portal.call(burst, client.app, slow.gate, 6, 4)  # type: ignore[union-attr]
     statuses = sorted(a.status_code for a in answers)
     assert statuses == [200, 200, 503, 503, 503, 503]
@@ -264,6 +267,7 @@ def test_shedding(start: Start, source: TableSource) -> None:
 def test_slow_queue_is_bounded(start: Start, source: TableSource) -> None:
     source.predictor = slow = Slow()
     client = start(queue_length=1)
+    slow.gate.clear()
     answers = client.portal.call(burst, client.app, slow.gate, 5, 2)  # type: ignore[union-attr]
     assert sorted(a.status_code for a in answers) == [200, 200, 200, 503, 503]
 
@@ -341,7 +345,8 @@ def test_unknown_tokens_are_limited(start: Start, store: Store, monkeypatch: pyt
     token = create_token(store, "ops", ["read"])
     client = start(auth="on")
     assert client.get("/v1/devices", headers=bearer(token)).status_code == 200
-    monkeypatch.setattr("serving.limits.time", SimpleNamespace(monotonic=lambda: 1000.0))  # no time passes
+    now = time.monotonic()
+    monkeypatch.setattr("serving.limits.time", SimpleNamespace(monotonic=lambda: now))  # no time passes
     statuses = [client.get("/v1/devices", headers=bearer(f"guess-{n}")).status_code for n in range(40)]
     assert statuses == [401] * 30 + [429] * 10
     assert client.get("/v1/devices", headers=bearer(token)).status_code == 200, "known tokens go on"

@@ -101,7 +101,9 @@ def said(home: Path) -> dict[str, Any]:
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
         patch.setattr("profiling.capture.graph_for", graph_source)
-        patch.setattr("predictor.training.fine_tuning.FineTuning", partial(FineTuning, epochs=100, cross_fits=1))
+        patch.setattr(
+            "predictor.training.fine_tuning.FineTuning", partial(FineTuning, epochs=100, cross_fits=1)
+        )
         with pytest.raises(SystemExit) as done:
             main(command(home, "--tracking-uri", f"sqlite:///{home}/mlflow.db", "--json"))
     assert not done.value.code
