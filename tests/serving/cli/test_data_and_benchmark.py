@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from datasets.tables import write_table
+from predictor.examples import featurizer
 from serving.cli.main import main
 from tests.predictor.synthetic import graph_source, tables
 from tests.shared import shared_data
@@ -115,6 +118,16 @@ def test_rows_of_a_source_that_has_an_importer_are_not_taken_from_a_file(
     assert not (tmp_path / "d").exists()
 
 
+@pytest.fixture
+def hand_made_graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Any job has the same small graph: nothing is captured."""
+    monkeypatch.setattr("profiling.capture.graph_for", lambda job: graph_source(replace(job, model="alpha")))
+    featurizer.shared_featurizer.cache_clear()
+    yield
+    featurizer.shared_featurizer.cache_clear()
+
+
+@pytest.mark.usefixtures("hand_made_graphs")
 def test_benchmark_list_and_run(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     protocols = {row["name"]: row for row in answer(capsys, "benchmark", "list")}
     assert "trees-solo" in protocols["lucid-by-model"]["predictors"]
