@@ -42,6 +42,7 @@ class Writer(threading.Thread):
         super().__init__(daemon=True)
         self.base, self.number, self.acknowledged = f"http://127.0.0.1:{port}", number, acknowledged
         self.count = 0
+        self.statuses: Counter[int] = Counter()
         self.stopped = False
 
     def run(self) -> None:
@@ -67,6 +68,7 @@ class Writer(threading.Thread):
                 except httpx.HTTPError:
                     time.sleep(0.01)
                     continue
+                self.statuses[answer.status_code] += 1
                 if answer.status_code == 201:
                     self.acknowledged[kind].add(name)
 
@@ -100,7 +102,7 @@ def run_database_faults(server: Server, faults: int, seed: int = 0, writers: int
     """Let a service write while its PostgreSQL server is, in turn, stopped at once and frozen for up to eight seconds.
 
     Returns:
-        as `run`, and how predictions were answered meanwhile.
+        as `run`, and how often writes, and predictions during faults, were answered with each status.
     """
     chance = random.Random(seed)
     acknowledged: dict[str, set[str]] = {"placements": set(), "nodes": set()}
@@ -128,7 +130,11 @@ def run_database_faults(server: Server, faults: int, seed: int = 0, writers: int
     _stop(threads)
     child.terminate()
     child.join()
-    return _check(server.url, acknowledged) | {"predictions_during_faults": dict(predictions)}
+    statuses = sum((thread.statuses for thread in threads), Counter[int]())
+    return _check(server.url, acknowledged) | {
+        "statuses_of_writes": dict(statuses),
+        "statuses_of_predictions_during_faults": dict(predictions),
+    }
 
 
 def _predict(port: int) -> int:
