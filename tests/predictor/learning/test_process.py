@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from predictor.learning.corrections import Corrections
+from predictor.learning.covariances import Evidence
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.link import from_scale, slope, to_scale
 from predictor.learning.measured import partners_of
 from predictor.learning.probes import Expectation
-from predictor.learning.process import Evidence, Process
+from predictor.learning.process import Process
 from predictor.learning.rows import Rows, covariance, variance
 
 P = KernelParameters()
