@@ -44,16 +44,16 @@ class Observed:
         log_step_s: [N] median observed; count: [N] observations.
     """
 
-    keys: tuple[ObservedKey, ...] = ()
-    index: Mapping[ObservedKey, int] = None  # type: ignore[assignment]
-    values: tuple[tuple[float, ...], ...] = ()
-    own: Integers = None  # type: ignore[assignment]
-    partners: Integers = None  # type: ignore[assignment]
-    log_solo_s: Floats = None  # type: ignore[assignment]
-    log_slowdown: Floats = None  # type: ignore[assignment]
-    rank: Integers = None  # type: ignore[assignment]
-    log_step_s: Floats = None  # type: ignore[assignment]
-    count: Integers = None  # type: ignore[assignment]
+    keys: tuple[ObservedKey, ...]
+    index: Mapping[ObservedKey, int]
+    values: tuple[tuple[float, ...], ...]
+    own: Integers
+    partners: Integers
+    log_solo_s: Floats
+    log_slowdown: Floats
+    rank: Integers
+    log_step_s: Floats
+    count: Integers
 
     @classmethod
     def nothing(cls) -> Observed:
