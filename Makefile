@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 UV_LINKS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS))
 UV_ENV := $(if $(UV_LINKS),UV_FIND_LINKS="$(UV_LINKS)",UV_TORCH_BACKEND="$(or $(UV_TORCH_BACKEND),cpu)") $(if $(PIP_CERT),SSL_CERT_FILE="$(PIP_CERT)")
 
-.PHONY: install demo test check lint docs lock sbom bench clean help
+.PHONY: install demo test check lint docs client axe lock sbom bench clean help
 
 help:
 	@echo "make install   .venv/ with everything (CPU is enough)"
@@ -16,6 +16,8 @@ help:
 	@echo "make check     lint, types and the tests that need no training, server or process of their own"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      the documentation as a site in build/site"
+	@echo "make client    the wheel of the HTTP client in dist/, from the service's current OpenAPI document"
+	@echo "make axe       axe-core of npm in build/, for the accessibility tests of the dashboard"
 	@echo "make bench     the long measurements (see benchmarks/)"
 
 # First what is locked, by its hashes; then torch in the build that suits, and the project itself.
@@ -51,6 +53,16 @@ docs: install
 	$(BIN)/python docs/make_site.py build/docs
 	$(BIN)/uv tool run --from 'mkdocs>=1.6,<2' --with 'mkdocs-material>=9.6,<10' --with 'mkdocstrings[python]>=0.30' mkdocs build --strict --quiet
 	@echo "build/site/index.html"
+
+# The HTTP client: its OpenAPI document from the service, and its wheel.
+client: install
+	$(BIN)/python clients/openapi.py clients/python/openapi.json
+	$(BIN)/uv build --quiet --wheel clients/python --out-dir dist
+	@ls dist/cotenant_client-*.whl
+
+# axe-core, which the tests of the dashboard ask about accessibility where it is.
+axe:
+	npm install --silent --no-save --no-package-lock --prefix build axe-core@4
 
 # The lock files with hashes, after a change of dependencies.
 lock: install

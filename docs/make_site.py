@@ -12,13 +12,12 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "docs", "examples")
 # Besides pages, what they show or point to.
-LINKED = ("benchmarks/results", "predictor/checkpoints/default/MODEL_CARD.md")
+LINKED = ("benchmarks/results", "clients/python/README.md", "predictor/checkpoints/default/MODEL_CARD.md")
 # Modules whose docstrings are the Python reference.
 MODULES = (
     "predictor.predictor",
@@ -103,14 +102,11 @@ def _cell(text: str) -> str:
 
 def http_reference() -> str:
     """Every route of the service with its method and summary, from OpenAPI."""
-    from serving.app import create_app
-    from serving.config import ServiceConfig
+    from clients.openapi import document
 
-    with TemporaryDirectory() as folder:
-        document = create_app(ServiceConfig(database_url=f"sqlite:///{folder}/docs.db")).openapi()
     rows = [
         f"| `{method.upper()} {path}` | {_cell(operation.get('summary', ''))} |"
-        for path, operations in sorted(document["paths"].items())
+        for path, operations in sorted(document()["paths"].items())
         for method, operation in operations.items()
     ]
     return "\n".join(

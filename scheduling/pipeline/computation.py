@@ -1,4 +1,4 @@
-"""Where a captured graph can be cut: at the first operator of a module, as `torch.distributed.pipelining` cuts."""
+"""The pieces of a captured graph with their times and bytes, as states of a pipeline search."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from profiling.devices import DeviceSpec
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
+from scheduling.pipeline.cuts import cut_points
 from scheduling.pipeline.states import MAX_STATES, StateSpace, too_many
 
 
@@ -18,7 +19,9 @@ class Block:
     """Operators that follow one another and are never cut apart.
 
     Attributes:
-        split_point: dotted path of the module that the block begins with; empty for the first block.
+        name: the module or the operator that it begins with.
+        split_point: dotted path of the module that the block begins with; empty for the first block, and where no module
+            starts.
         modules: paths of all modules whose operators it holds, in order.
         forward_s, backward_s: seconds for the whole batch.
         activation_bytes: kept from forward to backward.
@@ -26,6 +29,7 @@ class Block:
         output_bytes: bytes of the distinct tensors that cross the cut behind it.
     """
 
+    name: str
     split_point: str
     modules: tuple[str, ...]
     forward_s: float
@@ -44,14 +48,14 @@ def operator_times(
     return [(float(forward), float(backward)) for forward, backward in busy.T]
 
 
-def blocks_of(graph: ComputationGraph, times: Sequence[tuple[float, float]]) -> list[Block]:
-    """Group a graph's operators into blocks that start where a module starts.
-
-    A module is a place to cut if its operators follow one another (it is called once) and it starts with the block. Of
-    several modules that start at the same operator, the outermost is named.
+def blocks_of(
+    graph: ComputationGraph, times: Sequence[tuple[float, float]], granularity: str = "block"
+) -> list[Block]:
+    """Group a graph's operators into blocks; `scheduling.pipeline.cuts.cut_points` says where they start.
 
     Raises:
         InputError: the graph is empty, or there is not one time for each operator.
+        UnknownNameError: no such granularity.
     """
     if not graph.operators or len(times) != len(graph.operators):
         raise InputError(
@@ -59,37 +63,28 @@ def blocks_of(graph: ComputationGraph, times: Sequence[tuple[float, float]]) -> 
             expected="operators, and one pair of times for each",
             got=f"{len(graph.operators)} operators and {len(times)} times",
         )
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for index, op in enumerate(graph.operators):
-        for path in _enclosing(op.module_path):
-            first.setdefault(path, index)
-            last[path] = index
-    starts: dict[int, str] = {0: ""}
-    for path, index in sorted(first.items(), key=lambda item: item[0].count(".")):
-        inside = (_enclosing(op.module_path) for op in graph.operators[index : last[path] + 1])
-        if index and index not in starts and all(path in enclosing for enclosing in inside):
-            starts[index] = path
-    edges = sorted(starts)
-    crossing = _crossing_bytes(graph, [*edges[1:], len(graph.operators)])
+    starts = cut_points(graph, granularity)
+    edges = list(starts)
+    ends = [*edges[1:], len(graph.operators)]
     blocks = []
-    for begin, end, output in zip(edges, [*edges[1:], len(graph.operators)], crossing, strict=True):
-        inside_ops = graph.operators[begin:end]
+    for begin, end, output in zip(edges, ends, _crossing_bytes(graph, ends), strict=True):
+        inside = graph.operators[begin:end]
         blocks.append(
             Block(
+                starts[begin] or (inside[0].name if begin else inside[0].module_path or inside[0].name),
                 starts[begin],
-                tuple(dict.fromkeys(op.module_path or op.name for op in inside_ops)),
+                tuple(dict.fromkeys(op.module_path or op.name for op in inside)),
                 sum(t[0] for t in times[begin:end]),
                 sum(t[1] for t in times[begin:end]),
-                sum(op.saved_activation_bytes * op.repeat for op in inside_ops),
-                sum(op.parameter_bytes * op.repeat for op in inside_ops),
+                sum(op.saved_activation_bytes * op.repeat for op in inside),
+                sum(op.parameter_bytes * op.repeat for op in inside),
                 output,
             )
         )
     return blocks
 
 
-def block_states(name: str, blocks: Sequence[Block]) -> StateSpace:
+def block_states(name: str, blocks: Sequence[Block], granularity: str = "block") -> StateSpace:
     """The chain of states behind each block. Raises `LimitError` for very many."""
     import numpy as np
 
@@ -99,10 +94,9 @@ def block_states(name: str, blocks: Sequence[Block]) -> StateSpace:
     def sums(values: list[float]) -> np.ndarray:
         return np.concatenate([[0.0], np.cumsum(values)])
 
-    names = [block.split_point or (block.modules[0] if block.modules else "start") for block in blocks]
     return StateSpace(
         name,
-        tuple((n,) for n in names),
+        tuple((block.name,) for block in blocks),
         (),
         tuple((1 << i) - 1 for i in range(len(blocks) + 1)),
         sums([b.forward_s + b.backward_s for b in blocks]),
@@ -111,20 +105,17 @@ def block_states(name: str, blocks: Sequence[Block]) -> StateSpace:
         np.array([0.0, *(b.output_bytes for b in blocks)]),
         sums([b.forward_s for b in blocks]),
         tuple((1 << i) - 1 for i in range(len(blocks) + 1)),
-        "module starts",
+        f"{granularity}s",
+        split_points=tuple(block.split_point for block in blocks),
     )
 
 
-def graph_states(graph: ComputationGraph, device: DeviceSpec, precision: str = "fp32") -> StateSpace:
+def graph_states(
+    graph: ComputationGraph, device: DeviceSpec, precision: str = "fp32", granularity: str = "block"
+) -> StateSpace:
     """States of a captured graph, timed for a device type."""
-    blocks = blocks_of(graph, operator_times(graph, device, precision))
-    return block_states(graph.name, blocks)
-
-
-def _enclosing(path: str) -> list[str]:
-    """`a.b.c` → `a`, `a.b`, `a.b.c`."""
-    parts = path.split(".") if path else []
-    return [".".join(parts[: i + 1]) for i in range(len(parts))]
+    blocks = blocks_of(graph, operator_times(graph, device, precision), granularity)
+    return block_states(graph.name, blocks, granularity)
 
 
 def _crossing_bytes(graph: ComputationGraph, cuts: Sequence[int]) -> list[float]:

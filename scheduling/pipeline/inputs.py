@@ -12,10 +12,13 @@ if TYPE_CHECKING:
     from profiling.graph import ComputationGraph
 
 
-def read_states(source: str, device: str | None = None, *, as_published: bool = False) -> StateSpace:
+def read_states(
+    source: str, device: str | None = None, *, as_published: bool = False, granularity: str = "block"
+) -> StateSpace:
     """States of a `graph.txt`, a `graph.json` of `cotenant capture`, or a job SPEC.
 
-    Graphs and SPECs have no measured times: they are timed for `device` (a catalogue name).
+    Graphs and SPECs have no measured times: they are timed for `device` (a catalogue name) and cut at a
+    `granularity` of `scheduling.pipeline.cuts`.
 
     Raises:
         InputError: not such an input, or it needs a device.
@@ -27,7 +30,7 @@ def read_states(source: str, device: str | None = None, *, as_published: bool = 
     from scheduling.pipeline.computation import graph_states
 
     precision = str(graph.options.get("precision", "fp32"))
-    return graph_states(graph, get_device(str(device)), precision)
+    return graph_states(graph, get_device(str(device)), precision, granularity)
 
 
 def read_graph(

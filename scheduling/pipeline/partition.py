@@ -52,6 +52,7 @@ class Partition:
         workers_used: workers that have something to do.
         search: `all cuts`, or how the cuts were thinned out for a model with very many.
         bottleneck: in words.
+        split_spec: as in `scheduling.pipeline.plan.Plan`.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Partition:
     states: int
     search: str
     bottleneck: str
+    split_spec: dict[str, str] | None = None
 
     @property
     def speedup(self) -> float:
@@ -105,6 +107,7 @@ class Partition:
             "states": self.states,
             "search": self.search,
             "bottleneck": self.bottleneck,
+            "split_spec": self.split_spec,
         }
 
 
@@ -145,6 +148,7 @@ def partition(
         space.count,
         space.search,
         bottleneck_in_words(space, spans, cluster, options, bottleneck, 4 if compat else 2),
+        space.split_spec([span.start for span in spans[1:]]),
     )
 
 

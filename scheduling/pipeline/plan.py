@@ -54,6 +54,7 @@ class Plan:
         bubble_ratio: share of the workers' time that is idle.
         bottleneck: in words.
         timeline: the simulated step.
+        split_spec: module → `BEGINNING`, for `torch.distributed.pipelining`; None where a stage begins with no module.
     """
 
     name: str
@@ -65,10 +66,11 @@ class Plan:
     bottleneck: str
     workers: int
     timeline: Timeline
+    split_spec: dict[str, str] | None = None
 
     @property
     def split_points(self) -> list[str]:
-        """Modules that begin a stage: keys of `torch.distributed.pipelining`'s `split_spec`."""
+        """Modules (nodes of a profile) that begin a stage."""
         return [stage.split_point for stage in self.stages[1:]]
 
     @property
@@ -86,6 +88,7 @@ class Plan:
             "workers": self.workers,
             "workers_used": self.workers_used,
             "split_points": self.split_points,
+            "split_spec": self.split_spec,
             "stages": [
                 {
                     "nodes": list(stage.modules),
@@ -115,6 +118,7 @@ def plan(
     chunks: int = 2,
     depth: int | None = None,
     times: Sequence[tuple[float, float]] | None = None,
+    granularity: str = "block",
 ) -> Plan:
     """Split a model over a cluster.
 
@@ -130,6 +134,7 @@ def plan(
         chunks: parts of the model on each worker, `interleaved` only.
         depth: workers in a row, where it is given and not searched for (not for `pipedream`).
         times: measured or predicted (forward, backward) seconds of each operator of a captured graph.
+        granularity: where a captured graph may be cut: `block`, `module` or `operator` (`scheduling.pipeline.cuts`).
 
     Raises:
         InfeasibleError: nothing fits; says which stage lacks how much.
@@ -143,7 +148,7 @@ def plan(
         cluster = replace(cluster, memory_bytes=memory_cap)
     batch_size = None
     if isinstance(graph, ComputationGraph):
-        space, batch_size = _timed(graph, device, times), graph.batch_size
+        space, batch_size = _timed(graph, device, times, granularity), graph.batch_size
     else:
         space = graph
     if recompute:
@@ -166,7 +171,10 @@ def plan(
 
 
 def _timed(
-    graph: ComputationGraph, device: str | None, times: Sequence[tuple[float, float]] | None
+    graph: ComputationGraph,
+    device: str | None,
+    times: Sequence[tuple[float, float]] | None,
+    granularity: str,
 ) -> StateSpace:
     from scheduling.pipeline.computation import block_states, blocks_of, operator_times
 
@@ -176,7 +184,7 @@ def _timed(
         from profiling.devices import get_device
 
         times = operator_times(graph, get_device(device), str(graph.options.get("precision", "fp32")))
-    space = block_states(graph.name, blocks_of(graph, times))
+    space = block_states(graph.name, blocks_of(graph, times, granularity), granularity)
     kept = (graph.gradient_bytes + graph.optimizer_state_bytes) / max(float(space.parameter_bytes[-1]), 1.0)
     return replace(space, fixed_bytes=space.parameter_bytes * kept)
 
@@ -220,6 +228,7 @@ def _replicated(space: StateSpace, cluster: PipelineCluster, minibatches: int, a
         words,
         cluster.total,
         timeline,
+        space.split_spec([span.start for span in spans[1:]]),
     )
 
 
@@ -263,7 +272,16 @@ def _as_plan(
         words += f"; summing gradients over {copies} copies adds {1 - whole / step_time_s:.0%}"
     bubble = 1 - whole * (1 - idle) / step_time_s if step_time_s > 0 else 0.0
     return Plan(
-        space.name, schedule, microbatches, tuple(stages), step_time_s, bubble, words, cluster.total, timeline
+        space.name,
+        schedule,
+        microbatches,
+        tuple(stages),
+        step_time_s,
+        bubble,
+        words,
+        cluster.total,
+        timeline,
+        space.split_spec(bounds[1:-1]),
     )
 
 

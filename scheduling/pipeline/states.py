@@ -16,6 +16,8 @@ from scheduling.pipeline.layers import Layers, topological
 from scheduling.pipeline.layers import bits as _bits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -37,9 +39,12 @@ class StateSpace:
             one minibatch, bytes of activations, bytes of parameters).
         output_bytes: [n + 1] bytes that a cut at this state hands on, one way.
         forward_s: [n + 1] the part of `compute_s` that is the forward.
-        search: `all cuts`, `branches merged`, `execution order` or `module starts`: how fine the cuts are.
+        search: `all cuts`, `branches merged`, `execution order`, `blocks`, `modules` or `operators`: how
+            fine the cuts are.
         fixed_bytes: [n + 1] bytes over each down-set that a worker holds once: gradients, optimiser state.
         inputs_only: a minibatch in flight keeps its stage's input alone; the rest is computed again in the backward.
+        split_points: [n] the module that each node of a chain begins with, empty where none does; () for profiles, whose
+            nodes are no modules.
         reachable: [n + 1, n + 1] bit matrix as integers: bit `a` of `reachable[b]` says that the search came to `b`
             through `a`.
     """
@@ -57,6 +62,17 @@ class StateSpace:
     search: str = "all cuts"
     fixed_bytes: NDArray[np.float64] | None = None
     inputs_only: bool = False
+    split_points: tuple[str, ...] = ()
+
+    def split_spec(self, boundaries: Sequence[int]) -> dict[str, str] | None:
+        """Module → name of the `torch.distributed.pipelining.SplitPoint`, for stages that begin at these boundaries.
+
+        None where a stage does not begin with a module.
+        """
+        if not self.split_points:
+            return None
+        modules = [self.split_points[boundary] for boundary in boundaries]
+        return dict.fromkeys(modules, "BEGINNING") if all(modules) else None
 
     def memory_bytes(
         self, start: NDArray[np.intp] | int, end: NDArray[np.intp] | int, versions: int

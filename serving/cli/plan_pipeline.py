@@ -51,6 +51,12 @@ def pipeline(
         str | None,
         typer.Option(help="Plan whole steps: gpipe, 1f1b, interleaved, zb-h1 (with a flush) or pipedream."),
     ] = None,
+    granularity: Annotated[
+        str,
+        typer.Option(
+            help="Where a zoo or captured model may be cut: before a block, a module, or any operator."
+        ),
+    ] = "block",
     microbatches: Annotated[int, typer.Option(help="Microbatches per step, or drawn by --plot.")] = 8,
     chunks: Annotated[int, typer.Option(help="Parts of the model on each worker (interleaved).")] = 2,
     depth: Annotated[
@@ -92,6 +98,7 @@ def pipeline(
             device=device,
             chunks=chunks,
             depth=depth,
+            granularity=granularity,
         )
         print_json(whole.to_json()) if json else _print_plan(whole)
         _draw(plot, whole.timeline, f"{whole.name}, {schedule}")
@@ -101,7 +108,8 @@ def pipeline(
             "an option without the one that it belongs to",
             expected="--depth and --recompute with --schedule, --fewer-machines with --compat",
         )
-    found = partition(read_states(graph, device, as_published=compat), cluster, options, compat=compat)
+    states = read_states(graph, device, as_published=compat, granularity=granularity)
+    found = partition(states, cluster, options, compat=compat)
     print_json(found.to_json()) if json else _print(found)
     _draw(plot, found.timeline(microbatches), f"{found.name}, pipedream")
 
@@ -132,9 +140,18 @@ def _print_plan(found: Plan) -> None:
             _bytes(stage.memory_bytes),
         )
     out.print(table)
-    if found.split_points:
-        out.print(f"Split points: {', '.join(found.split_points)}")
+    _print_split(found.split_spec)
     out.print(f"Bottleneck: {found.bottleneck}.")
+
+
+def _print_split(spec: dict[str, str] | None) -> None:
+    if spec:
+        entries = ", ".join(f'"{module}": SplitPoint.{point}' for module, point in spec.items())
+        console().print(
+            f"For torch.distributed.pipelining.pipeline: split_spec={{{entries}}}",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _print(plan: Partition) -> None:
@@ -160,12 +177,13 @@ def _print(plan: Partition) -> None:
             _bytes(stage.memory_bytes),
         )
     out.print(table)
+    _print_split(plan.split_spec)
     out.print(f"Bottleneck: {plan.bottleneck}.")
     if plan.workers_used < plan.workers:
         out.print(
             f"{plan.workers - plan.workers_used} of {plan.workers} workers would not help and stay idle."
         )
-    if plan.search != "all cuts" and plan.search != "module starts":
+    if plan.search in ("branches merged", "execution order"):
         out.print(f"The model has too many cuts to try them all; tried: {plan.search}.")
 
 

@@ -47,16 +47,22 @@ def list_models(
         return
     from rich.table import Table
 
-    table = Table(
-        "model", "parameters", "batch", "sequence", "optimizer", "what it is", box=None, pad_edge=False
-    )
+    table = Table("model", "parameters", "batch", "optimizer", "what it is", box=None, pad_edge=False)
     table.columns[0].no_wrap, table.columns[0].min_width = True, max(len(e.name) for e in entries)
-    for column in (1, 2, 3):
-        table.columns[column].justify = "right"
+    for column in (1, 2):
+        table.columns[column].justify, table.columns[column].no_wrap = "right", True
     for e in entries:
-        length = str(e.sequence_length or "")
-        table.add_row(e.name, f"{e.parameters:,}", str(e.batch_size), length, e.optimizer, e.description)
+        batch = f"{e.batch_size} x {e.sequence_length}" if e.sequence_length else str(e.batch_size)
+        table.add_row(e.name, _count(e.parameters), batch, e.optimizer, e.description)
     console().print(table)
+
+
+def _count(parameters: int) -> str:
+    """`7.62 B`, `11.2 M`, `9.8 k`."""
+    for size, unit in ((1e9, "B"), (1e6, "M")):
+        if parameters >= size:
+            return f"{parameters / size:.3g} {unit}"
+    return f"{parameters / 1e3:.3g} k"
 
 
 def _list_collection(collection: str, as_json: bool) -> None:

@@ -25,6 +25,7 @@ from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
+AXE = Path(__file__).parents[2] / "build" / "node_modules" / "axe-core" / "axe.min.js"
 pytestmark = pytest.mark.skipif(
     not (CHROMIUM and DRIVER),
     reason="needs Chromium and its driver (Debian: apt-get install chromium chromium-driver)",
@@ -148,19 +149,39 @@ def test_what_if_by_keyboard(browser: Any, base: str) -> None:
     assert "1.08 to 2.59" in browser.find_element(By.TAG_NAME, "table").text
 
 
-@pytest.mark.parametrize("width", [1280, 380])
-@pytest.mark.parametrize("colours", ["light", "dark"])
-def test_light_and_dark(browser: Any, base: str, colours: str, width: int) -> None:
-    browser.set_window_size(width, 900)
-    scheme(browser, colours)
-    for path in (
+def pages(base: str) -> list[str]:
+    """Paths of the dashboard, with answers and with an error."""
+    return [
         "/",
         "/what-if?device=v100&jobs=resnet18-cifar%0Alstm-wikitext2",
         "/what-if?device=v100&device=p100&sharing=mps&sharing=time-slice&jobs=resnet18-cifar",
         "/what-if?jobs=nothing",
         "/jobs/" + placement(base),
         "/login",
-    ):
+    ]
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core of npm: `make axe`")
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_axe_finds_no_serious_fault(browser: Any, base: str, colours: str) -> None:
+    scheme(browser, colours)
+    for path in pages(base):
+        browser.get(base + path)
+        browser.execute_script(AXE.read_text())
+        found = browser.execute_async_script(
+            "axe.run().then(arguments[0], e => arguments[0]({error: String(e)}))"
+        )
+        assert found["passes"], "axe looked at the page"
+        serious = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+        assert [(path, v["id"], [n["html"] for n in v["nodes"]]) for v in serious] == []
+
+
+@pytest.mark.parametrize("width", [1280, 380])
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_light_and_dark(browser: Any, base: str, colours: str, width: int) -> None:
+    browser.set_window_size(width, 900)
+    scheme(browser, colours)
+    for path in pages(base):
         browser.get(base + path)
         page = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, re.findall(r"\d+", page)[:3])) > 384) == (colours == "light")

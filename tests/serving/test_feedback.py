@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +21,7 @@ from serving.store.observations import read_stored
 from serving.store.tables import ObservationRow
 from tests.serving.conftest import Start
 from tests.serving.table import TablePredictor
+from tests.serving.waiting import until
 
 SLOW, OTHER = "resnet18-cifar:batch_size=32", "lstm-wikitext2"
 SET = {"device": "v100", "jobs": [SLOW, OTHER]}
@@ -82,10 +82,7 @@ def test_other_processes_learn_it(start: Start) -> None:
     one, other = start(), start()
     before = step_times(other)
     observe(one)
-    deadline = time.monotonic() + 10
-    while step_times(other) == before:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: step_times(other) != before, "the other process learns")
     assert step_times(other)[0] == pytest.approx(before[0] * EXPECTED, rel=0.03)
 
 

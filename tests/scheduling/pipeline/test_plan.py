@@ -60,7 +60,7 @@ TIMES = [(0.01, 0.02)] * len(PATHS)
 
 
 def test_cuts_are_where_modules_start_that_are_called_once() -> None:
-    blocks = blocks_of(graph(), TIMES)
+    blocks = blocks_of(graph(), TIMES, "module")
     assert [b.split_point for b in blocks] == [
         "", "body.0", "body.0.b", "body.1", "body.1.b", "body.2", "body.3", "head",
     ]  # fmt: skip

@@ -14,8 +14,7 @@ from predictor.evaluation.protocols.registry import Contender, FoldPredictor, re
 if TYPE_CHECKING:
     import pandas as pd
 
-# Who predicts operators; a learned cost model is added here.
-OF_OPERATORS = ("constant", "operator-roofline", "operator-efficiency")
+OF_OPERATORS = ("constant", "operator-roofline", "operator-efficiency", "operator-cost-model")
 _OPERATORS = ("latency_s",)
 
 

@@ -66,7 +66,14 @@ PROTOCOLS = (
         target="solo_step_time_s",
         choose=held_to_a_share,
         unit="architecture",
-        contenders=("constant", "share-proportional", "share-unchanged", "share-others"),
+        contenders=(
+            "constant",
+            "share-proportional",
+            "share-unchanged",
+            "share-others",
+            "share-cost-model",
+            "share-cost-trees",
+        ),
         by=("architecture", "sm_share_ratio", "batch_size"),
     ),
 )

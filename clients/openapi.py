@@ -1,0 +1,28 @@
+"""The service's OpenAPI document, which clients are generated from.
+
+python clients/openapi.py clients/python/openapi.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def document() -> dict[str, Any]:
+    """What a service with default settings answers at `/openapi.json`."""
+    from serving.app import create_app
+    from serving.config import ServiceConfig
+
+    with TemporaryDirectory() as folder:
+        return create_app(ServiceConfig(database_url=f"sqlite:///{folder}/store.db")).openapi()
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    Path(sys.argv[1]).write_text(json.dumps(document(), indent=1, ensure_ascii=False) + "\n")

@@ -1,0 +1,149 @@
+"""What the pages tell to type works: every command is one that there is, and every block runs or says what it needs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.app import create_app
+from serving.cli.lists import fold_lists
+from serving.cli.main import app, main
+from serving.config import ServiceConfig
+from tests.docs.blocks import MARKS, PAGES, ROOT, Block, blocks, split
+from tests.serving.live import serve
+from tests.serving.table import TableSource
+
+ALL = [block for page in PAGES for block in blocks(page)]
+RUN = {page: [b for b in blocks(page) if b.mark in ("", "file")] for page in PAGES}
+OURS = [
+    (str(block), split(part, ">")[0])
+    for block in ALL
+    if block.mark != "synopsis"
+    for words in block.commands()
+    for part in split(words, "|")
+    if part[0] == "cotenant"
+]
+
+
+@cache
+def group() -> Any:
+    import typer.main
+
+    return typer.main.get_command(app)
+
+
+def test_marks_are_known_and_name_what_there_is() -> None:
+    assert [str(b) for b in ALL if b.mark and b.mark not in MARKS] == []
+    assert [str(b) for b in ALL if b.mark == "run by" and not (ROOT / b.what).is_file()] == []
+    assert [str(b) for b in ALL if b.mark == "needs" and not b.what] == []
+
+
+@pytest.mark.parametrize(("where", "words"), OURS, ids=[where for where, _ in OURS])
+def test_command_and_its_options_exist(where: str, words: list[str]) -> None:
+    parse(fold_lists(words[1:]))
+
+
+def test_commands_in_the_text_exist() -> None:
+    for page in PAGES:
+        for typed in re.findall(r"`(cotenant [a-z][^`\n]*)`", page.read_text()):
+            if not re.search(r"[A-Z|\[…]|\.\.\.", re.sub(r"\b[A-Z_]{2,}=\S*", "", typed)):
+                parse(fold_lists(typed.split()[1:]), lenient=True)
+
+
+def parse(words: list[str], lenient: bool = False) -> None:
+    """Follow the words through the groups to the command, and have it parse its arguments."""
+    import click
+
+    command, name = group(), "cotenant"
+    while isinstance(command, click.Group) or hasattr(command, "get_command"):
+        if not words or words[0].startswith("-"):
+            return
+        context = command.make_context(name, [], resilient_parsing=True)
+        name, *words = words
+        command = command.get_command(context, name)
+        assert command is not None, f"no command {name}"
+    if lenient:
+        known = {flag for p in command.params for flag in (*p.opts, *p.secondary_opts)}
+        assert {w.partition("=")[0] for w in words if w.startswith("--")} <= known
+        return
+    context = command.context_class(command, info_name=name, resilient_parsing=False)
+    _, rest, _ = command.make_parser(context).parse_args(list(words))
+    assert rest == []
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    store = tmp_path_factory.mktemp("docs") / "store.db"
+    config = ServiceConfig(database_url=f"sqlite:///{store}", log_level="error")
+    with serve(create_app(config, TableSource())) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if any(b.commands() or b.language == "python" for b in RUN[p])],
+    ids=lambda page: page.stem,
+)  # fmt: skip
+def test_blocks_run(
+    page: Path, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_module", raising=False)
+    names: dict[str, Any] = {}
+    for block in RUN[page]:
+        if block.mark == "file":
+            Path(block.what).write_text(block.text)
+    for block in RUN[page]:
+        text = block.text
+        if block.mark == "file":
+            continue
+        if module := re.match(r"# (\w+)\.py\n", text):
+            Path(f"{module[1]}.py").write_text(text)
+            sys.modules.pop(module[1], None)
+            continue
+        if ":8080" in text:
+            here = f"127.0.0.1:{request.getfixturevalue('port')}"
+            text = re.sub(r"(localhost|127\.0\.0\.1):8080", here, text)
+        if block.language == "python":
+            exec(compile(text, str(block), "exec"), names)
+        elif block.language == "json":
+            json.loads(text)
+        for words in Block(page, block.line, block.language, text, "", "").commands():
+            run(block, words, capsys)
+
+
+def run(block: Block, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Run a command of a page; those of this project in this process, which has imported everything."""
+    program, *rest = words
+    if program == "cotenant":
+        if rest[0] == "serve" and rest[1:2] != ["token"]:
+            return  # the service of the fixture
+        target = None
+        if ">" in rest:
+            rest, target = rest[: rest.index(">")], rest[rest.index(">") + 1]
+        with pytest.raises(SystemExit) as done:
+            main(rest)
+        out = capsys.readouterr()
+        assert not done.value.code, f"{block}: {' '.join(words)}\n{out.out}{out.err}"
+        if target:
+            Path(target).write_text(out.out)
+    elif program == "curl":
+        if shutil.which("curl") is None:
+            pytest.skip("curl is not installed")
+        result = subprocess.run(
+            [*words, "--silent", "--fail-with-body", "--noproxy", "*"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert result.returncode == 0, f"{block}: {' '.join(words)}\n{result.stdout}"
+    else:
+        raise AssertionError(f"{block}: `{program}` is run by no test; mark the block")
