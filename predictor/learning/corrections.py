@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,9 +23,6 @@ class Corrections:
 
     Args:
         process: given what was observed. Nothing here outlives it.
-
-    Attributes:
-        shifts: what was worked out for answers with intervals, by numbers of a member and its partners.
     """
 
     def __init__(self, process: Process) -> None:
@@ -34,7 +31,6 @@ class Corrections:
         self._known: dict[int, Integers] = {}
         self._blocks: dict[int, Floats] = {}
         self._solo: Floats = np.zeros(0)
-        self.shifts: dict[tuple[int, ...], Any] = {}
         self._lock = threading.Lock()
 
     def solo(self, members: Members) -> Floats:
