@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from serving.app import create_app
 from serving.cli.lists import fold_lists
@@ -83,9 +85,11 @@ def parse(words: list[str], lenient: bool = False) -> None:
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     store = tmp_path_factory.mktemp("docs") / "store.db"
-    config = ServiceConfig(database_url=f"sqlite:///{store}", log_level="error")
-    with serve(create_app(config, TableSource())) as found:
+    # Lines of its log would mix with what commands print.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    with serve(create_app(ServiceConfig(database_url=f"sqlite:///{store}"), TableSource())) as found:
         yield found
+    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize(
