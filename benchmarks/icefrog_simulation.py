@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.record import RESULTS, record
-from predictor.freezing import layer_throughput
-from predictor.freezing.throughput import LayerThroughput, unfrozen_graph
+from predictor.examples.featurizer import shared_featurizer
+from predictor.freezing import LayerThroughput, layer_throughput
 from predictor.load import load_predictor
 from predictor.types import PredictionArrays
 from profiling.files import read_json
@@ -61,12 +61,10 @@ def step_parts(kind: int, cache: bool) -> tuple[tuple[int, ...], np.ndarray, np.
     parts = []
     for size in batches:
         workload = Workload(model, batch_size=int(size))
-        graph = unfrozen_graph(workload)
+        graph = shared_featurizer().graph(workload)
         count = len(graph.layers)
         prefixes = tuple(sorted({int(count * 0.9 * i / (CANDIDATES - 1)) for i in range(CANDIDATES)}))
-        rows: list[LayerThroughput] = [
-            layer_throughput(workload, DEVICE, k, cache=cache, graph=graph) for k in prefixes
-        ]
+        rows: list[LayerThroughput] = [layer_throughput(workload, DEVICE, k, cache=cache) for k in prefixes]
         parts.append([(r.forward_s + r.backward_s, r.optimizer_s + r.overhead_s) for r in rows])
     shares = np.array([r.unfrozen_parameter_ratio for r in rows])
     return (
@@ -111,7 +109,8 @@ def shares_table(kind: int, curve: str) -> tuple[np.ndarray, np.ndarray]:
     body = read_json(CURVES)
     grid = np.array(body["progress"])
     prefixes = step_parts(kind, False)[0]
-    layers = len(unfrozen_graph(Workload(TYPES[kind][0], batch_size=max(TYPES[kind][1] // 8, 1))).layers)
+    smallest = Workload(TYPES[kind][0], batch_size=max(TYPES[kind][1] // 8, 1))
+    layers = len(shared_featurizer().graph(smallest).layers)
     depth = np.array(prefixes) / layers
     if curve == "uniform":
         return grid, np.broadcast_to(depth, (len(grid), len(depth))).copy()

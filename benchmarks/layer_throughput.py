@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.layer_fits.calibrate import MeasuredGraph, calibrate, predicted_s
+from benchmarks.layer_fits.fit import LayerTimeModel, Rows
+from benchmarks.layer_fits.memory_fit import MemoryModel, MemoryShape
+from benchmarks.layer_fits.profile import LayerProfile
 from benchmarks.record import record
-from predictor.freezing import LayerProfile, LayerTimeModel, Rows
-from predictor.freezing.calibrate import MeasuredGraph, calibrate, predicted_s
-from predictor.freezing.memory_fit import MemoryModel, MemoryShape
-from predictor.freezing.throughput import unfrozen_graph
+from predictor.examples.featurizer import shared_featurizer
 from profiling.devices import get_device
 from profiling.workload import Workload
 
@@ -117,7 +118,7 @@ def measured_graphs(frame: pd.DataFrame, model: str) -> list[MeasuredGraph]:
         own = own[~own.local_bsz.isin([4, 24])]
     return [
         MeasuredGraph(
-            unfrozen_graph(Workload(name, batch_size=int(b))),
+            shared_featurizer().graph(Workload(name, batch_size=int(b))),
             Rows.of(g.frozen_layers, g.local_bsz, g.step_time_s),
             kernels,
         )
@@ -151,7 +152,7 @@ def memory(frame: pd.DataFrame) -> dict[str, Any]:
     data = {}
     for model, (name, inplace) in MEMORY.items():
         own = frame[frame.model == model]
-        shape = MemoryShape.from_graph(unfrozen_graph(Workload(name, batch_size=64)), inplace)
+        shape = MemoryShape.from_graph(shared_featurizer().graph(Workload(name, batch_size=64)), inplace)
         data[model] = (
             shape,
             own.frozen_layers.to_numpy(),

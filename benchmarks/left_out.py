@@ -6,13 +6,17 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from predictor.types import PredictionArrays, SetPredictor
 from profiling.workload import ColocationSet
+
+if TYPE_CHECKING:
+    from predictor.examples.cross_fit import ExampleFold
 
 
 class LeftOut:
@@ -43,20 +47,19 @@ def left_out_predictor(model: str, data: Path, folds: int, pool: Executor) -> Le
     """Fit `model`'s configuration `folds` times on `data` and the bundled measurements, pairs left out in turn."""
     from datasets.splits import make_split
     from predictor import load_predictor
+    from predictor.examples.cross_fit import cross_fit, fold_groups
+    from predictor.examples.examples import examples_of
 
-    colocation, _ = _tables(data)
+    colocation, solo = _tables(data)
     split = make_split(colocation, "by-pair", 0, folds)
     names = colocation.groupby("set_id")["architecture"].agg(lambda a: tuple(sorted(a)))
     fold_of = {names[set_id]: number for number, fold in enumerate(split) for set_id in fold.test_set_ids}
     print(f"fitting {folds} predictors without the pairs that they are asked about", flush=True)
+    examples = examples_of(colocation, solo)
     with tempfile.TemporaryDirectory() as folder:  # a predictor goes from process to process as a checkpoint
-        places = [Path(folder) / f"fold-{number + 1}" for number in range(folds)]
-        futures = [
-            pool.submit(_fit, model, data, fold.train_set_ids, place)
-            for fold, place in zip(split, places, strict=True)
-        ]
-        for future in futures:
-            future.result()
+        places = cross_fit(
+            examples, fold_groups(examples, split), partial(_fit, model, Path(folder), solo), pool.map
+        )
         return LeftOut([load_predictor(str(place)) for place in places], fold_of)
 
 
@@ -74,21 +77,19 @@ def _tables(data: Path) -> tuple[Any, Any]:
     return colocation, solo
 
 
-def _fit(model: str, data: Path, set_ids: Sequence[str], folder: Path) -> None:
-    """Fit the configuration of `model` on some sets and save it. Its intervals and domain are kept: no policy reads them."""
+def _fit(model: str, folder: Path, solo: Any, fold: ExampleFold) -> Path:
+    """Fit the configuration of `model` and save it; how the jobs run alone is known. Its intervals and domain are kept: no policy reads them."""
     from predictor import Predictor, load_predictor
-    from predictor.examples.examples import examples_of
     from predictor.fitted.checkpoint import save
-    from predictor.training.fit import fit_heads, solo_examples
+    from predictor.training.fit import solo_examples
+    from predictor.training.heads import fit_heads
     from predictor.training.networks import fit
 
     base = load_predictor(model)
-    colocation, solo = _tables(data)
-    train = colocation[colocation.set_id.isin(set_ids)]
     featurizer = base.fitted_.model.featurizer
     assert base.network is not None
     assert base.training is not None
-    fitted = fit(examples_of(train, solo), solo_examples(solo), featurizer, base.network, base.training)
-    heads = fit_heads(train, solo, featurizer)
+    fitted = fit(fold.train, solo_examples(solo), featurizer, base.network, base.training)
+    heads = fit_heads(fold.train, solo, featurizer)
     left_out = replace(base.fitted_, model=fitted, heads=heads)
-    save(Predictor.of(left_out, "left-out", base.network, base.training), folder)
+    return save(Predictor.of(left_out, "left-out", base.network, base.training), folder / fold.name)

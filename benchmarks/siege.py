@@ -35,12 +35,14 @@ NODE = {"nodes": [{"name": "a", "gpus": [{"id": "0", "device": "v100"}]}]}
 class Target:
     """A running service and how it is asked."""
 
-    def __init__(self, checkout: Path, folder: Path, workers: int) -> None:
+    def __init__(
+        self, checkout: Path, folder: Path, workers: int, database: str | None = None, *options: str
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         command = [sys.executable, "-m", "serving.cli.main", "serve", "--port", str(self.port), "--workers", str(workers),
-                   "--database", f"sqlite:///{folder}/store.db", "--log-level", "error"]  # fmt: skip
+                   "--database", database or f"sqlite:///{folder}/store.db", "--log-level", "error", *options]  # fmt: skip
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout)}
         self.process = subprocess.Popen(command, env=environment, cwd=checkout, stderr=subprocess.DEVNULL)
         self.wait_ready(240)

@@ -19,7 +19,7 @@ class TrainingConfig:
         seed: of everything random; the same seed gives the same loss.
         ensemble: number of co-location networks.
         encoder_steps, encoder_batch, encoder_learning_rate: pre-training on solo step times, so many graphs a step.
-        encoder_scale: log error of a solo step time beyond which it counts for ever less (Cauchy's loss): loaders and simulators
+        encoder_scale: Cauchy scale of the log error of a solo step time; larger residuals are down-weighted: loaders and simulators
             that keep a GPU waiting say nothing of other models' graphs.
         epochs, learning_rate, weight_decay: of the co-location networks.
         prior_learning_rate: of the analytic prior's weights.
@@ -28,6 +28,7 @@ class TrainingConfig:
         baseline_decay: weight decay of the head that explains how solo baselines were measured.
         mixed_sets: invented pairs per way of seeing (with and without solo) that the forest teaches in one epoch; 0 for none.
         synthetic_batches: batches of invented pairs, taken in turn.
+        teacher_trees: trees of that forest.
         teaching: weight of the forest's answers beside the measured ones.
         shared_sets: invented sets of no campaign whose jobs' utilisation is known, taught by processor sharing; 0 for none.
     """
@@ -47,11 +48,12 @@ class TrainingConfig:
     baseline_decay: float = 0.1
     mixed_sets: int = 500
     synthetic_batches: int = 12
+    teacher_trees: int = 120
     teaching: float = 4.0
     shared_sets: int = 400
 
     def __post_init__(self) -> None:
-        for name in ("ensemble", "epochs"):
+        for name in ("ensemble", "epochs", "teacher_trees"):
             if getattr(self, name) < 1:
                 raise InputError(
                     f"training.{name} is out of range", expected="an integer from 1", got=getattr(self, name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -175,7 +174,8 @@ class Predictor:
         rewrapped: bool = True,
     ) -> LayerThroughput:
         """Throughput and memory with the first `frozen_prefix` atomic layers frozen: `predictor.freezing.layer_throughput`,
-        scaled to the job's own solo step time, measured or else predicted here.
+        scaled to the job's own solo step time, measured or else predicted here. On one GPU without a cache the answer is
+        that of `predict` for the job with this prefix.
         """
         from predictor.freezing import layer_throughput
 
@@ -183,7 +183,6 @@ class Predictor:
         if anchor is None:
             arrays = self.predict_arrays([ColocationSet(device, (workload,))])
             anchor = float(arrays.solo_step_time_s[0, 0])
-        featurizer = self.fitted_.model.featurizer
         return layer_throughput(
             workload,
             device,
@@ -193,8 +192,8 @@ class Predictor:
             nodes=nodes,
             rewrapped=rewrapped,
             anchor_step_time_s=anchor,
-            graph=featurizer.graph(workload),
-            cost=featurizer.job(replace(workload, frozen_prefix=0), device).cost,
+            featurizer=self.fitted_.model.featurizer,
+            heads=self.fitted_.heads,
         )
 
     def predict(self, colocation_set: ColocationSet) -> Prediction:

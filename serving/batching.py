@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from predictor.types import Prediction
 from profiling.errors import LimitError
 from profiling.workload import ColocationSet, Workload
-from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.snapshot import ClusterSnapshot, changed_nodes
 from serving.config import ServiceConfig
 from serving.feedback import Belief, Feedback
 from serving.lanes import Lane
@@ -49,7 +49,7 @@ class Batcher:
         self._known: set[Encoded] = set()
         self._known_to: Serving | None = None
         self._renewal: asyncio.Task[Serving] | None = None
-        self._met: tuple[ClusterSnapshot, Serving, tuple[tuple[str, str], ...]] | None = None
+        self._met: tuple[ClusterSnapshot, Serving, set[tuple[str, str]]] | None = None
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
@@ -154,14 +154,17 @@ class Batcher:
         Args:
             admit: checks names before anything is encoded.
         """
-        tenants: set[Encoded] = set()
-        met = self._met
-        if met is not None and met[0] is snapshot and met[1] is serving:
-            kinds = met[2]
-        else:
-            tenants = {(g.device, g.sharing, t.job) for _, g in snapshot.gpus() for t in g.tenants}
-            kinds = tuple(sorted({(g.device, g.sharing) for _, g in snapshot.gpus()}))
-        new = self.unknown(serving, [*tenants, *((device, sharing, job) for device, sharing in kinds)])
+        met, looked_at, kinds = self._met, snapshot.nodes, set[tuple[str, str]]()
+        if met is not None and met[1] is serving:
+            changed = changed_nodes(met[0], snapshot)
+            if changed is not None:  # the others' tenants were met before
+                looked_at, kinds = tuple(snapshot.nodes[k] for k in changed), met[2]
+        gpus = [gpu for node in looked_at for gpu in node.gpus]
+        tenants = {(g.device, g.sharing, t.job) for g in gpus for t in g.tenants}
+        kinds = kinds.union((g.device, g.sharing) for g in gpus)
+        new = self.unknown(
+            serving, [*tenants, *((device, sharing, job) for device, sharing in sorted(kinds))]
+        )
         if new:
             await admit({w for _, _, w in new}, {device for device, _, _ in new})
             await self.encode(serving, new)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -32,16 +31,33 @@ class Seat:
 class ClusterState:
     """The stored cluster at one version; another object whenever anything is another.
 
+    Nodes and GPUs that stay as they were are the same objects as in the state before.
+
     Attributes:
-        seats: (node, GPU) to its tenants' seats, in the tenants' order; GPUs without tenants are left out.
-        reported_at: node to when it was last heard of.
+        place_of: name of a node to its place in the snapshot.
+        seats: of each node in the snapshot's order, GPU to its tenants' seats in the tenants' order; GPUs without tenants
+            are left out.
     """
 
     version: int
     changes: int
     snapshot: ClusterSnapshot
-    seats: dict[tuple[str, str], tuple[Seat, ...]]
-    reported_at: dict[str, float]
+    place_of: dict[str, int]
+    seats: tuple[dict[str, tuple[Seat, ...]], ...]
+
+    def seats_on(self, node: str, gpu: str) -> tuple[Seat, ...]:
+        """The seats on a GPU; none where there is no such GPU."""
+        place = self.place_of.get(node)
+        return () if place is None else self.seats[place].get(gpu, ())
+
+
+@dataclass(slots=True)
+class _Stored:
+    """A node as it was read."""
+
+    position: int
+    node: Node
+    seats: dict[str, tuple[Seat, ...]]
 
 
 class ClusterReader:
@@ -50,90 +66,87 @@ class ClusterReader:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._lock = threading.Lock()
-        self._state: ClusterState | None = None
-        self._order: list[tuple[int, str]] = []  # (position, name)
-        self._nodes: dict[str, tuple[int, Node]] = {}
-        self._seats: dict[tuple[str, str], tuple[Seat, ...]] = {}
-        self._reported: dict[str, float] = {}
         self._gpus: dict[Any, Gpu] = {}
+        self.latest: ClusterState | None = None  # what was read last
+        self._stored: dict[str, _Stored] = {}
+        self._place_of: dict[str, int] = {}
+        self._nodes: list[Node] = []
+        self._seats: list[dict[str, tuple[Seat, ...]]] = []
+        self._raw_links: list[Any] = []
+        self._links: tuple[Link, ...] = ()
 
     def current(self) -> ClusterState:
         """The state as stored now. Raises `UnavailableError` where the store does not answer."""
         with self._lock, self.store.read() as session:
-            meta = session.get(ClusterRow, 1)
-            changes = meta.changes if meta else 0
-            known = self._state
+            row = ClusterRow
+            meta = session.execute(select(row.version, row.changes, row.links).where(row.id == 1)).first()
+            version, changes, links = meta or (0, 0, [])
+            known = self.latest
             if known is not None and known.changes == changes:
                 return known
             if known is not None and changes < known.changes:  # another database in the same place
                 self.forget()
                 known = None
-            query = select(NodeRow).where(NodeRow.revision > (known.changes if known else -1))
-            rows = session.scalars(query).all()
-            for row in rows:
-                self._take(row)
-            self._fill(session, {row.name: row.gpus for row in rows if not row.removed})
-            links = tuple(Link(**link) for link in (meta.links if meta else []))
-            nodes = tuple(self._nodes[name][1] for _, name in self._order)
-            self._state = ClusterState(
-                meta.version if meta else 0,
-                changes,
-                ClusterSnapshot(nodes, links),
-                dict(self._seats),
-                dict(self._reported),
-            )
-            return self._state
+            self._take(session, known.changes if known else -1)
+            if links != self._raw_links:
+                self._raw_links, self._links = links, tuple(Link(**link) for link in links)
+            snapshot = ClusterSnapshot(tuple(self._nodes), self._links)
+            self.latest = ClusterState(version, changes, snapshot, self._place_of, tuple(self._seats))
+            return self.latest
 
     def forget(self) -> None:
         """Read everything next time."""
-        self._state = None
-        self._order, self._nodes, self._seats, self._reported = [], {}, {}, {}
+        self.latest = None
+        self._stored, self._place_of, self._nodes, self._seats = {}, {}, [], []
 
-    def _take(self, row: NodeRow) -> None:
-        old = self._nodes.get(row.name)
-        if old is not None and (row.removed or old[0] != row.position):
-            self._order.remove((old[0], row.name))
-            del self._nodes[row.name]
-            for gpu in old[1].gpus:
-                self._seats.pop((row.name, gpu.id), None)
-            old = None
-        if row.removed:
-            self._reported.pop(row.name, None)
-            return
-        if old is None:
-            insort(self._order, (row.position, row.name))
-        gone = {gpu.id for gpu in old[1].gpus} - {gpu["id"] for gpu in row.gpus} if old else set()
-        for identifier in gone:
-            self._seats.pop((row.name, identifier), None)
-        self._nodes[row.name] = (row.position, Node(row.name))
-        self._reported[row.name] = row.reported_at
-
-    def _fill(self, session: Session, changed: dict[str, list[Any]]) -> None:
-        """Build the changed nodes, given their GPUs, with their tenants."""
-        tenants: dict[tuple[str, str], list[TenantRow]] = {}
-        for part in _parts(sorted(changed)):
-            for t in session.scalars(
-                select(TenantRow).where(TenantRow.node.in_(part)).order_by(TenantRow.id)
-            ):
-                tenants.setdefault((t.node, t.gpu), []).append(t)
-        for name, raw_gpus in changed.items():
-            gpus = []
+    def _take(self, session: Session, after: int) -> None:
+        """Take in the nodes that changed after change number `after`."""
+        row = NodeRow
+        query = select(row.name, row.position, row.gpus, row.removed).where(row.revision > after)
+        changed = session.execute(query).all()
+        tenants = self._tenants(session, sorted(c.name for c in changed if not c.removed))
+        moved = False
+        for name, position, raw_gpus, removed in changed:
+            old = self._stored.get(name)
+            if removed:
+                moved |= self._stored.pop(name, None) is not None
+                continue
+            moved |= old is None or old.position != position
+            before = {gpu.id: gpu for gpu in old.node.gpus} if old else {}
+            gpus, seats = [], {}
             for raw in raw_gpus:
-                key = (name, raw["id"])
-                sitting = tenants.get(key, [])
-                gpus.append(self._gpu(raw, sitting))
+                sitting = tenants.get((name, raw["id"]), [])
+                gpus.append(self._gpu(raw, sitting, before.get(raw["id"])))
                 if sitting:
-                    self._seats[key] = tuple(Seat(t.id, t.placement_id) for t in sitting)
-                else:
-                    self._seats.pop(key, None)
-            self._nodes[name] = (self._nodes[name][0], Node(name, tuple(gpus)))
+                    seats[raw["id"]] = tuple(Seat(t.id, t.placement_id) for t in sitting)
+            self._stored[name] = _Stored(position, Node(name, tuple(gpus)), seats)
+            if not moved:
+                place = self._place_of[name]
+                self._nodes[place], self._seats[place] = self._stored[name].node, seats
+        if moved:
+            order = sorted(self._stored, key=lambda name: (self._stored[name].position, name))
+            self._place_of = {name: place for place, name in enumerate(order)}
+            self._nodes = [self._stored[name].node for name in order]
+            self._seats = [self._stored[name].seats for name in order]
 
-    def _gpu(self, raw: dict[str, Any], sitting: list[TenantRow]) -> Gpu:
+    @staticmethod
+    def _tenants(session: Session, names: list[str]) -> dict[tuple[str, str], list[Any]]:
+        """The tenants on the nodes `names`, by node and GPU."""
+        tenants: dict[tuple[str, str], list[Any]] = {}
+        row = TenantRow
+        columns = (row.id, row.node, row.gpu, row.job, row.job_id, row.iterations_left, row.max_slowdown, row.placement_id)  # fmt: skip
+        for part in _parts(names):
+            for tenant in session.execute(select(*columns).where(row.node.in_(part)).order_by(row.id)):
+                tenants.setdefault((tenant.node, tenant.gpu), []).append(tenant)
+        return tenants
+
+    def _gpu(self, raw: dict[str, Any], sitting: list[Any], before: Gpu | None) -> Gpu:
         if sitting:
             tenants = tuple(
                 Tenant(spec_of(t.job), t.iterations_left, t.job_id, t.max_slowdown) for t in sitting
             )
-            return Gpu(raw["id"], raw["device"], raw["sharing"], tenants)
+            gpu = Gpu(raw["id"], raw["device"], raw["sharing"], tenants)
+            return before if before is not None and gpu == before else gpu
         # Empty GPUs of a type are one object: policies group equal objects faster than equal values.
         key = (raw["id"], raw["device"], raw["sharing"])
         if key not in self._gpus:
@@ -143,14 +156,16 @@ class ClusterReader:
 
 def to_mapping(state: ClusterState, names: Iterable[str] | None = None) -> dict[str, Any]:
     """The cluster object of `/v1/cluster`, with the placements of its tenants; only the nodes `names` where given."""
-    wanted = None if names is None else set(names)
-    nodes = tuple(n for n in state.snapshot.nodes if wanted is None or n.name in wanted)
+    places = (
+        range(len(state.seats))
+        if names is None
+        else [state.place_of[n] for n in names if n in state.place_of]
+    )
+    nodes = tuple(state.snapshot.nodes[place] for place in places)
     body = ClusterSnapshot(nodes, state.snapshot.links).to_mapping()
     for node in body["nodes"]:
         for gpu in node["gpus"]:
-            for tenant, seat in zip(
-                gpu["tenants"], state.seats.get((node["name"], gpu["id"]), ()), strict=True
-            ):
+            for tenant, seat in zip(gpu["tenants"], state.seats_on(node["name"], gpu["id"]), strict=True):
                 if seat.placement_id is not None:
                     tenant["placement_id"] = seat.placement_id
     return body

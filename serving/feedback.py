@@ -5,21 +5,18 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
-from sqlalchemy import select
 
-from predictor.examples.observations import Observation
+from predictor.examples.observations import Observation, set_id_of
 from predictor.learning.posterior import Posterior
 from predictor.types import SetPredictor
 from profiling.errors import CotenantError
-from profiling.workload import ColocationSet
 from scheduling.placement.place import Placer
 from serving.model_life import Serving
-from serving.schemas import job_of
 from serving.store import Store
-from serving.store.tables import ObservationRow
+from serving.store.observations import StoredObservation, read_stored
 
 log = structlog.get_logger("cotenant.feedback")
 
@@ -37,7 +34,7 @@ class Belief:
 
     Attributes:
         serving: the model, whose own answers are without corrections.
-        posterior: the model given the observations of its version.
+        posterior: the model given all stored observations that it did not learn from.
         placer: decides where jobs go by it; its caches go with this object.
     """
 
@@ -62,15 +59,29 @@ def _asked(serving: Serving, posterior: Posterior) -> SetPredictor:
 
 @dataclass(frozen=True, slots=True)
 class _Learned:
-    """What was read of the observations of one model; `seen` are the last ids."""
+    """What was read of the observations for one model.
+
+    Attributes:
+        trained_on: sets that the model learned from.
+        seen: the last numbers that were read.
+    """
 
     serving: Serving
     posterior: Posterior
+    trained_on: frozenset[str]
     seen: tuple[int, ...] = ()
 
     @classmethod
     def nothing(cls, serving: Serving) -> _Learned:
-        return cls(serving, Posterior(serving.predictor))
+        fitted = getattr(serving.predictor, "fitted_", None)
+        set_ids = () if fitted is None else fitted.manifest.set_ids
+        return cls(serving, Posterior(serving.predictor), frozenset(set_ids))
+
+    def learned(self, stored: StoredObservation) -> bool:
+        """Whether the model itself learned from the observation: it was made before the model served, and its set is in the manifest."""
+        if stored.model_version == self.serving.version or not self.trained_on:
+            return False
+        return set_id_of(stored.observation.colocation_set) in self.trained_on
 
 
 class Feedback:
@@ -128,18 +139,14 @@ class Feedback:
                     self._belief = Belief.of(serving, learned.posterior, self.make_placer)
 
     def _read(self, known: _Learned) -> _Learned:
-        row = ObservationRow
-        first = known.seen[:1] if len(known.seen) == _OVERLAP else ()
-        query = (
-            select(row.id, row.device, row.sharing, row.jobs, row.member, row.step_time_s)
-            .where(row.model_version == known.serving.version, row.id > (first[0] if first else 0))
-            .order_by(row.id)
-        )
-        before, last, new = set(known.seen), deque(first, maxlen=_OVERLAP), []
-        with self.store.read() as session:
-            for number, device, sharing, jobs, member, observed in session.execute(query):
-                last.append(number)
-                if number not in before:
-                    asked = ColocationSet(device, tuple(job_of(job) for job in jobs), sharing)
-                    new.append(Observation(asked, member, observed))
-        return _Learned(known.serving, known.posterior.extended(new), tuple(last)) if new else known
+        first = known.seen[0] if len(known.seen) == _OVERLAP else 0
+        before, last = set(known.seen), deque([first] if first else [], maxlen=_OVERLAP)
+        new: list[Observation] = []
+        for stored in read_stored(self.store, first):
+            last.append(stored.id)
+            if stored.id not in before and not known.learned(stored):
+                new.append(stored.observation)
+        seen = tuple(last)
+        if seen == known.seen:
+            return known
+        return replace(known, posterior=known.posterior.extended(new) if new else known.posterior, seen=seen)

@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from profiling.errors import UnavailableError
 from serving.metrics import Metrics
@@ -50,6 +50,56 @@ def current_call() -> Call | None:
     return getattr(_running, "call", None)
 
 
+class FairQueue(Generic[T]):
+    """Items that wait, in one line per caller; callers take turns."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[str, deque[T]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def push(self, caller: str, item: T) -> None:
+        self._lines.setdefault(caller, deque()).append(item)
+        self._count += 1
+
+    def push_first(self, caller: str, item: T) -> None:
+        """Put an item back that was taken: it is the next."""
+        self._lines.setdefault(caller, deque()).appendleft(item)
+        self._lines.move_to_end(caller, last=False)
+        self._count += 1
+
+    def pop(self) -> T:
+        """The first item of the caller whose turn it is. Raises `KeyError` where nothing waits."""
+        caller, line = next(iter(self._lines.items()), (None, None))
+        if caller is None or line is None:
+            raise KeyError("nothing waits")
+        item = line.popleft()
+        self._count -= 1
+        if line:
+            self._lines.move_to_end(caller)
+        else:
+            del self._lines[caller]
+        return item
+
+    def remove(self, caller: str, item: T) -> bool:
+        """Take an item out; whether it waited."""
+        line = self._lines.get(caller)
+        if line is None or item not in line:
+            return False
+        line.remove(item)
+        self._count -= 1
+        if not line:
+            del self._lines[caller]
+        return True
+
+    def to_refuse(self, caller: str) -> T | None:
+        """Whom a new item of `caller` would replace: the last of the longest line; None where that is the caller's own."""
+        longest = max(self._lines.values(), key=len)
+        return None if len(longest) <= len(self._lines.get(caller, ())) + 1 else longest[-1]
+
+
 class Lane:
     """Up to `threads` calls at a time; callers take turns, whoever has the longest queue is refused first.
 
@@ -67,8 +117,7 @@ class Lane:
     ) -> None:  # fmt: skip
         self.name, self.metrics = name, metrics
         self.threads, self.length, self.wait_s, self.stuck_s = threads, length, wait_s, stuck_s
-        self._waiting: OrderedDict[str, deque[Call]] = OrderedDict()
-        self._count = 0
+        self._waiting: FairQueue[Call] = FairQueue()
         self._free = threads
         self._running: set[Call] = set()
         self._work: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
@@ -103,6 +152,11 @@ class Lane:
             if late is not None:
                 late.cancel()
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return not self._running and not self._waiting
+
     def stuck_for(self) -> float:
         """Seconds by which the longest running call is over its time; 0 where none is."""
         now = time.monotonic()
@@ -116,13 +170,14 @@ class Lane:
         )  # fmt: skip
 
     def _enqueue(self, call: Call) -> None:
-        if self._count >= self.length:
-            longest = max(self._waiting, key=lambda name: len(self._waiting[name]))
-            if len(self._waiting[longest]) <= len(self._waiting.get(call.caller, ())) + 1:
+        if len(self._waiting) >= self.length:
+            other = self._waiting.to_refuse(call.caller)
+            if other is None:
                 self._refuse("length")
-            self._drop(self._waiting[longest][-1], "length")
-        self._waiting.setdefault(call.caller, deque()).append(call)
-        self._counted(1)
+            else:
+                self._drop(other, "length")
+        self._waiting.push(call.caller, call)
+        self._counted()
 
     def _drop(self, call: Call, why: str) -> None:
         """Refuse a call that waits."""
@@ -135,16 +190,11 @@ class Lane:
             call.future.set_exception(error)
 
     def _remove(self, call: Call) -> None:
-        calls = self._waiting.get(call.caller)
-        if not call.started and calls is not None and call in calls:
-            calls.remove(call)
-            self._counted(-1)
-            if not calls:
-                del self._waiting[call.caller]
+        if not call.started and self._waiting.remove(call.caller, call):
+            self._counted()
 
-    def _counted(self, change: int) -> None:
-        self._count += change
-        self.metrics.lane_queue.labels(self.name).set(self._count)
+    def _counted(self) -> None:
+        self.metrics.lane_queue.labels(self.name).set(len(self._waiting))
 
     def _begin(self, call: Call) -> None:
         self._free -= 1
@@ -155,13 +205,8 @@ class Lane:
     def _next(self) -> None:
         """Give a free thread to the next caller in turn."""
         while self._free and self._waiting:
-            caller, calls = next(iter(self._waiting.items()))
-            call = calls.popleft()
-            self._counted(-1)
-            if calls:
-                self._waiting.move_to_end(caller)
-            else:
-                del self._waiting[caller]
+            call = self._waiting.pop()
+            self._counted()
             if not call.future.done():
                 self._begin(call)
 

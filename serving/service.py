@@ -87,7 +87,6 @@ class Service:
         self.started_at = time.time()
         self.oip = InferenceCounts()
         self.warm_captures = False
-        self.reserving = asyncio.Lock()  # decisions on the stored cluster, see handlers.placements
         self.cluster = ClusterReader(self.store)
         self.graphs: dict[str, ComputationGraph] = {}  # registered graphs that this process has loaded
         self.graph_changes = 0

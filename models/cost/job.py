@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class JobInput:
         trained = trained_ratio(columns, workload.frozen_prefix) if is_training else 0.0
         stays = workload.data_on_device or device.is_processor
         return cls(
-            operator_features(columns, graph.batch_size, context_of(workload, device.is_processor)),
+            operator_features(columns, context_of(workload, device.is_processor)),
             work_of(columns, device, workload.precision, workload.sm_share_ratio),
             mask,
             columns["kind"].astype(np.int64),
@@ -162,3 +163,12 @@ class JobCost:
     def utilization_ratio(self) -> float:
         """Share of the step in which a kernel runs."""
         return min(self.busy_s / self.step_time_s, 1.0)
+
+
+def mean_cost(costs: Sequence[JobCost]) -> JobCost:
+    """Mean of what several models say of one job; the bounds that hold for each hold for it."""
+    if len(costs) == 1:
+        return costs[0]
+    operators = replace(costs[0].operators, busy_s=np.mean([c.operators.busy_s for c in costs], 0))
+    numbers = [f.name for f in fields(JobCost) if f.name != "operators"]
+    return JobCost(operators, **{name: float(np.mean([getattr(c, name) for c in costs])) for name in numbers})

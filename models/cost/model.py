@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from models.cost.form import EFFECTS, HOST_OVERLAP, OFFSETS, OUTPUTS, OVERLAP
-from models.cost.job import JobCost, JobInput, OperatorCost, effect_names
+from models.cost.job import JobCost, JobInput, OperatorCost, effect_names, mean_cost
 from models.cost.operator_features import OPERATOR_FEATURES
 from models.cost.work import Floats, memory_s
 from profiling.devices import DeviceSpec
@@ -21,22 +21,22 @@ from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
 SHIPPED = Path(__file__).with_name("coefficients")
-_FORMAT = 1
+_FORMAT = 2
 _SHIFTED = [OUTPUTS.index(name) for name in EFFECTS]
 
 
 @dataclass(frozen=True, eq=False)
 class CostModel:
-    """Step time and what it consists of, for any graph, device and options.
+    """Step time and what it consists of, for any graph, device and options: the mean of a few networks.
 
     Attributes:
-        weights: arrays by the names of `EfficiencyNetwork`'s parameters, and `mean` and `scale` of the features.
+        members: of each network, arrays by the names of `EfficiencyNetwork`'s parameters, and `mean` and `scale` of the features.
         devices: types, and types with a precision, that have an effect of their own (`effect_names`), in the order of `device_effect`.
         campaigns: campaigns with host costs of their own, in the order of `host_effect`.
         card: what it was fitted to, and how good it is.
     """
 
-    weights: Mapping[str, Floats]
+    members: tuple[Mapping[str, Floats], ...]
     devices: tuple[str, ...] = ()
     campaigns: tuple[str, ...] = ()
     card: Mapping[str, Any] = field(default_factory=dict)
@@ -56,8 +56,11 @@ class CostModel:
 
     def cost_of(self, job: JobInput, campaign: str = "") -> JobCost:
         """As `cost`, for an input that was made before."""
-        w, device, work = self.weights, job.device, job.work
-        times = self._operator_times(job) * job.mask
+        return mean_cost([self._cost_by(member, job, campaign) for member in self.members])
+
+    def _cost_by(self, w: Mapping[str, Floats], job: JobInput, campaign: str) -> JobCost:
+        device, work = job.device, job.work
+        times = self._operator_times(w, job) * job.mask
         repeat = work.repeat
         compiled_launches = float(np.exp(w["log_compiled_launches"])) if job.is_compiled else 1.0
         kernels = work.kernels * job.mask * repeat
@@ -93,9 +96,9 @@ class CostModel:
             launches,
         )
 
-    def _operator_times(self, job: JobInput) -> Floats:
+    def _operator_times(self, w: Mapping[str, Floats], job: JobInput) -> Floats:
         """[2, N] seconds of one execution of each operator."""
-        w, work = self.weights, job.work
+        work = job.work
         standard = (job.features - w["mean"]) / w["scale"]
         standard = np.clip(standard, -20.0, 20.0)
         first, bias = w["layers.0.weight"], w["layers.0.bias"]
@@ -112,14 +115,14 @@ class CostModel:
         for side in (0, 1):
             hidden = _silu(shared + side * first[:, -1])
             hidden = _silu(hidden @ w["layers.2.weight"].T + w["layers.2.bias"])
-            found = hidden @ w["output.weight"].T + w["output.bias"] + w["by_kind"][side][job.kind] + shift
-            compute = work.compute_s[side] + work.block_s[side] * np.exp(found[:, 2])
-            compute = compute / _sigmoid(found[:, 0])
-            moved = memory[side] / _sigmoid(found[:, 1])
+            outputs = hidden @ w["output.weight"].T + w["output.bias"] + w["by_kind"][side][job.kind] + shift
+            compute = work.compute_s[side] + work.block_s[side] * np.exp(outputs[:, 2])
+            compute = compute / _sigmoid(outputs[:, 0])
+            moved = memory[side] / _sigmoid(outputs[:, 1])
             if job.is_compiled:
-                moved = moved * _sigmoid(found[:, 4])
+                moved = moved * _sigmoid(outputs[:, 4])
             joined = (compute**OVERLAP + moved**OVERLAP) ** (1 / OVERLAP)
-            latency = work.kernels[side] * latency_s * np.exp(np.clip(found[:, 3], -4, 4))
+            latency = work.kernels[side] * latency_s * np.exp(np.clip(outputs[:, 3], -4, 4))
             runs = (work.compute_s[side] + work.traffic_bytes[side]) > 0
             times[side] = np.where(runs, joined + latency, 0.0)
         return times
@@ -131,7 +134,11 @@ class CostModel:
         from profiling.files import write_whole
 
         folder.mkdir(parents=True, exist_ok=True)
-        arrays = {name: np.array(a, dtype=np.float32, order="C") for name, a in self.weights.items()}
+        arrays = {
+            f"{number}.{name}": np.array(a, dtype=np.float32, order="C")
+            for number, member in enumerate(self.members)
+            for name, a in member.items()
+        }
         about = {
             "format": _FORMAT,
             "features": list(OPERATOR_FEATURES),
@@ -165,8 +172,11 @@ class CostModel:
                 hint="fit it anew with python -m predictor.training.cost",
             )
         devices, campaigns = tuple(card.pop("devices")), tuple(card.pop("campaigns"))
-        weights = {name: a.astype(np.float64) for name, a in arrays.items()}
-        return cls(weights, devices, campaigns, card)
+        members: dict[int, dict[str, Floats]] = {}
+        for name, array in arrays.items():
+            number, _, parameter = name.partition(".")
+            members.setdefault(int(number), {})[parameter] = array.astype(np.float64)
+        return cls(tuple(members[k] for k in sorted(members)), devices, campaigns, card)
 
 
 @cache

@@ -28,6 +28,7 @@ class Jobs:
         compiled: [R] 1 where a compiler fused operators.
         optimizer_s, launches, host_s, samples: [J].
         campaign: [J] int64.
+        launch_s: [J] of operators timed by themselves, that replaces the host's costs of a step; negative for steps.
     """
 
     features: Tensor
@@ -47,6 +48,7 @@ class Jobs:
     samples: Tensor
     campaign: Tensor
     job_compiled: Tensor
+    launch_s: Tensor
 
 
 class EfficiencyNetwork(nn.Module):
@@ -121,7 +123,7 @@ class EfficiencyNetwork(nn.Module):
         overhead = torch.exp(self.log_fixed_s + host[:, 1])
         overhead = overhead + jobs.samples * torch.exp(self.log_sample_s + host[:, 2]) + jobs.host_s
         device = (busy**HOST_OVERLAP + launching**HOST_OVERLAP) ** (1 / HOST_OVERLAP)
-        return torch.log(device + overhead)
+        return torch.log(torch.where(jobs.launch_s >= 0, busy + jobs.launch_s, device + overhead))
 
     def penalty(self) -> Tensor:
         """Of the effects: a device or campaign differs from the others only where its rows say so."""

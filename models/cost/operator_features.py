@@ -13,7 +13,7 @@ _LOGS = (
     "input_channels",
     "output_channels",
     "input_height",
-    "reduction_size",
+    "input_width",
     "query_length",
     "key_length",
     "head_width",
@@ -22,6 +22,12 @@ _LOGS = (
     "table_width",
     "table_rows",
 )
+# Channels per group for which cuDNN has kernels of grouped convolutions of its own (3x3, as many channels out as in).
+_SPECIALISED = (4, 8, 16, 32)
+# Windows for which depthwise convolutions have kernels of their own; others run a generic one.
+_DEPTHWISE_AREAS = (9, 25)
+# Kinds that never reduce over samples: their statistics' size does not depend on the batch.
+_REDUCE_WITHIN_SAMPLES = [KINDS.index(name) for name in ("layer_norm", "group_norm", "softmax", "pooling")]
 CONTEXT_FEATURES = ("channels_last", "compiled", "inference", "tensorflow", "processor")
 """Of the job and not of the operator; they stand last but for the kinds."""
 
@@ -29,7 +35,6 @@ OPERATOR_FEATURES = (
     "gemm_n",
     "gemm_k",
     "gemm_groups",
-    "gemm_rows_per_sample",
     "gemm_n_multiple_of_8",
     "gemm_n_multiple_of_64",
     "gemm_k_multiple_of_8",
@@ -41,8 +46,7 @@ OPERATOR_FEATURES = (
     "window_3x3_stride_1",
     "window_not_square",
     "stride",
-    "groups",
-    "grouped",
+    "log_groups",
     "depthwise",
     "dilated",
     "input_channels_per_group",
@@ -51,23 +55,25 @@ OPERATOR_FEATURES = (
     *(f"{side}_multiple_of_{size}" for size in (4, 8, 32) for side in ("input", "output")),
     "odd_height",
     "keys_multiple_of_8",
-    "output_elements_per_sample",
+    "log_reduction_size",
     "input_half",
     "output_half",
     "weight_full",
     "input_double",
-    "read_per_written",
-    "backward_per_written",
     "backward_per_forward_flops",
     "forward_kernels",
     "kernels",
-    "grouped_wide",
-    "grouped_wide_channels",
+    "grouped",
+    "grouped_channels",
+    "grouped_specialised",
     "depthwise_area",
+    "depthwise_generic_area",
     "grouped_channels_last",
-    "grouped_wide_channels_last",
+    "grouped_channels_channels_last",
+    "grouped_specialised_channels_last",
     "depthwise_channels_last",
     "depthwise_area_channels_last",
+    "depthwise_generic_channels_last",
     *CONTEXT_FEATURES,
     *(f"is_{kind}" for kind in KINDS),
 )
@@ -87,11 +93,11 @@ def context_of(workload: Workload, is_processor: bool) -> Floats:
     )
 
 
-def operator_features(columns: Columns, batch_size: int, context: Floats) -> Floats:
-    """[N, len(OPERATOR_FEATURES)], float32.
+def operator_features(columns: Columns, context: Floats) -> Floats:
+    """[N, len(OPERATOR_FEATURES)], float32; equal at every batch size.
 
     Args:
-        columns: of the graph, at `batch_size`; what scales with the batch is divided by it.
+        columns: of the graph.
         context: see `context_of`.
     """
     log = np.log1p
@@ -100,25 +106,24 @@ def operator_features(columns: Columns, batch_size: int, context: Floats) -> Flo
     is_product = (rows * width * depth > 0) * 1.0
     groups, heads = columns["groups"], columns["heads"]
     products = np.where(heads > 0, heads, np.maximum(groups, 1))
-    per_sample = (
-        is_product * np.maximum(rows, 1) * np.maximum(columns["gemm_batch"], 1) / products / batch_size
-    )
     height, breadth = columns["kernel_height"], columns["kernel_width"]
     area = height * breadth * np.maximum(columns["kernel_depth"], 1)
     is_3x3 = (height == 3) & (breadth == 3)
     source, sink = columns["input_channels"], columns["output_channels"]
-    grouped = groups > 1
-    depthwise = grouped & (groups == source)
-    wide = grouped & ~depthwise
+    depthwise = (groups > 1) & (groups == source)
+    log_groups = np.log(np.maximum(groups, 1)) / 6
+    # Two groups are closer to a dense convolution than to 32 of them.
+    grouped = log_groups * ~depthwise
     source_each, sink_each = _each(source, groups), _each(sink, groups)
+    specialised = (grouped > 0) & is_3x3 & (source_each == sink_each) & np.isin(source_each, _SPECIALISED)
+    generic = depthwise & ~np.isin(area, _DEPTHWISE_AREAS)
+    log_area = np.log(np.maximum(area, 1)) / 3
     input_bytes, weight_bytes = _type_bytes(columns["input_dtype"]), _type_bytes(columns["weight_dtype"])
-    written = np.maximum(columns["bytes_written"], 1.0)
     channels_last = context[0]
-    found = [
+    features = [
         is_product * log(width) / 7,
         is_product * log(depth) / 7,
         is_product * log(products) / 5,
-        is_product * log(per_sample) / 8,
         *(is_product * (size % step == 0) for size in (width, depth) for step in (8, 64)),
         columns["tensor_core"],
         log(area) / 3,
@@ -127,8 +132,7 @@ def operator_features(columns: Columns, batch_size: int, context: Floats) -> Flo
         is_3x3 & (columns["stride_height"] == 1),
         height != breadth,
         log(columns["stride_height"]),
-        log(groups) / 6,
-        grouped,
+        log_groups,
         depthwise,
         columns["dilation"] > 1,
         log(source_each) / 6,
@@ -137,26 +141,28 @@ def operator_features(columns: Columns, batch_size: int, context: Floats) -> Flo
         *((side % size == 0) & (side > 0) for size in (4, 8, 32) for side in (source, sink)),
         columns["input_height"] % 2 == 1,
         (columns["key_length"] % 8 == 0) & (columns["key_length"] > 0),
-        log(columns["output_elements"] / batch_size) / 10,
+        np.isin(kind, _REDUCE_WITHIN_SAMPLES) * log(columns["reduction_size"]) / 7,
         input_bytes == 2,
         _type_bytes(columns["dtype"]) == 2,
         weight_bytes == 4,
         input_bytes == 8,
-        _log_ratio(columns["bytes_read"], written, 3.0),
-        _log_ratio(columns["backward_bytes"], written, 4.0),
         np.clip(columns["backward_flops"] / np.maximum(columns["forward_flops"], 1), 0, 4) / 2,
         log(columns["forward_kernel_count"]),
         log(columns["kernel_count"]) / 2,
-        wide,
-        wide * log(source_each) / 3,
-        depthwise * log(area) / 3,
+        grouped,
+        grouped * log(source_each) / 3,
+        specialised,
+        depthwise * log_area,
+        generic * log_area,
         grouped * channels_last,
-        wide * log(source_each) / 3 * channels_last,
+        grouped * log(source_each) / 3 * channels_last,
+        specialised * channels_last,
         depthwise * channels_last,
-        depthwise * log(area) / 3 * channels_last,
+        depthwise * log_area * channels_last,
+        generic * channels_last,
         *(np.full(len(kind), value) for value in context),
     ]
-    numbers = np.stack([np.asarray(column, dtype=np.float64) for column in found], 1)
+    numbers = np.stack([np.asarray(column, dtype=np.float64) for column in features], 1)
     return np.concatenate([numbers, np.eye(len(KINDS))[kind]], 1).astype(np.float32)
 
 
@@ -168,7 +174,3 @@ def _each(channels: Floats, groups: Floats) -> Floats:
 def _type_bytes(codes: Floats) -> Floats:
     """Bytes per element; 0 where the type is not known."""
     return np.where(codes >= 0, _BYTES[np.maximum(codes.astype(int), 0)], 0.0)
-
-
-def _log_ratio(value: Floats, base: Floats, limit: float) -> Floats:
-    return np.clip(np.log(np.maximum(value / base, 1e-3)), -3.0, limit) / 2

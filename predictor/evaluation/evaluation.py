@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,13 +12,15 @@ from datasets.families import family_of
 from models.features import Floats
 from predictor.config import LossCallback
 from predictor.evaluation.metrics import score
+from predictor.examples.cross_fit import ExampleFold, cross_fit, fold_groups
 from predictor.examples.examples import Examples, examples_of
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes, set_memory_bytes
 from predictor.fitted.fitted import Fitted
 from predictor.fitted.intervals import Intervals
 from predictor.fitted.model import CotenantModel
 from predictor.fitted.utilization import predicted_ratio
-from predictor.training.fit import fit_heads, solo_examples
+from predictor.training.fit import solo_examples
+from predictor.training.heads import fit_heads
 from predictor.training.networks import fit
 from profiling.errors import InputError
 
@@ -45,10 +48,10 @@ def evaluate(
     only left-out sets are scored. With `graph_only` nothing is known of how the members to be scored run alone.
 
     Raises:
-        InputError: no set is left to score, or the split is not known.
+        InputError: no set is left to score, or the split is unknown.
     """
     if split not in SPLITS:
-        raise InputError("split is not known", expected="one of " + ", ".join(SPLITS), got=split)
+        raise InputError("unknown split", expected="one of " + ", ".join(SPLITS), got=split)
     predictor._table()  # raises where nothing was fitted
     if split == "none":
         return _as_it_is(predictor, colocation, solo, graph_only)
@@ -92,6 +95,20 @@ def half_widths(fitted: Fitted, examples: Examples, log_slowdown: Floats) -> Flo
     return np.where(whole, alone, graph) * np.where(known, 1.0, fitted.intervals.device_factor)
 
 
+# Measured and predicted values.
+Sides = dict[str, tuple[np.ndarray, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class FoldResult:
+    """What a model says of the sets that were left out when it was fitted."""
+
+    examples: Examples
+    log_ratio: Floats
+    log_slowdown: Floats
+    sides: Sides
+
+
 def _refitted(
     predictor: Predictor,
     colocation: pd.DataFrame,
@@ -108,48 +125,43 @@ def _refitted(
     network = predictor.network or NetworkConfig()
     training = replace(predictor.training or TrainingConfig(), seed=seed)
     featurizer = predictor.fitted_.model.featurizer
-    parts: list[tuple[Examples, np.ndarray, np.ndarray, dict[str, tuple[np.ndarray, np.ndarray]]]] = []
-    for fold in make_split(colocation, split, seed):
-        train = colocation[colocation.set_id.isin(fold.train_set_ids)]
-        test = colocation[colocation.set_id.isin(fold.test_set_ids)]
-        if not len(train) or not len(test):
-            continue
-        # A model that is only on the test side was never seen alone either.
-        unseen = set(test.architecture) - set(train.architecture)
-        known = solo[~solo.architecture.isin(unseen)]
-        model = fit(examples_of(train, known), solo_examples(known), featurizer, network, training, report)
-        heads = fit_heads(train, known, featurizer)
-        examples = _asked(test, solo, graph_only)
-        ratio, slow = model.predict_log_ratio(examples)
-        parts.append((examples, ratio, slow, _sides(examples, heads, model)))
+
+    def refit(fold: ExampleFold) -> FoldResult:
+        model = fit(fold.train, solo_examples(fold.seen(solo)), featurizer, network, training, report)
+        heads = fit_heads(fold.train, fold.seen(solo), featurizer)
+        asked = fold.test.without_solo() if graph_only else fold.test
+        ratio, slow = model.predict_log_ratio(asked)
+        return FoldResult(asked, ratio, slow, _sides(asked, heads, model))
+
+    examples = examples_of(colocation, solo)
+    groups = fold_groups(examples, make_split(colocation, split, seed))
+    parts = list(cross_fit(examples, groups, refit))
     if not parts:
         raise InputError("no fold has both sides", expected="at least two groups to split by", got=split)
-    merged = _merge([p[0] for p in parts])
+    merged = _merge([p.examples for p in parts])
     sides = {
-        name: (np.concatenate([p[3][name][0] for p in parts]), np.concatenate([p[3][name][1] for p in parts]))
+        name: tuple(np.concatenate([p.sides[name][side] for p in parts]) for side in (0, 1))
         for name in ("memory", "utilization")
     }
-    ratio = np.concatenate([p[1] for p in parts])
+    ratio = np.concatenate([p.log_ratio for p in parts])
     half = np.concatenate([_half_width(parts, k) for k in range(len(parts))])
     return _result(merged, ratio, half, sides, {"split": split, "seed": seed, "folds": len(parts)})
 
 
-def _half_width(parts: list[Any], index: int) -> np.ndarray:
+def _half_width(parts: Sequence[FoldResult], index: int) -> np.ndarray:
     """Width for one fold from the residuals of all others (cross-conformal, Vovk 2015): it never sees its own errors."""
     errors, slows = [], []
-    for number, (examples, ratio, slow, _) in enumerate(parts):
+    for number, part in enumerate(parts):
         if number != index or len(parts) == 1:
-            there = ~np.isnan(examples.ratio) & ~examples.censored
-            errors.append(np.log(examples.ratio[there]) - ratio[there])
-            slows.append(slow[there])
+            scored = part.examples.scored
+            errors.append(np.log(part.examples.ratio[scored]) - part.log_ratio[scored])
+            slows.append(part.log_slowdown[scored])
     residual = (np.concatenate(errors), np.concatenate(slows))
     intervals = Intervals.fit({"solo": residual, "graph": residual}, np.zeros(0), np.zeros(0))
-    return intervals.half_width(parts[index][2], "solo")
+    return intervals.half_width(parts[index].log_slowdown, "solo")
 
 
-def _sides(
-    examples: Examples, heads: HeadCalibration, model: CotenantModel
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _sides(examples: Examples, heads: HeadCalibration, model: CotenantModel) -> Sides:
     """(measured, predicted) of set memory and set utilisation."""
     memory = [
         member_memory_bytes(model.featurizer.job(workload, device), workload.solo, heads)
@@ -179,10 +191,10 @@ def _result(
     examples: Examples,
     ratio: np.ndarray,
     half: np.ndarray,
-    sides: dict[str, tuple[np.ndarray, np.ndarray]],
+    sides: Sides,
     about: dict[str, Any],
 ) -> dict[str, Any]:
-    usable = ~np.isnan(examples.ratio) & ~examples.censored
+    usable = examples.scored
     if not usable.any():
         raise InputError(
             "no measured throughput to score", expected="rows with a throughput_ratio", got="none"
@@ -202,8 +214,8 @@ def _result(
 
     targets = {}
     for name, (measured, guess) in sides.items():
-        there = ~np.isnan(measured)
-        targets[name] = score(measured[there], guess[there]) if there.any() else {"n": 0}
+        known = ~np.isnan(measured)
+        targets[name] = score(measured[known], guess[known]) if known.any() else {"n": 0}
     return {
         "target": "throughput-ratio",
         **about,

@@ -9,7 +9,8 @@ import numpy as np
 from models.features import Floats
 from predictor.evaluation.evaluation import half_widths
 from predictor.evaluation.metrics import score
-from predictor.evaluation.protocols.few_shot import PROBES, chosen_orders, random_orders, touching
+from predictor.evaluation.protocols.few_shot import PROBES, chosen_orders, random_orders
+from predictor.examples.cross_fit import sets_with
 from predictor.examples.examples import Examples, Integers, examples_of
 from predictor.learning.ends import log_slowdowns
 from predictor.learning.known_members import KnownMembers
@@ -140,8 +141,7 @@ def evaluate_observing(
     parts: list[_Part] = []
     observed_sets = 0
     for architecture in new:
-        held = touching(examples, architecture)
-        test = examples.subset([s for s, t in zip(examples.set_ids, held, strict=True) if t])
+        test = examples.subset(sorted(sets_with(examples, [architecture])))
         if not test.scored.any():
             continue
         learner = ModelLearner(predictor, test)

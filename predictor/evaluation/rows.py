@@ -11,8 +11,9 @@ import numpy as np
 from datasets.bundle import Bundle, Floats
 from datasets.families import family_of
 from datasets.targets import Target, get_target
+from models.cost.single_operators import operator_times
 from predictor.evaluation.metrics import bounds_kept, score
-from profiling.errors import CotenantError, InputError, UnavailableError
+from profiling.errors import CotenantError, InputError
 from profiling.workload import ColocationSet, Workload
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ def evaluate_rows(predictor: Predictor, target: str, frame: pd.DataFrame) -> dic
 
     Raises:
         InputError: no row is left to score, or none could be answered.
-        UnavailableError: the predictor does not answer this target.
     """
     what = get_target(ROW_TARGETS[target])
     bundle = Bundle(what.name, _scored(what, frame).reset_index(drop=True), frame.iloc[:0])
@@ -130,10 +130,10 @@ def _jobs(quantity: str) -> Callable[[Predictor, pd.DataFrame], Answers]:
 
 
 def _operators(predictor: Predictor, rows: pd.DataFrame) -> Answers:
-    raise UnavailableError(
-        f"predictor {predictor.version} does not answer times of single operators ({len(rows)} rows)",
-        hint="cotenant benchmark run neusight-operators-by-device scores the baselines",
-    )
+    """Of the predictor's cost model, which states no interval for a single operator."""
+    seconds, reasons = operator_times(predictor.fitted_.model.featurizer.cost_model, rows)
+    ends = np.full_like(seconds, np.nan)
+    return np.stack([seconds, ends, ends], 1), reasons
 
 
 _ANSWERS: dict[str, Callable[[Predictor, pd.DataFrame], Answers]] = {

@@ -167,6 +167,11 @@ def _body(path: Path) -> dict[str, Any]:
     return dict(body)
 
 
+def set_id_of(one: ColocationSet) -> str:
+    """Name of an observed set in `training_tables` and in the manifest of a model that learned from it; the order of members does not matter."""
+    return f"{CAMPAIGN}/{one.device}/{one.sharing}/{'+'.join(sorted(map(str, one.workloads)))}"
+
+
 def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tidy `colocation` and `solo` rows for the next training; repeats become their median.
 
@@ -177,7 +182,8 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
 
     seen: dict[ColocationSet, dict[int, list[float]]] = {}
     for o in observations:
-        seen.setdefault(o.colocation_set, {}).setdefault(o.member, []).append(o.step_time_s)
+        one, member = _in_order(o)
+        seen.setdefault(one, {}).setdefault(member, []).append(o.step_time_s)
     origin = {"source": CAMPAIGN, "campaign": CAMPAIGN, "licence": "private", "origin": "measured"}
     solo: dict[tuple[str, Workload], dict[str, Any]] = {}
     for one in sorted(seen, key=lambda s: len(s.workloads)):
@@ -192,14 +198,13 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
         alone = [solo[one.device, w.without_solo()].get("step_time_s") for w in one.workloads]
         if len(one.workloads) == 1 or not any(alone[i] for i in times):
             continue
-        name = "+".join(str(w) for w in one.workloads)
         for index, workload in enumerate(one.workloads):
             base = alone[index]
             step = float(np.median(times[index])) if index in times else None
             target = base is not None and step is not None
             rows.append(
                 {
-                    **origin, **_columns(one.device, workload), "set_id": f"{CAMPAIGN}/{one.device}/{one.sharing}/{name}",
+                    **origin, **_columns(one.device, workload), "set_id": set_id_of(one),
                     "member": index, "sharing": one.sharing, "step_time_s": step, "solo_step_time_s": base,
                     # The table wants a number; for what is no target it is never read.
                     "throughput_ratio": base / step if base is not None and step is not None else 1.0,
@@ -208,6 +213,14 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
             )  # fmt: skip
     alone_rows = [{**origin, **_columns(d, w), **v, "gpus": 1} for (d, w), v in solo.items() if v]
     return make_table("colocation", rows), make_table("solo", alone_rows)
+
+
+def _in_order(observation: Observation) -> tuple[ColocationSet, int]:
+    """The set with its members in the order of their SPECs, and where the observed one stands then."""
+    one = observation.colocation_set
+    order = sorted(range(len(one.workloads)), key=lambda k: (str(one.workloads[k]), k))
+    members = tuple(one.workloads[k] for k in order)
+    return ColocationSet(one.device, members, one.sharing), order.index(observation.member)
 
 
 def _columns(device: str, workload: Workload) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from models.cost import JobCost, default_cost_model
-from predictor.freezing.profile import owning_layers
 from predictor.types import Floats
 from profiling.devices import DeviceSpec
 from profiling.errors import InputError
@@ -56,7 +55,6 @@ class LayerTimes:
         overhead_s: the rest of the step.
         parameter_bytes: [L].
         boundary_bytes: [L] output of layer l for the whole batch: what an activation cache holds.
-        step_time_s: of the whole step by the cost model, device and host overlapped.
     """
 
     forward_s: Floats
@@ -66,7 +64,6 @@ class LayerTimes:
     overhead_s: float
     parameter_bytes: Floats
     boundary_bytes: Floats
-    step_time_s: float = 0.0
 
     @property
     def layers(self) -> int:
@@ -131,6 +128,13 @@ def layer_times(
     optimizer = np.maximum(cost.optimizer_s * share, each * held * costs.optimizer_launch_s)
     optimizer += parameters / costs.gradient_bytes_per_s
     overhead = costs.step_overhead_s + costs.sample_overhead_s * graph.batch_size + cost.host_s
-    return LayerTimes(
-        forward, backward, gradient, optimizer, overhead, parameters, boundary, cost.step_time_s
-    )
+    return LayerTimes(forward, backward, gradient, optimizer, overhead, parameters, boundary)
+
+
+def owning_layers(graph: ComputationGraph) -> list[int]:
+    """For each operator the atomic layer whose freezing stops its backward pass."""
+    owners, current = [], 0
+    for op in graph.operators:
+        current = max(current, op.layer_index)
+        owners.append(current)
+    return owners

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from models.cost import JobCost
+from predictor.examples.featurizer import Featurizer, JobOnDevice, shared_featurizer
+from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
 from predictor.freezing.allreduce import Exchange
-from predictor.freezing.layer_times import FrameworkCosts, LayerTimes, layer_times
-from predictor.freezing.memory import frozen_memory_bytes
+from predictor.freezing.layer_times import LayerTimes, layer_times
 from profiling.devices import DeviceSpec, get_device
 from profiling.errors import InputError
-from profiling.graph import ComputationGraph
-from profiling.workload import Workload
+from profiling.workload import SoloProfile, Workload
 
 CACHE_BYTES_PER_S = 6e9
 NETWORK_BYTES_PER_S = 1.25e9
@@ -56,7 +55,7 @@ class LayerThroughput:
 
 def layer_throughput(
     workload: Workload,
-    device: str | DeviceSpec,
+    device: str,
     frozen_prefix: int | None = None,
     gpus: int = 1,
     cache: bool | float = False,
@@ -65,15 +64,14 @@ def layer_throughput(
     rewrapped: bool = True,
     network_bytes_per_s: float = NETWORK_BYTES_PER_S,
     anchor_step_time_s: float | None = None,
-    graph: ComputationGraph | None = None,
-    costs: FrameworkCosts | None = None,
-    cost: JobCost | None = None,
+    featurizer: Featurizer | None = None,
+    heads: HeadCalibration | None = None,
 ) -> LayerThroughput:
     """Predict step time, throughput and memory of `workload` with `frozen_prefix` layers frozen.
 
     Args:
         workload: batch size is per GPU; its own `frozen_prefix` is what a solo measurement was made at.
-        device: catalogue name or spec.
+        device: catalogue name.
         frozen_prefix: atomic layers to freeze; None takes the workload's.
         gpus, nodes: data-parallel replicas, and the nodes they are on.
         cache: read the prefix's output from a warm activation cache: True, or its rate in bytes/s.
@@ -81,33 +79,41 @@ def layer_throughput(
         network_bytes_per_s: rate between nodes, one direction.
         anchor_step_time_s: step time of `workload` alone on one GPU, measured or predicted; the times are scaled to it.
             `workload.solo.step_time_s` comes first, the cost model's step time last.
-        graph: of the **unfrozen** job; captured when None.
-        costs: of the framework, beyond the device's kernels.
-        cost: of the unfrozen job by a cost model; that of the shipped one when None.
+        featurizer: gives graphs and costs; the process's own when None.
+        heads: constants of the memory that a process takes.
 
     Returns:
-        Non-increasing step time in `frozen_prefix` on one GPU, and on several when `rewrapped`, without a cache.
+        On one GPU without a cache the step time and memory that a prediction of the job with this `frozen_prefix` gives.
+        The step time is non-increasing in `frozen_prefix` on one GPU, and on several when `rewrapped`, without a cache.
 
     Raises:
         InputError: a number is out of range, or the model names no atomic layers.
         UnknownNameError: device or model.
     """
-    spec = get_device(device) if isinstance(device, str) else device
+    spec = get_device(device)
     rate = _cache_rate(cache)
     for name, value in (("gpus", gpus), ("nodes", nodes)):
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65536:
             raise InputError(f"{name} is out of range", expected="an integer from 1 to 65536", got=value)
     if nodes > gpus:
         raise InputError("more nodes than GPUs", expected=f"nodes up to {gpus}", got=nodes)
-    graph = graph or unfrozen_graph(workload)
-    times = layer_times(graph, spec, workload, costs, cost)
+    featurizer = featurizer or shared_featurizer()
+
+    def job(prefix: int) -> JobOnDevice:
+        return featurizer.job(replace(workload, frozen_prefix=prefix), device)
+
+    unfrozen_job = job(0)
+    graph = unfrozen_job.graph
+    times = layer_times(graph, spec, workload, cost=unfrozen_job.cost)
     k = _checked(frozen_prefix if frozen_prefix is not None else workload.frozen_prefix, times, workload)
     measured_at = _checked(workload.frozen_prefix, times, workload)
     anchor = workload.solo.step_time_s or anchor_step_time_s
-    scale = anchor / sum(times.split(measured_at)) if anchor else times.step_time_s / sum(times.split(0))
+    stretch = anchor / job(measured_at).cost.step_time_s if anchor else 1.0
     exchange = _exchange(times, spec, nodes, network_bytes_per_s)
 
     def parts(prefix: int, cache_rate: float | None) -> tuple[float, float, float, float, float, float]:
+        # The cost model says how long a step takes, the layers' times what it is made of.
+        scale = stretch * job(prefix).cost.step_time_s / sum(times.split(prefix))
         forward, backward, optimizer, overhead = (scale * part for part in times.split(prefix, cache_rate))
         share = float(times.parameter_bytes[prefix:].sum() / max(times.parameter_bytes.sum(), 1e-300))
         exposed = (
@@ -145,17 +151,20 @@ def layer_throughput(
         overhead_s=overhead,
         unfrozen_parameter_ratio=share,
         speedup=unfrozen / step,
-        memory_bytes=frozen_memory_bytes(graph, k, spec),
+        memory_bytes=_memory_bytes(job(k), job(measured_at), workload, heads or HeadCalibration()),
         anchored=bool(anchor),
     )
 
 
-def unfrozen_graph(workload: Workload) -> ComputationGraph:
-    """The graph of `workload` with nothing frozen: one capture serves every prefix."""
-
-    from profiling.capture import graph_for
-
-    return graph_for(workload.captured())
+def _memory_bytes(
+    job: JobOnDevice, measured: JobOnDevice, workload: Workload, heads: HeadCalibration
+) -> float:
+    """As predicted; a measurement at another prefix is moved by what the two predictions differ."""
+    predicted = member_memory_bytes(job, SoloProfile(), heads)
+    if workload.solo.memory_bytes is None:
+        return predicted
+    moved = workload.solo.memory_bytes + predicted - member_memory_bytes(measured, SoloProfile(), heads)
+    return max(moved, job.demand.state_bytes)
 
 
 def _checked(prefix: int, times: LayerTimes, workload: Workload) -> int:

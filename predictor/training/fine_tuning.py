@@ -18,6 +18,7 @@ from torch import nn
 
 from models.colocation_network import ColocationNetwork, SetTensors
 from predictor.config import LossCallback, TrainingConfig
+from predictor.examples.cross_fit import ExampleFold, architecture_groups, cross_fit
 from predictor.examples.examples import Examples, examples_of
 from predictor.fitted.coverage import Coverage
 from predictor.fitted.device_memory import HeadCalibration
@@ -28,7 +29,8 @@ from predictor.fitted.model import CotenantModel
 from predictor.fitted.utilization import measured_difference
 from predictor.predictor import Predictor
 from predictor.training.accelerator import moved, training_device
-from predictor.training.fit import fit_heads, left_out_errors, residuals_of, within
+from predictor.training.fit import left_out_errors, residuals_of, within
+from predictor.training.heads import fit_heads
 from predictor.training.networks import batch_loss, hide_campaigns
 from predictor.training.replay import remember, together, with_more_campaigns
 from predictor.training.targets import TargetBatch
@@ -106,7 +108,7 @@ def fine_tune(
     points = np.array([encoded[job].embedding for job in jobs])
     fitted = Fitted(
         model,
-        _heads(before.heads, colocation, solo, model),
+        _heads(before.heads, new, solo, model),
         _widened(before, new, solo, config, training, report),
         Domain(np.concatenate([before.domain.points, points]), before.domain.radius),
         _manifest(before.manifest, base.version, colocation, new),
@@ -219,42 +221,39 @@ def _widened(
     New architectures are left out in turn, and what was learned without them is judged by them. The encoder has learned
     nothing, so its errors on the new jobs alone are those on jobs that it never saw.
     """
-    assert before.replay is not None
+    replay = before.replay
+    assert replay is not None
     single = replace(before.model, networks=before.model.networks[:1])
-    names = sorted(set(new.architectures))
-    parts = []
-    for start in range(min(config.cross_fits, len(names))):
-        group = names[start :: config.cross_fits]
-        touched = {new.set_ids[s] for s in np.unique(new.set_index[np.isin(new.architectures, group)])}
-        rest = new.subset([s for s in new.set_ids if s not in touched])
-        left_out, follow = new.subset(sorted(touched)), within(report, f"left out {start + 1}")
-        model = (
-            _learned(single, rest, before.replay, config, training, follow, left_out)
-            if rest.set_ids
-            else single
-        )
-        parts.append(left_out_errors(model, left_out, solo[solo.architecture.isin(group)]))
-    residuals, alone, busy = residuals_of(parts)
-    found = Intervals.fit(residuals, alone, busy, before.intervals.floor)
+
+    def errors(fold: ExampleFold) -> dict[str, np.ndarray]:
+        model = single
+        if fold.train.set_ids:
+            follow = within(report, fold.name)
+            model = _learned(single, fold.train, replay, config, training, follow, fold.test)
+        return left_out_errors(model, fold, solo)
+
+    parts = list(cross_fit(new, architecture_groups(new, config.cross_fits), errors))
+    residuals, alone, utilization = residuals_of(parts)
+    own = Intervals.fit(residuals, alone, utilization, before.intervals.floor)
     quantile = {
-        k: max(v, found.quantile[k]) if len(residuals[k][0]) else v
+        k: max(v, own.quantile[k]) if len(residuals[k][0]) else v
         for k, v in before.intervals.quantile.items()
     }
-    off = found.solo_log_error if len(alone) else 0.0
+    off = own.solo_log_error if len(alone) else 0.0
     return replace(
         before.intervals,
         quantile=quantile,
         solo_log_error=max(before.intervals.solo_log_error, off),
-        device_factor=max(before.intervals.device_factor, found.device_factor),
-        utilization_error=max(before.intervals.utilization_error, found.utilization_error),
+        device_factor=max(before.intervals.device_factor, own.device_factor),
+        utilization_error=max(before.intervals.utilization_error, own.utilization_error),
     )
 
 
 def _heads(
-    before: HeadCalibration, colocation: pd.DataFrame, solo: pd.DataFrame, model: CotenantModel
+    before: HeadCalibration, new: Examples, solo: pd.DataFrame, model: CotenantModel
 ) -> HeadCalibration:
     """Constants from the rows at hand where these are enough, else as they were; their errors never shrink."""
-    after = fit_heads(colocation, solo, model.featurizer, before)
+    after = fit_heads(new, solo, model.featurizer, before)
     errors = zip(before.memory_log_error, after.memory_log_error, strict=True)
     graph, alone = (max(pair) for pair in errors)
     return replace(after, memory_log_error=(graph, alone))

@@ -17,7 +17,8 @@ import numpy as np
 from models.colocation_network import NetworkConfig
 from predictor.config import TrainingConfig
 from predictor.evaluation.metrics import score
-from predictor.examples.examples import examples_of
+from predictor.examples.cross_fit import ExampleFold, Group, architecture_groups, cross_fit
+from predictor.examples.examples import Examples, examples_of
 from predictor.examples.featurizer import Featurizer, GraphSource
 from predictor.training.fit import solo_examples
 from predictor.training.networks import fit
@@ -78,7 +79,8 @@ def sweep(
         ) from None
     if trials < 1:
         raise InputError("number of trials is out of range", expected="an integer from 1", got=trials)
-    groups = inner_folds(colocation, folds)
+    examples = examples_of(colocation, solo)
+    groups = inner_groups(examples, folds)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study_file.parent.mkdir(parents=True, exist_ok=True)
     study = optuna.create_study(
@@ -99,8 +101,12 @@ def sweep(
         trial = study.ask(_distributions())
         chosen, how = configured(trial.params, network, training)
         errors: list[float] = []
-        for number, group in enumerate(groups):
-            errors.append(left_out_error(colocation, solo, group, chosen, how, featurizer))
+
+        def error(fold: ExampleFold, chosen: NetworkConfig = chosen, how: TrainingConfig = how) -> float:
+            return left_out_error(fold, solo, chosen, how, featurizer)
+
+        for number, value in enumerate(cross_fit(examples, groups, error)):
+            errors.append(value)
             trial.report(float(np.mean(errors)), number)
             if number + 1 < len(groups) and trial.should_prune():
                 break
@@ -180,46 +186,38 @@ def configured(
     return replace(network, **under("network."), encoder=encoder), replace(training, **under("training."))
 
 
-def inner_folds(colocation: pd.DataFrame, folds: int) -> list[list[str]]:
-    """Architectures in groups; every one is left out once.
+def inner_groups(examples: Examples, folds: int) -> list[Group]:
+    """Architectures in `folds` groups; every one is left out once.
 
     Raises:
         InputError: fewer than two folds, or more than architectures.
     """
-    names = sorted(set(colocation.architecture.astype(str)))
-    if not 2 <= folds <= len(names):
+    count = len(set(examples.architectures))
+    if not 2 <= folds <= count:
         raise InputError(
             "cannot leave models out",
-            expected=f"from 2 folds to {len(names)}, one per architecture",
+            expected=f"from 2 folds to {count}, one per architecture",
             got=folds,
         )
-    return [names[start::folds] for start in range(folds)]
+    return architecture_groups(examples, folds)
 
 
 def left_out_error(
-    colocation: pd.DataFrame,
+    fold: ExampleFold,
     solo: pd.DataFrame,
-    group: list[str],
     network: NetworkConfig,
     training: TrainingConfig,
     featurizer: Featurizer,
 ) -> float:
-    """MAPE of co-located / solo throughput on the sets with an architecture of `group`, without a row of which was fitted."""
-    examples = examples_of(colocation, solo)
-    touched = {
-        examples.set_ids[s] for s in np.unique(examples.set_index[np.isin(examples.architectures, group)])
-    }
-    kept = [s for s in examples.set_ids if s not in touched]
-    known = solo[~solo.architecture.isin(group)]
-    if not kept:
+    """MAPE of co-located / solo throughput on the sets left out."""
+    if not fold.train.set_ids:
         raise InputError(
             "no set is left to learn from",
             expected="sets without the left-out models",
-            got=", ".join(group),
+            got=", ".join(sorted(set(fold.test.architectures))),
             hint="more folds",
         )
-    model = fit(examples.subset(kept), solo_examples(known), featurizer, network, training)
-    unseen = examples.subset(sorted(touched))
-    ratio, _ = model.predict_log_ratio(unseen)
-    there = ~np.isnan(unseen.ratio) & ~unseen.censored
-    return float(score(unseen.ratio[there], np.exp(ratio[there]))["mape_percent"])
+    model = fit(fold.train, solo_examples(fold.seen(solo)), featurizer, network, training)
+    log_ratio, _ = model.predict_log_ratio(fold.test)
+    scored = fold.test.scored
+    return float(score(fold.test.ratio[scored], np.exp(log_ratio[scored]))["mape_percent"])

@@ -77,11 +77,11 @@ class TrainingBatches:
 
     def on(self, device: torch.device) -> TrainingBatches:
         """The same on a device."""
-        there = copy(self)
-        there.always, there.synthetic_batches = (
-            [moved(one, device) for one in each] for each in (self.always, self.synthetic_batches)
+        batches = copy(self)
+        batches.always, batches.synthetic_batches = (
+            [moved(batch, device) for batch in each] for each in (self.always, self.synthetic_batches)
         )
-        return there
+        return batches
 
     def of(self, epoch: int) -> list[TargetBatch]:
         """The batches of an epoch."""
@@ -144,7 +144,8 @@ def _taught(
         setting = examples.settings(model.campaigns)[examples.set_index]
         seen.append(Seen(examples, variants, where, setting, difference.numpy().astype(np.float64)))
     gpus = np.array([device_features(d) for d in list_devices() if not is_cpu(d)])
-    teacher = ForestTeacher(model.config.encoder.embedding, gpus, seed=config.seed).fit(seen, log_ratio)
+    teacher = ForestTeacher(model.config.encoder.embedding, gpus, config.teacher_trees, config.seed)
+    teacher.fit(seen, log_ratio)
     synthetic_batches = []
     for number in range(config.synthetic_batches):
         mixed = teacher.mix(seen, config.mixed_sets, number)

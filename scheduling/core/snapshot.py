@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import is_
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,20 @@ class ClusterSnapshot:
                 for k in self.links
             ],
         }
+
+
+def changed_nodes(old: ClusterSnapshot, new: ClusterSnapshot) -> list[int] | None:
+    """Indices of the nodes that are other objects in `new`; None where nodes came, went or moved.
+
+    Whoever makes a snapshot from another one keeps the objects of what stays, so that what is derived from snapshots can
+    be kept current by what changed.
+    """
+    if old.nodes is new.nodes:
+        return []
+    if len(old.nodes) != len(new.nodes):
+        return None
+    changed = [k for k, same in enumerate(map(is_, old.nodes, new.nodes)) if not same]
+    return changed if all(old.nodes[k].name == new.nodes[k].name for k in changed) else None
 
 
 def job_from(value: Any) -> Workload:

@@ -2,71 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
 from predictor.types import Floats, SetPredictor
 from profiling.devices import runs_on
-from profiling.errors import InfeasibleError, InputError
+from profiling.errors import InfeasibleError
 from profiling.workload import Workload
 from scheduling.core.limits import check_iterations
 from scheduling.core.set_cache import Ints, SetCache
-from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
+from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.decision import PlacementDecision, RankedGpu, tenant_names
 from scheduling.placement.gangs import Pool, solo_step_s
-from scheduling.placement.ranking import Candidates, PlacementConfig, Ranking, best_wait, rank
-from scheduling.placement.stages import Stages, stages
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Grouped:
-    """The distinct GPU states of a snapshot and which GPUs are in each.
-
-    Attributes:
-        state_of: [G] number of the state of each GPU of `places`.
-        without: outcome of each state if no job joins it.
-    """
-
-    snapshot: ClusterSnapshot
-    places: list[tuple[Node, Gpu]]
-    state_of: Ints
-    candidates: Candidates
-    without: Stages
-
-    @classmethod
-    def of(cls, snapshot: ClusterSnapshot, cache: SetCache) -> _Grouped:
-        by_object: dict[int, int] = {}
-        by_value: dict[Any, int] = {}
-        states: list[Gpu] = []
-        places, numbers = [], []
-        for node, gpu in snapshot.gpus():
-            number = by_object.get(id(gpu))
-            if number is None:
-                number = by_value.setdefault((gpu.device, gpu.sharing, gpu.tenants), len(states))
-                if number == len(states):
-                    states.append(gpu)
-                by_object[id(gpu)] = number
-            places.append((node, gpu))
-            numbers.append(number)
-        if not places:
-            raise InputError(
-                "the cluster has no GPU",
-                expected="at least one node with one GPU",
-                got=f"{len(snapshot.nodes)} nodes",
-            )
-        c = Candidates.of(cache, states)
-        nobody = np.zeros_like(c.present)
-        without = stages(cache, c.devices, c.members, c.iterations, c.present, nobody)
-        return cls(snapshot, places, np.array(numbers, np.int64), c, without)
+from scheduling.placement.grouping import GroupedGpus
+from scheduling.placement.ranking import PlacementConfig, Ranking, best_wait, rank
 
 
 class Placer:
     """Placement decisions with one predictor.
 
-    It keeps the grouping of the last snapshot, because a stream of jobs asks about the same one. Nothing outside holds
+    It keeps the grouping of the last snapshot, because a stream of jobs asks about the same one or about what became of
+    it. Nothing outside holds
     it, so that it goes with the predictor that it was made for. Not safe for concurrent calls.
 
     Args:
@@ -75,7 +31,7 @@ class Placer:
 
     def __init__(self, predictor: SetPredictor | SetCache) -> None:
         self.cache = SetCache.of(predictor)
-        self._last: _Grouped | None = None
+        self._last: GroupedGpus | None = None
 
     def place(
         self,
@@ -142,10 +98,12 @@ class Placer:
                 return PlacementDecision("wait", ranked, (*notes, why, *refusals), wait_s)
         return PlacementDecision("place" if ranked else "wait", ranked, (*notes, *refusals))
 
-    def _grouped(self, snapshot: ClusterSnapshot) -> _Grouped:
-        if self._last is None or self._last.snapshot is not snapshot:
-            self._last = _Grouped.of(snapshot, self.cache)
-        return self._last
+    def _grouped(self, snapshot: ClusterSnapshot) -> GroupedGpus:
+        last, self._last = self._last, None  # where the predictor fails half-way, nothing is kept
+        if last is None or not last.follow(snapshot):
+            last = GroupedGpus(snapshot, self.cache)
+        self._last = last
+        return last
 
 
 def place(
@@ -220,7 +178,7 @@ def _place_gang(
     )
 
 
-def _ranked(grouped: _Grouped, ranking: Ranking, index: int) -> RankedGpu:
+def _ranked(grouped: GroupedGpus, ranking: Ranking, index: int) -> RankedGpu:
     node, gpu = grouped.places[index]
     row = int(grouped.state_of[index])
     names = tenant_names(gpu.tenants)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request, Response
 
 from serving.handlers import placements as handler
+from serving.handlers.reserving import Reserver
 from serving.http import answer, etag, once_of, read_body, tagged
 from serving.openapi import header, operation
 from serving.routing import ServiceRoute
@@ -18,6 +19,7 @@ _KEY = [header("Idempotency-Key", "Repeats of the request with this key are done
 
 
 def routes(service: Service) -> APIRouter:
+    reserver = Reserver(service)
     router = APIRouter(prefix="/v1/placements", tags=["placements"], route_class=ServiceRoute)
 
     @router.post(
@@ -38,7 +40,7 @@ def routes(service: Service) -> APIRouter:
     )
     async def decide(request: Request) -> Response:
         body = await read_body(request, PlacementBody)
-        status, entry = await handler.decide(service, body, await once_of(request))
+        status, entry = await reserver.reserve(body, await once_of(request))
         return answer(entry, status, {"Location": f"/v1/placements/{entry['id']}"})
 
     @router.get("", summary="Placements, newest first", **operation(scope="read", answer=PlacementPage))

@@ -182,3 +182,42 @@ def template(
     else:
         write_whole(out, make(table))
         typer.echo(f"written: {out}", err=True)
+
+
+@app.command("export-observations")
+def export_observations(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the tables; other sources stay there.")],
+    database: Annotated[
+        str,
+        typer.Option(
+            "--database",
+            envvar="COTENANT_DATABASE",
+            help="Store of a service: sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME.",
+        ),
+    ] = "sqlite:///cotenant.db",
+    json: JsonFlag = False,
+) -> None:
+    """Write the observations that a service stored as tidy tables, for `cotenant train --data`.
+
+    A model trained on them that serves later does not take the same observations in again. Exit code 1 where there are none.
+
+    Example: `cotenant data export-observations --database sqlite:///cotenant.db -o data/`
+    """
+    from datasets.importers import write_source
+    from predictor.examples.observations import CAMPAIGN, training_tables
+    from serving.store import Store
+    from serving.store.observations import read_stored
+
+    observations = [stored.observation for stored in read_stored(Store(database))]
+    tables = dict(zip(("colocation", "solo"), training_tables(observations), strict=True))
+    kept = {name: frame for name, frame in tables.items() if len(frame)}
+    if kept:
+        write_source(CAMPAIGN, kept, out)
+    counts = {"observations": len(observations), **{name: len(frame) for name, frame in tables.items()}}
+    if json:
+        print_json({**counts, "directory": str(out)})
+    else:
+        rows = ", ".join(f"{len(frame)} rows of {name}" for name, frame in tables.items())
+        typer.echo(f"{len(observations)} observations: {rows} in {out}")
+    if not kept:
+        raise typer.Exit(1)

@@ -96,7 +96,7 @@ async def overview(
     tiles = await _tiles(service, [gpu for _, gpu in shown])
     nodes: dict[str, list[Tile]] = {}
     for (node, gpu), tile in zip(shown, tiles, strict=True):
-        seats = cluster.seats.get((node.name, gpu.id), ())
+        seats = cluster.seats_on(node.name, gpu.id)
         nodes.setdefault(node.name, []).append(
             replace(tile, placements=tuple(seat.placement_id for seat in seats))
         )
@@ -157,11 +157,11 @@ async def job(service: Service, key: str) -> dict[str, Any]:
     ranked = entry["decision"].get("ranked", [])
     tenant, prediction, gpu = None, None, None
     cluster = await service.read(stored_state, service)
-    for (node_name, gpu_id), seats in cluster.seats.items():
-        for position, seat in enumerate(seats):
-            if seat.placement_id == key:
-                gpu = next(g for n, g in cluster.snapshot.gpus() if (n.name, g.id) == (node_name, gpu_id))
-                tenant = (position, gpu.tenants[position])
+    for position, seat in enumerate(cluster.seats_on(entry["node"] or "", entry["gpu"] or "")):
+        if seat.placement_id == key:
+            node = cluster.snapshot.nodes[cluster.place_of[entry["node"]]]
+            gpu = next(g for g in node.gpus if g.id == entry["gpu"])
+            tenant = (position, gpu.tenants[position])
     if gpu is not None and tenant is not None:
         tile = (await _tiles(service, [gpu]))[0]
         prediction = tile.prediction.members[tenant[0]] if tile.prediction else None

@@ -15,7 +15,7 @@ from profiling.devices import get_device
 from profiling.errors import UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import ColocationSet, Workload
-from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.snapshot import ClusterSnapshot, Node, changed_nodes
 from serving.service import Service
 from serving.store.tables import WorkloadRow
 
@@ -70,11 +70,15 @@ async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> Cluste
 
     The same object where there is none, because policies remember it; the last answer is kept.
     """
-    kept = service.pruned
-    if kept is not None and kept[0] is snapshot and kept[2] == service.graph_changes:
-        return kept[1]
+    kept, looked_at = service.pruned, snapshot.nodes
+    if kept is not None and kept[2] == service.graph_changes:
+        if kept[0] is snapshot:
+            return kept[1]
+        changed = changed_nodes(kept[0], snapshot) if kept[1] is kept[0] else None
+        if changed is not None:  # nothing was missing, so only what changed can be
+            looked_at = tuple(snapshot.nodes[k] for k in changed)
     missing: set[str] = set()
-    for model in {t.job.model for _, gpu in snapshot.gpus() for t in gpu.tenants}:
+    for model in {t.job.model for node in looked_at for gpu in node.gpus for t in gpu.tenants}:
         if model not in zoo() and model not in service.graphs:
             missing.add(model)
     for model in sorted(missing):
@@ -85,15 +89,15 @@ async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> Cluste
             log.warning("tenant of an unknown workload", workload=model[:100])
     pruned = snapshot
     if missing:
-        nodes = tuple(
-            replace(
-                node, gpus=tuple(g for g in node.gpus if not any(t.job.model in missing for t in g.tenants))
-            )
-            for node in snapshot.nodes
-        )
-        pruned = replace(snapshot, nodes=nodes)
+        pruned = replace(snapshot, nodes=tuple(_without(node, missing) for node in snapshot.nodes))
     service.pruned = (snapshot, pruned, service.graph_changes)
     return pruned
+
+
+def _without(node: Node, models: set[str]) -> Node:
+    """The node without the GPUs on which one of `models` runs; the same object where that is none."""
+    gpus = tuple(g for g in node.gpus if not any(t.job.model in models for t in g.tenants))
+    return node if len(gpus) == len(node.gpus) else replace(node, gpus=gpus)
 
 
 async def admit_sets(service: Service, sets: list[ColocationSet]) -> None:

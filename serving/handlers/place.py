@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from profiling.errors import InfeasibleError, InputError, LimitError
 from profiling.workload import Workload
-from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Tenant
 from scheduling.placement.decision import PlacementDecision
 from scheduling.placement.ranking import PlacementConfig
 from serving.handlers.cluster import check_body, read_inventory, stored_state
@@ -92,12 +92,11 @@ async def choose(
 
 
 def with_tenant(snapshot: ClusterSnapshot, node: str, gpu: str, tenant: Tenant) -> ClusterSnapshot:
-    """The snapshot with one more job on one GPU."""
+    """The snapshot with one more job on one GPU; all other nodes are the same objects."""
 
     def on_gpu(present: Gpu) -> Gpu:
         return replace(present, tenants=(*present.tenants, tenant)) if present.id == gpu else present
 
-    def on_node(present: Node) -> Node:
-        return replace(present, gpus=tuple(map(on_gpu, present.gpus))) if present.name == node else present
-
-    return replace(snapshot, nodes=tuple(map(on_node, snapshot.nodes)))
+    place = next(k for k, one in enumerate(snapshot.nodes) if one.name == node)
+    changed = replace(snapshot.nodes[place], gpus=tuple(map(on_gpu, snapshot.nodes[place].gpus)))
+    return replace(snapshot, nodes=(*snapshot.nodes[:place], changed, *snapshot.nodes[place + 1 :]))

@@ -1,156 +1,17 @@
-"""Placements on the stored cluster: decided (and reserved), confirmed, ended, or expired where nobody confirmed."""
+"""Placements on the stored cluster: confirmed, ended, or expired where nobody confirmed. `handlers.reserving` decides them."""
 
 from __future__ import annotations
 
-import asyncio
-import random
-import uuid
-from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from profiling.errors import ConflictError, UnknownNameError
-from profiling.workload import Workload
-from scheduling.core.snapshot import Tenant
-from scheduling.placement.decision import PlacementDecision, RankedGpu
-from scheduling.placement.ranking import PlacementConfig
-from serving.cluster_state import ClusterState
-from serving.handlers.cluster import advance, stored_state
-from serving.handlers.idempotency import remember, replay
-from serving.handlers.place import choose, prepare
-from serving.handlers.tenancy import move, touch, values_of
-from serving.http import Once
-from serving.schemas import PlacementBody, job_of
+from serving.handlers.cluster import advance
+from serving.handlers.tenancy import move, touch
 from serving.service import Service
 from serving.store.tables import NodeRow, PlacementRow, TenantRow
-
-_EXACT_TRIES = 3  # decisions made again before the next best GPU that is still free is taken
-_TRIES = 40
-_UNKNOWN_ITERATIONS = 1e6
-
-
-class _Taken(Exception):
-    """The GPU that was chosen is no longer as it was ranked."""
-
-
-async def decide(service: Service, body: PlacementBody, once: Once | None) -> tuple[int, dict[str, Any]]:
-    """Choose a GPU of the stored cluster and reserve it. Returns status and entry.
-
-    The decision is written only if the chosen GPU still has no tenant but those that it was ranked with; otherwise it is made
-    again. Changes of other GPUs, of iterations left, and departures do not matter.
-
-    Raises:
-        ConflictError: the cluster kept changing.
-        InfeasibleError: the job fits on no GPU of the cluster.
-    """
-    job = job_of(body.job)
-    config = PlacementConfig(objective=body.objective, max_slowdown=body.max_slowdown)
-    if once is not None:
-        given = await service.read(_replayed, service, once)
-        if given is not None:
-            return given
-    await prepare(service, job, (await service.read(stored_state, service)).snapshot)
-    for attempt in range(_TRIES):
-        try:
-            # One after the other in a process: who decides sees what the one before reserved, and only other processes
-            # can be in the way.
-            async with service.reserving:
-                state = await service.read(stored_state, service)
-                decision = await choose(service, job, body.iterations, state.snapshot, config)
-                return await service.stored(
-                    _keep, service, body, job, decision, state, once, attempt < _EXACT_TRIES
-                )
-        except _Taken:
-            # Others decide on the same state: who was late waits a little, each for another time.
-            await asyncio.sleep(random.uniform(0.0, 0.005 * min(attempt + 1, 8)))
-        except ConflictError:
-            given = await service.read(_replayed, service, once)
-            if given is not None:
-                return given
-            raise
-    raise ConflictError("the cluster changes faster than a decision is made", hint="try again")
-
-
-def _replayed(service: Service, once: Once | None) -> tuple[int, dict[str, Any]] | None:
-    with service.store.read() as session:
-        return replay(session, once)
-
-
-def _keep(
-    service: Service,
-    body: PlacementBody,
-    job: Workload,
-    decision: PlacementDecision,
-    state: ClusterState,
-    once: Once | None,
-    exact: bool,
-) -> tuple[int, dict[str, Any]]:
-    placed = decision.decision == "place"
-    with service.store.write() as session:
-        given = replay(session, once)
-        if given is not None:
-            return given
-        now, number, version = service.store.now(session), 0, state.version
-        if placed:
-            ranked = _still_as_ranked(session, decision.ranked, state, exact)
-            if not ranked:
-                raise _Taken
-            decision = replace(decision, ranked=ranked)
-            meta = advance(session)
-            number, version = meta.changes, meta.version
-        top = decision.ranked[0] if placed else None
-        row = PlacementRow(
-            id=uuid.uuid4().hex,
-            sequence=(session.scalar(select(func.max(PlacementRow.sequence))) or 0) + 1,
-            job=str(job),
-            job_id=body.job_id,
-            iterations=body.iterations,
-            max_slowdown=body.max_slowdown,
-            state="decided" if placed else "waiting",
-            node=top.node if top else None,
-            gpu=top.gpu if top else None,
-            decision=decision.to_json(),
-            model_version=service.life.current().version,
-            cluster_version=version,
-            created_at=now,
-            updated_at=now,
-            expires_at=now + service.config.reservation_s if placed else None,
-        )
-        session.add(row)
-        if top is not None:
-            left = body.iterations if body.iterations is not None else _UNKNOWN_ITERATIONS
-            tenant = Tenant(job, left, body.job_id or row.id, body.max_slowdown)
-            session.flush()
-            session.add(TenantRow(**values_of(top.node, top.gpu, tenant, row.id)))
-            touch(session, top.node, number)
-        entry = entry_of(row)
-        remember(session, once, 201, entry)
-        return 201, entry
-
-
-def _still_as_ranked(
-    session: Session, ranked: tuple[RankedGpu, ...], state: ClusterState, exact: bool
-) -> tuple[RankedGpu, ...]:
-    """The ranked GPUs from the first one on that is as it was ranked, or better (a tenant left); empty where none is.
-
-    Args:
-        exact: only GPUs as good as the first count.
-    """
-    for index, candidate in enumerate(ranked):
-        if exact and candidate.score > ranked[0].score * (1 + 1e-9):
-            break
-        node = session.get(NodeRow, candidate.node)
-        if node is None or node.removed or not any(gpu["id"] == candidate.gpu for gpu in node.gpus):
-            continue
-        seen = {seat.tenant_id for seat in state.seats.get((candidate.node, candidate.gpu), ())}
-        present = session.scalars(
-            select(TenantRow.id).where(TenantRow.node == candidate.node, TenantRow.gpu == candidate.gpu)
-        )
-        if seen.issuperset(present):
-            return ranked[index:]
-    return ()
 
 
 def change(service: Service, key: str, state: str) -> dict[str, Any]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError
@@ -18,7 +21,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from profiling.errors import ConflictError, InputError, UnavailableError
 
 # Numbers of our advisory locks in PostgreSQL.
-_UPGRADE, _WRITE = 0xC07E4A, 0xC07E4B
+_UPGRADE, _WRITE, _TURN = 0xC07E4A, 0xC07E4B, 0xC07E4C
+_TURN_LOOK_S = 0.001
 _STATEMENT_MS = 30_000
 
 
@@ -47,6 +51,7 @@ class Store:
                     }
                 }
             )
+            options |= {"json_serializer": _to_json, "json_deserializer": msgspec.json.decode}
             options |= {"pool_pre_ping": not self.sqlite, "pool_timeout": busy_s, "pool_size": 10}
             self.engine: Engine = create_engine(url, **options)
             # Readers have connections of their own: writers that wait for each other do not keep them.
@@ -128,6 +133,52 @@ class Store:
                 session.execute(text(f"SELECT pg_advisory_xact_lock({_WRITE})"))
             yield session
 
+    def take_turn(self, wait_s: float) -> Callable[[], None] | None:
+        """A turn among the processes that use this database, outside of transactions; nothing that holds depends on it.
+
+        Args:
+            wait_s: how long to wait for it.
+
+        Returns:
+            what ends the turn; None where others kept it for too long.
+        """
+        if self.sqlite:
+            return None if self._folder is None else self._turn_by_file(wait_s)
+        connection = self.engine.connect()
+        try:
+            connection.execute(text(f"SET LOCAL lock_timeout = {max(1, round(1000 * wait_s))}"))
+            connection.execute(text(f"SELECT pg_advisory_lock({_TURN})"))
+            connection.commit()
+        except DBAPIError:
+            connection.invalidate()  # a lock that came too late goes with its connection
+            connection.close()
+            return None
+
+        def leave() -> None:
+            try:
+                connection.execute(text(f"SELECT pg_advisory_unlock({_TURN})"))
+                connection.commit()
+            except DBAPIError:
+                connection.invalidate()
+            finally:
+                connection.close()
+
+        return leave
+
+    def _turn_by_file(self, wait_s: float) -> Callable[[], None] | None:
+        assert self._folder is not None
+        handle = os.open(f"{self.engine.url.database}-turn", os.O_RDWR | os.O_CREAT, 0o600)
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return partial(os.close, handle)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    os.close(handle)
+                    return None
+                time.sleep(_TURN_LOOK_S)
+
     def now(self, session: Session) -> float:
         """Seconds since 1970 by the database's clock: the one clock that all processes share."""
         seconds = (
@@ -145,6 +196,10 @@ class Store:
     def close(self) -> None:
         self.engine.dispose()
         self.reading.dispose()
+
+
+def _to_json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _sqlite_settings(connection: Any, _: Any) -> None:

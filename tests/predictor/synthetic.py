@@ -30,6 +30,7 @@ TRAINING = TrainingConfig(
     epochs=15,
     mixed_sets=40,
     synthetic_batches=2,
+    teacher_trees=8,
     shared_sets=0,
 )
 

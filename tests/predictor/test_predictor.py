@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -139,6 +140,10 @@ def test_a_frozen_prefix_is_never_slower(predictor: Predictor) -> None:
         predictor.predict(ColocationSet("v100", (replace(JOBS[2], frozen_prefix=k),))).members[0]
         for k in range(6)
     ]
+    for before, after in itertools.pairwise(steps):
+        assert after.step_time_s.value <= before.step_time_s.value
+        assert after.memory_bytes.value <= before.memory_bytes.value
+    assert steps[-1].step_time_s.value < steps[0].step_time_s.value
     assert steps[-1].memory_bytes.value < steps[0].memory_bytes.value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,17 @@ def test_step_time_is_the_same_everywhere(device: str) -> None:
     assert candidate(JOB, spec).step_time_s == pytest.approx(cost.step_time_s)
     times = operator_times(graph_for(JOB), spec)
     assert sum(map(sum, times)) == pytest.approx(cost.operators.busy_s.sum())
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 50, 100])
+def test_a_frozen_prefix_is_answered_alike(prefix: int) -> None:
+    predictor = load_predictor("default")
+    job = replace(JOB, frozen_prefix=prefix)
+    predicted = predictor.predict(ColocationSet("v100", (job,))).members[0]
+    # Asked of the unfrozen job, and of the frozen one as it is
+    for answer in (predictor.throughput(JOB, "v100", prefix), predictor.throughput(job, "v100")):
+        assert answer.step_time_s == pytest.approx(predicted.step_time_s.value, rel=1e-6)
+        assert answer.memory_bytes == pytest.approx(predicted.memory_bytes.value, rel=1e-9)
 
 
 def test_the_shipped_predictor_was_trained_with_the_shipped_cost_model() -> None:

@@ -1,11 +1,10 @@
-"""How work is handed out, with a stand-in for Ray; `tests/test_ray_workers.py` does the same on a real cluster."""
+"""How work is handed out, with a stand-in for Ray; `benchmarks/campaign_on_ray.py` does the same on a real cluster."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,80 +15,9 @@ from profiling.measure.request import RunRequest
 from profiling.measure.settings import MeasureSettings
 from profiling.ray_workers import MOST_DEATHS, RayWorkers
 from tests.profiling.campaign.support import record_of, small_plan
+from tests.ray_stand_in import Call, Cluster, ray
 
-
-class RayError(Exception):
-    pass
-
-
-class RayTaskError(RayError):
-    pass
-
-
-class Cluster(ModuleType):
-    """Calls are carried out when they are waited for; a call on a node of `dying` takes the node with it."""
-
-    def __init__(self, nodes: dict[str, int]) -> None:
-        super().__init__("ray")
-        self.alive = dict.fromkeys(nodes, True)
-        self.gpus, self.dying, self.where = nodes, set[str](), list[tuple[str, Any]]()
-        self.exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
-
-    def init(self, **options: Any) -> None:
-        if options["address"] == "nowhere":
-            raise ConnectionError("refused")
-
-    def shutdown(self) -> None:
-        self.alive = {}
-
-    def kill(self, worker: Any) -> None:
-        pass
-
-    def nodes(self) -> list[dict[str, Any]]:
-        return [
-            {"NodeID": name, "Alive": alive, "Resources": {"GPU": self.gpus[name]}}
-            for name, alive in self.alive.items()
-        ]
-
-    def remote(self, kind: Any) -> Any:
-        def options(scheduling_strategy: str, **_: Any) -> Any:
-            def make(*arguments: Any) -> Any:
-                worker = kind(*arguments)
-                return SimpleNamespace(
-                    do=SimpleNamespace(remote=lambda task: Call(scheduling_strategy, worker, task))
-                )
-
-            return SimpleNamespace(remote=make)
-
-        return SimpleNamespace(options=options)
-
-    def wait(self, calls: list[Call], timeout: float) -> tuple[list[Call], list[Call]]:
-        return calls[-1:], calls[:-1]
-
-    def get(self, call: Call) -> Any:
-        if not self.alive[call.node] or call.node in self.dying:
-            self.alive[call.node] = False
-            raise RayError("the node died")
-        self.where.append((call.node, call.task))
-        return call.worker.do(call.task)
-
-
-class Call:
-    def __init__(self, node: str, worker: Any, task: Any) -> None:
-        self.node, self.worker, self.task = node, worker, task
-
-
-@pytest.fixture
-def ray(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cluster]:
-    def install(**nodes: int) -> Cluster:
-        cluster, strategies = Cluster(nodes), ModuleType("ray.util.scheduling_strategies")
-        strategies.NodeAffinitySchedulingStrategy = lambda node, soft: node  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "ray", cluster)
-        monkeypatch.setitem(sys.modules, "ray.util", ModuleType("ray.util"))
-        monkeypatch.setitem(sys.modules, "ray.util.scheduling_strategies", strategies)
-        return cluster
-
-    return install
+__all__ = ["ray"]
 
 
 def squares() -> Callable[[int], int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from fastapi.testclient import TestClient
 from serving.app import create_app
 from serving.config import ServiceConfig
 from tests.serving.table import TableSource
+from tests.serving.waiting import LONG_S, until
 
 
 @pytest.fixture
@@ -24,13 +24,27 @@ Start = Callable[..., TestClient]
 
 
 @pytest.fixture
-def start(tmp_path: Path, source: TableSource) -> Iterator[Start]:
-    """Start a service with other settings; every one is stopped at the end."""
+def start(tmp_path: Path, source: TableSource, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Start a service with other settings; every one is stopped at the end.
+
+    Bounds of time are far off where a test does not set them: a busy machine must not meet them.
+    """
+    monkeypatch.setattr("serving.service._PING_S", LONG_S)
+    monkeypatch.setattr("serving.service.BUSY_S", LONG_S)
     clients: list[TestClient] = []
 
     def begin(**settings: Any) -> TestClient:
         settings.setdefault("database_url", f"sqlite:///{tmp_path}/store.db")
         settings.setdefault("poll_s", 0.1)
+        for name in (
+            "token_check_s",
+            "queue_wait_s",
+            "queue_delay_s",
+            "request_timeout_s",
+            "body_s",
+            "stuck_s",
+        ):
+            settings.setdefault(name, LONG_S)
         wait = settings.pop("wait", True)
         client = TestClient(
             create_app(ServiceConfig(**settings), source),
@@ -39,10 +53,8 @@ def start(tmp_path: Path, source: TableSource) -> Iterator[Start]:
         )
         client.__enter__()
         clients.append(client)
-        deadline = time.monotonic() + 10
-        while wait and client.get("/v1/health/ready").status_code != 200:
-            assert time.monotonic() < deadline, "the service did not get ready"
-            time.sleep(0.01)
+        if wait:
+            until(lambda: client.get("/v1/health/ready").status_code == 200, "the service gets ready")
         return client
 
     yield begin

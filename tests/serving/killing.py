@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from serving.store import Store
+from tests.serving.waiting import LONG_S, until
 
 
 def serve(port: int, folder: str) -> None:
@@ -45,7 +46,7 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         unique = f"{self.number}-{time.monotonic_ns()}"
-        with httpx.Client(base_url=self.base, timeout=5, trust_env=False, verify=False) as client:
+        with httpx.Client(base_url=self.base, timeout=30, trust_env=False, verify=False) as client:
             while not self.stopped:
                 self.count += 1
                 name = f"w{unique}-{self.count}"
@@ -98,15 +99,17 @@ def run(folder: Path, kills: int, seed: int = 0, writers: int = 4) -> dict[str, 
         if round_number == 0:
             node = {"gpus": [{"device": "v100", "count": 8}]}
             httpx.put(
-                f"http://127.0.0.1:{port}/v1/cluster/nodes/first", json=node, trust_env=False, verify=False
+                f"http://127.0.0.1:{port}/v1/cluster/nodes/first",
+                json=node,
+                trust_env=False,
+                verify=False,
+                timeout=LONG_S,
             ).raise_for_status()
         threads = [Writer(port, number, acknowledged) for number in range(writers)]
         for thread in threads:
             thread.start()
         # The kill falls after so many acknowledged writes, and then at any point of the next ones.
-        until, deadline = _count(acknowledged) + chance.randint(1, 12), time.monotonic() + 10
-        while _count(acknowledged) < until and time.monotonic() < deadline:
-            time.sleep(0.001)
+        _wait_for_writes(acknowledged, _count(acknowledged) + chance.randint(1, 12))
         time.sleep(chance.uniform(0.0, 0.02))
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
@@ -114,7 +117,7 @@ def run(folder: Path, kills: int, seed: int = 0, writers: int = 4) -> dict[str, 
         for thread in threads:
             thread.stopped = True
         for thread in threads:
-            thread.join(10)
+            thread.join(LONG_S)
     return _check(folder, acknowledged)
 
 
@@ -147,6 +150,10 @@ def _count(acknowledged: dict[str, set[str]]) -> int:
     return sum(map(len, acknowledged.values()))
 
 
+def _wait_for_writes(acknowledged: dict[str, set[str]], number: int) -> None:
+    until(lambda: _count(acknowledged) >= number, "writes are acknowledged", 0.001)
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -155,17 +162,11 @@ def _free_port() -> int:
 
 
 def _wait_ready(port: int) -> None:
-    deadline = time.monotonic() + 30
-    while True:
+    def ready() -> bool:
         try:
-            if (
-                httpx.get(
-                    f"http://127.0.0.1:{port}/v1/health/ready", trust_env=False, verify=False
-                ).status_code
-                == 200
-            ):
-                return
+            answer = httpx.get(f"http://127.0.0.1:{port}/v1/health/ready", trust_env=False, verify=False)
+            return answer.status_code == 200
         except httpx.HTTPError:
-            pass
-        assert time.monotonic() < deadline, "the service did not start again"
-        time.sleep(0.02)
+            return False
+
+    until(ready, "the service starts again")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 import uvicorn
 
 from serving.listener import BoundedProtocol
+from tests.serving.waiting import LONG_S, until
 
 
 @contextmanager
@@ -24,15 +24,12 @@ def serve(app: Any) -> Iterator[int]:
     )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 60
-    while not (server.started and app.state.service.life.serving):
-        assert time.monotonic() < deadline, "the service did not start"
-        time.sleep(0.01)
+    until(lambda: server.started and app.state.service.life.serving, "the service starts")
     try:
         yield server.servers[0].sockets[0].getsockname()[1]
     finally:
         server.should_exit = True
-        thread.join(15)
+        thread.join(LONG_S)
 
 
 async def load(port: int, path: str, bodies: list[Any], connections: int = 8) -> Counter[int]:

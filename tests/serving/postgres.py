@@ -24,8 +24,8 @@ def programs() -> Path | None:
 class Server:
     """One server on a Unix socket; `url` is its database."""
 
-    def __init__(self, folder: Path, user: str, prefix: list[str]) -> None:
-        self.folder, self.prefix = folder, prefix
+    def __init__(self, folder: Path, user: str, prefix: list[str], fsync: bool) -> None:
+        self.folder, self.prefix, self.fsync = folder, prefix, fsync
         self.url = f"postgresql+psycopg://{user}@/postgres?host={folder}"
 
     def run(self, program: str, *arguments: str) -> None:
@@ -35,7 +35,7 @@ class Server:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/")
 
     def start(self) -> None:
-        options = f"-c listen_addresses='' -c unix_socket_directories={self.folder} -c fsync=off"
+        options = f"-c listen_addresses='' -c unix_socket_directories={self.folder} -c fsync={'on' if self.fsync else 'off'}"
         self.run("pg_ctl", "-w", "-l", f"{self.folder}/log", "-o", options, "start")
 
     def stop(self) -> None:
@@ -43,14 +43,14 @@ class Server:
 
 
 @contextmanager
-def server() -> Iterator[Server]:
+def server(fsync: bool = False) -> Iterator[Server]:
     """A fresh server; gone at the end. As root it runs under the account `postgres`, because it refuses to be root."""
     with tempfile.TemporaryDirectory(prefix="cotenant-pg-") as name:
         folder, user, prefix = Path(name), pwd.getpwuid(os.getuid()).pw_name, []
         if user == "root":
             user, prefix = "postgres", ["runuser", "-u", "postgres", "--"]
             shutil.chown(folder, user)
-        one = Server(folder, user, prefix)
+        one = Server(folder, user, prefix, fsync)
         one.run("initdb", "-A", "trust", "-E", "UTF8")
         one.start()
         try:

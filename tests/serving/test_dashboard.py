@@ -1,4 +1,4 @@
-"""The dashboard's synthetic_batches."""
+"""The dashboard's pages."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +9,7 @@ from fastapi.testclient import TestClient
 
 from serving.app import create_app
 from serving.config import ServiceConfig
+from tests.serving.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -18,10 +18,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     with TestClient(
         create_app(ServiceConfig(database_url=f"sqlite:///{folder}/s.db")), base_url="http://127.0.0.1"
     ) as client:
-        deadline = time.monotonic() + 120
-        while (ready := client.get("/v1/health/ready")).status_code != 200:
-            assert time.monotonic() < deadline, ready.text
-            time.sleep(0.1)
+        until(lambda: client.get("/v1/health/ready").status_code == 200, "the service gets ready")
         yield client
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import time
+import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from typer.testing import CliRunner
 
+from datasets.tables import read_table
+from predictor.examples.observations import set_id_of
 from profiling.workload import ColocationSet, Workload
+from serving.cli.main import app
 from serving.feedback import Feedback
 from serving.model_life import Serving
 from serving.store import Store
+from serving.store.observations import read_stored
 from serving.store.tables import ObservationRow
 from tests.serving.conftest import Start
 from tests.serving.table import TablePredictor
+from tests.serving.waiting import until
 
 SLOW, OTHER = "resnet18-cifar:batch_size=32", "lstm-wikitext2"
 SET = {"device": "v100", "jobs": [SLOW, OTHER]}
@@ -75,10 +82,7 @@ def test_other_processes_learn_it(start: Start) -> None:
     one, other = start(), start()
     before = step_times(other)
     observe(one)
-    deadline = time.monotonic() + 10
-    while step_times(other) == before:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: step_times(other) != before, "the other process learns")
     assert step_times(other)[0] == pytest.approx(before[0] * EXPECTED, rel=0.03)
 
 
@@ -90,7 +94,7 @@ def row(number: int, version: str = "table-1") -> ObservationRow:
 
 
 def test_every_row_counts_once(tmp_path: Any) -> None:
-    """Also those of a writer that committed after one with a later number; those of other models do not count."""
+    """Also those of a writer that committed after one with a later number, and those made while another model served."""
     store = Store(f"sqlite:///{tmp_path}/store.db")
     feedback, serving = Feedback(store), Serving(TablePredictor(), "table-1", "1", 0.0)
     belief = feedback.current(serving)
@@ -104,8 +108,7 @@ def test_every_row_counts_once(tmp_path: Any) -> None:
         ([700], 605),
     ):
         with store.write() as session:
-            session.add_all(map(row, numbers))
-            session.merge(row(9999 + total, "table-2"))
+            session.add_all(row(number, f"table-{1 + number % 2}") for number in numbers)
         feedback.refresh()
         now = feedback.current(serving)
         assert (now is belief) == (not numbers)
@@ -116,7 +119,45 @@ def test_every_row_counts_once(tmp_path: Any) -> None:
     asked = [ColocationSet("v100", (Workload.parse(SLOW),))]
     first, second = (b.predictor.predict_arrays(asked) for b in (belief, again.current(serving)))
     assert first.step_time_s == pytest.approx(second.step_time_s)
-    assert not len(again.current(Serving(TablePredictor("table-3"), "table-3", "3", 0.0)).posterior)
+
+
+def test_a_model_does_not_take_in_what_it_was_trained_on(tmp_path: Any) -> None:
+    store = Store(f"sqlite:///{tmp_path}/store.db")
+    with store.write() as session:
+        session.add_all([row(1), row(2, "table-2"), row(3)])
+    observations = [stored.observation for stored in read_stored(store)]
+    manifest = SimpleNamespace(set_ids=(set_id_of(observations[0].colocation_set),))
+    predictor = TablePredictor("table-2")
+    predictor.fitted_ = SimpleNamespace(manifest=manifest, model=SimpleNamespace(featurizer=None))  # type: ignore[attr-defined]
+    feedback = Feedback(store)
+    trained, untrained = Serving(predictor, "table-2", "2", 0.0), Serving(TablePredictor("table-3"), "table-3", "3", 0.0)  # fmt: skip
+    for serving, count in ((trained, 1), (untrained, 3)):
+        feedback.prepare(serving)
+        assert len(feedback.current(serving).posterior) == count
+
+
+def test_stored_observations_become_rows_for_training(tmp_path: Any, client: TestClient) -> None:
+    database = client.app.state.service.config.database_url  # type: ignore[attr-defined]
+    observe(client, times=3)
+    alone = {"of": {"device": "v100", "jobs": [SLOW]}, "member": 0, "step_time_s": 0.1}
+    assert client.post("/v1/observations", json={"observations": [alone]}).status_code == 201
+    command = ["data", "export-observations", "--database", database, "--json", "-o"]
+    for _ in range(2):  # again in place of the first
+        answer = CliRunner().invoke(app, [*command, str(tmp_path / "tables")])
+        assert answer.exit_code == 0, answer.output
+        assert json.loads(answer.stdout)["observations"] == 4
+    rows = read_table(tmp_path / "tables", "colocation")
+    assert rows.set_id.unique().tolist() == [set_id_of(ColocationSet("v100", tuple(map(Workload.parse, (SLOW, OTHER)))))]  # fmt: skip
+    (target,) = rows[rows.is_target].throughput_ratio
+    assert target == pytest.approx(0.1 / 0.13)
+    empty = CliRunner().invoke(
+        app,
+        [
+            "data", "export-observations", "--database", f"sqlite:///{tmp_path}/empty.db",
+            "-o", str(tmp_path / "none"),
+        ],
+    )  # fmt: skip
+    assert empty.exit_code == 1
 
 
 def test_a_deleted_workload_is_not_answered_from_memory(client: TestClient) -> None:

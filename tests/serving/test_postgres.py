@@ -16,6 +16,7 @@ from serving.store.tables import Base, ModelEventRow
 from tests.serving import postgres
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
+from tests.serving.waiting import LONG_S
 
 pytest.importorskip("psycopg", reason="psycopg is not installed (extra postgres)")
 pytestmark = pytest.mark.skipif(
@@ -113,14 +114,14 @@ def test_writers_take_turns_and_readers_see_one_state(url: str) -> None:
             session.add(ModelEventRow(version="slow", **event))
             session.flush()
             inside.set()
-            leave.wait(10)
+            leave.wait(LONG_S)
 
     def count(session: Any) -> int:
         return session.query(ModelEventRow).count()
 
     thread = threading.Thread(target=slow_writer)
     thread.start()
-    inside.wait(10)
+    inside.wait(LONG_S)
     with pytest.raises(UnavailableError, match="lock"), store.write():
         pass
     with store.read() as session:

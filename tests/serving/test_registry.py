@@ -12,6 +12,7 @@ from profiling.capture import graph_for
 from profiling.errors import UnavailableError
 from serving.model_life import ModelLife
 from serving.model_source import RegistrySource
+from tests.mlflow_store import empty_store
 
 
 def checkpoint(folder: Path, seed: int) -> Path:
@@ -42,7 +43,7 @@ def test_champion_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     import mlflow
 
     monkeypatch.chdir(tmp_path)
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    uri = empty_store(tmp_path / "mlflow.db")
     client = mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
     experiment = client.create_experiment("e", artifact_location=(tmp_path / "artifacts").as_uri())
     source = RegistrySource("cotenant", uri)

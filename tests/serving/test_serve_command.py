@@ -8,13 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
 import pytest
 
 from serving.cli.main import main
+from tests.serving.waiting import LONG_S, until
 
 
 def nothing(folder: Path) -> Path:
@@ -77,17 +77,17 @@ def test_starts_answers_and_drains(tmp_path: Path, workers: int) -> None:
             stderr=stream, env=os.environ | {"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
     with httpx.Client(
-        base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=30
+        base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=LONG_S
     ) as client:
-        deadline = time.monotonic() + 60
-        while True:
+
+        def live() -> bool:
+            assert service.poll() is None, log.read_text()
             try:
-                assert client.get("/v1/health/live").status_code == 200
-                break
+                return client.get("/v1/health/live").status_code == 200
             except httpx.HTTPError:
-                assert service.poll() is None, log.read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+                return False
+
+        until(live, "the service answers")
         assert client.put("/v1/cluster/nodes/a", json={"gpus": [{"device": "v100"}]}).status_code == 201
         assert client.get("/v1/health/ready").status_code == 503
         # Both processes count into one exposition.
@@ -97,7 +97,7 @@ def test_starts_answers_and_drains(tmp_path: Path, workers: int) -> None:
             in text
         )
     service.send_signal(signal.SIGTERM)
-    assert service.wait(30) == 0
+    assert service.wait(LONG_S) == 0
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert sum(line["event"] == "service stopped" for line in lines) == workers
 
@@ -106,18 +106,17 @@ def test_starts_answers_and_drains(tmp_path: Path, workers: int) -> None:
 def test_a_killed_parent_leaves_no_orphans(tmp_path: Path) -> None:
     import psutil
 
-    service = subprocess.Popen(
-        [sys.executable, "-m", "serving.cli.main", "serve", "--port", "0", "--workers", "2",
-         "--model", str(nothing(tmp_path)), "--database", f"sqlite:///{tmp_path}/s.db"],
-        stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    parent, deadline = psutil.Process(service.pid), time.monotonic() + 60
-    while len(parent.children(recursive=True)) < 3:  # two workers, and the tracker of shared resources
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    time.sleep(3)
-    children = parent.children(recursive=True)
+    log = tmp_path / "log"
+    with log.open("wb") as stream:
+        service = subprocess.Popen(
+            [sys.executable, "-m", "serving.cli.main", "serve", "--port", "0", "--workers", "2",
+             "--model", str(nothing(tmp_path)), "--database", f"sqlite:///{tmp_path}/s.db"],
+            stderr=stream, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+    until(lambda: log.read_text().count('"service starts"') == 2, "both workers start")
+    children = psutil.Process(service.pid).children(recursive=True)
+    assert len(children) >= 3, "two workers, and the tracker of shared resources"
     service.kill()
     service.wait()
-    _, alive = psutil.wait_procs(children, 30)
+    _, alive = psutil.wait_procs(children, LONG_S)
     assert alive == []

@@ -19,6 +19,7 @@ from predictor.evaluation.protocols.few_shot_learners import (
     ProcessLearner,
     learners,
 )
+from predictor.examples.cross_fit import ExampleFold, architecture_groups, cross_fit
 from predictor.examples.examples import Examples, Integers, examples_of
 from predictor.examples.featurizer import Featurizer
 from predictor.learning.probes import Expectation
@@ -92,13 +93,6 @@ def resident_sets(colocation: pd.DataFrame, solo: pd.DataFrame, campaigns: Seque
     return examples.subset([s for s, k in zip(examples.set_ids, keep, strict=True) if k])
 
 
-def touching(examples: Examples, architecture: str) -> list[bool]:
-    """[S] whether a set has a member of `architecture`."""
-    found = np.zeros(len(examples.set_ids), bool)
-    np.logical_or.at(found, examples.set_index, np.array(examples.architectures) == architecture)
-    return [bool(value) for value in found]
-
-
 def devices_of(examples: Examples) -> dict[tuple[str, str], list[Integers]]:
     """Device and campaign to the sets on it that have a measured point: the numbers of these rows."""
     sets: dict[tuple[str, str], list[Integers]] = {}
@@ -170,15 +164,11 @@ def run(
 ) -> dict[str, dict[str, dict[int, list[Scored]]]]:
     """Learner -> probes -> count -> what was scored, over all folds and seeds."""
     results: dict[str, dict[str, dict[int, list[Scored]]]] = {}
-    for architecture in sorted(set(examples.architectures)):
-        held = touching(examples, architecture)
-        sides = [
-            examples.subset([s for s, t in zip(examples.set_ids, held, strict=True) if t is side])
-            for side in (False, True)
-        ]
-        train, test = sides
+
+    def observe(fold: ExampleFold) -> None:
+        train, test = fold.train, fold.test
         if not test.scored.any() or not train.scored.any():
-            continue
+            return
         fitted = make(Fold.of(train, test, featurizer))
         orders: dict[str, list[list[Integers]]] = {
             "random": [random_orders(test, max(counts), seed) for seed in seeds]
@@ -191,7 +181,9 @@ def run(
                 for rounds in several:
                     into = results.setdefault(name, {}).setdefault(probes, {})
                     _score_rounds(learner, test, rounds, counts, into)
-        done(architecture)
+        done(*fold.group.architectures)
+
+    list(cross_fit(examples, architecture_groups(examples), observe))
     return results
 
 

@@ -33,7 +33,8 @@ class NetworkContender:
         """Fit encoder (unless given) and networks on the train side only; no row of a left-out model is in it."""
         from predictor.examples.examples import examples_of
         from predictor.examples.featurizer import shared_featurizer
-        from predictor.training.fit import fit_heads, solo_examples
+        from predictor.training.fit import solo_examples
+        from predictor.training.heads import fit_heads
         from predictor.training.networks import fit, fit_encoder
         from predictor.training.progress import NOTHING_KEPT
 
@@ -51,7 +52,8 @@ class NetworkContender:
                 progress=self.progress or NOTHING_KEPT,
             )
         else:
-            self.heads_ = fit_heads(train.colocation, train.solo, featurizer)
+            examples = examples_of(train.colocation, train.solo)
+            self.heads_ = fit_heads(examples, train.solo, featurizer)
         return self
 
     def predict(self, test: Bundle) -> NDArray[np.float64]:

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from predictor.evaluation.protocols.protocol import OWN, Protocol
+from typing import TYPE_CHECKING
+
+from predictor.evaluation.protocols.protocol import OWN, Protocol, Tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def resident(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """Rows of sets whose members were all on the device at once, by the set's memory and that of its members alone."""
+    from predictor.examples.examples import examples_of
+
+    examples = examples_of(frame, tables["solo"])
+    kept = {name for name, is_whole in zip(examples.set_ids, examples.resident, strict=True) if is_whole}
+    return frame[frame["set_id"].isin(kept)]
+
 
 PROTOCOLS: tuple[Protocol, ...] = (
     Protocol(
@@ -13,6 +28,13 @@ PROTOCOLS: tuple[Protocol, ...] = (
     ),
     Protocol("lucid-by-pair", "pairs of models never seen together", ("lucid",), "by-pair"),
     Protocol("lucid-by-model", "a model never seen, solo profiles known", ("lucid",), "by-model"),
+    Protocol(
+        "lucid-clean-by-model",
+        "a model never seen, solo profiles known; sets whose members were all resident",
+        ("lucid",),
+        "by-model",
+        choose=resident,
+    ),
     Protocol(
         "lucid-by-model-graph-only",
         "a model never seen, nothing known of it but its graph",

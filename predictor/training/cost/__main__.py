@@ -2,7 +2,7 @@
 
     python -m predictor.training.cost --data DIR [--out models/cost/coefficients]
 
-Reads the table `solo` of DIR (`cotenant data import`) and that of the bundled measurements. Rows of sources that a shipped model may not learn from are left out,
+Reads the tables `solo` and, if it is there, `operators` of DIR (`cotenant data import`), and the steps of the bundled measurements. Rows of sources that a shipped model may not learn from are left out,
 and so are those of co-location campaigns (`HELD_OUT`): predictions of co-location are then judged on jobs whose solo step
 time the cost model has not seen.
 """
@@ -23,10 +23,11 @@ import pandas as pd
 
 from datasets import bundled
 from datasets.sources import withheld
-from datasets.tables import read_table
+from datasets.tables import available_tables, read_table
 from models.cost.model import SHIPPED
 from predictor.training.cost.examples import CostExample, balanced, cost_examples
 from predictor.training.cost.fit import CostConfig, fit_cost
+from predictor.training.cost.operators import operator_examples, sample_operators
 from profiling.capture import graph_for
 from profiling.errors import UnknownNameError
 from profiling.graph import ComputationGraph
@@ -44,6 +45,12 @@ def learnable(solo: pd.DataFrame) -> pd.DataFrame:
     barred = {source.name for source in withheld(set(solo.source.astype(str)))}
     kept = ~solo.source.isin([*barred, *HELD_OUT]) & (solo.sm_share_ratio.fillna(_WHOLE) == _WHOLE)
     return solo[kept].reset_index(drop=True)
+
+
+def learnable_operators(operators: pd.DataFrame) -> pd.DataFrame:
+    """Single operators that the shipped cost model may learn from."""
+    barred = {source.name for source in withheld(set(operators.source.astype(str)))}
+    return operators[~operators.source.isin(barred)].reset_index(drop=True)
 
 
 def stored_graph(workload: Workload) -> ComputationGraph:
@@ -110,6 +117,9 @@ def main(arguments: list[str] | None = None) -> int:
         "--folds", type=int, default=0, help="leave out families in so many folds first, for the card"
     )
     parser.add_argument("--sample", type=float, default=1.0, help="share of timm's inference rows")
+    parser.add_argument(
+        "--operators", type=int, default=500, help="most single operators of a kind on a device; 0 for none"
+    )
     parser.add_argument("--epochs", type=int, default=CostConfig().epochs)
     given = parser.parse_args(arguments)
     tables = [read_table(given.data, "solo"), bundled.load()["solo"]]
@@ -124,10 +134,15 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"graphs: {done} of {total} rows", file=sys.stderr, flush=True)
 
     examples, skipped = cost_examples(solo, stored_graph, follow)
+    operators: list[CostExample] = []
+    if given.operators and "operators" in available_tables(given.data):
+        rows = learnable_operators(read_table(given.data, "operators"))
+        operators = operator_examples(sample_operators(rows, given.operators))
     config = CostConfig(epochs=given.epochs)
     card: dict[str, Any] = {
         "date": date.today().isoformat(),
         "rows": len(examples),
+        "operators": len(operators),
         "sources": sorted(set(solo.source.iloc[[e.row for e in examples]].astype(str))),
         "left_out_rows": skipped.reasons,
     }
@@ -135,7 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
         families = [family(str(solo.workload.iloc[e.row])) for e in examples]
         card["error_on_left_out_families"] = left_out_errors(examples, families, given.folds, config)
     model = fit_cost(
-        weighted(examples),
+        weighted([*examples, *operators]),
         config,
         card,
         lambda epoch, loss: print(f"epoch {epoch + 1}: {loss:.4f}", file=sys.stderr, flush=True),

@@ -29,6 +29,7 @@ class CostExample:
         log_step_s: measured.
         campaign: who measured, with which framework.
         weight: in the loss.
+        launch_s: of operators timed by themselves: one launch instead of the host's costs of a step; None for steps.
     """
 
     row: int
@@ -36,6 +37,7 @@ class CostExample:
     log_step_s: float
     campaign: str
     weight: float = 1.0
+    launch_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

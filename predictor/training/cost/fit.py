@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,8 @@ class CostConfig:
         epochs, batch_jobs, learning_rate, weight_decay: of AdamW with a one-cycle schedule.
         huber_beta: log error from which the loss grows linearly only.
         effect_penalty: holds the effects of devices and campaigns near 0.
-        seed: of the first weights and the order of the batches.
+        networks: how many are fitted, from different seeds; the model answers with their mean.
+        seed: of the first network's weights and the order of its batches.
     """
 
     hidden: int = 96
@@ -38,6 +39,7 @@ class CostConfig:
     weight_decay: float = 1e-2
     huber_beta: float = 0.05
     effect_penalty: float = 0.01
+    networks: int = 3
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -67,15 +69,19 @@ def fit_cost(
     tensors = CostTensors.of(examples, devices, campaigns)
     mean = tensors.features.mean(0)
     scale = tensors.features.std(0).clamp_min(0.05)
-    with torch.random.fork_rng():
-        torch.manual_seed(config.seed)
-        network = EfficiencyNetwork(config.hidden, len(devices), len(campaigns))
-        _train(network, tensors, mean, scale, config, report)
-    weights: dict[str, Floats] = {
-        name: value.detach().numpy().astype(np.float64) for name, value in network.named_parameters()
-    }
-    weights |= {"mean": mean.numpy().astype(np.float64), "scale": scale.numpy().astype(np.float64)}
-    return CostModel(weights, tuple(devices), tuple(campaigns), card or {})
+    standard = {"mean": mean.numpy().astype(np.float64), "scale": scale.numpy().astype(np.float64)}
+    members: list[dict[str, Floats]] = []
+    for number in range(config.networks):
+        seeded = replace(config, seed=config.seed * config.networks + number)
+        with torch.random.fork_rng():
+            torch.manual_seed(seeded.seed)
+            network = EfficiencyNetwork(config.hidden, len(devices), len(campaigns))
+            _train(network, tensors, mean, scale, seeded, report)
+        weights = {
+            name: value.detach().numpy().astype(np.float64) for name, value in network.named_parameters()
+        }
+        members.append(weights | standard)
+    return CostModel(tuple(members), tuple(devices), tuple(campaigns), card or {})
 
 
 def _train(

@@ -59,8 +59,9 @@ class CostTensors:
                 j.host_bytes / j.device.pcie_bytes_per_s if j.host_bytes else 0.0,
                 float(j.batch_size),
                 float(j.is_compiled),
+                e.launch_s if e.launch_s is not None else -1.0,
             )
-            for j in jobs
+            for e, j in zip(examples, jobs, strict=True)
         ]
 
         def numbers(names: Sequence[str], of: list[str]) -> Tensor:
@@ -114,4 +115,5 @@ class CostTensors:
             samples=by_job[:, 3],
             campaign=self.campaign[which],
             job_compiled=by_job[:, 4],
+            launch_s=by_job[:, 5],
         )

@@ -68,7 +68,7 @@ class ForestTeacher:
         seed: of the forest and of the mixtures.
     """
 
-    def __init__(self, embedding: int, gpus: Floats, trees: int = 120, seed: int = 0) -> None:
+    def __init__(self, embedding: int, gpus: Floats, trees: int, seed: int) -> None:
         self.embedding = embedding
         self.gpus = gpus
         self.trees = trees

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from models.cost import CostModel, default_cost_model
 from models.cost.job import JobInput
+from models.cost.operator_features import CONTEXT_FEATURES, operator_features
 from profiling.capture import graph_for
 from profiling.devices import get_device
 from profiling.errors import InputError
@@ -60,6 +61,15 @@ def test_no_answer_beats_the_data_sheet_and_steps_grow_with_the_batch(
     after = MODEL.cost(graph_for(double.captured()), spec, double)
     assert after.step_time_s >= cost.step_time_s * (1 - 1e-9)
     assert after.busy_s >= cost.busy_s * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_features_of_operators_do_not_depend_on_the_batch(name: str) -> None:
+    context = np.zeros(len(CONTEXT_FEATURES))
+    graphs = [graph_for(Workload(name, batch, precision="amp")) for batch in (1, 2, 7, 64)]
+    features = [operator_features(graph.columns, context) for graph in graphs]
+    for other in features[1:]:
+        np.testing.assert_array_equal(other, features[0])
 
 
 def test_a_faster_device_of_the_same_kind_is_faster() -> None:

@@ -8,7 +8,7 @@ from datasets.tables import make_table
 from predictor.evaluation.evaluation import evaluate
 from predictor.evaluation.rows import evaluate_rows
 from predictor.predictor import Predictor
-from profiling.errors import InputError, UnavailableError
+from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
 
 OWN = {"source": "mine", "campaign": "mine-2026-01", "licence": "CC0-1.0", "origin": "measured"}
@@ -73,11 +73,19 @@ def test_memory_with_points_and_bounds(predictor: Predictor) -> None:
     assert result["bounds"]["at_most"]["kept_ratio"] == 0
 
 
-def test_operators_are_said_to_be_out_of_reach(predictor: Predictor) -> None:
+def test_single_operators(predictor: Predictor) -> None:
     row = {"device": "v100", "kind": "matmul", "operator": "bmm", "operand_count": 2, "latency_s": 1e-3}
-    rows = make_table("operators", [row | OWN | {"b": 1, "m": 64, "n": 64, "k": 64, "precision": "fp32"}])
-    with pytest.raises(UnavailableError, match="single operators"):
-        evaluate_rows(predictor, "operator-time", rows)
+    shape = {"b": 1, "m": 64, "n": 64, "k": 64, "precision": "fp32"}
+    rows = make_table(
+        "operators",
+        [row | OWN | shape, row | OWN | shape | {"device": "p100"}, row | OWN | shape | {"device": "abacus"}],
+    )
+    result = evaluate_rows(predictor, "operator-time", rows)
+    assert result["metrics"]["n"] == 2
+    assert set(result["by_device"]) == {"v100", "p100"}
+    assert set(result["by_family"]) == {"matmul"}
+    assert "coverage_90" not in result["metrics"] or result["metrics"]["coverage_90"] is None
+    assert list(result["unanswered"].values()) == [1]
     with pytest.raises(InputError, match="no row to score"):
         evaluate_rows(predictor, "operator-time", rows.iloc[:0])
 

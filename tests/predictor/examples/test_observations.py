@@ -12,6 +12,7 @@ from predictor.examples.observations import (
     default_store,
     keep,
     read_observations,
+    set_id_of,
     stored,
     training_tables,
 )
@@ -92,6 +93,15 @@ def test_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             stored(store)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert default_store() == tmp_path / "cotenant" / "feedback.json"
+
+
+def test_a_set_is_one_in_whatever_order_its_members_are_named() -> None:
+    turned = ColocationSet(PAIR.device, PAIR.workloads[::-1], PAIR.sharing)
+    assert set_id_of(turned) == set_id_of(PAIR)
+    alone = [Observation(ColocationSet("v100", (w,)), 0, 0.02) for w in PAIR.workloads]
+    once, _ = training_tables([*alone, Observation(PAIR, 1, 0.04), Observation(PAIR, 0, 0.03)])
+    mixed, _ = training_tables([*alone, Observation(turned, 0, 0.04), Observation(PAIR, 0, 0.03)])
+    pd.testing.assert_frame_equal(once, mixed)
 
 
 def test_rows_for_the_next_training(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:

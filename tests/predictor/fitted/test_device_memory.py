@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from predictor.examples.examples import examples_of
 from predictor.examples.featurizer import Featurizer
 from predictor.fitted.device_memory import (
     HeadCalibration,
@@ -13,7 +14,7 @@ from predictor.fitted.device_memory import (
     set_memory_bytes,
     set_utilization_ratio,
 )
-from predictor.training.fit import fit_heads
+from predictor.training.heads import fit_heads
 from profiling.errors import InputError, UnknownNameError
 from profiling.workload import SoloProfile, Workload
 from tests.predictor.synthetic import MODELS, graph_source
@@ -74,7 +75,7 @@ def test_utilization_of_a_set_is_a_ratio_and_grows_with_members(busy: list[float
 
 
 def test_calibration_finds_what_made_the_rows(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
-    heads = fit_heads(*measured, Featurizer(graph_source))
+    heads = fit_heads(examples_of(*measured), measured[1], Featurizer(graph_source))
     assert heads.sharing_bytes == pytest.approx(3.02e9 - 2 * 1.5e9)
 
 
@@ -82,7 +83,7 @@ def test_defaults_where_nothing_was_measured(measured: tuple[pd.DataFrame, pd.Da
     colocation, solo = measured
     empty = colocation.assign(set_memory_bytes=np.nan, set_utilization_ratio=np.nan)
     bare = solo.assign(memory_bytes=np.nan, utilization_ratio=np.nan)
-    assert fit_heads(empty, bare, Featurizer(graph_source)) == HeadCalibration()
+    assert fit_heads(examples_of(empty, bare), bare, Featurizer(graph_source)) == HeadCalibration()
 
 
 def test_unknown_names_and_too_long_prefixes() -> None:

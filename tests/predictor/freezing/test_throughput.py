@@ -1,17 +1,25 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from predictor.examples.featurizer import Featurizer
+from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
 from predictor.freezing import layer_throughput
 from profiling.errors import InputError
 from profiling.workload import SoloProfile, Workload
-from tests.predictor.freezing.profiles import graph
+from tests.predictor.freezing.graphs import graph
 
 JOB = Workload("made-up", batch_size=32)
+
+
+def source(*size: int, **options: float) -> Featurizer:
+    made = graph(*size, **options)  # type: ignore[arg-type]
+    return Featurizer(lambda _: made)
 
 
 @settings(max_examples=60, deadline=None)
@@ -25,9 +33,10 @@ JOB = Workload("made-up", batch_size=32)
 def test_non_increasing_in_frozen_prefix(
     layers: int, seed: int, gpus: int, device: str, kernels: float
 ) -> None:
-    made = graph(layers, seed=seed, kernels=kernels)
+    made = source(layers, seed=seed, kernels=kernels)
     found = [
-        layer_throughput(JOB, device, k, gpus, nodes=max(gpus // 4, 1), graph=made) for k in range(layers)
+        layer_throughput(JOB, device, k, gpus, nodes=max(gpus // 4, 1), featurizer=made)
+        for k in range(layers)
     ]
     for before, after in itertools.pairwise(found):
         assert after.step_time_s <= before.step_time_s * (1 + 1e-12)
@@ -37,7 +46,7 @@ def test_non_increasing_in_frozen_prefix(
 
 
 def test_parts_sum_to_the_step() -> None:
-    one = layer_throughput(JOB, "v100", 2, gpus=4, graph=graph())
+    one = layer_throughput(JOB, "v100", 2, gpus=4, featurizer=source())
     parts = one.forward_s + one.backward_s + one.optimizer_s + one.exchange_s + one.overhead_s
     assert parts == pytest.approx(one.step_time_s)
     assert one.samples_per_s == pytest.approx(4 * 32 / one.step_time_s)
@@ -45,33 +54,33 @@ def test_parts_sum_to_the_step() -> None:
 
 
 def test_solo_measurement_sets_the_scale() -> None:
-    made = graph()
+    made = source()
     job = Workload("made-up", batch_size=32, solo=SoloProfile(step_time_s=0.5))
-    assert layer_throughput(job, "v100", graph=made).step_time_s == pytest.approx(0.5)
-    free, anchored = (layer_throughput(j, "v100", 3, graph=made) for j in (JOB, job))
+    assert layer_throughput(job, "v100", featurizer=made).step_time_s == pytest.approx(0.5)
+    free, anchored = (layer_throughput(j, "v100", 3, featurizer=made) for j in (JOB, job))
     assert anchored.anchored
     assert not free.anchored
     assert anchored.speedup == pytest.approx(free.speedup)
     frozen = Workload("made-up", batch_size=32, frozen_prefix=3, solo=SoloProfile(step_time_s=0.5))
-    assert layer_throughput(frozen, "v100", graph=made).step_time_s == pytest.approx(0.5)
-    assert layer_throughput(frozen, "v100", 0, graph=made).step_time_s > 0.5
+    assert layer_throughput(frozen, "v100", featurizer=made).step_time_s == pytest.approx(0.5)
+    assert layer_throughput(frozen, "v100", 0, featurizer=made).step_time_s > 0.5
 
 
 def test_cache_skips_the_frozen_forward_pass() -> None:
-    made = graph()
-    plain = layer_throughput(JOB, "v100", 3, graph=made)
-    fast = layer_throughput(JOB, "v100", 3, cache=1e15, graph=made)
-    slow = layer_throughput(JOB, "v100", 3, cache=1e6, graph=made)
+    made = source()
+    plain = layer_throughput(JOB, "v100", 3, featurizer=made)
+    fast = layer_throughput(JOB, "v100", 3, cache=1e15, featurizer=made)
+    slow = layer_throughput(JOB, "v100", 3, cache=1e6, featurizer=made)
     assert fast.forward_s < plain.forward_s < slow.forward_s
-    assert layer_throughput(JOB, "v100", 0, cache=True, graph=made).step_time_s == pytest.approx(
-        layer_throughput(JOB, "v100", 0, graph=made).step_time_s
+    assert layer_throughput(JOB, "v100", 0, cache=True, featurizer=made).step_time_s == pytest.approx(
+        layer_throughput(JOB, "v100", 0, featurizer=made).step_time_s
     )
 
 
 def test_freezing_after_the_wrap_exposes_the_exchange() -> None:
-    made = graph()
-    again = layer_throughput(JOB, "v100", 4, gpus=16, nodes=4, graph=made)
-    before = layer_throughput(JOB, "v100", 4, gpus=16, nodes=4, rewrapped=False, graph=made)
+    made = source()
+    again = layer_throughput(JOB, "v100", 4, gpus=16, nodes=4, featurizer=made)
+    before = layer_throughput(JOB, "v100", 4, gpus=16, nodes=4, rewrapped=False, featurizer=made)
     assert before.exchange_s > again.exchange_s
 
 
@@ -89,7 +98,7 @@ def test_freezing_after_the_wrap_exposes_the_exchange() -> None:
 )
 def test_bad_numbers_are_named(options: dict[str, object]) -> None:
     with pytest.raises(InputError, match="expected"):
-        layer_throughput(JOB, "v100", **options, graph=graph())  # type: ignore[arg-type]
+        layer_throughput(JOB, "v100", **options, featurizer=source())  # type: ignore[arg-type]
 
 
 def test_zoo_model() -> None:
@@ -98,3 +107,19 @@ def test_zoo_model() -> None:
     assert found[0].total_layers == 41
     assert found[0].step_time_s > found[1].step_time_s > found[2].step_time_s
     assert found[0].memory_bytes > found[1].memory_bytes > found[2].memory_bytes
+
+
+def test_memory_is_that_of_a_prediction_and_a_measurement_is_moved() -> None:
+    made, heads = source(), HeadCalibration(context_bytes=1e9)
+    asked = [layer_throughput(JOB, "v100", k, featurizer=made, heads=heads).memory_bytes for k in (0, 3)]
+    predicted = [
+        member_memory_bytes(made.job(replace(JOB, frozen_prefix=k), "v100"), SoloProfile(), heads)
+        for k in (0, 3)
+    ]
+    assert asked == predicted
+    measured = replace(JOB, solo=SoloProfile(memory_bytes=5e9))
+    at_measured, moved = (
+        layer_throughput(measured, "v100", k, featurizer=made, heads=heads).memory_bytes for k in (0, 3)
+    )
+    assert at_measured == 5e9
+    assert moved - at_measured == pytest.approx(predicted[1] - predicted[0])

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import mlflow
 import numpy as np
@@ -22,6 +26,7 @@ from predictor.training.fine_tuning_run import fine_tune_run
 from predictor.training.replay import with_more_campaigns
 from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
+from tests.mlflow_store import empty_store
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source, tables
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]
@@ -49,12 +54,64 @@ def new() -> Tables:
 @pytest.fixture(scope="module")
 def base(old: Tables) -> Predictor:
     training = replace(TRAINING, ensemble=2, epochs=150, encoder_steps=20)
-    return Predictor(NETWORK, training, graph_source, "base-1").fit(*old)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("predictor.training.fit.CROSS_FITS", 2)  # enough for intervals that can widen
+        return Predictor(NETWORK, training, graph_source, "base-1").fit(*old)
 
 
 @pytest.fixture(scope="module")
-def tuned(base: Predictor, new: Tables) -> Predictor:
-    return fine_tune(base, *new)
+def home(
+    base: Predictor, old: Tables, new: Tables, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """`m1` (the base), tables with new and old sets, and an MLflow store of its own."""
+    folder = tmp_path_factory.mktemp("home")
+    before, version = mlflow.get_tracking_uri(), base.version
+    save(base, folder / "m1")
+    base.version = version
+    for name, one, other in zip(("colocation", "solo"), new, old, strict=True):
+        write_table(folder / "tables", name, pd.concat([one, other], ignore_index=True))
+    empty_store(folder / "mlflow.db")
+    yield folder
+    mlflow.set_tracking_uri(before)
+
+
+@pytest.fixture
+def hand_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("profiling.capture.graph_for", graph_source)
+
+
+def command(home: Path, *more: str) -> list[str]:
+    return [
+        "train",
+        "--from",
+        str(home / "m1"),
+        "--data",
+        str(home / "tables"),
+        "--out",
+        str(home / "m2"),
+        *more,
+    ]
+
+
+@pytest.fixture(scope="module")
+def said(home: Path) -> dict[str, Any]:
+    """What `cotenant train --from` says of `m2`, which it writes."""
+    from serving.cli.main import main
+
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
+        patch.setattr("profiling.capture.graph_for", graph_source)
+        patch.setattr("predictor.training.fine_tuning.FineTuning", partial(FineTuning, cross_fits=2))
+        with pytest.raises(SystemExit) as done:
+            main(command(home, "--tracking-uri", f"sqlite:///{home}/mlflow.db", "--json"))
+    assert not done.value.code
+    result: dict[str, Any] = json.loads(out.getvalue())
+    return result
+
+
+@pytest.fixture(scope="module")
+def tuned(home: Path, said: dict[str, Any]) -> Predictor:
+    return load(home / "m2", graph_source)
 
 
 def error_percent(predictor: Predictor, measured: Tables) -> float:
@@ -101,10 +158,10 @@ def test_same_seed_same_weights(base: Predictor, new: Tables) -> None:
 
 
 def test_manifest_records_ancestors_and_new_sets(
-    base: Predictor, tuned: Predictor, new: Tables, tmp_path: Path
+    base: Predictor, tuned: Predictor, home: Path, new: Tables, tmp_path: Path
 ) -> None:
     manifest = tuned.fitted_.manifest
-    assert manifest.ancestors == ("base-1",)
+    assert manifest.ancestors == (load(home / "m1", graph_source).version,)
     assert set(manifest.added_set_ids) == set(new[0].set_id)
     assert set(manifest.set_ids) == set(new[0].set_id) | set(base.fitted_.manifest.set_ids)
     save(tuned, tmp_path / "m2")
@@ -112,7 +169,7 @@ def test_manifest_records_ancestors_and_new_sets(
     assert again.fitted_.manifest == manifest
     # From there it can learn on.
     third = fine_tune(again, new[0].assign(set_id="third/" + new[0].set_id, campaign="other"), new[1], QUICK)
-    assert third.fitted_.manifest.ancestors == ("base-1", again.version)
+    assert third.fitted_.manifest.ancestors == (*manifest.ancestors, again.version)
     assert third.fitted_.model.campaigns == ("by-hand", "cluster", "other")
     # Sets that were learned from are not scored.
     with pytest.raises(InputError, match="no set is left"):
@@ -168,59 +225,45 @@ def test_refuses_what_it_cannot_learn_from(base: Predictor, old: Tables, new: Ta
         fine_tune(without, *new)
 
 
-@pytest.fixture
-def run(
-    base: Predictor, old: Tables, new: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
-    """A checkpoint, tables with new and old sets, and an MLflow store of its own."""
-    monkeypatch.setattr("profiling.capture.graph_for", graph_source)
-    before, version = mlflow.get_tracking_uri(), base.version
-    save(base, tmp_path / "m1")
-    base.version = version
-    for name, one, other in zip(("colocation", "solo"), new, old, strict=True):
-        write_table(tmp_path / "tables", name, pd.concat([one, other], ignore_index=True))
-    yield tmp_path
-    mlflow.set_tracking_uri(before)
-
-
-def test_the_command(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("hand_made")
+def test_the_command(said: dict[str, Any], home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from serving.cli.main import main
 
-    store = f"sqlite:///{run}/mlflow.db"
-    arguments = ["train", "--from", str(run / "m1"), "--data", str(run / "tables"), "--out", str(run / "m2")]
-    with pytest.raises(SystemExit) as done:
-        main([*arguments, "--tracking-uri", store, "--json"])
-    assert not done.value.code
-    result = json.loads(capsys.readouterr().out)
-    assert result["ancestors"] == [load(run / "m1").version]
-    found = result["comparison"]
-    assert set(found) == {f"{when} {side} sets" for when in ("before", "after") for side in ("new", "old")}
-    assert found["after new sets"]["mape_percent"] < found["before new sets"]["mape_percent"] / 4
-    assert load(run / "m2").version == result["model_version"]
-    card = (run / "m2" / "MODEL_CARD.md").read_text()
-    assert f"Fine-tuned from {result['ancestors'][0]}; the last time on 10 new sets" in card
-    logged = mlflow.get_run(result["run_id"]).data
-    assert logged.params["from"] == result["ancestors"][0]
-    assert logged.metrics["after new sets mape_percent"] == found["after new sets"]["mape_percent"]
+    assert said["ancestors"] == [load(home / "m1").version]
+    comparison = said["comparison"]
+    assert set(comparison) == {
+        f"{when} {side} sets" for when in ("before", "after") for side in ("new", "old")
+    }
+    assert comparison["after new sets"]["mape_percent"] < comparison["before new sets"]["mape_percent"] / 4
+    assert load(home / "m2").version == said["model_version"]
+    card = (home / "m2" / "MODEL_CARD.md").read_text()
+    assert f"Fine-tuned from {said['ancestors'][0]}; the last time on 10 new sets" in card
+    logged = mlflow.get_run(said["run_id"]).data
+    assert logged.params["from"] == said["ancestors"][0]
+    assert logged.metrics["after new sets mape_percent"] == comparison["after new sets"]["mape_percent"]
     # Under the names that a training logs
     assert logged.metrics["learned sets mape_percent"] == pytest.approx(
-        found["after new sets"]["mape_percent"]
+        comparison["after new sets"]["mape_percent"]
     )
-    history = mlflow.MlflowClient().get_metric_history(result["run_id"], "loss network 1")
+    history = mlflow.MlflowClient().get_metric_history(said["run_id"], "loss network 1")
     assert history[-1].step == len(history)
     with pytest.raises(SystemExit) as done:
-        main([*arguments, "--config", "c.yaml"])
+        main(command(home, "--config", "c.yaml"))
     assert done.value.code == 2
     assert "does not go with --from" in capsys.readouterr().err
 
 
-def test_a_fine_tuned_version_is_promoted_by_force_only(run: Path) -> None:
-    store = f"sqlite:///{run}/mlflow.db"
-    fine_tune_run(str(run / "m1"), run / "tables", run / "m2", QUICK, tracking_uri=store)
-    assert not promote("1")["promoted"]  # it was not compared with the shipped one
-    assert promote("1", force=True)["promoted"]
-    client = mlflow.MlflowClient()
-    client.log_metric(versions()[0]["run_id"], "e-ggat mape_percent", 5.0)
-    fine_tune_run(str(run / "m1"), run / "tables", run / "m3", QUICK, tracking_uri=store)
-    assert not promote("2")["promoted"]
-    assert promote("2", force=True)["promoted"]
+@pytest.mark.usefixtures("hand_made")
+def test_a_fine_tuned_version_is_promoted_by_force_only(home: Path, tmp_path: Path) -> None:
+    before, store = mlflow.get_tracking_uri(), empty_store(tmp_path / "mlflow.db")
+    try:
+        fine_tune_run(str(home / "m1"), home / "tables", tmp_path / "m2", QUICK, tracking_uri=store)
+        assert not promote("1")["promoted"]  # it was not compared with the shipped one
+        assert promote("1", force=True)["promoted"]
+        client = mlflow.MlflowClient()
+        client.log_metric(versions()[0]["run_id"], "e-ggat mape_percent", 5.0)
+        fine_tune_run(str(home / "m1"), home / "tables", tmp_path / "m3", QUICK, tracking_uri=store)
+        assert not promote("2")["promoted"]
+        assert promote("2", force=True)["promoted"]
+    finally:
+        mlflow.set_tracking_uri(before)

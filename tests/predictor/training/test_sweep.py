@@ -12,11 +12,14 @@ import pandas as pd
 import pytest
 
 from datasets.tables import write_table
+from predictor.examples.cross_fit import ExampleFold, Group, cross_fit
+from predictor.examples.examples import examples_of
 from predictor.examples.featurizer import Featurizer
 from predictor.training import sweep as module
 from predictor.training.run import load_config
-from predictor.training.sweep import SPACE, configured, inner_folds, left_out_error, sweep, within_space
+from predictor.training.sweep import SPACE, configured, inner_groups, left_out_error, sweep, within_space
 from profiling.errors import InputError, UnavailableError
+from tests.mlflow_store import empty_store
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]
@@ -32,7 +35,7 @@ SMALL = {
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     before = mlflow.get_tracking_uri()
     monkeypatch.setattr(module, "SPACE", SMALL)
-    yield f"sqlite:///{tmp_path}/mlflow.db"
+    yield empty_store(tmp_path / "mlflow.db")
     mlflow.set_tracking_uri(before)
 
 
@@ -57,13 +60,11 @@ def test_a_killed_sweep_goes_on(
 
     calls: list[tuple[int, list[str]]] = []
 
-    def error(
-        colocation: Any, solo: Any, group: list[str], network: Any, training: Any, featurizer: Any
-    ) -> float:
-        calls.append((network.width, group))
+    def error(fold: ExampleFold, solo: Any, network: Any, training: Any, featurizer: Any) -> float:
+        calls.append((network.width, sorted(fold.group.architectures)))
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return left_out_error(colocation, solo, group, network, training, featurizer)
+        return left_out_error(fold, solo, network, training, featurizer)
 
     monkeypatch.setattr(module, "left_out_error", error)
     with pytest.raises(KeyboardInterrupt):
@@ -98,19 +99,24 @@ def test_a_killed_sweep_goes_on(
 
 
 def test_nothing_of_a_left_out_model_is_seen(measured: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = inner_folds(measured[0], 2)
-    assert groups == [["alpha", "delta"], ["beta", "gamma"]]
+    examples, solo = examples_of(*measured), measured[1]
+    groups = inner_groups(examples, 2)
+    assert [sorted(group.architectures) for group in groups] == [["alpha", "delta"], ["beta", "gamma"]]
     fit = module.fit
 
-    def watched(examples: Any, solo: Any, *rest: Any) -> Any:
-        assert not set(examples.architectures) & set(groups[0])
-        assert not {w.model for w in solo.workloads} & set(groups[0])
-        return fit(examples, solo, *rest)
+    def watched(train: Any, alone: Any, *rest: Any) -> Any:
+        assert not set(train.architectures) & groups[0].architectures
+        assert not {w.model for w in alone.workloads} & groups[0].architectures
+        return fit(train, alone, *rest)
+
+    def error(fold: ExampleFold) -> float:
+        return left_out_error(fold, solo, NETWORK, QUICK, Featurizer(graph_source))
 
     monkeypatch.setattr(module, "fit", watched)
-    assert left_out_error(*measured, groups[0], NETWORK, QUICK, Featurizer(graph_source)) > 0
+    assert next(iter(cross_fit(examples, groups, error))) > 0
+    every = Group("all", frozenset(examples.set_ids), frozenset(examples.set_ids))
     with pytest.raises(InputError, match="no set is left"):
-        left_out_error(*measured, [*groups[0], *groups[1]], NETWORK, QUICK, Featurizer(graph_source))
+        list(cross_fit(examples, [every], error))
 
 
 def test_space_names_fields_that_there_are() -> None:
@@ -129,7 +135,7 @@ def test_refusals(measured: Tables, tmp_path: Path, store: str, monkeypatch: pyt
         run(measured, tmp_path, store, 0)
     for folds in (1, 5):
         with pytest.raises(InputError, match="2 folds to 4"):
-            inner_folds(measured[0], folds)
+            inner_groups(examples_of(*measured), folds)
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UnavailableError, match=r"\.\[sweep\]"):
         run(measured, tmp_path, store, 1)

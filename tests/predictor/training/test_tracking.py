@@ -11,6 +11,7 @@ import pytest
 
 from predictor.training import tracking
 from predictor.training.tracking import LiveMetrics, log_tables, metric_name, tracked
+from tests.mlflow_store import empty_store
 from tests.predictor.synthetic import tables
 
 
@@ -18,7 +19,7 @@ from tests.predictor.synthetic import tables
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     before = mlflow.get_tracking_uri()
     monkeypatch.chdir(tmp_path)
-    yield f"sqlite:///{tmp_path}/store/mlflow.db"
+    yield empty_store(tmp_path / "store" / "mlflow.db")
     mlflow.set_tracking_uri(before)
 
 
@@ -57,7 +58,6 @@ def cut_off(kept: Path, store: str, told: list[str]) -> str:
 
 
 def test_a_run_is_there_from_the_start(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "store").mkdir()
     monkeypatch.setattr(tracking, "_EVERY_S", 0.0)
     told: list[str] = []
     kept = tmp_path / "model.progress"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,17 @@ def no_dcgm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
 
+def wait_until(is_reached: Callable[[], bool], limit_s: float = 30.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not is_reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def sampled(sampler: NvmlSampler, windows: int = 1) -> DeviceUsage:
     for _ in range(windows):
         sampler.begin()
-        time.sleep(0.05)
+        wait_until(lambda: len(sampler._series.get("memory", [])) >= 3)
         usage = sampler.end()
     sampler.close()
     return usage
@@ -159,7 +167,7 @@ def test_dcgm_counters_where_there_are_any(tmp_path: Path, monkeypatch: pytest.M
         answer = {"boundaries": [0.0, 1.0], "cpu_s": 0.2, "rss_bytes": 1e8}
         for _ in range(2):
             meter.begin()
-            time.sleep(0.4)
+            wait_until(lambda: meter._sampler._dcgm.end() != {})  # type: ignore[union-attr]
             meter.keep("together", {0: answer, 1: answer}, meter.end(), [10, 11])
         whole = meter.whole()
         sampler = meter._sampler
@@ -192,7 +200,7 @@ def test_dcgm_that_answers_nothing_leaves_nvml_and_a_note(
     )
     sampler = NvmlSampler(interval_s=0.01)
     sampler.begin()
-    time.sleep(0.3)
+    wait_until(lambda: any("unable to establish a connection" in note for note in sampler.notes))
     usage = sampler.end()
     assert usage.counters == {}
     assert usage.utilization_ratio == pytest.approx(0.8)

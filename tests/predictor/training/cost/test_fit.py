@@ -25,7 +25,7 @@ SPECS = [
     for batch in (8, 64)
     for precision in ("fp32", "amp")
 ]
-CONFIG = CostConfig(hidden=8, epochs=25, batch_jobs=8, learning_rate=2e-2)
+CONFIG = CostConfig(networks=1, hidden=8, epochs=25, batch_jobs=8, learning_rate=2e-2)
 
 
 def table(specs: Sequence[str] = SPECS, device: str = "v100") -> pd.DataFrame:
@@ -68,7 +68,7 @@ def test_answers_are_those_of_the_network_that_was_fitted() -> None:
     model = fit_cost(examples, replace(CONFIG, epochs=2))
     tensors = CostTensors.of(examples, model.devices, model.campaigns)
     network = EfficiencyNetwork(CONFIG.hidden, len(model.devices), len(model.campaigns))
-    state = {k: torch.tensor(v, dtype=torch.float32) for k, v in model.weights.items()}
+    state = {k: torch.tensor(v, dtype=torch.float32) for k, v in model.members[0].items()}
     mean, scale = state.pop("mean"), state.pop("scale")
     network.load_state_dict(state)
     with torch.no_grad():
@@ -76,6 +76,17 @@ def test_answers_are_those_of_the_network_that_was_fitted() -> None:
         expected = network.log_step_s(jobs).exp().numpy()
     found = [model.cost_of(e.job, e.campaign).step_time_s for e in examples]
     np.testing.assert_allclose(found, expected, rtol=2e-3)
+
+
+def test_the_answer_is_the_mean_of_the_networks() -> None:
+    examples, _ = cost_examples(table(SPECS[:6]), graph_for)
+    model = fit_cost(examples, replace(CONFIG, epochs=2, networks=2))
+    assert len(model.members) == 2
+    alone = [replace(model, members=(member,)).cost_of(examples[0].job) for member in model.members]
+    both = model.cost_of(examples[0].job)
+    assert alone[0].step_time_s != alone[1].step_time_s
+    assert both.step_time_s == pytest.approx(np.mean([cost.step_time_s for cost in alone]))
+    assert both.operators.busy_s.sum() == pytest.approx(np.mean([c.operators.busy_s.sum() for c in alone]))
 
 
 def test_equal_operators_are_one_that_is_repeated() -> None:

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
+from benchmarks.layer_fits.fit import Rows
 from models.cost import JobCost, default_cost_model
-from predictor.freezing.fit import Rows
 from predictor.freezing.layer_times import FrameworkCosts, layer_times
 from predictor.types import Floats
 from profiling.devices import DeviceSpec

@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from predictor.freezing import Exchange, FrameworkCosts, Rows
-from predictor.freezing.calibrate import START, MeasuredGraph, calibrate, predicted_s
+from benchmarks.layer_fits.calibrate import START, MeasuredGraph, calibrate, predicted_s
+from benchmarks.layer_fits.fit import Rows
+from predictor.freezing import Exchange, FrameworkCosts
 from profiling.devices import get_device
 from profiling.errors import InputError
-from tests.predictor.freezing.profiles import graph
+from tests.predictor.freezing.graphs import graph
 
 V100 = get_device("v100")
 

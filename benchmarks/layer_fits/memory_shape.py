@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.freezing.profile import owning_layers
-from predictor.freezing.winograd import Winograd
+from benchmarks.layer_fits.winograd import Winograd
+from predictor.freezing.layer_times import owning_layers
 from predictor.types import Floats
 from profiling.graph import ComputationGraph
 

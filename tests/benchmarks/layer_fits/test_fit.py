@@ -5,10 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.freezing import Exchange, LayerProfile, LayerTimeModel, Rows
-from predictor.freezing.fit import ROOFS
+from benchmarks.layer_fits.fit import ROOFS, LayerTimeModel, Rows
+from benchmarks.layer_fits.profile import LayerProfile
+from predictor.freezing import Exchange
 from profiling.errors import InputError
-from tests.predictor.freezing.profiles import graph, profile
+from tests.benchmarks.layer_fits.profiles import profile
+from tests.predictor.freezing.graphs import graph
 
 
 def truth(seed: int = 0, exchange: Exchange | None = None) -> LayerTimeModel:
@@ -62,14 +64,6 @@ def test_cache_never_saves_more_than_the_forward_pass() -> None:
     assert np.all(cached <= plain + 1e-12)
     assert np.all(cached > 0)
     assert cached[0] == pytest.approx(plain[0])
-
-
-def test_survives_json() -> None:
-    model = LayerTimeModel.fit(profile(), rows_of(truth(2)))
-    again = LayerTimeModel.from_dict(profile(), model.to_dict())
-    np.testing.assert_allclose(again.step_time_s([0, 5], 16.0, 4), model.step_time_s([0, 5], 16.0, 4))
-    with pytest.raises(InputError, match="damaged"):
-        LayerTimeModel.from_dict(profile(), {"forms": []})
 
 
 def test_says_what_it_needs() -> None:

@@ -1,21 +1,20 @@
 """`LayerTimeModel`: step time of one model against frozen prefix, batch size and GPUs, fitted to measurements of it.
 
-Positive least squares on relative errors over the columns of `predictor.freezing.form`, once for each setting of the roof
+Positive least squares on relative errors over the columns of `benchmarks.layer_fits.form`, once for each setting of the roof
 (launch floor, mix of FLOPs and activations); the four settings that fit best are averaged, because a few batch sizes
 cannot tell them apart and each extrapolates in its own way.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from benchmarks.layer_fits.form import COLUMNS, Roof, columns, layer_cost
+from benchmarks.layer_fits.profile import LayerProfile
 from predictor.freezing.allreduce import Exchange
-from predictor.freezing.form import COLUMNS, Roof, columns, layer_cost
-from predictor.freezing.profile import LayerProfile
 from predictor.types import Floats
 from profiling.errors import InputError
 
@@ -152,33 +151,6 @@ class LayerTimeModel:
             rewrapped=self.rewrapped if rewrapped is None else rewrapped,
         )
         return compute * self.exchange.compute_factor(n) + np.where(n > 1, exposed, 0.0)
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON object without the profile, which `from_dict` wants again."""
-        return {
-            "model": self.profile.name,
-            "forms": [
-                {**asdict(roof), "weights": dict(zip(COLUMNS, map(float, weight), strict=True))}
-                for roof, weight in zip(self.roofs, self.weights, strict=True)
-            ],
-            "exchange": asdict(self.exchange),
-            "rewrapped": self.rewrapped,
-        }
-
-    @classmethod
-    def from_dict(cls, profile: LayerProfile, body: dict[str, Any]) -> LayerTimeModel:
-        """Read what `to_dict` wrote. Raises `InputError` where a field is missing or a weight is below 0."""
-        try:
-            weights = np.array([[float(form["weights"][name]) for name in COLUMNS] for form in body["forms"]])
-            roofs = tuple(
-                Roof(float(form["floor_samples"]), float(form["activation_mix"])) for form in body["forms"]
-            )
-            model = cls(profile, weights, roofs, Exchange(**body["exchange"]), bool(body["rewrapped"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError("layer time model is damaged", expected="all weights", got=repr(error)) from None
-        if not roofs or np.any(weights < 0):
-            raise InputError("layer time model is damaged", expected="weights from 0", got=weights.tolist())
-        return model
 
     def _mean(self, k: NDArray[np.int64], b: Floats, names: tuple[str, ...]) -> Floats:
         chosen = [COLUMNS.index(name) for name in names]

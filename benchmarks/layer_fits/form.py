@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.freezing.profile import LayerProfile
+from benchmarks.layer_fits.profile import LayerProfile
 from predictor.types import Floats
 
 COLUMNS = ("constant", "unfrozen_layers", "unfrozen_parameters", "forward_roof", "backward_roof")

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from predictor.freezing.layer_times import owning_layers
 from predictor.types import Floats
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
@@ -132,15 +133,6 @@ def unfrozen_share(per_layer: Floats) -> Floats:
     """[L + 1] share of the total that layers k and later hold; 0 throughout where the total is 0."""
     tail = np.append(np.cumsum(per_layer[::-1])[::-1], 0.0)
     return tail / tail[0] if tail[0] > 0 else tail
-
-
-def owning_layers(graph: ComputationGraph) -> list[int]:
-    """For each operator the atomic layer whose freezing stops its backward pass."""
-    owners, current = [], 0
-    for op in graph.operators:
-        current = max(current, op.layer_index)
-        owners.append(current)
-    return owners
 
 
 def _output_bytes(shape: tuple[int, ...], written: float, dtype: str) -> float:

@@ -1,16 +1,10 @@
-"""Small graphs and profiles for the tests of the layer models."""
+"""Small graphs for the tests of the layer models."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from predictor.freezing import LayerProfile
 from profiling.graph import ComputationGraph, Operator
-
-
-def profile(layers: int = 12, seed: int = 0) -> LayerProfile:
-    draw = np.random.default_rng(seed).uniform(0.1, 1.0, size=(4, layers))
-    return LayerProfile("made-up", draw[0] * 1e9, draw[1] * 1e7, draw[2] * 1e6, draw[3] * 1e5)
 
 
 def graph(layers: int = 6, batch_size: int = 32, seed: int = 0, kernels: float = 3.0) -> ComputationGraph:

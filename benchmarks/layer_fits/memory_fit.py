@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from predictor.freezing.memory_shape import MemoryShape
+from benchmarks.layer_fits.memory_shape import MemoryShape
 from predictor.types import Floats
 from profiling.errors import InputError
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from predictor.freezing.winograd import Winograd
-from tests.predictor.freezing.test_memory_fit import convolutions
+from benchmarks.layer_fits.winograd import Winograd
+from tests.benchmarks.layer_fits.test_memory_fit import convolutions
 
 
 def test_counts_transformed_tiles() -> None:

@@ -1,0 +1,139 @@
+"""`cotenant campaign run --ray` on a real Ray: three node processes on this machine, one killed while it measures.
+
+    python -m benchmarks.campaign_on_ray [--runs N] [--nodes N]
+
+Real runs of a small job on the CPU, at settings that are quick rather than precise: what is proved is that no run is lost and
+none is stored twice. Says so and ends well where Ray is not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from benchmarks.record import record
+from profiling.campaign.plan import CampaignPlan, PlannedRun
+from profiling.campaign.slices import read_results, slice_files
+from profiling.measure.request import RunRequest
+from profiling.measure.settings import MeasureSettings
+from profiling.workload import Workload
+
+ROOT = Path(__file__).parents[1]
+JOB = "neumf-ml1m"
+QUICK = MeasureSettings(
+    repeats=1, window_s=0.2, alone_window_s=0.2, min_steps=2, max_warmup_s=1.0, least_cpu_ratio=0.0, retries=0
+)
+PATIENCE_S = 1500.0
+
+
+def plan_of(runs: int) -> CampaignPlan:
+    """Solo runs of one job at different batch sizes."""
+    requests = (RunRequest("solo", (Workload(JOB, batch_size=16 * (i + 1)),)) for i in range(runs))
+    return CampaignPlan("on-ray", "cpu", tuple(PlannedRun(r, 1.0, "solo") for r in requests), QUICK)
+
+
+def start_cluster(nodes: int) -> Any:
+    """So many node processes, the head among them, each with one CPU."""
+    # Node processes and their workers take it from here.
+    os.environ |= {
+        "PYTHONPATH": str(ROOT),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
+        # On a busy machine Ray's own agents need more than their 15 s.
+        "RAY_agent_register_timeout_ms": "300000",
+        "RAY_health_check_timeout_ms": "60000",
+        "RAY_raylet_start_wait_time_s": "300",
+    }
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster.others = [cluster.add_node(num_cpus=1) for _ in range(nodes - 1)]
+    cluster.wait_for_nodes(timeout=300)
+    return cluster
+
+
+def carry_out(cluster: Any, plan: Path, folder: Path) -> dict[str, Any]:
+    """The command, and a node killed by SIGKILL once its first run is stored; then the same command again."""
+    command = [
+        str(Path(sys.executable).with_name("cotenant")),
+        "campaign",
+        "run",
+        str(plan),
+        "-o",
+        str(folder),
+    ]
+    command += ["--ray", cluster.address, "--json"]
+    began = time.monotonic()
+    with (folder.parent / "stderr").open("w") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        done_at_kill = 0
+        while process.poll() is None and time.monotonic() - began < PATIENCE_S:
+            done_at_kill = len(read_results([folder]).records) if folder.exists() else 0
+            if done_at_kill:
+                break
+            time.sleep(0.5)
+        cluster.remove_node(cluster.others[0], allow_graceful=False)
+        killed_s = time.monotonic() - began
+        answer, _ = process.communicate(timeout=PATIENCE_S)
+    first_s = time.monotonic() - began
+    again = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    ids = Counter(stored_runs(folder))
+    return {
+        "exit_code": process.returncode,
+        "answer": json.loads(answer) if answer.strip() else (folder.parent / "stderr").read_text()[-500:],
+        "runs_stored_when_the_node_was_killed": done_at_kill,
+        "killed_after_s": round(killed_s, 1),
+        "seconds": round(first_s, 1),
+        "runs_stored": len(ids),
+        "runs_stored_twice": sum(count > 1 for count in ids.values()),
+        "same_command_again": json.loads(again.stdout),
+    }
+
+
+def stored_runs(folder: Path) -> list[str]:
+    """Ids of all lines that hold a run; one that is stored twice is there twice."""
+    lines = [line for path in slice_files(folder) for line in path.read_text().splitlines() if line]
+    bodies = [json.loads(line.partition(" ")[2]) for line in lines]
+    return [body["value"]["id"] for body in bodies if body["type"] == "run"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.campaign_on_ray",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--runs", type=int, default=9)
+    parser.add_argument("--nodes", type=int, default=3)
+    options = parser.parse_args()
+    if find_spec("ray") is None:
+        print("skipped: ray is not installed (pip install -e '.[ray]')")
+        return
+    import ray
+
+    cluster = start_cluster(options.nodes)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            plan = plan_of(options.runs).save(Path(folder) / "plan.json")
+            figures = carry_out(cluster, plan, Path(folder) / "campaign")
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    figures |= {"ray": ray.__version__, "nodes": options.nodes, "runs": options.runs, "job": JOB}
+    print(json.dumps(figures, indent=1))
+    record("campaign_on_ray", figures)
+    if figures["exit_code"] or figures["runs_stored"] < options.runs or figures["runs_stored_twice"]:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

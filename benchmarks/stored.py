@@ -1,0 +1,188 @@
+"""Placements on the stored cluster of a running service: how many a second, and none refused because of others.
+
+    python -m benchmarks.stored [--placements 2000] [--postgres] [--gpus 1000]
+    python -m benchmarks.stored --large [--seconds 20]
+
+The first reserves a GPU per request, 16 clients, two workers. `--large` asks where one job goes among 100,000 GPUs in 10,000
+states, and changes nodes meanwhile. The clients run on the same cores; `cpu_ms` is processor time per answer, which other
+work on the machine changes less than the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks.record import record
+from benchmarks.siege import Target
+
+JOBS = [
+    f"{model}:batch_size={size}"
+    for model in (
+        "resnet18-cifar",
+        "lstm-wikitext2",
+        "vgg11-cifar",
+        "mobilenetv2-cifar",
+        "transformer-multi30k",
+    )
+    for size in (32, 64, 128)
+]
+DEVICES = ("v100", "p100", "t4")
+
+
+async def load(
+    port: int, bodies: Iterator[tuple[str, str, Any]], connections: int
+) -> tuple[Counter[int], list[float]]:
+    """Ask all of `bodies` (method, path, JSON); how often each status came, and the seconds of each answer."""
+    statuses: Counter[int] = Counter()
+    seconds: list[float] = []
+
+    async def client() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
+        for method, path, body in bodies:
+            content = json.dumps(body).encode()
+            head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+            started = time.perf_counter()
+            writer.write(head.encode() + content)
+            start = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(
+                int(start.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            )
+            statuses[int(start.split(b" ", 2)[1])] += 1
+            seconds.append(time.perf_counter() - started)
+        writer.close()
+
+    await asyncio.gather(*(client() for _ in range(connections)))
+    return statuses, seconds
+
+
+def busy(target: Target) -> float:
+    """Processor seconds that the service has used, its processes together."""
+    parent = psutil.Process(target.process.pid)
+    return sum(sum(p.cpu_times()[:2]) for p in [parent, *parent.children(recursive=True)])
+
+
+def measured(target: Target, bodies: Iterator[tuple[str, str, Any]], connections: int) -> dict[str, Any]:
+    """Rate, percentiles and statuses of a load."""
+    before, started = busy(target), time.perf_counter()
+    statuses, seconds = asyncio.run(load(target.port, bodies, connections))
+    took, used = time.perf_counter() - started, busy(target) - before
+    p50, p99 = np.percentile(seconds, [50, 99])
+    return {
+        "answers": len(seconds), "statuses": dict(statuses), "rate_per_s": round(len(seconds) / took, 1),
+        "p50_ms": round(1e3 * float(p50), 1), "p99_ms": round(1e3 * float(p99), 1),
+        "cpu_ms": round(1e3 * used / len(seconds), 2),
+    }  # fmt: skip
+
+
+def until(seconds: float, make: Callable[[], tuple[str, str, Any]]) -> Iterator[tuple[str, str, Any]]:
+    """Requests for so many seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield make()
+
+
+def reserved(target: Target, options: argparse.Namespace) -> dict[str, Any]:
+    """Placements of jobs in turn on a cluster that fills."""
+    gpus = [{"device": device, "count": 4} for device in DEVICES[:2]]
+    nodes = [{"name": "n", "count": options.gpus // 8, "gpus": gpus}]
+    target.ask("PUT", "/v1/cluster", {"nodes": nodes}).raise_for_status()
+    rng = random.Random(0)
+    for job in JOBS:  # met once, as in a service that runs
+        target.ask("POST", "/v1/place", {"job": job, "iterations": 10}, most=120).raise_for_status()
+        target.ask("POST", "/v1/place", {"job": job, "iterations": 10}, most=120).raise_for_status()
+    bodies = [
+        (
+            "POST",
+            "/v1/placements",
+            {"job": rng.choice(JOBS), "iterations": rng.randint(1_000, 100_000), "max_slowdown": 3.0},
+        )
+        for _ in range(options.placements)
+    ]
+    return measured(target, iter(bodies), 16)
+
+
+def large(target: Target, options: argparse.Namespace) -> dict[str, Any]:
+    """One job among 100,000 GPUs in 10,000 states: asked alone, and while nodes change."""
+    rng = random.Random(1)
+    gpus = [
+        {"device": DEVICES[k % 3], "tenants": [{"job": rng.choice(JOBS), "iterations_left": rng.randint(100, 100_000)}
+                                               for _ in range(rng.randint(0, 3))]}
+        for k in range(10_000)
+    ]  # fmt: skip
+    nodes = [
+        {"name": f"n{copy}-{k}", "gpus": gpus[k : k + 8]} for copy in range(10) for k in range(0, 10_000, 8)
+    ]
+    target.ask("PUT", "/v1/cluster", {"nodes": nodes}, most=300, X_Timeout_S="300").raise_for_status()
+
+    def job() -> tuple[str, str, Any]:
+        return "POST", "/v1/place", {"job": rng.choice(JOBS), "iterations": rng.randint(100, 100_000)}
+
+    for _ in range(10):
+        measured(target, iter([job() for _ in range(2 * len(JOBS))]), 4)
+    figures = {"place_16_clients": measured(target, until(options.seconds, job), 16)}
+    figures["place_2_clients"] = measured(target, until(options.seconds, job), 2)
+    extra = [
+        {"name": f"n{copy}-{k}", "gpus": gpus[k : k + 8]} for copy in range(10) for k in range(0, 800, 8)
+    ]
+
+    def node(k: int) -> tuple[str, str, Any]:
+        return "PUT", f"/v1/cluster/nodes/{extra[k]['name']}", {"gpus": extra[k]["gpus"]}
+
+    figures["node_updates"] = measured(target, iter([node(k) for k in range(200)]), 1)
+    mixed = [node(k % 200) if k % 5 == 0 else job() for k in range(500)]
+    figures["one_in_five_a_node_update"] = measured(target, iter(mixed), 2)
+    return figures
+
+
+def main() -> None:
+    """Run and record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--checkout", type=Path, default=Path(__file__).resolve().parents[1])
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--gpus", type=int, default=1000)
+    parser.add_argument("--placements", type=int, default=2000)
+    parser.add_argument("--postgres", action="store_true", help="a PostgreSQL server of its own")
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cotenant-stored-"))
+        database = None
+        if options.postgres:
+            from tests.serving import postgres
+
+            database = stack.enter_context(postgres.server(fsync=True)).url
+        target = Target(
+            options.checkout.resolve(),
+            Path(folder),
+            options.workers,
+            database,
+            "--limit",
+            "body_bytes=268435456",
+        )
+        stack.callback(target.process.kill)
+        figures = (large if options.large else reserved)(target, options)
+    figures["load_average"] = psutil.getloadavg()
+    print(json.dumps(figures, indent=1))
+    record(
+        "stored_large" if options.large else f"stored_{'postgres' if options.postgres else 'sqlite'}", figures
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Operators timed by themselves as examples for the cost model: they say what a device does with one kind of operator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from models.cost.single_operators import LAUNCH_S, operators_job
+from models.cost.work import Floats, OperatorWork
+from predictor.training.cost.examples import CostExample
+from profiling.devices import get_device
+from profiling.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from models.cost.job import JobInput
+
+
+def operator_examples(rows: pd.DataFrame) -> list[CostExample]:
+    """One example a row of the table `operators`; rows with a dimension missing are left out.
+
+    Raises:
+        UnknownNameError, InputError: a device is not in the catalogue, or lacks the precision.
+    """
+    examples: list[CostExample] = []
+    numbered = rows.reset_index(drop=True)
+    for (name, precision), part in numbered.groupby(["device", "precision"], sort=False):
+        workload = Workload("operator", mode="inference", precision=str(precision))
+        job = operators_job(part, get_device(str(name)), workload)
+        known = np.isfinite(job.work.traffic_bytes).all(axis=0)
+        latency_s = part["latency_s"].to_numpy(dtype=np.float64)
+        for position in np.flatnonzero(known).tolist():
+            examples.append(
+                CostExample(
+                    int(part.index[position]),
+                    _one(job, position),
+                    float(np.log(max(latency_s[position], 1.01 * LAUNCH_S))),
+                    "operators",
+                    launch_s=LAUNCH_S,
+                )
+            )
+    return examples
+
+
+def sample_operators(rows: pd.DataFrame, most: int, seed: int = 0) -> pd.DataFrame:
+    """At most `most` rows of each kind on each device."""
+    shuffled = rows.sample(frac=1.0, random_state=seed)
+    return shuffled.groupby(["device", "kind"], sort=False).head(most).reset_index(drop=True)
+
+
+def _one(job: JobInput, position: int) -> JobInput:
+    chosen, work, mask = slice(position, position + 1), job.work, job.mask
+
+    def of(passes: Floats) -> Floats:
+        return (passes * mask)[:, chosen]
+
+    return replace(
+        job,
+        features=job.features[chosen],
+        work=OperatorWork(
+            of(work.compute_s),
+            of(work.traffic_bytes),
+            of(work.block_s),
+            of(work.kernels),
+            work.repeat[chosen],
+        ),
+        mask=np.ones((2, 1)),
+        kind=job.kind[chosen],
+    )

@@ -1,0 +1,107 @@
+"""Constants of the analytic memory and utilisation heads, from measured jobs and sets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from models.features import is_cpu
+from predictor.examples.examples import Examples
+from predictor.examples.featurizer import Featurizer, JobOnDevice
+from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes, process_bytes
+from predictor.fitted.intervals import conformal_quantile
+from profiling.devices import get_device
+from profiling.workload import SoloProfile, Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Fewer rows than this calibrate nothing.
+ENOUGH = 8
+
+
+def fit_heads(
+    examples: Examples,
+    solo: pd.DataFrame,
+    featurizer: Featurizer,
+    start: HeadCalibration | None = None,
+) -> HeadCalibration:
+    """Constants of the memory and utilisation heads by least absolute error; those of `start` where too little was measured.
+
+    Args:
+        examples: measured sets, for what sharing adds.
+        solo: the tidy table of jobs alone, for what one process takes.
+    """
+    start = start or HeadCalibration()
+    rows = _memory_rows(solo, featurizer)
+    host, factor = _host_context(rows, start), _activation_factor(rows, start)
+    calibration = replace(start, host_context_bytes=host, activation_factor=factor)
+    # A processor is always busy and its memory is shared pages; only GPUs say how these add up.
+    on_gpu = [
+        set_id
+        for set_id, row in zip(examples.set_ids, examples.first, strict=True)
+        if not is_cpu(get_device(examples.devices[row]))
+    ]
+    offset, solo_error = _sharing_bytes(examples.subset(on_gpu), start)
+    # Bounds are for device memory; what a processor's processes share says nothing of it.
+    error = [
+        abs(np.log(b / member_memory_bytes(job, SoloProfile(), calibration)))
+        for job, b in rows
+        if not is_cpu(job.device)
+    ]
+    graph_error = conformal_quantile(np.array(error)) if len(error) >= ENOUGH else start.memory_log_error[0]
+    return replace(
+        calibration,
+        sharing_bytes=offset,
+        memory_log_error=(max(graph_error, start.memory_log_error[0]), max(solo_error, 0.02)),
+    )
+
+
+def _memory_rows(solo: pd.DataFrame, featurizer: Featurizer) -> list[tuple[JobOnDevice, float]]:
+    """Jobs alone with the memory that was measured of them."""
+    rows = solo[(solo.gpus == 1) & solo.memory_bytes.notna()].to_dict("records")
+    return [
+        (featurizer.job(Workload.parse(str(r["workload"])), str(r["device"])), float(r["memory_bytes"]))
+        for r in rows
+    ]
+
+
+def _host_context(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration) -> float:
+    """Main memory of a process without its tensors; the least of what was seen where it cannot be told apart."""
+    rest = [b - job.demand.state_bytes - job.demand.activation_bytes for job, b in rows if is_cpu(job.device)]
+    return max(float(np.median(rest)), 0.0) if len(rest) >= ENOUGH else start.host_context_bytes
+
+
+def _activation_factor(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration) -> float:
+    """From GPU rows alone: what a processor's processes take besides says nothing of a GPU's allocator."""
+    factors = [
+        (b - process_bytes(job, start) - job.demand.state_bytes) / job.demand.activation_bytes
+        for job, b in rows
+        if not is_cpu(job.device)
+        and job.demand.activation_bytes > 0
+        and b > process_bytes(job, start) + job.demand.state_bytes
+    ]
+    return float(np.clip(np.median(factors), 0.8, 4.0)) if len(factors) >= ENOUGH else start.activation_factor
+
+
+def _members(examples: Examples, what: str) -> list[list[float]]:
+    sets: list[list[float]] = [[] for _ in examples.set_ids]
+    for workload, index in zip(examples.workloads, examples.set_index, strict=True):
+        value = getattr(workload.solo, what)
+        sets[index].append(np.nan if value is None else value)
+    return sets
+
+
+def _sharing_bytes(examples: Examples, start: HeadCalibration) -> tuple[float, float]:
+    totals = np.array([sum(m) for m in _members(examples, "memory_bytes")])
+    extra = np.bincount(examples.set_index, minlength=len(totals)) - 1
+    usable = ~np.isnan(totals) & ~np.isnan(examples.set_memory_bytes) & (extra > 0)
+    usable &= examples.resident
+    if usable.sum() < ENOUGH:
+        return start.sharing_bytes, start.memory_log_error[1]
+    gap = (examples.set_memory_bytes - totals)[usable] / extra[usable]
+    offset = float(np.median(gap))
+    residual = np.abs(np.log(examples.set_memory_bytes[usable] / (totals + offset * extra)[usable]))
+    return offset, conformal_quantile(residual)
