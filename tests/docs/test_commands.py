@@ -82,9 +82,10 @@ def parse(words: list[str], lenient: bool = False) -> None:
     assert rest == []
 
 
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    store = tmp_path_factory.mktemp("docs") / "store.db"
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[int]:
+    """A service of this page's own."""
+    store = tmp_path / "store.db"
     # Lines of its log would mix with what commands print.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     with serve(create_app(ServiceConfig(database_url=f"sqlite:///{store}"), TableSource())) as found:
