@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-LONG_S = 120.0  # far beyond what any of it takes; only a test that fails waits so long
+LONG_S = 300.0  # far beyond what any of it takes; only a test that fails waits so long
 
 
 def until(condition: Callable[[], Any], what: str, every_s: float = 0.01) -> Any:
