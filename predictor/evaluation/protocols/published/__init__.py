@@ -11,8 +11,10 @@ from predictor.evaluation.protocols.published import (
     memory,
     miso,
     neusight,
+    operator_cost,  # noqa: F401 (registers its contender)
     parvagpu,
     rapp,
+    share_cost,  # noqa: F401
     timm,
 )
 

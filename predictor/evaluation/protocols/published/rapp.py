@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NAME = "rapp-by-model"
 
 
-def held_to_a_share(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+def held_to_a_share(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
     """Rows below the whole device, with the step time that the same job has on all of it."""
     key = ["device", "architecture", "batch_size", "campaign"]
     whole = frame[frame["sm_share_ratio"] == 1.0].drop_duplicates(key).set_index(key)["step_time_s"]
@@ -66,7 +66,14 @@ PROTOCOLS = (
         target="solo_step_time_s",
         choose=held_to_a_share,
         unit="architecture",
-        contenders=("constant", "share-proportional", "share-unchanged", "share-others"),
+        contenders=(
+            "constant",
+            "share-proportional",
+            "share-unchanged",
+            "share-others",
+            "share-cost-model",
+            "share-cost-trees",
+        ),
         by=("architecture", "sm_share_ratio", "batch_size"),
     ),
 )

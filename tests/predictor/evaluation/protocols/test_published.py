@@ -132,6 +132,13 @@ def test_shares_are_predicted_from_the_whole_device(tmp_path: Path) -> None:
     assert result["share-unchanged"] == pytest.approx(50)
 
 
+def test_trees_learn_what_the_cost_model_is_off_by_under_a_share(tmp_path: Path) -> None:
+    rows = steps("rapp", "inference", 1.0, "torchvision") + steps("rapp", "inference", 0.5, "torchvision")
+    found = trial("rapp-by-model", solo=make_table("solo", rows))
+    result = scores(found, tmp_path, "share-cost-model", "share-cost-trees")
+    assert result["share-cost-trees"] < min(5.0, result["share-cost-model"])
+
+
 def test_what_is_for_evaluation_only_is_never_learned_from() -> None:
     def rows(name: str) -> list[dict]:
         return [
@@ -237,7 +244,10 @@ def test_operators_on_a_device_left_out(tmp_path: Path) -> None:
     found = trial("neusight-operators-by-device", operators=table)
     for train, test in sides(found):
         assert not set(train["device"]) & set(test["device"])
-    result = scores(found, tmp_path, "constant", "operator-roofline", "operator-efficiency")
+    result = scores(
+        found, tmp_path, "constant", "operator-roofline", "operator-efficiency", "operator-cost-model"
+    )
+    assert result["operator-cost-model"] < result["operator-roofline"]
     assert result["operator-efficiency"] < 10 < result["operator-roofline"] < 50 < result["constant"]
 
 

@@ -1,0 +1,57 @@
+"""The learned cost model as a contender for single operators: fitted to the fold's operators alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from datasets.bundle import Bundle, Floats
+from predictor.evaluation.protocols.registry import Contender, register
+from profiling.errors import InputError
+
+if TYPE_CHECKING:
+    from models.cost import CostModel
+
+# Of one kind on one device: further rows teach little, and a fit takes as long as they are many.
+MOST_OPERATORS = 1_000
+
+
+class OperatorCostPredictor:
+    """Latencies of single operators by a cost model that is fitted to the training rows.
+
+    Args:
+        networks: how many, from different seeds; the answer is their mean.
+    """
+
+    def __init__(self, networks: int = 1) -> None:
+        self.networks = networks
+
+    def fit(self, train: Bundle, seed: int) -> OperatorCostPredictor:
+        """Raises InputError where a device of the training rows is not in the catalogue."""
+        from predictor.training.cost.examples import balanced
+        from predictor.training.cost.fit import CostConfig, fit_cost
+        from predictor.training.cost.operators import operator_examples, sample_operators
+
+        rows = train.rows[train.points].assign(latency_s=train.y[train.points])
+        examples = operator_examples(sample_operators(rows, MOST_OPERATORS, seed))
+        if not examples:
+            raise InputError("nothing to learn from", expected="operators with all dimensions", got="none")
+        weighted = balanced(examples, lambda e: e.job.device.name)
+        self.model_: CostModel = fit_cost(weighted, CostConfig(networks=self.networks, seed=seed))
+        return self
+
+    def predict(self, test: Bundle) -> Floats:
+        """[n] seconds; NaN for a device outside the catalogue, or a dimension missing."""
+        from models.cost.single_operators import operator_times
+
+        return operator_times(self.model_, test.rows)[0]
+
+
+register(
+    Contender(
+        "operator-cost-model",
+        OperatorCostPredictor,
+        targets=("latency_s",),
+        partial=True,
+        seconds_per_fold=120,
+    )
+)
