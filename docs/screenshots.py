@@ -107,7 +107,7 @@ def dashboard() -> None:
             question = (
                 "/what-if?device=v100&device=p100&sharing=time-slice&jobs=resnet18-cifar%0Alstm-wikitext2"
             )
-            with chromium(1200, 800) as driver:
+            with chromium(1200, 1200) as driver:
                 for scheme in ("light", "dark"):
                     features = [{"name": "prefers-color-scheme", "value": scheme}]
                     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})

@@ -189,6 +189,10 @@ def test_light_and_dark(browser: Any, base: str, colours: str, width: int) -> No
         assert contrast >= 4.5, where
         wide = browser.execute_script("return document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, f"{path} is wider than the window"
+        spilt = browser.execute_script(
+            "return [...document.querySelectorAll('.tile, .facts div')].filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent)"
+        )
+        assert spilt == [], f"{path}: text runs over its tile"
         unnamed = browser.execute_script(
             "return [...document.querySelectorAll('input, select, textarea')].filter(e => !e.labels.length).length"
         )

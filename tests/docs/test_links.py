@@ -1,0 +1,37 @@
+"""Links between the pages lead to files and headings that there are; `make docs` checks the built site as well."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import PAGES, ROOT
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """What headings of a page are called in links."""
+    text = re.sub(r"(?ms)^```.*?^```", "", page.read_text())
+    found = []
+    for heading in re.findall(r"(?m)^#+ (.+)$", text):
+        words = unicodedata.normalize("NFKD", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading))
+        found.append(re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", words).strip().lower()))
+    return frozenset(found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links(page: Path) -> None:
+    text = re.sub(r"(?ms)^```.*?^```|`[^`\n]*`", "", page.read_text())
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            wrong.append(target)
+    assert wrong == []
