@@ -30,7 +30,13 @@ from profiling.workload import Workload
 ROOT = Path(__file__).parents[1]
 JOB = "neumf-ml1m"
 QUICK = MeasureSettings(
-    repeats=1, window_s=0.2, alone_window_s=0.2, min_steps=2, max_warmup_s=1.0, least_cpu_ratio=0.0, retries=0
+    repeats=1,
+    window_s=0.2,
+    alone_window_s=0.2,
+    min_steps=2,
+    max_warmup_s=1.0,
+    least_cpu_ratio=0.01,
+    retries=0,
 )
 PATIENCE_S = 1500.0
 
@@ -55,10 +61,23 @@ def start_cluster(nodes: int) -> Any:
     }
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    cluster.others = [cluster.add_node(num_cpus=1) for _ in range(nodes - 1)]
+    cluster = Cluster()
+    made = [_node(cluster) for _ in range(nodes)]
+    cluster.others = made[1:]
     cluster.wait_for_nodes(timeout=300)
     return cluster
+
+
+def _node(cluster: Any, attempts: int = 8) -> Any:
+    """A node process; Ray gives one 30 s to come up, which a busy machine may miss."""
+    for left in reversed(range(attempts)):
+        try:
+            return cluster.add_node(num_cpus=1, include_dashboard=False)
+        except Exception as error:
+            if not left:
+                raise
+            print(f"a node did not come up, once more: {error}", file=sys.stderr)
+    raise AssertionError
 
 
 def carry_out(cluster: Any, plan: Path, folder: Path) -> dict[str, Any]:

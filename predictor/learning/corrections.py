@@ -70,13 +70,13 @@ class Corrections:
             width, flat = block.shape[1], block.ravel()
             first, second = place[:, 0], place[:, 1]
             return np.stack([flat[first * width + second], flat[second * width + first]], 1)
-        there = rows >= 0
-        place = np.where(there, place, 0)
-        total, count = np.zeros(rows.shape), np.maximum(there.sum(1) - 1, 1)
+        present = rows >= 0
+        place = np.where(present, place, 0)
+        total, count = np.zeros(rows.shape), np.maximum(present.sum(1) - 1, 1)
         for i in range(size):
             for j in range(size):
                 if i != j:
-                    both = there[:, i] & there[:, j]
+                    both = present[:, i] & present[:, j]
                     total[:, i] += np.where(both, block[place[:, i], place[:, j]], 0.0)
         return total / count[:, None]
 

@@ -132,7 +132,7 @@ class Posterior:
         """Take in observations; those of jobs alone whose solo step time is known say nothing new.
 
         Raises:
-            UnknownNameError: a model or a device is not known; nothing was taken in.
+            UnknownNameError: unknown model or device; nothing was taken in.
         """
         new: dict[ObservedKey, list[float]] = {}
         for observation in observations:
@@ -378,7 +378,7 @@ class Posterior:
         """Several sets, with intervals and reasons; the predictor must give these, too.
 
         Raises:
-            UnknownNameError: a model or a device is not known.
+            UnknownNameError: unknown model or device.
         """
         predictor: Any = self.predictor
         return self.correct(predictor.predict_many(sets), sets)

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from profiling.capture import cache
+from profiling.capture.derive import with_optimizer
+from profiling.capture.precision import with_precision
 from profiling.capture.source import graph_for, register_graph
 from profiling.errors import UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
+_OPTION = re.compile(r"[:,](\w+)=")
 _HASH = re.compile(r"(?:graph:)?([0-9a-f]{8,64})")
 
 
@@ -21,7 +24,7 @@ def local_workload(spec: str) -> Workload:
     wrote (`FILE.json`), or the hash (eight digits or more) of a captured graph.
 
     Other than a zoo model, it is captured now, and its graph is kept on this machine under its content hash. The options
-    that a graph was captured with hold where the SPEC does not give others.
+    that a graph was captured with hold where the SPEC does not give others; another precision is derived by rule.
 
     Raises:
         InputError: the SPEC, the file or the factory cannot be used.
@@ -29,23 +32,29 @@ def local_workload(spec: str) -> Workload:
     """
     workload = Workload.parse(spec)
     name = workload.model
+    given = frozenset(_OPTION.findall(spec))
     if name.endswith(".json"):
-        return _of_graph(workload, ComputationGraph.load(Path(name)))
+        return _of_graph(workload, ComputationGraph.load(Path(name)), given)
     found = _HASH.fullmatch(name)
     if found:
-        return _of_graph(workload, cache.registered(_registered_name(found[1])))
+        return _of_graph(workload, cache.registered(_registered_name(found[1])), given)
     if name.endswith((".onnx", ".graph.txt")) or ":" in name:
-        return _of_graph(workload, graph_for(workload.captured(), local=True))
+        return _of_graph(workload, graph_for(workload.captured(), local=True), given)
     return workload
 
 
-def _of_graph(workload: Workload, graph: ComputationGraph) -> Workload:
-    defaults = {f.name: f.default for f in fields(Workload)}
+def _of_graph(workload: Workload, graph: ComputationGraph, given: frozenset[str]) -> Workload:
+    """The job of a graph; `given` names the options that its SPEC states, even if they are defaults."""
+    known = {f.name for f in fields(Workload)}
     captured: dict[str, Any] = {
         key: value
         for key, value in graph.options.items()
-        if key in defaults and value is not None and getattr(workload, key) == defaults[key]
+        if key in known and value is not None and key not in given
     }
+    if "precision" in given:
+        graph = with_precision(graph, workload.precision)
+    if "optimizer" in given and workload.optimizer:
+        graph = with_optimizer(graph, workload.optimizer)
     batch_size = workload.batch_size or graph.batch_size
     return replace(workload, **{**captured, "model": register_graph(graph), "batch_size": batch_size})
 

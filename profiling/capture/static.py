@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from profiling.capture.optimizers import FLOPS, PASSES, STATES, launches
+from profiling.capture.precision import HALVED_BY_AMP
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph, Operator, TensorEdge
 from profiling.operator_sizes import NO_SIZES, OperatorSizes
@@ -19,15 +20,6 @@ from profiling.workload import Workload
 
 _KEEPS_INPUT = CONTRACTIONS | {"batch_norm", "layer_norm", "group_norm", "pooling", "loss"}
 _KEEPS_OUTPUT = frozenset({"activation", "softmax", "dropout"})
-_HALVED_BY_AMP = CONTRACTIONS | {
-    "elementwise",
-    "activation",
-    "dropout",
-    "concat",
-    "copy",
-    "pooling",
-    "batch_norm",
-}
 
 
 @dataclass
@@ -79,7 +71,7 @@ def assemble(
     """
     if workload.activation_checkpointing:
         raise InputError(
-            f"activation checkpointing is not known for a graph from {source}",
+            f"a graph from {source} has no activation checkpointing",
             hint="capture the torch module, or drop the option",
         )
     names, layer_of = _layers(operators, layers)
@@ -228,7 +220,7 @@ def _type(dtype: str, kind: str, precision: str) -> str:
         return dtype
     if precision in ("fp16", "bf16"):
         return "float16" if precision == "fp16" else "bfloat16"
-    return "float16" if precision == "amp" and kind in _HALVED_BY_AMP else dtype
+    return "float16" if precision == "amp" and kind in HALVED_BY_AMP else dtype
 
 
 def _forward_peak(operators: Sequence[StaticOperator], precision: str) -> float:

@@ -7,6 +7,8 @@ although torch takes seconds to import.
 from __future__ import annotations
 
 import sys
+import traceback
+from typing import Annotated
 
 import typer
 
@@ -26,16 +28,26 @@ app = typer.Typer(
 )
 
 
+DEBUG = "--debug"
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    debug: Annotated[
+        bool, typer.Option(DEBUG, help="Show the traceback of an error, that of your own code included.")
+    ] = False,
+) -> None:
     """Keeps the group a group."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; a `CotenantError`, or a file that cannot be used, becomes one line on stderr and an exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        app(args=fold_lists(sys.argv[1:] if arguments is None else arguments))
+        app(args=fold_lists([word for word in given if word != DEBUG]))
     except CotenantError as error:
+        if DEBUG in given:
+            traceback.print_exception(error)
         print(f"cotenant: {error.message}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except BrokenPipeError:

@@ -118,6 +118,24 @@ def test_capture_of_a_factory(
     assert answer(capsys, "capture", "my_model:make", "--batch-size", "5")["forward_flops"] == 2 * 5 * 8 * 2
 
 
+def test_a_failing_factory_shows_its_own_traceback_with_debug(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_failing_model.py").write_text("def make():\n    return [][3]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, _, err = run(capsys, "capture", "my_failing_model:make")
+    assert (code, err.count("\n")) == (2, 1)
+    for arguments in (
+        ("capture", "my_failing_model:make", "--debug"),
+        ("--debug", "capture", "my_failing_model:make"),
+    ):
+        code, _, err = run(capsys, *arguments)
+        assert code == 2
+        assert "return [][3]" in err
+        assert err.splitlines()[-1].startswith("cotenant: ")
+
+
 def test_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     found = answer(capsys, "devices", "list")
     assert {"v100", "a100", "cpu"} <= {d["name"] for d in found["devices"]}

@@ -222,8 +222,8 @@ class Factorisation:
         asked = rows.partners[test]
         answers = np.zeros(len(test))
         for place, (o, partners) in enumerate(zip(rows.own[test], asked, strict=True)):
-            there = partners[partners >= 0]
-            answers[place] = level[o] + float(np.mean(right[there] @ left[o])) if len(there) else level[o]
+            present = partners[partners >= 0]
+            answers[place] = level[o] + float(np.mean(right[present] @ left[o])) if len(present) else level[o]
         return FewShotAnswer(np.minimum(answers, np.log(1.2)))
 
     def _solve(

@@ -35,7 +35,12 @@ def test_options_of_the_capture_hold_unless_the_spec_gives_others(here: Path) ->
     job = local_workload("own.json")
     assert (job.model, job.batch_size) == (f"graph:{graph.content_hash}", 16)
     assert (job.precision, job.optimizer) == ("amp", "adam")
-    assert local_workload("own.json:precision=bf16").precision == "bf16"
+    for precision in ("bf16", "fp32"):
+        other = local_workload(f"own.json:precision={precision}")
+        assert (other.precision, other.optimizer) == (precision, "adam")
+        assert graph_for(other).options["precision"] == precision
+    plain = graph_for(local_workload("own.json:optimizer=sgd"))
+    assert plain.optimizer_state_bytes < graph.optimizer_state_bytes
     with pytest.raises(InputError, match="another batch size"):
         graph_for(local_workload("own.json:batch_size=4"))
 
