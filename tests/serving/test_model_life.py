@@ -26,7 +26,7 @@ from tests.serving.conftest import Start
 from tests.serving.live import load, serve
 from tests.serving.problems import problem
 from tests.serving.table import TablePredictor, TableSource
-from tests.serving.waiting import until
+from tests.serving.waiting import LONG_S, until
 
 SET = {"device": "v100", "jobs": ["resnet18-cifar"]}
 
@@ -131,7 +131,10 @@ def test_the_source_is_followed(start: Start, source: TableSource) -> None:
 
 def test_no_request_is_lost_while_models_change(tmp_path: Path) -> None:
     source = TableSource()
-    config = ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db", poll_s=0.01, log_level="error")
+    config = ServiceConfig(
+        database_url=f"sqlite:///{tmp_path}/s.db", poll_s=0.01, log_level="error",
+        queue_wait_s=LONG_S, queue_delay_s=LONG_S, request_timeout_s=LONG_S, body_s=LONG_S, stuck_s=LONG_S,
+    )  # fmt: skip
     app = create_app(config, source)
     bodies = [{"device": "v100", "jobs": [f"resnet18-cifar:batch_size={n % 50 + 1}"]} for n in range(100)]
     statuses: Counter[int] = Counter()
