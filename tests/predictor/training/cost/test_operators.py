@@ -11,7 +11,13 @@ from predictor.training.cost.fit import CostConfig, fit_cost
 from predictor.training.cost.operators import operator_examples, sample_operators
 from predictor.training.cost.tensors import CostTensors
 
-OWN = {"source": "mine", "campaign": "mine-1", "licence": "CC0-1.0", "origin": "measured", "precision": "fp32"}
+OWN = {
+    "source": "mine",
+    "campaign": "mine-1",
+    "licence": "CC0-1.0",
+    "origin": "measured",
+    "precision": "fp32",
+}
 
 
 def table(devices: tuple[str, ...] = ("v100",)):  # type: ignore[no-untyped-def]
