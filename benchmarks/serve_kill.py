@@ -1,4 +1,8 @@
-"""SIGKILL the service in the middle of writes, 200 times; nothing that was acknowledged may be lost or be half there."""
+"""Faults in the middle of writes; nothing that was acknowledged may be lost or be half there.
+
+python -m benchmarks.serve_kill                     SIGKILL to the service, 200 times
+python -m benchmarks.serve_kill --postgres          its PostgreSQL server stopped and frozen in turn, 20 times
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,26 @@ from benchmarks.record import record
 
 
 def main() -> None:
-    from tests.serving import killing
+    from tests.serving import killing, postgres
 
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--faults", type=int, default=20)
+    parser.add_argument("--postgres", action="store_true", help="a PostgreSQL server of its own")
     options = parser.parse_args()
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="cotenant-kill-") as folder:
-        result = killing.run(Path(folder), options.kills)
+    if options.postgres:
+        name, what = "serve_kill_postgres", {"faults": options.faults}
+        with postgres.server(fsync=True) as server:
+            result = killing.run_database_faults(server, options.faults)
+    else:
+        name, what = "serve_kill", {"kills": options.kills}
+        with tempfile.TemporaryDirectory(prefix="cotenant-kill-") as folder:
+            result = killing.run(Path(folder), options.kills)
     print(result)
-    record("serve_kill", {"kills": options.kills, "seconds": time.monotonic() - started, **result})
+    record(name, {**what, "seconds": time.monotonic() - started, **result})
     if result["lost"] or result["half"]:
         raise SystemExit(1)
 

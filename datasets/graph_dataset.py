@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -27,26 +28,15 @@ from torch_geometric.data import Data, Dataset
 from profiling.errors import InputError
 from profiling.files import read_json, write_json, write_whole
 from profiling.graph import ComputationGraph
+from profiling.graph_columns import COUNT_COLUMNS
 from profiling.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 1
+FORMAT = 2
 # Operator columns, in the order of the feature matrix; `kind` is an index into `index.json`'s `kinds`.
-OPERATOR_COLUMNS = (
-    "forward_flops",
-    "backward_flops",
-    "bytes_read",
-    "bytes_written",
-    "backward_bytes",
-    "parameter_bytes",
-    "saved_activation_bytes",
-    "kernel_count",
-    "tensor_core",
-    "repeat",
-    "layer_index",
-)
+OPERATOR_COLUMNS = COUNT_COLUMNS
 _MEMBER_COLUMNS = ("throughput_ratio", "step_time_s", "solo_step_time_s", "batch_size")
 _SET_COLUMNS = ("set_memory_bytes", "set_utilization_ratio", "set_memory_bandwidth_ratio")
 
@@ -227,7 +217,10 @@ def _graph_tensors(graphs: list[ComputationGraph], kinds: list[str]) -> dict[str
         "node_pointer": _pointer([len(graph.operators) for graph in graphs]),
         "edge_pointer": _pointer([len(graph.edges) for graph in graphs]),
         "operators": torch.tensor(
-            [[float(getattr(op, name)) for name in OPERATOR_COLUMNS] for op in operators]
+            np.concatenate(
+                [np.stack([graph.columns[name] for name in OPERATOR_COLUMNS], 1) for graph in graphs]
+            ),
+            dtype=torch.float32,
         ),
         "kind": torch.tensor([kind_number[op.kind] for op in operators]),
         "edge_index": torch.tensor([[edge.source, edge.target] for edge in edges], dtype=torch.long)

@@ -8,6 +8,7 @@ Pages keep their places, so that their links hold here and there alike.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import shutil
 import sys
@@ -101,27 +102,69 @@ def _cell(text: str) -> str:
 
 
 def http_reference() -> str:
-    """Every route of the service with its method and summary, from OpenAPI."""
+    """Every route of the service by tag: scope, parameters, body with its fields and example, and answers, from OpenAPI."""
     from clients.openapi import document
 
-    rows = [
-        f"| `{method.upper()} {path}` | {_cell(operation.get('summary', ''))} |"
-        for path, operations in sorted(document()["paths"].items())
-        for method, operation in operations.items()
+    found = document()
+    parts = [
+        "# HTTP",
+        "Made from the OpenAPI document, which a running service has at `/openapi.json`, with a page to try it at `/docs`.",
+        "Conventions and errors are in [service.md](../service.md), the client in [its README](../../clients/python/README.md).",
     ]
-    return "\n".join(
-        [
-            "# HTTP",
-            "",
-            "Made from the OpenAPI document, which a running service has at `/openapi.json`, with a page to try it at `/docs`.",
-            "Conventions, errors and examples are in [service.md](../service.md).",
-            "",
-            "| route | |",
-            "|---|---|",
-            *rows,
-            "",
+    tags: dict[str, list[str]] = {}
+    for path, operations in sorted(found["paths"].items()):
+        for method, operation in operations.items():
+            tags.setdefault(operation.get("tags", ["other"])[0], []).extend(
+                _operation(f"{method.upper()} {path}", operation, found["components"]["schemas"])
+            )
+    for tag, sections in sorted(tags.items()):
+        parts += [f"## {tag}", *sections]
+    return "\n\n".join(parts) + "\n"
+
+
+def _operation(title: str, operation: dict[str, Any], schemas: dict[str, Any]) -> list[str]:
+    scope = operation.get("x-cotenant-scope", "")
+    parts = [f"### `{title}`", operation.get("summary", "") + (f" (scope `{scope}`)" if scope else "") + "."]
+    rows = [
+        f"| `{p['name']}` | {p['in']} | {_type(p.get('schema', {}))} | {_cell(p.get('description', ''))} |"
+        for p in operation.get("parameters", [])
+    ]
+    for media, content in operation.get("requestBody", {}).get("content", {}).items():
+        schema = content.get("schema", {})
+        fields = schemas.get(schema.get("$ref", "").rpartition("/")[2], schema).get("properties", {})
+        rows += [
+            f"| `{name}` | body | {_type(field)} | {_cell(field.get('description', ''))} |"
+            for name, field in fields.items()
         ]
-    )
+        for example in list(content.get("examples", {}).values())[:1]:
+            parts.append(f"`{media}`, for example:\n\n```json\n{json.dumps(example['value'], indent=2)}\n```")
+    if rows:
+        parts.append("\n".join(["| | in | type | |", "|---|---|---|---|", *rows]))
+    answers = [
+        f"{code} `{_type(content['schema'])}`"
+        for code, response in operation["responses"].items()
+        if code < "3"
+        for content in response.get("content", {}).values()
+        if "schema" in content
+    ]
+    if answers:
+        parts.append("Answers " + ", ".join(answers) + ".")
+    return parts
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """A schema in a word: `SetBody`, `array of string`, `number or null`."""
+    if "$ref" in schema:
+        return str(schema["$ref"].rpartition("/")[2])
+    if "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema["enum"])
+    for word in ("anyOf", "oneOf"):
+        if word in schema:
+            return " or ".join(dict.fromkeys(_type(one) for one in schema[word]))
+    kind = schema.get("type", "any")
+    if isinstance(kind, list):
+        return " or ".join(kind)
+    return f"array of {_type(schema['items'])}" if kind == "array" and schema.get("items") else str(kind)
 
 
 def python_reference() -> str:

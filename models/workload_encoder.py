@@ -48,9 +48,7 @@ class EncoderConfig:
                     f"encoder.{name} is out of range", expected="an integer from 1", got=getattr(self, name)
                 )
         if self.form not in FORMS:
-            raise InputError(
-                "encoder.form is not known", expected="one of " + ", ".join(FORMS), got=self.form
-            )
+            raise InputError("unknown encoder.form", expected="one of " + ", ".join(FORMS), got=self.form)
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,8 +139,8 @@ class Predictor:
         safe = rows if full else np.where(mask, rows, 0)
 
         def of_members(values: np.ndarray, absent: float) -> np.ndarray:
-            found = values[safe]
-            return found if full else np.where(mask, found, absent)
+            picked = values[safe]
+            return picked if full else np.where(mask, picked, absent)
 
         slowdown = 1.0 + (excess if full else np.where(mask, excess, 0.0))
         solo = of_members(table.solo_step_s, 1.0)
@@ -204,7 +204,7 @@ class Predictor:
         """Several sets, with intervals and reasons.
 
         Raises:
-            UnknownNameError: a model or a device is not known.
+            UnknownNameError: unknown model or device.
         """
         rows = self.rows(sets)
         return self.describer_.describe(self.version, sets, rows, self._arrays_of(sets, rows))

@@ -81,7 +81,7 @@ class UnknownNameError(InputError):
 
     status = 404
     slug = "unknown-name"
-    title = "Name is not known"
+    title = "Unknown name"
 
 
 class UnsafeFileError(InputError):

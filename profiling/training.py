@@ -51,9 +51,7 @@ def make_optimizer(name: str, parameters: Sequence[nn.Parameter]) -> torch.optim
         "adagrad": lambda: torch.optim.Adagrad(parameters, lr=1e-3),
     }
     if name not in builders:
-        raise InputError(
-            "optimizer is not known", expected="one of " + ", ".join((*builders, "none")), got=name
-        )
+        raise InputError("unknown optimizer", expected="one of " + ", ".join((*builders, "none")), got=name)
     return builders[name]()
 
 

@@ -149,7 +149,7 @@ class Workload:
         for key in values:
             if key != "model" and key not in JOB_OPTIONS:
                 raise InputError(
-                    f"job option {key!r} is not known",
+                    f"unknown job option {key!r}",
                     expected="one of " + ", ".join(sorted(JOB_OPTIONS)),
                     got=key,
                 )

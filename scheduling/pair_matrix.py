@@ -22,6 +22,7 @@ class PairMatrix:
     Attributes:
         device, sharing: where.
         jobs: N of them.
+        names: what to call them; their SPECs, where a model of one's own is `graph:` and a hash, if empty.
         slowdown: [N, N] of the job of the row beside the job of the column.
         fits: [N, N] whether both fit in the device's memory.
     """
@@ -31,20 +32,30 @@ class PairMatrix:
     jobs: tuple[Workload, ...]
     slowdown: Floats
     fits: Bools
+    names: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """One for each job."""
+        return self.names or tuple(str(job) for job in self.jobs)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of `cotenant matrix --json`."""
         return {
             "device": self.device,
             "sharing": self.sharing,
-            "jobs": [str(job) for job in self.jobs],
+            "jobs": list(self.labels),
             "slowdown": self.slowdown.tolist(),
             "fits": self.fits.tolist(),
         }
 
 
 def pair_matrix(
-    predictor: SetPredictor, device: str, jobs: Sequence[Workload], sharing: str = "time-slice"
+    predictor: SetPredictor,
+    device: str,
+    jobs: Sequence[Workload],
+    sharing: str = "time-slice",
+    names: Sequence[str] = (),
 ) -> PairMatrix:
     """Predict every pair in one call, a job beside another of its own kind included.
 
@@ -61,14 +72,14 @@ def pair_matrix(
     for row, (a, b) in enumerate(numbers):
         slowdown[b, a], slowdown[a, b] = answer.slowdown[row, 1], answer.slowdown[row, 0]
         fits[a, b] = fits[b, a] = answer.fits[row]
-    return PairMatrix(device, sharing, tuple(jobs), slowdown, fits)
+    return PairMatrix(device, sharing, tuple(jobs), slowdown, fits, tuple(names))
 
 
 def draw_matrix(matrix: PairMatrix) -> Any:
     """A matplotlib figure: rows are slowed by columns; pairs that do not fit are hatched."""
     from matplotlib.figure import Figure
 
-    names = [str(job).replace(":", "\n") for job in matrix.jobs]
+    names = [label.replace(":", "\n") for label in matrix.labels]
     size = max(4.0, 0.42 * len(names) + 2.5)
     figure = Figure(figsize=(size + 1.2, size))
     axis = figure.subplots()

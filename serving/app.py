@@ -78,7 +78,7 @@ def create_app(config: ServiceConfig | None = None, source: ModelSource | None =
     service = Service(config or ServiceConfig(), source)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(zoo)  # its imports take seconds, which no request should wait for
         await service.start(upkeep, forget_deleted)
         try:

@@ -142,6 +142,12 @@ class Batcher:
             )
         return answers
 
+    async def corrected(
+        self, belief: Belief, predictions: list[Prediction], asked: list[ColocationSet]
+    ) -> list[Prediction]:
+        """What the model itself said, with what was observed so far worked in."""
+        return await self.bulk.run(belief.posterior.correct, predictions, asked)
+
     async def meet(
         self,
         serving: Serving,

@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from profiling.workload import Workload
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Link, Node, Tenant
 from serving.schemas import spec_of
 from serving.store import Store
@@ -169,11 +168,6 @@ def to_mapping(state: ClusterState, names: Iterable[str] | None = None) -> dict[
                 if seat.placement_id is not None:
                     tenant["placement_id"] = seat.placement_id
     return body
-
-
-def tenants_of(snapshot: ClusterSnapshot) -> set[Workload]:
-    """All jobs that run somewhere."""
-    return {t.job for _, gpu in snapshot.gpus() for t in gpu.tenants}
 
 
 def _parts(names: list[str]) -> Iterable[list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ MakePlacer = Callable[[SetPredictor], Placer]
 
 #: Seconds between looks for what other processes were told.
 POLL_S = 1.0
+# After taking observations in, so many times as long before it is done again out of turn.
+_REST = 4.0
 # Rows may become visible out of their order where several processes write: so many are looked at again.
 _OVERLAP = 256
 
@@ -97,6 +100,7 @@ class Feedback:
         self._learned: _Learned | None = None
         self._belief: Belief | None = None
         self._reading, self._swapping = threading.Lock(), threading.Lock()
+        self._rests_until = 0.0
 
     def current(self, serving: Serving) -> Belief:
         """The belief that goes with the model that serves."""
@@ -118,9 +122,15 @@ class Feedback:
         except CotenantError as error:
             log.warning("observations not read", error=error.message)
 
+    def told(self) -> None:
+        """As `refresh`, at once; but where that takes long and happens often it is left to the next look, so that answers do not wait for it."""
+        if time.monotonic() >= self._rests_until:
+            self.refresh()
+
     def refresh(self) -> None:
         """Take in what was observed since. Raises `UnavailableError` where the store does not answer."""
         with self._reading:
+            began = time.monotonic()
             serving = self._serving
             if serving is None:
                 return
@@ -128,6 +138,9 @@ class Feedback:
             if known is None or known.serving is not serving:
                 known = _Learned.nothing(serving)
             learned = self._read(known)
+            if learned is not known:
+                ended = time.monotonic()
+                self._rests_until = ended + _REST * (ended - began)
             with self._swapping:
                 self._learned = learned
                 belief = self._belief

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,14 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from predictor.types import Quantity
+
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
+# Pairs of device and job with metrics of their own.
+_MOST_LABELS = 500
+# Of the latest observation in the moving mean.
+_DRIFT_WEIGHT = 0.1
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -67,7 +74,47 @@ class Metrics:
         self.observations = Counter(
             "observations", "Observed step times, by whether the interval held them", ("covered",), **shared
         )
+        self.log_error = Counter(
+            "observed_log_error",
+            "Sum of |log(observed / predicted step time)|; of the model itself, or corrected by what was observed before",
+            ("device", "job", "answer"),
+            **shared,
+        )
+        self.log_drift = Gauge(
+            "observed_log_ratio",
+            "Moving mean of log(observed / predicted step time) in the process that was told last",
+            ("device", "job", "answer"),
+            multiprocess_mode="mostrecent",
+            **shared,
+        )
+        self.observed = Counter(
+            "observed_step_times",
+            "Observed step times, by whether the 90 % interval held them",
+            ("device", "job", "answer", "covered"),
+            **shared,
+        )
+        self._labels: set[tuple[str, str]] = set()
+        self._drift: dict[tuple[str, str, str], float] = {}
         self._version: str | None = None
+
+    def observe(self, device: str, job: str, answer: str, step_time_s: float, predicted: Quantity) -> None:
+        """Count an observed step time beside what was predicted for it.
+
+        Args:
+            device, job: its device and the name of its model; beyond some hundreds of both they are counted as `other`.
+            answer: `model` or `corrected`.
+        """
+        if (device, job) not in self._labels and len(self._labels) >= _MOST_LABELS:
+            device = job = "other"
+        self._labels.add((device, job))
+        ratio = math.log(step_time_s / predicted.value)
+        self.log_error.labels(device, job, answer).inc(abs(ratio))
+        covered = predicted.lower <= step_time_s <= predicted.upper
+        self.observed.labels(device, job, answer, str(covered).lower()).inc()
+        key = device, job, answer
+        before = self._drift.get(key, ratio)
+        self._drift[key] = before + _DRIFT_WEIGHT * (ratio - before)
+        self.log_drift.labels(*key).set(self._drift[key])
 
     def serve_version(self, version: str) -> None:
         """Mark `version` as the one that serves."""

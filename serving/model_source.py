@@ -43,7 +43,7 @@ class DirectorySource:
         newest = max((p.stat().st_mtime_ns for p in files), default=0)
         return f"{self.name}@{len(files)}-{newest}"
 
-    def load(self, tag: str, graphs: GraphSource) -> Any:
+    def load(self, tag: str, graphs: GraphSource) -> Any:  # noqa: ARG002 (as its protocol)
         from predictor import load_predictor
 
         return load_predictor(self.name, graphs)

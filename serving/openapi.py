@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -124,6 +126,11 @@ def _schema(kind: Any) -> dict[str, Any]:
     if isinstance(kind, dict):
         return kind
     _TYPES.add(kind)
+    return deepcopy(_schema_of(kind))
+
+
+@cache
+def _schema_of(kind: Any) -> dict[str, Any]:
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=_REF)
     return schema
 

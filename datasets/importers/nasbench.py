@@ -53,7 +53,7 @@ def count_cell_network(matrix: Sequence[Sequence[int]], operations: Sequence[int
         operations: of each vertex; those of input and output are not read.
 
     Raises:
-        InputError: no path leads from input to output, or an operation is not known.
+        InputError: no path leads from input to output, or an operation is unknown.
     """
     used = _on_a_path(matrix)
     edges = [[bool(matrix[a][b]) for b in used] for a in used]

@@ -104,9 +104,10 @@ class Describer:
         intervals = self.fitted.intervals
         device, count = get_device(one.device), len(one.workloads)
         facts = [self._of(row, w, one.device) for row, w in zip(rows, one.workloads, strict=False)]
-        quantile = intervals.quantile["solo" if all(f.measured for f in facts) else "graph"]
+        group = "solo" if all(f.measured for f in facts) else "graph"
+        quantile = intervals.quantile[group]
         if not self.fitted.manifest.coverage.has_device(one.device):
-            quantile *= intervals.device_factor
+            quantile *= intervals.device_factor[group]
         members, reasons = [], [_room(numbers.fits[k], numbers.upper[k], device)]
         for i, fact in enumerate(facts):
             slowdown = numbers.slowdown[k][i]

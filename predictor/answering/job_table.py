@@ -50,7 +50,7 @@ class JobTable:
         """Row of each job; new jobs are encoded together.
 
         Raises:
-            UnknownNameError, InputError: a model, device or option is not known.
+            UnknownNameError, InputError: unknown model, device or option.
         """
         index = self._index
         missing = [job for job in jobs if job not in index]

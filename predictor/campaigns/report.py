@@ -206,14 +206,14 @@ def compare(colocation: pd.DataFrame, predictor: Predictor) -> pd.DataFrame:
         sets.append(ColocationSet(str(ordered["device"].iloc[0]), jobs, str(ordered["sharing"].iloc[0])))
         measured.append([float(v) for v in ordered["throughput_ratio"]])
     rows = []
-    for one, ratios, prediction in zip(sets, measured, predictor.predict_many(sets), strict=True):
-        for job, ratio, member in zip(one.workloads, ratios, prediction.members, strict=True):
+    for asked, ratios, prediction in zip(sets, measured, predictor.predict_many(sets), strict=True):
+        for job, ratio, member in zip(asked.workloads, ratios, prediction.members, strict=True):
             q = member.throughput_ratio
             rows.append(
                 {
-                    "device": one.device,
+                    "device": asked.device,
                     "job": str(job),
-                    "set": " + ".join(map(str, one.workloads)),
+                    "set": " + ".join(map(str, asked.workloads)),
                     "measured": ratio,
                     "predicted": q.value,
                     "lower": q.lower,

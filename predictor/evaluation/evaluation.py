@@ -16,7 +16,7 @@ from predictor.examples.cross_fit import ExampleFold, cross_fit, fold_groups
 from predictor.examples.examples import Examples, examples_of
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes, set_memory_bytes
 from predictor.fitted.fitted import Fitted
-from predictor.fitted.intervals import Intervals
+from predictor.fitted.intervals import GROUPS, Intervals
 from predictor.fitted.model import CotenantModel
 from predictor.fitted.utilization import predicted_ratio
 from predictor.training.fit import solo_examples
@@ -89,10 +89,14 @@ def half_widths(fitted: Fitted, examples: Examples, log_slowdown: Floats) -> Flo
     """[T] half width of each member's interval of the log ratio, as answers have it."""
     measured = np.array([w.solo.step_time_s is not None for w in examples.workloads])
     whole = np.bincount(examples.set_index, ~measured)[examples.set_index] == 0
-    alone, graph = (fitted.intervals.half_width(log_slowdown, group) for group in ("solo", "graph"))
+    intervals = fitted.intervals
     coverage = fitted.manifest.coverage
     known = np.array([coverage.has_device(device) for device in examples.devices])
-    return np.where(whole, alone, graph) * np.where(known, 1.0, fitted.intervals.device_factor)
+    alone, graph = (
+        intervals.half_width(log_slowdown, group) * np.where(known, 1.0, intervals.device_factor[group])
+        for group in GROUPS
+    )
+    return np.where(whole, alone, graph)
 
 
 # Measured and predicted values.

@@ -29,15 +29,15 @@ def _pair(measured: ArrayLike, predicted: ArrayLike) -> tuple[NDArray[np.float64
 def mape_percent(measured: ArrayLike, predicted: ArrayLike) -> float:
     """Mean of |error| / |measured|, in percent. Rows measured as 0 are left out; NaN when there are no others."""
     y, p = _pair(measured, predicted)
-    there = y != 0
-    return float(100 * np.mean(np.abs((p - y)[there] / y[there]))) if there.any() else math.nan
+    nonzero = y != 0
+    return float(100 * np.mean(np.abs((p - y)[nonzero] / y[nonzero]))) if nonzero.any() else math.nan
 
 
 def median_ape_percent(measured: ArrayLike, predicted: ArrayLike) -> float:
     """Median of |error| / |measured|, in percent, over the rows of `mape_percent`."""
     y, p = _pair(measured, predicted)
-    there = y != 0
-    return float(100 * np.median(np.abs((p - y)[there] / y[there]))) if there.any() else math.nan
+    nonzero = y != 0
+    return float(100 * np.median(np.abs((p - y)[nonzero] / y[nonzero]))) if nonzero.any() else math.nan
 
 
 def mae(measured: ArrayLike, predicted: ArrayLike) -> float:

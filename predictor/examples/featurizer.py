@@ -86,7 +86,7 @@ class Featurizer:
         """Demand and features of `workload` on a device.
 
         Raises:
-            UnknownNameError: the model or the device is not known.
+            UnknownNameError: unknown model or device.
             InputError: more layers are frozen than the model has, or the device lacks the precision.
         """
         plain = workload.without_solo()

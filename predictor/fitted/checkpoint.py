@@ -29,7 +29,7 @@ from profiling.files import read_json, write_json, write_whole
 FORMAT = "cotenant-predictor"
 # Folder of the cost model that the networks were trained with.
 COST = "cost"
-VERSION = 5
+VERSION = 6
 
 
 def save(predictor: Predictor, folder: Path | str) -> Path:
@@ -121,9 +121,9 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
         encoder.load_state_dict(_under("encoder.", tensors))
         networks = []
         for number in range(config["networks"]):
-            one = ColocationNetwork(network, tuple(config["campaigns"]))
-            one.load_state_dict(_under(f"networks.{number}.", tensors))
-            networks.append(one.eval())
+            loaded = ColocationNetwork(network, tuple(config["campaigns"]))
+            loaded.load_state_dict(_under(f"networks.{number}.", tensors))
+            networks.append(loaded.eval())
         model = CotenantModel(
             network,
             tuple(config["campaigns"]),

@@ -53,26 +53,28 @@ class Coverage:
         """Whether co-location was measured on that type, or on a slice of it."""
         return not self.devices or split_device(device)[0] in {split_device(d)[0] for d in self.devices}
 
-    def never_measured(self, one: ColocationSet) -> list[str]:
+    def never_measured(self, asked: ColocationSet) -> list[str]:
         """What of a set was never measured under co-location, in words; nothing for a job alone."""
-        if len(one.workloads) < 2 or not self.devices:
+        if len(asked.workloads) < 2 or not self.devices:
             return []
-        found = []
-        if not self.has_device(one.device):
-            found.append(f"co-location was never measured on this GPU type ({one.device})")
-        if f"{one.sharing} on {one.device}" not in self.sharing:
-            there = sorted(s.partition(" on ")[2] for s in self.sharing if s.startswith(f"{one.sharing} on "))
-            word = _WORDS[one.sharing]
-            if not there:
-                found.append(f"{word} was never measured")
-            elif self.has_device(one.device):
-                found.append(f"{word} was measured on {', '.join(there)} only")
+        reasons = []
+        if not self.has_device(asked.device):
+            reasons.append(f"co-location was never measured on this GPU type ({asked.device})")
+        if f"{asked.sharing} on {asked.device}" not in self.sharing:
+            measured_on = sorted(
+                s.partition(" on ")[2] for s in self.sharing if s.startswith(f"{asked.sharing} on ")
+            )
+            word = _WORDS[asked.sharing]
+            if not measured_on:
+                reasons.append(f"{word} was never measured")
+            elif self.has_device(asked.device):
+                reasons.append(f"{word} was measured on {', '.join(measured_on)} only")
         for name, known in (
             ("precision", self.precisions),
             ("mode", self.modes),
             ("framework", self.frameworks),
         ):
-            new = sorted({getattr(w, name) for w in one.workloads} - set(known))
+            new = sorted({getattr(w, name) for w in asked.workloads} - set(known))
             if new:
-                found.append(f"{name} {', '.join(new)} was never measured under co-location")
-        return found
+                reasons.append(f"{name} {', '.join(new)} was never measured under co-location")
+        return reasons

@@ -9,9 +9,6 @@ import numpy as np
 
 from models.features import Floats
 
-# Share of the radius within which a workload counts as one that was trained on.
-NEAR = 0.25
-
 
 @dataclass(frozen=True)
 class Domain:

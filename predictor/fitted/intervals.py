@@ -28,7 +28,7 @@ class Intervals:
         floor: part of the scale that does not grow with the slowdown.
         quantile: group to quantile.
         solo_log_error: 90 % bound of |log predicted / measured| solo step time of jobs that nobody measured alone.
-        device_factor: how much wider intervals are on a type of device that was never measured.
+        device_factor: group to how much wider intervals are on a type of device that was never measured.
         utilization_error: 90 % bound of |predicted - measured| utilisation of sets with left-out models.
     """
 
@@ -36,7 +36,7 @@ class Intervals:
     quantile: dict[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.5))
     solo_log_error: float = 0.5
     utilization_error: float = UTILIZATION_ERROR
-    device_factor: float = 1.0
+    device_factor: dict[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.0))
 
     def half_width(self, log_slowdown: Floats, group: str) -> Floats:
         """Half width of the interval of the log ratio, same shape as `log_slowdown`."""
@@ -44,12 +44,12 @@ class Intervals:
 
     def widened_by(self, residuals: dict[str, tuple[Floats, Floats]]) -> Intervals:
         """The same with the `device_factor` by which residuals of left-out types of device, as in `fit`, are covered."""
-        factors = [
-            conformal_quantile(np.abs(error) / (self.floor + slow)) / self.quantile[group]
+        factors = {
+            group: max(1.0, conformal_quantile(np.abs(error) / (self.floor + slow)) / self.quantile[group])
             for group, (error, slow) in residuals.items()
             if len(error) >= ENOUGH
-        ]
-        return replace(self, device_factor=max([1.0, *factors]))
+        }
+        return replace(self, device_factor=self.device_factor | factors)
 
     @classmethod
     def fit(

@@ -33,7 +33,7 @@ OPERATORS_AT_ONCE = 20_000
 class Scaler:
     """Range, mean and scale of what is known of a member, fitted on training rows.
 
-    A network extrapolates; so what lies outside of the range counts as at its border, as in a forest.
+    A network extrapolates; so values are clamped to the training range, as in a forest.
 
     Attributes:
         mean, scale: [F] of the member features.

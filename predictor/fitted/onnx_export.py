@@ -157,7 +157,7 @@ def _set_network(model: CotenantModel, members: int) -> tuple[bytes, float]:
 
 
 def _encoder(encoder: WorkloadEncoder) -> tuple[bytes, float]:
-    one = OneGraph(encoder.eval()).eval()
+    single = OneGraph(encoder.eval()).eval()
     generator = torch.Generator().manual_seed(0)
     features = encoder.enter.in_features - encoder.kind.embedding_dim
     edge_width: int = encoder.blocks[0].edge_width  # type: ignore[assignment]
@@ -183,12 +183,12 @@ def _encoder(encoder: WorkloadEncoder) -> tuple[bytes, float]:
         "kind": {0: operators}, "nodes": {0: operators}, "edge_index": {1: tensors}, "edges": {0: tensors},
         "busy_s": {1: operators}, "workload": None, "device": None, "log_step_s": None,
     }  # fmt: skip
-    body = _to_onnx(one, sample(7, 11), names, ["job_embedding", "solo_step_time_s"], shapes)
+    body = _to_onnx(single, sample(7, 11), names, ["job_embedding", "solo_step_time_s"], shapes)
     cases = []
     for size in ((5, 4), (60, 90)):
         inputs = sample(*size)
         with torch.no_grad():
-            cases.append(([i.numpy() for i in inputs], [o.numpy() for o in one(*inputs)]))
+            cases.append(([i.numpy() for i in inputs], [o.numpy() for o in single(*inputs)]))
     return body, _checked("encoder", body, names, cases)
 
 

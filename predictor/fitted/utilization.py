@@ -62,5 +62,5 @@ def utilization_loss(output: SetOutput, present: Tensor, difference: Tensor, bet
 
 def set_means(values: Tensor, present: Tensor) -> Tensor:
     """[S] mean over the members that are present, of [S, M]."""
-    there = present.to(values.dtype)
-    return (values * there).sum(1) / there.sum(1).clamp_min(1.0)
+    weight = present.to(values.dtype)
+    return (values * weight).sum(1) / weight.sum(1).clamp_min(1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,9 +23,6 @@ class Corrections:
 
     Args:
         process: given what was observed. Nothing here outlives it.
-
-    Attributes:
-        shifts: what was worked out for answers with intervals, by numbers of a member and its partners.
     """
 
     def __init__(self, process: Process) -> None:
@@ -34,7 +31,6 @@ class Corrections:
         self._known: dict[int, Integers] = {}
         self._blocks: dict[int, Floats] = {}
         self._solo: Floats = np.zeros(0)
-        self.shifts: dict[tuple[int, ...], Any] = {}
         self._lock = threading.Lock()
 
     def solo(self, members: Members) -> Floats:
@@ -74,13 +70,13 @@ class Corrections:
             width, flat = block.shape[1], block.ravel()
             first, second = place[:, 0], place[:, 1]
             return np.stack([flat[first * width + second], flat[second * width + first]], 1)
-        there = rows >= 0
-        place = np.where(there, place, 0)
-        total, count = np.zeros(rows.shape), np.maximum(there.sum(1) - 1, 1)
+        present = rows >= 0
+        place = np.where(present, place, 0)
+        total, count = np.zeros(rows.shape), np.maximum(present.sum(1) - 1, 1)
         for i in range(size):
             for j in range(size):
                 if i != j:
-                    both = there[:, i] & there[:, j]
+                    both = present[:, i] & present[:, j]
                     total[:, i] += np.where(both, block[place[:, i], place[:, j]], 0.0)
         return total / count[:, None]
 

@@ -102,10 +102,10 @@ def fit_parameters(
         return fit + 0.5 * float((((values - begin) / deviation) ** 2).sum())
 
     bounds = list(zip(begin - 4 * deviation, begin + 4 * deviation, strict=True))
-    found = minimize(
+    optimum = minimize(
         loss, begin, method="L-BFGS-B", bounds=bounds, options={"maxiter": config.iterations, "eps": 1e-4}
     )
-    return parameters_at(found.x)
+    return parameters_at(optimum.x)
 
 
 def _to_free(name: str, value: float) -> float:

@@ -63,7 +63,7 @@ def partners_of(own: Integers, set_index: Integers) -> Integers:
     result = np.full((len(own), max(1, most - 1)), -1, dtype=np.int64)
     place = np.arange(len(own)) - start
     for offset in range(1, most):
-        there = offset < size
+        present = offset < size
         other = start + (place + offset) % np.maximum(size, 1)
-        result[there, offset - 1] = own[other[there]]
+        result[present, offset - 1] = own[other[present]]
     return result

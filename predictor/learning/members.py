@@ -59,7 +59,7 @@ def member_features(
         featurizer: reads its graph.
 
     Raises:
-        UnknownNameError: the model or the device is not known.
+        UnknownNameError: unknown model or device.
     """
     job = featurizer.job(workload, device)
     step = workload.solo.step_time_s or solo_step_time_s
@@ -92,10 +92,10 @@ class MemberScale:
     @classmethod
     def fit(cls, features: Floats) -> MemberScale:
         """From the distinct members of measured sets [V, MEMBER_WIDTH]."""
-        there = ~np.isnan(features)
-        count = np.maximum(there.sum(0), 1)
-        mean = np.where(there, features, 0.0).sum(0) / count
-        deviation = np.sqrt(np.where(there, (features - mean) ** 2, 0.0).sum(0) / count)
+        known = ~np.isnan(features)
+        count = np.maximum(known.sum(0), 1)
+        mean = np.where(known, features, 0.0).sum(0) / count
+        deviation = np.sqrt(np.where(known, (features - mean) ** 2, 0.0).sum(0) / count)
         return cls(mean, np.where(deviation > 1e-6, deviation, np.inf))
 
     def standard(self, features: Floats) -> dict[str, Floats]:

@@ -7,7 +7,6 @@ were divided over calls matters.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,15 +16,18 @@ import numpy as np
 
 from models.features import Floats
 from predictor.examples.observations import Observation
+from predictor.learning.corrected import Basis, Influence, Shift, corrected, shifted
 from predictor.learning.corrections import Corrections
-from predictor.learning.ends import log_slowdowns
+from predictor.learning.covariances import Evidence
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.known_members import KnownMembers
-from predictor.learning.link import from_scale, slope, to_scale
+from predictor.learning.link import slope, to_scale
 from predictor.learning.members import MemberScale, default_scale
-from predictor.learning.process import Evidence, Process
-from predictor.learning.rows import Rows, variance
-from predictor.types import MemberPrediction, Prediction, PredictionArrays, Quantity, SetPredictor
+from predictor.learning.observed import Observed, ObservedKey, key_of, set_of
+from predictor.learning.pair_answers import PairAnswers
+from predictor.learning.process import Process
+from predictor.learning.rows import Rows
+from predictor.types import MemberPrediction, Prediction, PredictionArrays, SetPredictor
 from profiling.errors import CotenantError, InputError
 from profiling.workload import ColocationSet, Workload
 
@@ -58,37 +60,6 @@ class PosteriorConfig:
                 raise InputError(f"{name} is out of range", expected="at least 1", got=getattr(self, name))
 
 
-# A member beside others: device, sharing mode, workload, its partners in canonical order.
-_Key = tuple[str, str, Workload, tuple[Workload, ...]]
-
-
-def _key(observation: Observation) -> _Key:
-    one, member = observation.colocation_set, observation.member
-    others = (*one.workloads[:member], *one.workloads[member + 1 :])
-    return one.device, one.sharing, observation.workload, tuple(sorted(others, key=repr))
-
-
-@dataclass(frozen=True, slots=True)
-class _Prior:
-    """What the predictor says of an observed row: members' numbers, log solo step time, log slowdown, rank."""
-
-    numbers: tuple[int, ...]
-    log_solo_s: float
-    log_slowdown: float
-    rank: int
-
-
-@dataclass(frozen=True, slots=True)
-class Influence:
-    """An observed set and how much of an answer's correction it makes, from -1 to 1; negative: it speeds the job up."""
-
-    job: str
-    partners: tuple[str, ...]
-    device: str
-    count: int
-    weight: float
-
-
 @dataclass(frozen=True, slots=True)
 class Drift:
     """How far predictions were off: median |log observed / predicted|, 0.1 being about 10 %.
@@ -104,25 +75,19 @@ class Drift:
     after: float
 
 
-@dataclass(frozen=True, slots=True)
-class Basis:
-    """What an answer stands on: observations that count in it, and those that weigh most."""
-
-    count: int
-    heaviest: tuple[Influence, ...]
+# Answers that are kept until something new is observed.
+_KEPT_SHIFTS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Shift:
-    """What the process says of a member beside its partners: correction of the log excess, its variance with and without observations;
-    correction of the log solo step time, and by how much its interval narrows."""
+class _State:
+    """What answers are made from: the process given the rows of `observed` numbered `kept`."""
 
-    excess: float
-    variance: float
-    prior_variance: float
-    solo: float
-    solo_shrink: float
-    basis: Basis
+    process: Process
+    corrections: Corrections
+    pairs: PairAnswers
+    kept: Integers
+    shifts: dict[tuple[int, ...], Shift]
 
 
 class Posterior:
@@ -149,15 +114,15 @@ class Posterior:
         if featurizer is None and hasattr(predictor, "fitted_"):
             featurizer = predictor.fitted_.model.featurizer
         self._known = KnownMembers(self.config.parameters, scale or default_scale(), featurizer)
-        self._seen: dict[_Key, tuple[float, ...]] = {}
-        self._priors: dict[_Key, _Prior] = {}
-        self._state: tuple[Process, Corrections, list[_Key]] | None = None
+        self._observed = Observed.nothing()
+        self._state: _State | None = None
+        self._earlier: Process | None = None
         self._of_row: Integers = np.zeros(0, np.int64)
         self.revision = 0
 
     def __len__(self) -> int:
         """Observations that were taken in."""
-        return sum(len(values) for values in self._seen.values())
+        return int(self._observed.count.sum())
 
     @property
     def version(self) -> str:
@@ -167,20 +132,19 @@ class Posterior:
         """Take in observations; those of jobs alone whose solo step time is known say nothing new.
 
         Raises:
-            UnknownNameError: a model or a device is not known; nothing was taken in.
+            UnknownNameError: unknown model or device; nothing was taken in.
         """
-        new: dict[_Key, list[float]] = {}
+        new: dict[ObservedKey, list[float]] = {}
         for observation in observations:
-            key = _key(observation)
+            key = key_of(observation)
             if key[3] or self._solo_counts(key[2]):
                 new.setdefault(key, []).append(math.log(observation.step_time_s))
         if not new:
             return
-        self._meet([key for key in new if key not in self._priors])
-        seen = dict(self._seen)
-        for key, values in new.items():
-            seen[key] = (*seen.get(key, ()), *values)
-        self._seen, self._state = seen, None
+        self._observed = self._with(list(new)).told(new)
+        if self._state is not None:
+            self._earlier = self._state.process
+        self._state = None
         self.revision += 1
 
     def over(self, predictor: SetPredictor) -> Posterior:
@@ -190,8 +154,8 @@ class Posterior:
         """
         other = Posterior(predictor, self.config, self._known.scale)
         other.take(
-            Observation(ColocationSet(device, (own, *others), sharing), 0, math.exp(value))
-            for (device, sharing, own, others), values in self._seen.items()
+            Observation(set_of(key), 0, math.exp(value))
+            for key, values in zip(self._observed.keys, self._observed.values, strict=True)
             for value in values
         )
         return other
@@ -203,22 +167,33 @@ class Posterior:
             self.observe(kept)
             return 0
         except CotenantError:
-            left_out = 0
-        by_set: dict[ColocationSet, list[Observation]] = {}
-        for one in kept:
-            by_set.setdefault(one.colocation_set, []).append(one)
-        for several in by_set.values():
-            try:
-                self.observe(several)
-            except CotenantError:
-                left_out += len(several)
-        return left_out
+            pass
+        members = {(o.colocation_set.device, w) for o in kept for w in o.colocation_set.workloads}
+        unknown = {(device, w) for device, w in members if not self._answers(ColocationSet(device, (w,)))}
+        askable = [
+            o
+            for o in kept
+            if unknown.isdisjoint((o.colocation_set.device, w) for w in o.colocation_set.workloads)
+        ]
+        try:
+            self.observe(askable)
+        except CotenantError:
+            sets = {s for s in {o.colocation_set for o in askable} if self._answers(s)}
+            askable = [o for o in askable if o.colocation_set in sets]
+            self.observe(askable)
+        return len(kept) - len(askable)
+
+    def _answers(self, one: ColocationSet) -> bool:
+        try:
+            self.predictor.predict_arrays([one])
+        except CotenantError:
+            return False
+        return True
 
     def extended(self, observations: Iterable[Observation]) -> Posterior:
         """Another posterior that has seen these, too (as by `take`); this one stays as it is."""
         other = Posterior.__new__(Posterior)
         other.__dict__.update(self.__dict__)
-        other._priors = dict(self._priors)
         other.take(observations)
         other._ready()
         return other
@@ -226,21 +201,19 @@ class Posterior:
     def _solo_counts(self, workload: Workload) -> bool:
         return self.config.learn_solo and workload.solo.step_time_s is None
 
-    def _meet(self, keys: Sequence[_Key]) -> None:
-        """Ask the predictor about rows that are observed for the first time."""
+    def _with(self, keys: Sequence[ObservedKey]) -> Observed:
+        """What was observed, with rows for `keys`; the predictor is asked about those that are new."""
+        keys = [key for key in keys if key not in self._observed.index]
         if not keys:
-            return
-        sets = [ColocationSet(device, (own, *others), sharing) for device, sharing, own, others in keys]
+            return self._observed
+        sets = [set_of(key) for key in keys]
         arrays = self.predictor.predict_arrays(sets)
-        numbers = self._numbers(sets, arrays.solo_step_time_s)
-        for row, key in enumerate(keys):
-            size = 1 + len(key[3])
-            self._priors[key] = _Prior(
-                tuple(numbers[row, :size].tolist()),
-                math.log(arrays.solo_step_time_s[row, 0]),
-                math.log(max(1.0, arrays.slowdown[row, 0])),
-                _rank(key),
-            )
+        return self._observed.met(
+            keys,
+            self._numbers(sets, arrays.solo_step_time_s),
+            np.log(arrays.solo_step_time_s[:, 0]),
+            np.log(np.maximum(arrays.slowdown[:, 0], 1.0)),
+        )
 
     def _numbers(self, sets: Sequence[ColocationSet], solo_step_time_s: Floats) -> Integers:
         """[S, M] numbers of members, -1 where there is none."""
@@ -251,28 +224,26 @@ class Posterior:
         result[mask] = self._known.numbers(keys, solo_step_time_s[mask].tolist())
         return result
 
-    def _ready(self) -> tuple[Process, Corrections, list[_Key]]:
-        """The process given all observations; worked out when it is first needed."""
-        if self._state is None:
-            keys = sorted(self._seen, key=lambda key: self._priors[key].rank)[: self.config.most_observed]
-            process = Process(self.config.parameters, self._evidence(keys), most_rows=self.config.most_rows)
-            self._state = process, Corrections(process), keys
-        return self._state
+    def _ready(self) -> _State:
+        """The process given all observations; worked out when it is first needed, from the one before as far as that reaches."""
+        state = self._state
+        if state is None:
+            kept = self._observed.lowest(self.config.most_observed)
+            process = Process(
+                self.config.parameters, self._evidence(kept), self.config.most_rows, self._earlier
+            )
+            state = self._state = _State(process, Corrections(process), PairAnswers(process), kept, {})
+            self._earlier = None
+        return state
 
-    def _evidence(self, keys: list[_Key]) -> Evidence:
-        p = self.config.parameters
-        priors = [self._priors[key] for key in keys]
-        width = max([1, *(len(prior.numbers) - 1 for prior in priors)])
-        partners = np.full((len(keys), width), -1, dtype=np.int64)
-        for row, prior in enumerate(priors):
-            partners[row, : len(prior.numbers) - 1] = prior.numbers[1:]
-        own = np.array([prior.numbers[0] for prior in priors], dtype=np.int64)
-        expected = np.array([prior.log_slowdown for prior in priors])
-        step = np.array([float(np.median(self._seen[key])) for key in keys])
-        observed = step - np.array([prior.log_solo_s for prior in priors])
+    def _evidence(self, kept: Integers) -> Evidence:
+        p, seen = self.config.parameters, self._observed
+        own, partners = seen.own[kept], seen.partners[kept]
+        expected = seen.log_slowdown[kept]
+        observed = seen.log_step_s[kept] - seen.log_solo_s[kept]
         together = (partners >= 0).any(1)
-        unknown = np.array([self._solo_counts(key[2]) for key in keys], dtype=float)
-        count = np.array([len(self._seen[key]) for key in keys])
+        unknown = np.full(len(kept), float(self.config.learn_solo)) * self._known.solo_predicted[own]
+        count = seen.count[kept]
         error = observed - expected
         on_scale = to_scale(observed, p.knee) - to_scale(expected, p.knee)
         # What an error of the solo step time would be on the scale: the secant, so that it explains all of the difference or none.
@@ -285,14 +256,14 @@ class Posterior:
             rows,
             np.where(together, on_scale, error),
             noise * np.where(together, steep**2, 1.0),
-            np.zeros(len(keys), dtype=bool),
-            np.arange(len(keys)),
+            np.zeros(len(kept), dtype=bool),
+            seen.rank[kept],
         )
 
     @property
     def process(self) -> Process:
         """The process given everything that was observed."""
-        return self._ready()[0]
+        return self._ready().process
 
     @property
     def members(self) -> Members:
@@ -304,13 +275,13 @@ class Posterior:
         arrays = self.predictor.predict_arrays(sets)
         numbers = self._numbers(sets, arrays.solo_step_time_s)
         own, partners = numbers.ravel(), numbers[:, ::-1].reshape(-1, 1)
-        slowdown = self._corrected(arrays, numbers).slowdown if self._seen else arrays.slowdown
+        slowdown = self._corrected(arrays, numbers).slowdown if len(self._observed) else arrays.slowdown
         return Rows(own, partners, np.zeros(len(own))), np.log(slowdown.ravel())
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
         """As `SetPredictor`: slowdowns and predicted solo step times corrected; memory and what fits are the predictor's."""
         arrays = self.predictor.predict_arrays(sets)
-        if not self._seen or not len(sets):
+        if not len(self._observed) or not len(sets):
             return arrays
         return self._corrected(arrays, self._numbers(sets, arrays.solo_step_time_s))
 
@@ -341,19 +312,19 @@ class Posterior:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Observed members of sets with what was observed of them and what is said now."""
-        _, _, keys = self._ready()
-        if not keys:
+        seen = self._observed
+        if not len(seen):
             return []
-        sets = [ColocationSet(device, (own, *others), sharing) for device, sharing, own, others in keys]
+        sets = [set_of(key) for key in seen.keys]
         before, after = self.predictor.predict_arrays(sets), self.predict_arrays(sets)
         return [
             {
                 "device": key[0], "sharing": key[1], "job": str(key[2]), "beside": [str(w) for w in key[3]],
-                "solo_measured": key[2].solo.step_time_s is not None, "count": len(self._seen[key]),
-                "step_time_s": math.exp(float(np.median(self._seen[key]))),
+                "solo_measured": key[2].solo.step_time_s is not None, "count": int(seen.count[row]),
+                "step_time_s": math.exp(float(seen.log_step_s[row])),
                 "factor": float(after.step_time_s[row, 0] / before.step_time_s[row, 0]),
             }
-            for row, key in enumerate(keys)
+            for row, key in enumerate(seen.keys)
         ]  # fmt: skip
 
     def rows(self, sets: Sequence[ColocationSet]) -> Integers:
@@ -363,7 +334,7 @@ class Posterior:
     def predict_rows(self, rows: Integers, sharing: str) -> PredictionArrays:
         """As `predict_arrays`, for rows that the caller has kept (the quickest way in)."""
         arrays: PredictionArrays = self._table_of().predict_rows(rows, sharing)
-        if not self._seen or not len(rows):
+        if not len(self._observed) or not len(rows):
             return arrays
         keys = self._table_of().table_.keys
         if len(self._of_row) < len(keys):
@@ -381,9 +352,10 @@ class Posterior:
         return self.predictor
 
     def _corrected(self, arrays: PredictionArrays, numbers: Integers) -> PredictionArrays:
-        process, corrections, _ = self._ready()
+        state = self._ready()
+        process, corrections = state.process, state.corrections
         members, knee = self._known.members, self.config.parameters.knee
-        slowdown = _shifted(arrays.slowdown, corrections.of_sets(members, numbers), knee)
+        slowdown = shifted(arrays.slowdown, corrections.of_sets(members, numbers), knee)
         solo = arrays.solo_step_time_s
         if process.evidence.rows.solo.any():
             apart = np.where(self._known.solo_predicted[: len(members)], corrections.solo(members), 0.0)
@@ -406,7 +378,7 @@ class Posterior:
         """Several sets, with intervals and reasons; the predictor must give these, too.
 
         Raises:
-            UnknownNameError: a model or a device is not known.
+            UnknownNameError: unknown model or device.
         """
         predictor: Any = self.predictor
         return self.correct(predictor.predict_many(sets), sets)
@@ -414,18 +386,18 @@ class Posterior:
     def correct(self, predictions: Sequence[Prediction], sets: Sequence[ColocationSet]) -> list[Prediction]:
         """Predictions of the predictor itself with what was observed worked in; intervals narrow by as much as the process's own, and are
         at least as wide."""
-        if not self._seen or not len(sets):
+        if not len(self._observed) or not len(sets):
             return list(predictions)
         solo_s = np.ones((len(sets), max(len(s.workloads) for s in sets)))
         for number, prediction in enumerate(predictions):
             solo_s[number, : len(prediction.members)] = [m.solo_step_time_s.value for m in prediction.members]
         numbers = [[n for n in row if n >= 0] for row in self._numbers(sets, solo_s).tolist()]
-        asked = [[(own, *row[:m], *row[m + 1 :]) for m, own in enumerate(row)] for row in numbers]
+        asked = [[(own, *sorted((*row[:m], *row[m + 1 :]))) for m, own in enumerate(row)] for row in numbers]
         shifts = self._shifts([key for row in asked for key in row])
         result = []
         for prediction, row in zip(predictions, asked, strict=True):
             members = tuple(
-                _member(member, shifts[key], self.config.parameters)
+                corrected(member, shifts[key], self.config.parameters)
                 for member, key in zip(prediction.members, row, strict=True)
             )
             reasons = (
@@ -437,53 +409,60 @@ class Posterior:
             )
         return result
 
-    def _shifts(self, asked: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], _Shift]:
+    def _shifts(self, asked: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Shift]:
         """What the process says of members beside their partners; kept until something new is observed."""
-        process, corrections, keys = self._ready()
-        known: dict[tuple[int, ...], _Shift] = corrections.shifts
+        state = self._ready()
+        known = state.shifts
         new = [key for key in dict.fromkeys(asked) if key not in known]
         if not new:
             return known
-        members, p = self._known, self.config.parameters
-        width = max(1, max(len(key) for key in new) - 1)
-        partners = np.full((len(new), width), -1, dtype=np.int64)
+        if len(known) > _KEPT_SHIFTS:
+            # Another object: who reads the old one goes on with it.
+            known = {key: known[key] for key in asked if key in known}
+            self._state = replace(state, shifts=known)
+        members, noise = self._known.members, self.config.parameters.noise
+        partners = np.full((len(new), max(1, max(len(key) for key in new) - 1)), -1, dtype=np.int64)
         for row, key in enumerate(new):
             partners[row, : len(key) - 1] = key[1:]
         own = np.array([key[0] for key in new], dtype=np.int64)
-        predicted = members.solo_predicted[own]
-        beside = Rows(own, partners, np.zeros(len(new)))
-        alone = Rows(own, np.full((len(new), 1), -1, dtype=np.int64), np.ones(len(new)))
-        shift, spread = process.answer(members.members, beside)
-        apart, solo_spread = process.answer(members.members, alone)
-        before, solo_before = (variance(p, members.members, rows) for rows in (beside, alone))
-        # Both in log step times, the excess as beside a typical slowdown, only to tell what weighs most.
-        added = process.influences(members.members, beside)
-        added[predicted] += process.influences(members.members, alone)[predicted]
-        shrunk = np.sqrt((solo_spread + p.noise) / (solo_before + p.noise))
-        for row, key in enumerate(new):
-            known[key] = _Shift(
-                float(shift[row]), float(spread[row]), float(before[row]),
-                float(apart[row]) if predicted[row] else 0.0,
-                float(shrunk[row]) if predicted[row] else 1.0,
-                self._basis(added[row], keys),
-            )  # fmt: skip
+        beside = state.pairs.beside(members, own, partners)
+        added, solo, narrower = beside.added, np.zeros(len(new)), np.ones(len(new))
+        # Where a solo step time was predicted: both in log step times, the excess as beside a typical slowdown, only to tell what weighs most.
+        predicted = np.flatnonzero(self._known.solo_predicted[own])
+        if len(predicted) and state.process.evidence.rows.solo.any():
+            alone = state.pairs.alone(members, own[predicted])
+            added[predicted] += alone.added
+            solo[predicted] = alone.mean
+            narrower[predicted] = np.sqrt((alone.variance + noise) / (alone.prior_variance + noise))
+        bases = self._bases(added, state)
+        numbers = (beside.mean, beside.variance, beside.prior_variance, solo, narrower)
+        for key, values, basis in zip(new, np.stack(numbers, 1).tolist(), bases, strict=True):
+            known[key] = Shift(*values, basis)
         return known
 
-    def _basis(self, added: Floats, keys: Sequence[_Key], most: int = 3) -> Basis:
+    def _bases(self, added: Floats, state: _State, most: int = 3) -> list[Basis]:
+        """What rows stand on, from [R, used] what each used row of the evidence adds to them."""
+        seen, rows = self._observed, state.kept[state.process.used]
         size = np.abs(added)
-        heavy = np.flatnonzero(size > 0.01 * size.max())
-        order = heavy[np.argsort(-size[heavy], kind="stable")][:most].tolist()
-        total = float(size.sum()) or 1.0
-        return Basis(
-            sum(len(self._seen[keys[k]]) for k in heavy.tolist()),
-            tuple(
-                Influence(
-                    str(keys[k][2]), tuple(str(w) for w in keys[k][3]), keys[k][0],
-                    len(self._seen[keys[k]]), float(added[k]) / total,
-                )
-                for k in order
-            ),
-        )  # fmt: skip
+        heavy = size > 0.01 * size.max(1, keepdims=True)
+        count = heavy @ seen.count[rows]
+        total = size.sum(1)
+        order = np.argsort(-size, axis=1, kind="stable")[:, :most]
+        bases = []
+        for row, best in enumerate(order.tolist()):
+            heaviest = []
+            for place in best:
+                if heavy[row, place]:
+                    number = int(rows[place])
+                    device, _, own, others = seen.keys[number]
+                    heaviest.append(
+                        Influence(
+                            str(own), tuple(map(str, others)), device, int(seen.count[number]),
+                            float(added[row, place] / (total[row] or 1.0)),
+                        )
+                    )  # fmt: skip
+            bases.append(Basis(int(count[row]), tuple(heaviest)))
+        return bases
 
     def _reason(self, before: MemberPrediction, after: MemberPrediction, basis: Basis) -> str:
         """What moved a step time; empty where nothing did by half a percent."""
@@ -499,61 +478,9 @@ class Posterior:
 
     def basis(self, one: ColocationSet, member: int) -> Basis:
         """What the answer for a member of a set stands on. An observation counts if it weighs a hundredth of the heaviest."""
-        if not self._seen:
+        if not len(self._observed):
             return Basis(0, ())
         arrays = self.predictor.predict_arrays([one])
         row = self._numbers([one], arrays.solo_step_time_s)[0].tolist()
-        key = (row[member], *row[:member], *row[member + 1 :])
+        key = (row[member], *sorted(number for m, number in enumerate(row) if m != member and number >= 0))
         return self._shifts([key])[key].basis
-
-
-def _shifted(slowdown: Floats, correction: Floats, knee: float) -> Floats:
-    """Slowdowns moved on the scale; at least 1."""
-    excess, border = slowdown - 1.0, math.expm1(knee)
-    result = 1.0 + excess * np.exp(correction)
-    # Above the knee the scale is the log of the excess, so a correction is a factor.
-    curved = (excess < border) | (result < 1.0 + border)
-    curved &= correction != 0.0
-    if curved.any():
-        here = to_scale(np.log(np.maximum(slowdown[curved], 1.0)), knee) + correction[curved]
-        result[curved] = np.exp(from_scale(here, knee))
-    return np.maximum(result, 1.0)
-
-
-def _member(member: MemberPrediction, shift: _Shift, parameters: KernelParameters) -> MemberPrediction:
-    knee = parameters.knee
-    slowdown = float(_shifted(np.array([member.slowdown.value]), np.array([shift.excess]), knee)[0])
-    noise = parameters.noise * float(slope(np.array([math.log(slowdown)]), knee)[0]) ** 2
-    shrink = math.sqrt((shift.variance + noise) / (shift.prior_variance + noise))
-    slow = _around(slowdown, member.slowdown, shrink, least=1.0)
-    if shift.prior_variance > 0:
-        # The process's own interval where it is wider: the predictor's knows of campaigns like those that it was fitted to.
-        place = to_scale(np.array([math.log(slowdown)]), knee)
-        _, quick, long = log_slowdowns(place, np.array([shift.variance]), parameters)
-        slow = Quantity(
-            slow.value, max(1.0, min(slow.lower, math.exp(quick[0]))), max(slow.upper, math.exp(long[0]))
-        )
-    solo = _around(
-        member.solo_step_time_s.value * math.exp(shift.solo), member.solo_step_time_s, shift.solo_shrink
-    )
-    # The step time's interval holds that of the slowdown and that of the solo step time.
-    half = math.hypot(math.log(slow.upper / slow.value), math.log(solo.upper / solo.value))
-    step = solo.value * slow.value
-    return replace(
-        member,
-        solo_step_time_s=solo,
-        slowdown=slow,
-        step_time_s=Quantity(step, step * math.exp(-half), step * math.exp(half)),
-        throughput_ratio=Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
-    )
-
-
-def _around(value: float, before: Quantity, shrink: float, least: float = 0.0) -> Quantity:
-    half = math.log(before.upper / before.value) * shrink if before.value > 0 else 0.0
-    return Quantity(value, max(least, value * math.exp(-half)), value * math.exp(half))
-
-
-def _rank(key: _Key) -> int:
-    """A number that any process gives to the same row."""
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=7).digest()
-    return int.from_bytes(digest, "big")

@@ -6,13 +6,13 @@ JMLR 2005). Which rows these are depends on the rows alone and not on their orde
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
 from models.features import Floats
+from predictor.learning.covariances import Covariances, Evidence
 from predictor.learning.kernel import KernelParameters, MemberKernel, Members
 from predictor.learning.rows import Rows, covariance, variance
 
@@ -28,27 +28,6 @@ _JITTER = 1e-8
 _TOGETHER = 4096
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What was observed.
-
-    Attributes:
-        members: V members.
-        rows: N rows of them.
-        target: [N] observed minus prior mean, on the scale of `predictor.learning.link`.
-        noise: [N] variance of the observation.
-        bound: [N] whether the observation is an upper bound.
-        rank: [N] numbers that order the rows whatever order they came in; the lowest are the inducing rows.
-    """
-
-    members: Members
-    rows: Rows
-    target: Floats
-    noise: Floats
-    bound: np.ndarray
-    rank: Integers
-
-
 class Process:
     """The posterior given some evidence.
 
@@ -56,18 +35,37 @@ class Process:
         parameters: of the kernel.
         evidence: what was observed; may be empty.
         most_rows: beyond this number, rows are used through so many inducing rows.
+        earlier: that of evidence which this one was made from by adding rows: saves time and changes nothing. It can still be asked.
     """
 
-    def __init__(self, parameters: KernelParameters, evidence: Evidence, most_rows: int = 1024) -> None:
+    def __init__(
+        self,
+        parameters: KernelParameters,
+        evidence: Evidence,
+        most_rows: int = 1024,
+        earlier: Process | None = None,
+    ) -> None:
         self.parameters, self.evidence, self.most_rows = parameters, evidence, most_rows
         self.private: dict[tuple[int, int], float] = {}
         self.noise = evidence.noise.copy()
+        self._inner: Floats | None = None
+        self._used: Integers = np.zeros(0, np.int64)
+        self._precision: tuple[Floats, Floats] | None = None
         if not len(evidence.rows):
             return
-        self._distrust(variance(parameters, evidence.members, evidence.rows))
+        prior = variance(parameters, evidence.members, evidence.rows)
+        self._distrust(prior)
+        before = None if earlier is None or not len(earlier.evidence.rows) else earlier
+        self.covariances = Covariances(
+            parameters, evidence, most_rows, None if before is None else before.covariances
+        )
+        self._rows = self.covariances.rows
+        if before is not None and not self.private and not before.private and self.covariances.reused:
+            self._precision = _without(before._precision, *self.covariances.replaced)
+        self._through = self._with_private()
         active = ~evidence.bound
         self._condition(active)
-        error, spread = self._left_one_out(active)
+        error, spread = self._left_one_out(active, prior)
         unlike = np.abs(error) > _UNLIKE_OTHERS * spread
         if unlike.any():
             self.noise[np.flatnonzero(active)[unlike]] += error[unlike] ** 2
@@ -84,15 +82,17 @@ class Process:
         evidence, members = self.evidence, self.evidence.members
         spread = np.sqrt(prior + self.noise)
         own = evidence.rows.own
+        off = np.abs(evidence.target) > _CANNOT_BE * spread
+        if not off.any():
+            return
         centre = np.zeros(len(own))
         keys = np.stack([members.setting[own], members.job[own]], 1)
-        groups, where = np.unique(keys, axis=0, return_inverse=True)
-        off = np.abs(evidence.target) > _CANNOT_BE * spread
-        for number in np.unique(where[off]):
-            rows = where == number
+        groups = np.unique(keys[off], axis=0)
+        for group in groups:
+            rows = (keys == group).all(1)
             middle = float(np.median(evidence.target[rows]))
             if abs(middle) > _CANNOT_BE * float(spread[rows].mean()):
-                setting, job = groups[number].tolist()
+                setting, job = group.tolist()
                 self.private[setting, job] = _OWN_FAULT * middle**2
                 centre[rows] = middle
                 # Nor do differences between its sets say anything of its partners.
@@ -101,60 +101,92 @@ class Process:
         off = np.abs(error) > _CANNOT_BE * spread
         self.noise[off] += _OWN_FAULT * error[off] ** 2
 
-    def _condition(self, active: np.ndarray) -> None:
-        evidence = self.evidence
-        index = np.flatnonzero(active)
-        order = index[np.argsort(evidence.rank[index], kind="stable")]
-        self._used = used = order[: self.most_rows]
-        rows, noise, target = evidence.rows.take(used), self.noise, evidence.target
-        self._rows = rows
-        gram = self._covariance(evidence.members, rows, rows)
-        if len(used) == len(order):
-            gram[np.diag_indices_from(gram)] += noise[used] + _JITTER
-            self._factor = cholesky(gram, lower=True, check_finite=False, overwrite_a=True)
-            self._inner = None
-            self.weight = self._solve(target[used])
-            return
+    def _with_private(self) -> Floats | None:
+        """[N, used] as `Covariances.through`, with the jobs' effects of their own; None where all rows are used."""
+        known, evidence = self.covariances, self.evidence
+        if known.exact:
+            self._gram = self._plus_private(known.gram, evidence.members, known.rows, known.rows)
+            return None
+        self._factor = known.factor
+        if not self.private:
+            return known.through
+        gram = self._plus_private(known.gram, evidence.members, known.rows, known.rows)
         gram[np.diag_indices_from(gram)] += _JITTER + 1e-6 * np.diag(gram).mean()
         self._factor = cholesky(gram, lower=True, check_finite=False, overwrite_a=True)
-        parts = [order[at : at + _TOGETHER] for at in range(0, len(order), _TOGETHER)]
-        cross = np.concatenate(
-            [self._covariance(evidence.members, rows, evidence.rows.take(part)) for part in parts], 1
+        cross = self._plus_private(
+            known.factor @ known.through.T, evidence.members, known.rows, evidence.rows
         )
-        through = solve_triangular(self._factor, cross, lower=True, check_finite=False)
-        scaled = through / noise[order]
-        self._inner = cholesky(np.eye(len(used)) + scaled @ through.T, lower=True, check_finite=False)
-        inner = _solved(self._inner, scaled @ target[order])
-        self.weight = solve_triangular(self._factor, inner, lower=True, trans=1, check_finite=False)
-        self._through, self._order = through, order
+        return np.asarray(solve_triangular(self._factor, cross, lower=True, check_finite=False).T)
 
-    def _solve(self, values: Floats) -> Floats:
-        return _solved(self._factor, values)
+    def _condition(self, active: np.ndarray) -> None:
+        index, through = np.flatnonzero(active), self._through
+        if through is None:
+            self._used, self._rows = index, self.evidence.rows.take(index)
+            gram = self._gram.copy() if active.all() else self._gram[np.ix_(index, index)]
+            gram[np.diag_indices_from(gram)] += self.noise[index] + _JITTER
+            self._factor = cholesky(gram, lower=True, check_finite=False, overwrite_a=True)
+            self.weight = _solved(self._factor, self.evidence.target[index])
+            return
+        self._used = self.covariances.used
+        wanted = np.where(active, 1.0 / self.noise, 0.0)
+        inner = self._weighted(through, wanted) + np.eye(len(self._used))
+        self._inner = cholesky(inner, lower=True, check_finite=False, overwrite_a=True)
+        solved = _solved(self._inner, through.T @ (wanted * self.evidence.target))
+        self._solved_inner = solved
+        self.weight = solve_triangular(self._factor, solved, lower=True, trans=1, check_finite=False)
 
-    def _left_one_out(self, active: np.ndarray) -> tuple[Floats, Floats]:
-        """[active] error of each row had it not been observed, and its standard deviation (Rasmussen and Williams, section 5.4.2)."""
+    def _weighted(self, through: Floats, wanted: Floats) -> Floats:
+        """[used, used] sum over rows of their outer products, weighted; only what changed since the last time is added."""
+        total: Floats | None = None
+        if self._precision is not None:
+            total, before = self._precision
+            change = wanted.copy()
+            change[: len(before)] -= before
+            changed = np.flatnonzero(change)
+            if 3 * len(changed) < len(wanted):
+                part = through[changed]
+                total = total + (part * change[changed, None]).T @ part
+            else:
+                total = None
+        if total is None:
+            total = (through * wanted[:, None]).T @ through
+        self._precision = total, wanted
+        return total
+
+    def _left_one_out(self, active: np.ndarray, prior: Floats) -> tuple[Floats, Floats]:
+        """[active] error of each row had it not been observed, and its standard deviation (Rasmussen and Williams, section 5.4.2).
+
+        Rows that cannot be far off are left out where there are many: their error is 0 here.
+        """
         index = np.flatnonzero(active)
-        error, spread = np.zeros(len(index)), np.full(len(index), np.inf)
-        position = np.full(len(active), -1)
-        position[index] = np.arange(len(index))
-        if self._inner is None:
-            inverse = solve_triangular(self._factor, np.eye(len(self._used)), lower=True, check_finite=False)
+        through = self._through
+        if through is None or self._inner is None:
+            inverse = solve_triangular(self._factor, np.eye(len(index)), lower=True, check_finite=False)
             precision = (inverse**2).sum(0)
-            error[position[self._used]] = self.weight / precision
-            spread[position[self._used]] = 1.0 / np.sqrt(precision)
-            return error, spread
-        half = solve_triangular(self._inner, self._through, lower=True, check_finite=False)
-        noise, target = self.noise[self._order], self.evidence.target[self._order]
-        held = (half**2).sum(0)
-        leverage = np.minimum(held / noise, 1 - 1e-6)
-        residual = target - half.T @ (half @ (target / noise))
-        error[position[self._order]] = residual / (1 - leverage)
-        spread[position[self._order]] = np.sqrt(noise / (1 - leverage))
+            return self.weight / precision, 1.0 / np.sqrt(precision)
+        noise = self.noise[index]
+        residual = self.evidence.target[index] - through[index] @ self._solved_inner
+        error, spread = np.zeros(len(index)), np.full(len(index), np.inf)
+        # An observation explains at most prior / (prior + noise) of itself.
+        least = noise / np.sqrt(prior[index] + noise)
+        suspect = np.flatnonzero(np.abs(residual) > _UNLIKE_OTHERS * least)
+        half = solve_triangular(self._inner, through[index[suspect]].T, lower=True, check_finite=False)
+        leverage = np.minimum((half**2).sum(0) / noise[suspect], 1 - 1e-6)
+        error[suspect] = residual[suspect] / (1 - leverage)
+        spread[suspect] = np.sqrt(noise[suspect] / (1 - leverage))
         return error, spread
 
     def _covariance(self, members: Members, a: Rows, b: Rows, others: Members | None = None) -> Floats:
         others = members if others is None else others
         total = covariance(self.parameters, members, a, others, b)
+        return self._plus_private(total, members, a, b, others) if self.private else total
+
+    def _plus_private(
+        self, total: Floats, members: Members, a: Rows, b: Rows, others: Members | None = None
+    ) -> Floats:
+        others = members if others is None else others
+        if self.private:
+            total = total.copy()
         for (setting, job), extra in self.private.items():
             left = (members.setting[a.own] == setting) & (members.job[a.own] == job)
             right = (others.setting[b.own] == setting) & (others.job[b.own] == job)
@@ -174,9 +206,7 @@ class Process:
             cross = self._covariance(members, asked, self._rows, self.evidence.members)
             mean[part] = cross @ self.weight
             if with_variance:
-                for (setting, job), extra in self.private.items():
-                    own = asked.own
-                    spread[part] += extra * ((members.setting[own] == setting) & (members.job[own] == job))
+                spread[part] += self.own_variance(members, asked.own)
                 spread[part] -= self._explained(cross.T, None)
         return mean, np.maximum(spread, 0.0)
 
@@ -230,13 +260,53 @@ class Process:
         kernel = MemberKernel.of(self.parameters, members, self.evidence.members.take(self._rows.own))
         return np.asarray(kernel.solo @ (self.weight * self._rows.solo))
 
-    def influences(self, members: Members, rows: Rows) -> Floats:
-        """[R, N] what each row of the evidence adds to the mean of each of `rows`; with inducing rows, only these do."""
-        result = np.zeros((len(rows), len(self.evidence.rows)))
-        if len(self.evidence.rows):
-            cross = self._covariance(members, rows, self._rows, self.evidence.members)
-            result[:, self._used] = cross * self.weight
-        return result
+    @property
+    def used(self) -> Integers:
+        """Numbers of the rows of the evidence that answers are made from."""
+        return self._used
+
+    @property
+    def explained_width(self) -> int:
+        """Numbers per row of what `parts` says it is explained by."""
+        return len(self._used) * (1 if self._inner is None else 2)
+
+    def own_variance(self, members: Members, own: Integers) -> Floats:
+        """[R] what the effects that are the jobs' own add to the prior variance."""
+        total = np.zeros(len(own))
+        for (setting, job), extra in self.private.items():
+            total += extra * ((members.setting[own] == setting) & (members.job[own] == job))
+        return total
+
+    def parts(self, members: Members, rows: Rows) -> tuple[Floats, Floats, Floats]:
+        """[R] mean, [R, `explained_width`] for `explained_by`, and [R, used] what each used row adds to the mean.
+
+        All are linear in the rows: those of a set are the means of its pairs'.
+        """
+        if not len(self._used):
+            return np.zeros(len(rows)), np.zeros((len(rows), 0)), np.zeros((len(rows), 0))
+        cross = self._covariance(members, rows, self._rows, self.evidence.members)
+        half = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
+        if self._inner is not None:
+            left = solve_triangular(self._inner, half, lower=True, check_finite=False)
+            half = np.concatenate([half, left])
+        return cross @ self.weight, half.T, cross * self.weight
+
+    def explained_by(self, parts: Floats) -> Floats:
+        """[R] variance that the evidence takes off."""
+        square, count = parts.astype(np.float64) ** 2, len(self._used)
+        return np.asarray(square[:, :count].sum(1) - square[:, count:].sum(1))
+
+
+def _without(
+    precision: tuple[Floats, Floats] | None, rows: Integers, parts: Floats
+) -> tuple[Floats, Floats] | None:
+    """A weighted sum of outer products and its weights, less that of `rows`."""
+    if precision is None or not len(rows):
+        return precision
+    total, weights = precision
+    total, left = total - (parts * weights[rows, None]).T @ parts, weights.copy()
+    left[rows] = 0.0
+    return total, left
 
 
 def _solved(factor: Floats, values: Floats) -> Floats:

@@ -97,10 +97,15 @@ def variance(parameters: KernelParameters, members: Members, rows: Rows) -> Floa
     result = rows.solo**2 * kernel.solo[rows.own, rows.own]
     if pairs.plain:
         return result + kernel.one_by_one(pairs.own, pairs.partner, pairs.own, pairs.partner)
-    for row in range(len(rows)):
-        own = pairs.row == row
-        i, j, share = pairs.own[own], pairs.partner[own], pairs.share[own]
-        result[row] += share @ kernel.pairs(i, j, i, j) @ share
+    count = np.bincount(pairs.row, minlength=len(rows))
+    start = np.concatenate([[0], np.cumsum(count)])
+    for size in np.unique(count[count > 0]).tolist():
+        here = np.flatnonzero(count == size)
+        i, first = rows.own[here], start[here]
+        for a in range(size):
+            for b in range(size):
+                both = kernel.one_by_one(i, pairs.partner[first + a], i, pairs.partner[first + b])
+                result[here] += both / size**2
     return result
 
 

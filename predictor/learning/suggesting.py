@@ -80,7 +80,7 @@ def suggest_probes(
 
     Raises:
         InputError: there is no candidate, or `count` is not positive.
-        UnknownNameError: a model or the device is not known.
+        UnknownNameError: unknown model or device.
     """
     candidates = list(dict.fromkeys(partners))
     if not candidates or count < 1:

@@ -123,8 +123,8 @@ def with_campaigns(network: ColocationNetwork, campaigns: tuple[str, ...]) -> Co
     more = len(campaigns) - len(network.campaigns)
     weights = {}
     for name, tensor in network.state_dict().items():
-        there = grown.state_dict()[name].shape
-        for axis in (a for a, size in enumerate(there) if size != tensor.shape[a]):
+        shape = grown.state_dict()[name].shape
+        for axis in (a for a, size in enumerate(shape) if size != tensor.shape[a]):
             # Settings are the last columns of an input, and the unknown campaign is the last of them.
             last = tensor.shape[axis] - 1
             tensor = tensor.index_select(axis, torch.tensor([*range(last), *[last] * (more + 1)]))
@@ -244,7 +244,10 @@ def _widened(
         before.intervals,
         quantile=quantile,
         solo_log_error=max(before.intervals.solo_log_error, off),
-        device_factor=max(before.intervals.device_factor, own.device_factor),
+        device_factor={
+            group: max(factor, own.device_factor[group])
+            for group, factor in before.intervals.device_factor.items()
+        },
         utilization_error=max(before.intervals.utilization_error, own.utilization_error),
     )
 

@@ -104,9 +104,9 @@ def before_and_after(
         if not len(rows):
             continue
         examples = examples_of(rows, solo)
-        there = ~np.isnan(examples.ratio) & ~examples.censored
+        scored = examples.scored
         for name, predictor in ((f"before {side}", base), (f"after {side}", after)):
             ratio, _ = predictor.fitted_.model.predict_log_ratio(examples)
-            if there.any():
-                comparison[name] = score(examples.ratio[there], np.exp(ratio[there]))
+            if scored.any():
+                comparison[name] = score(examples.ratio[scored], np.exp(ratio[scored]))
     return comparison

@@ -69,7 +69,7 @@ def _memory_rows(solo: pd.DataFrame, featurizer: Featurizer) -> list[tuple[JobOn
 
 
 def _host_context(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration) -> float:
-    """Main memory of a process without its tensors; the least of what was seen where it cannot be told apart."""
+    """Main memory of a process without its tensors; the least of what was seen where there are too few rows."""
     rest = [b - job.demand.state_bytes - job.demand.activation_bytes for job, b in rows if is_cpu(job.device)]
     return max(float(np.median(rest)), 0.0) if len(rest) >= ENOUGH else start.host_context_bytes
 

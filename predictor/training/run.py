@@ -28,7 +28,7 @@ def load_config(path: Path | None, seed: int = 0) -> tuple[NetworkConfig, Traini
     """Read `network:` and `training:` from a YAML file; the defaults without one.
 
     Raises:
-        InputError: the file is not YAML, or a key or value is not known.
+        InputError: the file is not YAML, or a key or value is unknown.
     """
     if path is None:
         return NetworkConfig(), TrainingConfig(seed=seed)
@@ -234,11 +234,11 @@ def learned_sets(
     from predictor.examples.examples import examples_of
 
     examples = examples_of(colocation, solo)
-    there = ~np.isnan(examples.ratio) & ~examples.censored
-    if not there.any():
+    scored = examples.scored
+    if not scored.any():
         return {}
     log_ratio, _ = predictor.fitted_.model.predict_log_ratio(examples)
-    return {"learned sets": score(examples.ratio[there], np.exp(log_ratio[there]))}
+    return {"learned sets": score(examples.ratio[scored], np.exp(log_ratio[scored]))}
 
 
 def log_scores(mlflow: Any, comparison: dict[str, dict[str, Any]]) -> None:

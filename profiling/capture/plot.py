@@ -24,9 +24,7 @@ def plot_graph(graph: ComputationGraph, path: Path | str) -> Path:
     """
     target = Path(path)
     if target.suffix.lower() not in _FORMATS:
-        raise InputError(
-            "the picture's type is not known", expected=", ".join(_FORMATS), got=target.suffix or path
-        )
+        raise InputError("unknown picture type", expected=", ".join(_FORMATS), got=target.suffix or path)
     count = len(graph.operators)
     if not 0 < count <= MAX_NODES:
         raise InputError("the graph cannot be drawn", expected=f"1 to {MAX_NODES} operators", got=count)

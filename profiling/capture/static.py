@@ -71,7 +71,7 @@ def assemble(
     """
     if workload.activation_checkpointing:
         raise InputError(
-            f"activation checkpointing is not known for a graph from {source}",
+            f"a graph from {source} has no activation checkpointing",
             hint="capture the torch module, or drop the option",
         )
     names, layer_of = _layers(operators, layers)

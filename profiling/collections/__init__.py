@@ -20,11 +20,9 @@ from profiling.workload import Workload
 
 __all__ = [
     "COLLECTIONS",
-    "architecture_of",
     "collected_graph",
     "collected_names",
     "collection_of",
-    "family_of",
     "is_collected",
     "sizes_of",
 ]
@@ -39,19 +37,6 @@ def is_collected(model: str) -> bool:
     """Whether a model's name is that of a stored network."""
     collection = collection_of(model)
     return bool(collection) and model.partition("/")[2] in store_of(collection).names
-
-
-def family_of(model: str) -> str:
-    """What splits by family go by: the module of the library that defines the network."""
-    return _entry(model).family
-
-
-def architecture_of(model: str) -> str:
-    """Equal for names with one graph, also across collections: they are one architecture in every split.
-
-    A name that no collection has stands for itself.
-    """
-    return _entry(model).architecture if is_collected(model) else model
 
 
 def sizes_of(model: str) -> tuple[int, ...]:
@@ -78,7 +63,7 @@ def collected_graph(workload: Workload) -> ComputationGraph:
             raise InputError(f"{workload.model} has no {option}", got=getattr(workload, option))
     if workload.activation_checkpointing:
         raise InputError(
-            f"activation checkpointing is not known for the stored graph of {workload.model}",
+            f"the stored graph of {workload.model} has no activation checkpointing",
             hint="capture the torch module as module:factory, or drop the option",
         )
     size = getattr(workload, size_option) if size_option else None

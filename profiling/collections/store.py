@@ -30,7 +30,7 @@ class Name:
 
     Attributes:
         name: within the collection.
-        family: what splits by family go by.
+        family: the module of the library that defines the network.
         alias_of: the name whose graph it shares; empty for its own.
         default_size: image size (or sequence length) where a job says nothing; 0 where there is none.
         architecture: equal for names with one network, whatever their collection.

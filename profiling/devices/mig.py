@@ -224,7 +224,7 @@ def mig_layout(card: str) -> MigLayout:
     """How the card of that catalogue name can be cut.
 
     Raises:
-        UnknownNameError: it cannot, or its slices are not known here.
+        UnknownNameError: it cannot, or its slices are unknown.
     """
     known = _layouts()
     if card not in known:

@@ -40,14 +40,14 @@ class RunRequest:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise InputError("kind of run is not known", expected="one of " + ", ".join(KINDS), got=self.kind)
+            raise InputError("unknown kind of run", expected="one of " + ", ".join(KINDS), got=self.kind)
         if self.device not in DEVICES:
             raise InputError(
-                "device to measure on is not known", expected="one of " + ", ".join(DEVICES), got=self.device
+                "unknown device to measure on", expected="one of " + ", ".join(DEVICES), got=self.device
             )
         if self.sharing not in SHARING_MODES:
             raise InputError(
-                "sharing mode is not known", expected="one of " + ", ".join(SHARING_MODES), got=self.sharing
+                "unknown sharing mode", expected="one of " + ", ".join(SHARING_MODES), got=self.sharing
             )
         if self.sharing != "mps" and any(w.sm_share_ratio < 1 for w in self.workloads):
             raise InputError("SM shares are enforced by MPS only", expected="sharing mps", got=self.sharing)

@@ -70,7 +70,7 @@ class MeasureSettings:
                 )
         if self.host_input not in HOST_INPUTS:
             raise InputError(
-                "host_input is not known", expected="one of " + ", ".join(HOST_INPUTS), got=self.host_input
+                "unknown host_input", expected="one of " + ", ".join(HOST_INPUTS), got=self.host_input
             )
 
     def to_mapping(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class MeasureSettings:
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:
             raise InputError(
-                "measurement setting is not known",
+                "unknown measurement setting",
                 expected="one of " + ", ".join(f.name for f in fields(cls)),
                 got=", ".join(sorted(unknown)),
             )

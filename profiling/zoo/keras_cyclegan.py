@@ -90,7 +90,7 @@ def _forward(model: Any, batch: Any, memo: dict[str, Any]) -> Tensor:
 
 
 def _kept(name: str) -> Any:
-    def loss(model: Any, batch: Any, memo: dict[str, Any]) -> Tensor:
+    def loss(_model: Any, _batch: Any, memo: dict[str, Any]) -> Tensor:
         kept: Tensor = memo[name]
         return kept
 

@@ -87,7 +87,7 @@ def _batch(batch_size: int, _: int) -> dict[str, Tensor]:
     }
 
 
-def _loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     logits = model(batch)
     return F.binary_cross_entropy_with_logits(logits, batch["label"].to(logits.dtype))
 

@@ -50,7 +50,7 @@ def _batch(batch_size: int, frames: int) -> dict[str, Tensor]:
     }
 
 
-def _loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     scores = model(batch["spectrogram"])
     time, count = scores.shape[:2]
     letters = batch["target"].shape[1]

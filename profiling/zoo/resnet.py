@@ -14,7 +14,7 @@ class BasicBlock(nn.Module):
 
     expansion = 1
 
-    def __init__(self, inputs: int, width: int, stride: int, base: int = 64) -> None:
+    def __init__(self, inputs: int, width: int, stride: int, base: int = 64) -> None:  # noqa: ARG002 (as `Bottleneck`)
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)

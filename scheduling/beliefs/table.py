@@ -46,7 +46,7 @@ class TablePredictor:
         missing: str = "refuse",
     ) -> None:
         if missing not in MISSING:
-            raise InputError("missing is not known", expected="one of " + ", ".join(MISSING), got=missing)
+            raise InputError("unknown missing", expected="one of " + ", ".join(MISSING), got=missing)
         self.solo = dict(solo)
         self.memory_bytes = dict(memory_bytes or {})
         self.missing = missing

@@ -15,7 +15,7 @@ def check_cluster(cluster: ClusterSnapshot) -> list[str]:
 
     Raises:
         InputError: there is no GPU, or a link has no bandwidth.
-        UnknownNameError: a device or a tenant's model is not known.
+        UnknownNameError: unknown device, or model of a tenant.
     """
     places = list(cluster.gpus())
     if not places:

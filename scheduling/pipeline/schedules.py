@@ -33,7 +33,7 @@ class Action:
 def check_schedule(name: str) -> str:
     """The name, if it is one of `SCHEDULES`."""
     if name not in SCHEDULES:
-        raise UnknownNameError("schedule is not known", expected="one of " + ", ".join(SCHEDULES), got=name)
+        raise UnknownNameError("unknown schedule", expected="one of " + ", ".join(SCHEDULES), got=name)
     return name
 
 

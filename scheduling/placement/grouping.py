@@ -79,9 +79,9 @@ class GroupedGpus:
                 if gpu is not before:
                     self._move(place, before, gpu, new)
         self.snapshot = snapshot
-        self._neutralize()
         if new:
             self._write(new)
+        self._neutralize()
         return True
 
     def _move(self, place: int, before: Gpu, gpu: Gpu, new: dict[int, Gpu]) -> None:
@@ -111,12 +111,7 @@ class GroupedGpus:
         unused = [number for number in self._unused if number < len(self.candidates.devices)]
         if unused:
             self.candidates.present[unused] = False
-            self.candidates.devices[unused] = self.candidates.devices[self._some_used()]
-
-    def _some_used(self) -> int:
-        return next(
-            k for k in range(len(self.candidates.devices)) if self._count_of[k] and k not in self._unused
-        )
+            self.candidates.devices[unused] = self.candidates.devices[self.state_of[0]]
 
     def _write(self, new: dict[int, Gpu]) -> None:
         """Put the states `new` (by their numbers) into the arrays."""

@@ -47,7 +47,7 @@ class PlacementConfig:
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise InputError(
-                "objective is not known", expected="one of " + ", ".join(OBJECTIVES), got=self.objective
+                "unknown objective", expected="one of " + ", ".join(OBJECTIVES), got=self.objective
             )
         if not self.max_slowdown >= 1:
             raise InputError(

@@ -28,5 +28,5 @@ SCHEDULERS: dict[str, Scheduler] = {
 def get_scheduler(name: str) -> Scheduler:
     """Raises UnknownNameError when there is none of that name."""
     if name not in SCHEDULERS:
-        raise UnknownNameError("scheduler is not known", expected="one of " + ", ".join(SCHEDULERS), got=name)
+        raise UnknownNameError("unknown scheduler", expected="one of " + ", ".join(SCHEDULERS), got=name)
     return SCHEDULERS[name]

@@ -179,7 +179,7 @@ def check_placement(
     """Gang and capacity.
 
     Raises:
-        InputError: a job or server is not known, a gang is not whole, or a server has too few GPUs.
+        InputError: unknown job or server, a gang is not whole, or a server has too few GPUs.
     """
     used = [0] * len(cluster.servers)
     for name, placement in placements.items():

@@ -183,7 +183,7 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
 
     Raises:
         InputError: a part of it is not what it should be.
-        UnknownNameError: a device, model or workload is not known.
+        UnknownNameError: unknown device, model or workload.
     """
     cluster = load_cluster(spec.cluster)
     devices = list(dict.fromkeys(gpu.device for _, gpu in cluster.gpus()))

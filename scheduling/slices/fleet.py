@@ -97,7 +97,7 @@ def plan_fleet(
     count = np.bincount(kind_of, minlength=len(kinds))
     devices = devices_of(card, config.mig)
     alone = answer(kinds, card, [(d, (k,)) for d in devices for k in range(len(kinds))], predictor, config)
-    patterns = _patterns(card, devices, config)
+    patterns = _patterns(card, devices)
     speed, value = _tables(alone, devices)
     if not np.isfinite(value).any():
         raise InfeasibleError(f"no job fits on {card}", hint="lower the batch sizes, or plan for more memory")
@@ -118,7 +118,7 @@ def _placed(numbers: tuple[int, ...], plan: SlicePlan) -> list[int]:
     return [numbers[m] for s in plan.chosen.slices if s.option is not None for m in s.option.members]
 
 
-def _patterns(card: str, devices: list[str], config: SliceConfig) -> NDArray[np.int64]:
+def _patterns(card: str, devices: list[str]) -> NDArray[np.int64]:
     """[P, D] how many of each device (the whole card first) a card can be."""
     whole = np.zeros((1, len(devices)), np.int64)
     whole[0, 0] = 1

@@ -64,11 +64,11 @@ class SliceConfig:
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise InputError(
-                "objective is not known", expected="one of " + ", ".join(OBJECTIVES), got=self.objective
+                "unknown objective", expected="one of " + ", ".join(OBJECTIVES), got=self.objective
             )
         if not set(self.sharing) <= {"time-slice", "mps"}:
             raise InputError(
-                "sharing is not known", expected="time-slice and mps, or none", got=", ".join(self.sharing)
+                "unknown sharing mode", expected="time-slice and mps, or none", got=", ".join(self.sharing)
             )
         for name in ("max_together", "max_on_card"):
             if getattr(self, name) < 1:

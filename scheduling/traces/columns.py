@@ -60,7 +60,7 @@ def read_columns(
         limit: only the first jobs by submission.
 
     Raises:
-        InputError: the file is not a CSV or its columns are not known.
+        InputError: the file is not a CSV or its columns are unknown.
     """
     import pandas as pd
 
@@ -114,7 +114,7 @@ def _recognise(header: list[str], path: Path) -> Columns:
         if {names.submit, names.duration or names.end, names.gpus} <= set(header):
             return names
     raise InputError(
-        f"columns of {path} are not known",
+        f"unknown columns in {path}",
         expected="those of " + ", ".join(KNOWN) + ", or a mapping",
         got=", ".join(header[:12]),
     )

@@ -15,7 +15,7 @@ def parse_synthetic(spec: str) -> dict[str, float]:
     """Settings of `synthetic:rate=...,jobs=...`: jobs per hour, count, mean seconds, sigma of the log, share of gangs.
 
     Raises:
-        InputError: a key is not known or a value is out of range.
+        InputError: unknown key, or a value is out of range.
     """
     found = dict(_DEFAULTS)
     for part in filter(None, spec.split(",")):

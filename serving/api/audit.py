@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 
 from serving import audit
 from serving.http import answer
@@ -19,7 +19,6 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("", summary="Admin actions, newest first", **operation(scope="admin", answer=AuditPage))
     async def listing(
-        request: Request,
         after: Annotated[int, Query(ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
     ) -> Response:

@@ -64,7 +64,7 @@ def routes(service: Service) -> APIRouter:
     @router.get(
         "/nodes/{name}", summary="One node", **operation(scope="read", answer=NodeAnswer, errors=(404,))
     )
-    async def node(request: Request, name: str) -> Response:
+    async def node(name: str) -> Response:
         body, version = await service.read(handler.read_node, service, name)
         return _versioned({"version": version, "node": body}, version)
 

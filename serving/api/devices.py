@@ -26,7 +26,7 @@ _DEVICE = {
 }
 
 
-def routes(service: Service) -> APIRouter:
+def routes(_service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/devices", tags=["devices"], route_class=ServiceRoute)
 
     @router.get(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from serving.http import answer
 from serving.openapi import operation
@@ -16,7 +16,7 @@ def routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["health"], route_class=ServiceRoute)
 
     @router.get("/v1/health/live", summary="The process runs", **operation(scope="watch", answer=_STATUS))
-    async def live(request: Request) -> Response:
+    async def live() -> Response:
         return answer({"status": "live"})
 
     @router.get(
@@ -28,7 +28,7 @@ def routes(service: Service) -> APIRouter:
             | {"properties": {"status": {"type": "string"}, "model_version": {"type": "string"}}},
         ),
     )
-    async def ready(request: Request) -> Response:
+    async def ready() -> Response:
         await service.check_ready()
         return answer({"status": "ready", "model_version": service.life.current().version})
 
@@ -37,7 +37,7 @@ def routes(service: Service) -> APIRouter:
         summary="Prometheus metrics",
         **operation(scope="read", answer={"type": "string"}, media="text/plain"),
     )
-    async def metrics(request: Request) -> Response:
+    async def metrics() -> Response:
         return Response(service.metrics.render(), media_type="text/plain; version=0.0.4")
 
     return router

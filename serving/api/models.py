@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 
 from serving.handlers import models as handler
 from serving.http import answer
@@ -18,13 +18,13 @@ def routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/models", tags=["models"], route_class=ServiceRoute)
 
     @router.get("", summary="Which version serves", **operation(scope="read", answer=ModelState))
-    async def state(request: Request) -> Response:
+    async def state() -> Response:
         return answer(handler.state(service))
 
     @router.post(
         "/reload", summary="Load what the source has now", **operation(scope="admin", answer=ModelState)
     )
-    async def reload(request: Request) -> Response:
+    async def reload() -> Response:
         return answer(await handler.reload(service))
 
     @router.get(
@@ -33,7 +33,6 @@ def routes(service: Service) -> APIRouter:
         **operation(scope="read", answer=ModelEventPage),
     )
     async def events(
-        request: Request,
         after: Annotated[int, Query(ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
     ) -> Response:

@@ -44,7 +44,6 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("", summary="Observations, newest first", **operation(scope="read", answer=ObservationPage))
     async def listing(
-        request: Request,
         after: Annotated[int, Query(ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
     ) -> Response:

@@ -45,7 +45,6 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("", summary="Placements, newest first", **operation(scope="read", answer=PlacementPage))
     async def listing(
-        request: Request,
         state: Annotated[State | None, Query()] = None,
         after: Annotated[int, Query(ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
@@ -67,7 +66,7 @@ def routes(service: Service) -> APIRouter:
         summary="The job started there",
         **operation(scope="place", answer=PlacementEntry, errors=(404, 409)),
     )
-    async def confirm(request: Request, key: str) -> Response:
+    async def confirm(key: str) -> Response:
         return answer(await service.stored(handler.change, service, key, "confirmed"))
 
     @router.post(
@@ -75,7 +74,7 @@ def routes(service: Service) -> APIRouter:
         summary="The job left, or will not come",
         **operation(scope="place", answer=PlacementEntry, errors=(404, 409)),
     )
-    async def end(request: Request, key: str) -> Response:
+    async def end(key: str) -> Response:
         return answer(await service.stored(handler.change, service, key, "ended"))
 
     @router.post(

@@ -74,7 +74,6 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("", summary="Registered workloads, by hash", **operation(scope="read", answer=WorkloadPage))
     async def listing(
-        request: Request,
         after: Annotated[str, Query(max_length=64)] = "",
         limit: Annotated[int, Query(ge=1, le=_MANY)] = 50,
     ) -> Response:
@@ -104,7 +103,7 @@ def routes(service: Service) -> APIRouter:
         summary="Forget a workload; refused while a tenant runs it",
         **operation(scope="admin", status=204, errors=(404, 409)),
     )
-    async def delete(request: Request, key: str) -> Response:
+    async def delete(key: str) -> Response:
         await service.stored(handler.delete_workload, service, key)
         return Response(status_code=204)
 

@@ -19,32 +19,46 @@ def list_(json: JsonFlag = False) -> None:
 
     Example: `cotenant benchmark list`
     """
+    from predictor.evaluation.protocols import solo_few_shot
     from predictor.evaluation.protocols.catalogue import PROTOCOLS
     from predictor.evaluation.protocols.few_shot import FEW_SHOT
     from predictor.evaluation.protocols.few_shot_learners import LEARNERS
     from predictor.evaluation.protocols.registry import contenders
 
-    rows: list[dict[str, Any]] = [
-        {
-            "name": protocol.name,
-            "about": protocol.about,
-            "campaigns": list(protocol.campaigns) or ["all"],
-            "split": protocol.split,
-            "target": protocol.target,
-            "predictors": [c.name for c in contenders() if protocol.admits(c)],
-        }
-        for protocol in PROTOCOLS.values()
-    ] + [
-        {
-            "name": few.name,
-            "about": few.about,
-            "campaigns": list(few.campaigns),
-            "split": "few-shot",
-            "target": "throughput_ratio",
-            "predictors": list(LEARNERS),
-        }
-        for few in FEW_SHOT.values()
-    ]
+    rows: list[dict[str, Any]] = (
+        [
+            {
+                "name": protocol.name,
+                "about": protocol.about,
+                "campaigns": list(protocol.campaigns) or ["all"],
+                "split": protocol.split,
+                "target": protocol.target,
+                "predictors": [c.name for c in contenders() if protocol.admits(c)],
+            }
+            for protocol in PROTOCOLS.values()
+        ]
+        + [
+            {
+                "name": few.name,
+                "about": few.about,
+                "campaigns": list(few.campaigns),
+                "split": "few-shot",
+                "target": "throughput_ratio",
+                "predictors": list(LEARNERS),
+            }
+            for few in FEW_SHOT.values()
+        ]
+        + [
+            {
+                "name": solo_few_shot.NAME,
+                "about": solo_few_shot.ABOUT,
+                "campaigns": list(solo_few_shot.CAMPAIGNS),
+                "split": "few-shot",
+                "target": "solo_step_time_s",
+                "predictors": list(solo_few_shot.LEARNERS),
+            }
+        ]
+    )
     if json:
         print_json(rows)
         return
@@ -76,8 +90,9 @@ def run(
     Example: `cotenant benchmark run lucid-by-model --data data/`
     """
     from predictor.evaluation.protocols.few_shot import FEW_SHOT
+    from predictor.evaluation.protocols.solo_few_shot import NAME as SOLO_FEW_SHOT
 
-    if name in FEW_SHOT:
+    if name in (*FEW_SHOT, SOLO_FEW_SHOT):
         _few_shot(name, data, out, json)
         return
     from datasets.tables import read_all
@@ -142,24 +157,29 @@ def run(
 
 def _few_shot(name: str, data: Path, out: Path, json: bool) -> None:
     from datasets.tables import read_all
-    from predictor.evaluation.protocols.few_shot import FEW_SHOT, markdown, report
+    from predictor.evaluation.protocols import few_shot, solo_few_shot
     from profiling.files import write_json, write_whole
 
-    protocol = FEW_SHOT[name]
-    result = report(
-        protocol,
-        read_all(data),
-        f"cotenant benchmark run {name} --data DIR",
-        lambda fold: typer.echo(fold, err=True),
-    )
+    command = f"cotenant benchmark run {name} --data DIR"
+    tables = read_all(data)
+
+    def done(fold: str) -> None:
+        typer.echo(fold, err=True)
+
+    if name == solo_few_shot.NAME:
+        result = solo_few_shot.report(tables, command, done)
+        page = solo_few_shot.markdown(result)
+    else:
+        result = few_shot.report(few_shot.FEW_SHOT[name], tables, command, done)
+        page = few_shot.markdown(result)
     files = (
         write_json(out / name / "results.json", result),
-        write_whole(out / name / "results.md", markdown(result)),
+        write_whole(out / name / "results.md", page),
     )
     if json:
         print_json(result)
         return
-    console().print(markdown(result), highlight=False)
+    console().print(page, highlight=False)
     typer.echo(f"written: {', '.join(str(path) for path in files)}", err=True)
 
 

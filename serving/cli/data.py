@@ -157,6 +157,40 @@ def validate(
 
 
 @app.command()
+def graphs(
+    directory: Annotated[Path, typer.Argument(help="Folder of tables, as `cotenant data import` writes it.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of built datasets.")],
+    json: JsonFlag = False,
+) -> None:
+    """Build a PyTorch Geometric dataset: co-location sets, each member with its computation graph.
+
+    Rows that were built before are found again. Example: `cotenant data graphs data/ -o graphs/`
+    """
+    from datasets.graph_dataset import ColocationDataset
+    from datasets.tables import read_table
+
+    with progress() as bar:
+        task = bar.add_task("capture", total=None)
+        dataset = ColocationDataset(
+            out,
+            read_table(directory, "colocation"),
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    summary = {
+        "folder": str(dataset.folder),
+        "sets": len(dataset),
+        "workloads": len(dataset.index["workloads"]),
+        "graphs": dataset.graph_count,
+    }
+    if json:
+        print_json(summary)
+    else:
+        typer.echo(
+            f"{summary['folder']}: {summary['sets']} sets, {summary['workloads']} workloads, {summary['graphs']} graphs"
+        )
+
+
+@app.command()
 def template(
     table: Annotated[
         str, typer.Option(help="Table: colocation, solo, workloads, freezing, scaling, graphs.")

@@ -44,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 class LazyGroup(typer.core.TyperGroup):
     """Resolves `COMMANDS` on demand."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (as its protocol)
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -62,7 +62,7 @@ class LazyGroup(typer.core.TyperGroup):
         command.name = cmd_name
         return command
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (as its protocol)
         from rich.console import Console
         from rich.table import Table
 

@@ -43,11 +43,11 @@ def command(
     with progress() as bar:
         bar.add_task(f"predicting {len(names) * (len(names) + 1) // 2} pairs on {device}", total=None)
         jobs = [local_workload(name) for name in names]
-        matrix = pair_matrix(load_belief(model), device, jobs, sharing)
+        matrix = pair_matrix(load_belief(model), device, jobs, sharing, names)
         if plot is not None:
             write_matrix(matrix, plot)
     if as_json:
-        print_json(matrix.to_json() | {"jobs": list(names)})
+        print_json(matrix.to_json())
         return
     out = console()
     if len(names) <= _IN_TABLE:

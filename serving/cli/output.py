@@ -45,7 +45,7 @@ def job_cell(spec: str) -> str:
     return f"{name}\n{options}" if separator else spec
 
 
-def progress(description: str = "") -> Any:
+def progress() -> Any:
     """A rich progress bar on stderr: spinner, text, bar, count, time gone and time left."""
     from rich.console import Console
     from rich.progress import (

@@ -177,7 +177,7 @@ def _try_address(host: str, port: int) -> None:
         ) from None
 
 
-def _stop(number: int, frame: object) -> None:
+def _stop(_number: int, _frame: object) -> None:
     raise SystemExit(0)
 
 

@@ -66,7 +66,8 @@ def _count(parameters: int) -> str:
 
 
 def _list_collection(collection: str, as_json: bool) -> None:
-    from profiling.collections import COLLECTIONS, architecture_of, collected_names, family_of, sizes_of
+    from datasets.families import architecture_of, family_of
+    from profiling.collections import COLLECTIONS, collected_names, sizes_of
     from profiling.errors import UnknownNameError
 
     if collection not in COLLECTIONS:

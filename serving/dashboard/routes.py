@@ -76,7 +76,6 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/", openapi_extra=_READ)
     async def overview(
-        request: Request,
         first: Annotated[int, Query(ge=0, le=10**7)] = 0,
         node: Annotated[str, Query(max_length=200)] = "",
         device: Annotated[str, Query(max_length=200)] = "",
@@ -87,12 +86,11 @@ def routes(service: Service) -> APIRouter:
         return page("overview.html", here="overview", **await view.overview(service, health, first, shown_by))
 
     @router.get("/jobs/{key}", openapi_extra=_READ)
-    async def job(request: Request, key: str) -> Response:
+    async def job(key: str) -> Response:
         return page("job.html", here="job", **await view.job(service, key))
 
     @router.get("/what-if", openapi_extra=_READ)
     async def what_if(
-        request: Request,
         device: Annotated[list[Annotated[str, Query(max_length=200)]] | None, Query(max_length=50)] = None,
         jobs: Annotated[str, Query(max_length=10_000)] = "",
         sharing: Annotated[list[Annotated[str, Query(max_length=20)]] | None, Query(max_length=10)] = None,
@@ -104,7 +102,7 @@ def routes(service: Service) -> APIRouter:
         return page("what_if.html", here="what-if", **await view.what_if(service, devices, jobs, modes))
 
     @router.get("/login", openapi_extra=_OPEN)
-    async def login(request: Request) -> Response:
+    async def login() -> Response:
         return page("login.html", here="login", problem=None)
 
     @router.post("/login", openapi_extra=_OPEN)
@@ -135,7 +133,7 @@ def routes(service: Service) -> APIRouter:
         return answer
 
     @router.get("/docs", openapi_extra=_READ)
-    async def reference(request: Request) -> Response:
+    async def reference() -> Response:
         return page("docs.html")
 
     @router.get("/openapi.json", openapi_extra=_READ)

@@ -11,7 +11,9 @@ from profiling.devices import device_names, get_device
 from profiling.errors import CotenantError, InputError
 from profiling.workload import SHARING_MODES, ColocationSet
 from scheduling.core.snapshot import Gpu, Node
+from serving.dashboard.error_plot import error_plot
 from serving.dashboard.health import LEVELS, Health, level_of
+from serving.handlers.calibration import by_job, recent
 from serving.handlers.cluster import stored_state
 from serving.handlers.jobs import admit_sets, zoo
 from serving.handlers.models import events, state
@@ -23,6 +25,7 @@ from serving.service import Service
 GIB = 2**30
 PAGE_GPUS = 200
 MOST_ANSWERS = 12  # side by side in a what-if
+MOST_CALIBRATED = 20  # devices and models in the table of errors
 IN_USE, SHARED, ALL = "in use", "shared", "all"
 
 
@@ -101,6 +104,7 @@ async def overview(
             replace(tile, placements=tuple(seat.placement_id for seat in seats))
         )
     placements = await service.read(list_placements, service, None, 0, 15)
+    observed = await service.read(recent, service)
     return {
         "version": cluster.version,
         "nodes": nodes,
@@ -120,6 +124,8 @@ async def overview(
         "model": state(service),
         "events": await service.read(events, service, 0, 5),
         "errors": await service.read(error_by_day, service),
+        "plot": error_plot(observed),
+        "calibration": by_job(observed)[:MOST_CALIBRATED],
     }
 
 

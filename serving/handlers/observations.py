@@ -12,7 +12,7 @@ from profiling.errors import ConflictError, InputError, LimitError, UnknownNameE
 from serving.handlers.idempotency import remember, replay
 from serving.handlers.jobs import admit_sets
 from serving.http import Once
-from serving.schemas import ObservationBody, ObservationsBody, set_of
+from serving.schemas import ObservationBody, ObservationsBody, job_of, set_of
 from serving.service import Service
 from serving.store.tables import ObservationRow, PlacementRow
 
@@ -40,16 +40,23 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
                 got=observation.member,
             )
     await admit_sets(service, sets)
-    predictions = await service.batcher.plain(service.life.current(), sets)
+    belief = service.belief()
+    predictions = await service.batcher.plain(belief.serving, sets)
+    corrected = await service.batcher.corrected(belief, predictions, sets)
     try:
         status, answer, new = await service.stored(_keep, service, body, predictions, once)
     except ConflictError:
         raise UnknownNameError("unknown placement", expected="an id of /v1/placements") from None
     if new:
-        await service.stored(service.feedback.refresh)
-        for entry in answer["observations"]:
+        await service.stored(service.feedback.told)
+        for entry, plain, better in zip(answer["observations"], predictions, corrected, strict=True):
             service.metrics.error_ratio.observe(entry["error_ratio"])
             service.metrics.observations.labels(str(entry["covered"]).lower()).inc()
+            job = job_of(plain.members[entry["member"]].job).model
+            for name, prediction in (("model", plain), ("corrected", better)):
+                service.metrics.observe(
+                    entry["device"], job, name, entry["step_time_s"], prediction.members[entry["member"]].step_time_s
+                )  # fmt: skip
     return status, answer
 
 

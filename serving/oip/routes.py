@@ -83,13 +83,13 @@ def routes(service: Service) -> APIRouter:
         summary="The server",
         **operation(scope="read", answer={"type": "object", "required": ["name", "version", "extensions"]}),
     )
-    async def server(request: Request) -> Response:
+    async def server() -> Response:
         return answer(
             {"name": "cotenant", "version": version(), "extensions": ["binary_tensor_data", "statistics"]}
         )
 
     @router.get("/health/live", summary="The process runs", **operation(scope="watch", answer=_flag("live")))
-    async def live(request: Request) -> Response:
+    async def live() -> Response:
         return answer({"live": True})
 
     @router.get(
@@ -97,7 +97,7 @@ def routes(service: Service) -> APIRouter:
         summary="A model serves",
         **operation(scope="watch", answer=_flag("ready"), also={503: "Not ready"}),
     )
-    async def ready(request: Request) -> Response:
+    async def ready() -> Response:
         try:
             await service.check_ready()
         except CotenantError:
@@ -107,7 +107,7 @@ def routes(service: Service) -> APIRouter:
     @router.get(
         "/models", summary="The models", **operation(scope="read", answer={"type": "object", "required": ["models"], "properties": {"models": {"type": "array", "items": {"type": "string"}}}})
     )  # fmt: skip
-    async def models(request: Request) -> Response:
+    async def models() -> Response:
         return answer({"models": [handler.MODEL]})
 
     @router.get(
@@ -115,7 +115,7 @@ def routes(service: Service) -> APIRouter:
         summary="Inputs and outputs",
         **operation(scope="read", answer=_METADATA, errors=(404,)),
     )
-    async def metadata(request: Request, name: str) -> Response:
+    async def metadata(name: str) -> Response:
         return answer(handler.metadata(service, name))
 
     @router.get(
@@ -123,7 +123,7 @@ def routes(service: Service) -> APIRouter:
         summary="Inputs and outputs of a version",
         **operation(scope="read", answer=_METADATA, errors=(404,)),
     )
-    async def versioned(request: Request, name: str, number: str) -> Response:
+    async def versioned(name: str, number: str) -> Response:
         return answer(handler.metadata(service, name, number))
 
     @router.get(
@@ -131,7 +131,7 @@ def routes(service: Service) -> APIRouter:
         summary="Whether it serves",
         **operation(scope="read", answer=_flag("name", "ready"), also={503: "Not ready"}, errors=(404,)),
     )
-    async def model_ready(request: Request, name: str) -> Response:
+    async def model_ready(name: str) -> Response:
         return _ready(service, name, None)
 
     @router.get(
@@ -139,19 +139,19 @@ def routes(service: Service) -> APIRouter:
         summary="Whether a version serves",
         **operation(scope="read", answer=_flag("name", "ready"), also={503: "Not ready"}, errors=(404,)),
     )
-    async def version_ready(request: Request, name: str, number: str) -> Response:
+    async def version_ready(name: str, number: str) -> Response:
         return _ready(service, name, number)
 
     stats = operation(scope="read", answer={"type": "object", "required": ["model_stats"]}, errors=(404,))
 
     @router.get("/models/{name}/stats", summary="What it was asked in this process", **stats)
-    async def statistics(request: Request, name: str) -> Response:
+    async def statistics(name: str) -> Response:
         return answer(handler.statistics(service, name))
 
     @router.get(
         "/models/{name}/versions/{number}/stats", summary="What a version was asked in this process", **stats
     )
-    async def version_statistics(request: Request, name: str, number: str) -> Response:
+    async def version_statistics(name: str, number: str) -> Response:
         return answer(handler.statistics(service, name, number))
 
     infer = operation(

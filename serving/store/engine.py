@@ -141,10 +141,14 @@ class Store:
 
         Returns:
             what ends the turn; None where others kept it for too long.
+
+        Raises:
+            UnavailableError: the database does not answer.
         """
         if self.sqlite:
             return None if self._folder is None else self._turn_by_file(wait_s)
-        connection = self.engine.connect()
+        with _as_unavailable():
+            connection = self.engine.connect()
         try:
             connection.execute(text(f"SET LOCAL lock_timeout = {max(1, round(1000 * wait_s))}"))
             connection.execute(text(f"SELECT pg_advisory_lock({_TURN})"))
@@ -167,7 +171,10 @@ class Store:
 
     def _turn_by_file(self, wait_s: float) -> Callable[[], None] | None:
         assert self._folder is not None
-        handle = os.open(f"{self.engine.url.database}-turn", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            handle = os.open(f"{self.engine.url.database}-turn", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError:  # a full disk, which writes will meet too
+            return None
         deadline = time.monotonic() + wait_s
         while True:
             try:

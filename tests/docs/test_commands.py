@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from serving.app import create_app
 from serving.cli.lists import fold_lists
@@ -80,12 +82,15 @@ def parse(words: list[str], lenient: bool = False) -> None:
     assert rest == []
 
 
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    store = tmp_path_factory.mktemp("docs") / "store.db"
-    config = ServiceConfig(database_url=f"sqlite:///{store}", log_level="error")
-    with serve(create_app(config, TableSource())) as found:
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[int]:
+    """A service of this page's own."""
+    store = tmp_path / "store.db"
+    # Lines of its log would mix with what commands print.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    with serve(create_app(ServiceConfig(database_url=f"sqlite:///{store}"), TableSource())) as found:
         yield found
+    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize(
@@ -97,7 +102,7 @@ def test_blocks_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "path", sys.path[:])  # commands put the folder that they run in before it
     monkeypatch.delitem(sys.modules, "my_module", raising=False)
     names: dict[str, Any] = {}
     for block in RUN[page]:

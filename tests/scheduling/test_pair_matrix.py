@@ -25,7 +25,8 @@ def test_every_entry_is_that_of_the_pair() -> None:
 
 
 def test_heat_map(tmp_path: Path) -> None:
-    matrix = pair_matrix(table(memory_gib=11.0), "v100", JOBS)
+    matrix = pair_matrix(table(memory_gib=11.0), "v100", JOBS, names=[f"mine-{i}" for i in range(len(JOBS))])
+    assert matrix.to_json()["jobs"][0] == "mine-0"
     assert write_matrix(matrix, tmp_path / "m.svg").read_text().rstrip().endswith("</svg>")
     with pytest.raises(InputError, match=r"\.svg"):
         write_matrix(matrix, tmp_path / "m.bmp")

@@ -9,17 +9,19 @@ import signal
 import socket
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from serving.store import Store
+from tests.serving.postgres import Server
 from tests.serving.waiting import LONG_S, until
 
 
-def serve(port: int, folder: str) -> None:
-    """The child: one service on `port`, its store in `folder`."""
+def serve(port: int, url: str) -> None:
+    """The child: one service on `port`, its store at `url`."""
     import uvicorn
 
     from serving import logs
@@ -29,9 +31,7 @@ def serve(port: int, folder: str) -> None:
     from tests.serving.table import TableSource
 
     logs.configure("error")
-    app = create_app(
-        ServiceConfig(database_url=f"sqlite:///{folder}/store.db", log_level="error"), TableSource()
-    )
+    app = create_app(ServiceConfig(database_url=url, log_level="error"), TableSource())
     uvicorn.run(app, host="127.0.0.1", port=port, log_config=None, access_log=False, http=BoundedProtocol)
 
 
@@ -42,6 +42,7 @@ class Writer(threading.Thread):
         super().__init__(daemon=True)
         self.base, self.number, self.acknowledged = f"http://127.0.0.1:{port}", number, acknowledged
         self.count = 0
+        self.statuses: Counter[int] = Counter()
         self.stopped = False
 
     def run(self) -> None:
@@ -67,6 +68,7 @@ class Writer(threading.Thread):
                 except httpx.HTTPError:
                     time.sleep(0.01)
                     continue
+                self.statuses[answer.status_code] += 1
                 if answer.status_code == 201:
                     self.acknowledged[kind].add(name)
 
@@ -77,6 +79,76 @@ def run(folder: Path, kills: int, seed: int = 0, writers: int = 4) -> dict[str, 
     Returns:
         how many writes were acknowledged, lost (must be 0) and half there (must be 0).
     """
+    chance, url = random.Random(seed), f"sqlite:///{folder}/store.db"
+    acknowledged: dict[str, set[str]] = {"placements": set(), "nodes": set()}
+    for round_number in range(kills):
+        child, port = _start(url)
+        if round_number == 0:
+            _put_first_node(port)
+        threads = [Writer(port, number, acknowledged) for number in range(writers)]
+        for thread in threads:
+            thread.start()
+        # The kill falls after so many acknowledged writes, and then at any point of the next ones.
+        _wait_for_writes(acknowledged, _count(acknowledged) + chance.randint(1, 12))
+        time.sleep(chance.uniform(0.0, 0.02))
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        _stop(threads)
+    return _check(url, acknowledged)
+
+
+def run_database_faults(server: Server, faults: int, seed: int = 0, writers: int = 4) -> dict[str, Any]:
+    """Let a service write while its PostgreSQL server is, in turn, stopped at once and frozen for up to eight seconds.
+
+    Returns:
+        as `run`, and how often writes, and predictions during faults, were answered with each status.
+    """
+    chance = random.Random(seed)
+    acknowledged: dict[str, set[str]] = {"placements": set(), "nodes": set()}
+    predictions: Counter[int] = Counter()
+    child, port = _start(server.url)
+    _put_first_node(port)
+    threads = [Writer(port, number, acknowledged) for number in range(writers)]
+    for thread in threads:
+        thread.start()
+    for number in range(faults):
+        _wait_for_writes(acknowledged, _count(acknowledged) + chance.randint(5, 30))
+        if number % 2:
+            server.send(signal.SIGSTOP)
+        else:
+            server.stop()
+        until_s = time.monotonic() + chance.uniform(0.2, 8.0)
+        while time.monotonic() < until_s:
+            predictions[_predict(port)] += 1
+            time.sleep(0.05)
+        if number % 2:
+            server.send(signal.SIGCONT)
+        else:
+            server.start()
+    _wait_for_writes(acknowledged, _count(acknowledged) + 10)
+    _stop(threads)
+    child.terminate()
+    child.join()
+    statuses = sum((thread.statuses for thread in threads), Counter[int]())
+    return _check(server.url, acknowledged) | {
+        "statuses_of_writes": dict(statuses),
+        "statuses_of_predictions_during_faults": dict(predictions),
+    }
+
+
+def _predict(port: int) -> int:
+    body = {"device": "v100", "jobs": ["resnet18-cifar"]}
+    try:
+        return httpx.post(
+            f"http://127.0.0.1:{port}/v1/predict", json=body, trust_env=False, timeout=LONG_S
+        ).status_code
+    except httpx.HTTPError:
+        return 0
+
+
+def _start(url: str) -> tuple[Any, int]:
+    """A service in a process of its own; the process, and the port that it answers on."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         [
@@ -89,46 +161,36 @@ def run(folder: Path, kills: int, seed: int = 0, writers: int = 4) -> dict[str, 
             "scheduling.placement.place",
         ]
     )
-    chance = random.Random(seed)
-    acknowledged: dict[str, set[str]] = {"placements": set(), "nodes": set()}
-    for round_number in range(kills):
-        port = _free_port()
-        child = context.Process(target=serve, args=(port, str(folder)), daemon=True)
-        child.start()
-        _wait_ready(port)
-        if round_number == 0:
-            node = {"gpus": [{"device": "v100", "count": 8}]}
-            httpx.put(
-                f"http://127.0.0.1:{port}/v1/cluster/nodes/first",
-                json=node,
-                trust_env=False,
-                verify=False,
-                timeout=LONG_S,
-            ).raise_for_status()
-        threads = [Writer(port, number, acknowledged) for number in range(writers)]
-        for thread in threads:
-            thread.start()
-        # The kill falls after so many acknowledged writes, and then at any point of the next ones.
-        _wait_for_writes(acknowledged, _count(acknowledged) + chance.randint(1, 12))
-        time.sleep(chance.uniform(0.0, 0.02))
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
-        child.join()
-        for thread in threads:
-            thread.stopped = True
-        for thread in threads:
-            thread.join(LONG_S)
-    return _check(folder, acknowledged)
+    port = _free_port()
+    child = context.Process(target=serve, args=(port, url), daemon=True)
+    child.start()
+    _wait_ready(port)
+    return child, port
 
 
-def _check(folder: Path, acknowledged: dict[str, set[str]]) -> dict[str, int]:
+def _put_first_node(port: int) -> None:
+    node, address = (
+        {"gpus": [{"device": "v100", "count": 8}]},
+        f"http://127.0.0.1:{port}/v1/cluster/nodes/first",
+    )
+    httpx.put(address, json=node, trust_env=False, verify=False, timeout=LONG_S).raise_for_status()
+
+
+def _stop(threads: list[Writer]) -> None:
+    for thread in threads:
+        thread.stopped = True
+    for thread in threads:
+        thread.join(LONG_S)
+
+
+def _check(url: str, acknowledged: dict[str, set[str]]) -> dict[str, int]:
     from sqlalchemy import select, text
 
     from serving.store.tables import ClusterRow, NodeRow, PlacementRow, TenantRow
 
-    store = Store(f"sqlite:///{folder}/store.db")
+    store = Store(url)
     with store.read() as session:
-        sound = session.execute(text("PRAGMA integrity_check")).scalar()
+        sound = session.execute(text("PRAGMA integrity_check")).scalar() if store.sqlite else "ok"
         placements: dict[str, Any] = {p.job_id: p for p in session.scalars(select(PlacementRow))}
         nodes = set(session.scalars(select(NodeRow.name)))
         tenants = {t.placement_id for t in session.scalars(select(TenantRow))}

@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 
 def programs() -> Path | None:
@@ -40,6 +42,13 @@ class Server:
 
     def stop(self) -> None:
         self.run("pg_ctl", "-w", "-m", "immediate", "stop")
+
+    def send(self, number: int) -> None:
+        """Send a signal to the server and all its processes: SIGSTOP freezes it, SIGCONT lets it go on."""
+        parent = psutil.Process(int((self.folder / "data" / "postmaster.pid").read_text().split()[0]))
+        for process in [parent, *parent.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -24,7 +25,9 @@ def test_openapi_document_is_current() -> None:
     assert json.loads((SOURCES / "openapi.json").read_text()) == document(), "run `make client`"
 
 
-def test_wheel_talks_to_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheel_talks_to_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")],
         cwd=SOURCES, capture_output=True, text=True, check=False,
@@ -40,6 +43,7 @@ def test_wheel_talks_to_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     app = create_app(
         ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db", log_level="error"), TableSource()
     )
+    (example,) = re.findall(r"```python\n(.*?)```", (SOURCES / "README.md").read_text(), re.DOTALL)
     with (
         serve(app) as port,
         client_module.Client(f"http://127.0.0.1:{port}", httpx_args={"trust_env": False}) as client,
@@ -48,6 +52,8 @@ def test_wheel_talks_to_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             client=client, body=models.SetBody(device="v100", jobs=["resnet18-cifar", "resnet18-cifar"])
         )
         assert [m.slowdown.value for m in answer.members] == pytest.approx([1.4, 1.4])
+        exec(example.replace("127.0.0.1:8080", f"127.0.0.1:{port}"), {})
+        assert capsys.readouterr().out.count("resnet18-cifar") == 1
         problem = predict.sync(client=client, body=models.SetBody(device="abacus", jobs=["resnet18-cifar"]))
         assert isinstance(problem, models.Problem)
         assert problem.status == 404

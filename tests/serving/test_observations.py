@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from serving.handlers.calibration import by_job, recent
 from serving.handlers.observations import error_by_day
 from tests.serving.problems import problem
 
@@ -35,6 +37,23 @@ def test_record_and_list(client: TestClient) -> None:
     text = client.get("/metrics").text
     assert "cotenant_prediction_error_ratio_count 2.0" in text
     assert 'cotenant_observations_total{covered="true"} 1.0' in text
+    assert (
+        'cotenant_observed_step_times_total{answer="model",covered="true",device="v100",job="resnet18-cifar"} 1.0'
+        in text
+    )
+    assert (
+        'cotenant_observed_step_times_total{answer="corrected",covered="true",device="v100",job="resnet18-cifar"} 1.0'
+        in text
+    )
+    assert 'cotenant_observed_log_error_total{answer="model",device="v100",job="resnet18-cifar"}' in text
+    points = recent(client.app.state.service)  # type: ignore[attr-defined]
+    assert [p.log_ratio for p in points] == pytest.approx([math.log(0.2 / 0.14), 0.0])
+    (row,) = by_job(points)
+    assert (row.device, row.job, row.count, row.coverage) == ("v100", "resnet18-cifar", 2, 0.5)
+    assert row.drift_ratio == pytest.approx(math.sqrt(0.2 / 0.14) - 1)
+    page = client.get("/").text
+    assert page.count("<circle") == 2
+    assert "Observed against predicted" in page
     (day,) = error_by_day(client.app.state.service)  # type: ignore[attr-defined]
     assert (day["count"], day["coverage"]) == (2, 0.5)
     assert day["error_ratio"] == pytest.approx(0.15)

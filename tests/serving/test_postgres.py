@@ -140,6 +140,7 @@ def test_server_away(start: Start, url: str, database: postgres.Server) -> None:
     database.stop()
     try:
         problem(client.put("/v1/cluster/nodes/x", json={"gpus": []}), 503)
+        problem(client.post("/v1/placements", json={"job": "resnet18-cifar"}), 503)
         problem(client.get("/v1/health/ready"), 503)
         asked = {"device": "v100", "jobs": ["resnet18-cifar"]}
         assert client.post("/v1/predict", json=asked).status_code == 200, "predictions go on"

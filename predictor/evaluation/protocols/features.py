@@ -40,15 +40,15 @@ def published(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
         dict.fromkeys(names, "float64")
     )
     own = workloads.drop_duplicates(["workload", "campaign"])
-    found = rows[["workload", "campaign"]].merge(own, on=["workload", "campaign"], how="left")[names]
-    missing = found.isna().all(axis=1)
+    merged = rows[["workload", "campaign"]].merge(own, on=["workload", "campaign"], how="left")[names]
+    missing = merged.isna().all(axis=1)
     if missing.any():
         # The default size of a network is the smallest that anybody ran it at.
         by_name = workloads[workloads["activations"].notna()].assign(bare=_bare(workloads["architecture"]))
         by_name = by_name.sort_values("image_size", kind="stable").drop_duplicates("bare").set_index("bare")
         others = by_name.reindex(_bare(rows["architecture"]).to_numpy())[names].reset_index(drop=True)
-        found = found.where(~missing, others)
-    return pd.DataFrame(found).set_axis(rows.index)
+        merged = merged.where(~missing, others)
+    return pd.DataFrame(merged).set_axis(rows.index)
 
 
 def _bare(names: pd.Series) -> pd.Series:

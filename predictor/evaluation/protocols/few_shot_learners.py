@@ -11,6 +11,7 @@ import numpy as np
 from models.features import Floats
 from predictor.examples.examples import Examples, Integers
 from predictor.examples.featurizer import Featurizer
+from predictor.learning.covariances import Evidence
 from predictor.learning.ends import log_slowdowns
 from predictor.learning.fitting import fit_parameters
 from predictor.learning.kernel import KernelParameters
@@ -19,7 +20,7 @@ from predictor.learning.link import from_scale, slope, to_scale
 from predictor.learning.measured import MeasuredRows
 from predictor.learning.members import MemberScale
 from predictor.learning.probes import Expectation
-from predictor.learning.process import Evidence, Process
+from predictor.learning.process import Process
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +222,8 @@ class Factorisation:
         asked = rows.partners[test]
         answers = np.zeros(len(test))
         for place, (o, partners) in enumerate(zip(rows.own[test], asked, strict=True)):
-            there = partners[partners >= 0]
-            answers[place] = level[o] + float(np.mean(right[there] @ left[o])) if len(there) else level[o]
+            present = partners[partners >= 0]
+            answers[place] = level[o] + float(np.mean(right[present] @ left[o])) if len(present) else level[o]
         return FewShotAnswer(np.minimum(answers, np.log(1.2)))
 
     def _solve(

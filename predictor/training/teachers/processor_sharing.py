@@ -54,9 +54,9 @@ def invent_shared_sets(
     )
     if not (count and jobs):
         return None
-    there = sorted(d for d in set(examples.devices) if not is_cpu(get_device(d)))
-    others = [d.name for d in list_devices() if not is_cpu(d) and d.name not in there]
-    gpus = [*there, *rng.choice(others, GPUS, replace=False)]
+    measured_on = sorted(d for d in set(examples.devices) if not is_cpu(get_device(d)))
+    others = [d.name for d in list_devices() if not is_cpu(d) and d.name not in measured_on]
+    gpus = [*measured_on, *rng.choice(others, GPUS, replace=False)]
     members, devices = [], []
     for gpu in gpus:
         able = [job for job in jobs if get_device(str(gpu)).supports(job.precision)]

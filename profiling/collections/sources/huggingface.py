@@ -162,7 +162,7 @@ def _job(model: nn.Module, length: int, config: Any, batch_size: int, precision:
     return TrainingJob(model, batch, (Phase(loss),), batch_size=batch_size, precision=precision)
 
 
-def _loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     inputs = {key: value for key, value in batch.items() if key != "labels"}
     cached = {} if "Classification" in type(model).__name__ else {"use_cache": False}
     logits = model(**inputs, **cached).logits

@@ -22,7 +22,7 @@ def entries() -> Iterator[Entry]:
         yield Entry(cell.fingerprint(), family, (0,), partial(_makers, cell), precisions=("fp32",))
 
 
-def _makers(cell: Cell, size: int) -> Iterator[Maker]:
+def _makers(cell: Cell, _size: int) -> Iterator[Maker]:
     with lazy_weights("meta"):
         model = NasBenchNetwork(cell)
     model.train()

@@ -91,7 +91,7 @@ def _input_shape(configurations: dict[str, dict[str, Any]], size: int) -> tuple[
     return size, size
 
 
-def _no_job(size: int) -> Iterator[Maker]:
+def _no_job(_size: int) -> Iterator[Maker]:
     raise AssertionError("an alias is not recorded")
 
 
@@ -112,7 +112,7 @@ def _builder(
 
 
 def _raising(error: Exception) -> Maker:
-    def fail(batch_size: int, precision: str) -> TrainingJob:
+    def fail(_batch_size: int, _precision: str) -> TrainingJob:
         raise error
 
     return fail
@@ -147,7 +147,7 @@ def _first(output: Any) -> Tensor:
     return _first(output[0]) if isinstance(output, tuple | list) else output
 
 
-def _loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     output = _first(model(batch["image"]))
     return F.cross_entropy(output, batch["label"]) if output.dim() == 2 else output.mean()
 

@@ -67,7 +67,7 @@ def _job(model: nn.Module, size: int, batch_size: int, precision: str) -> Traini
     return TrainingJob(model, batch, (Phase(_loss),), batch_size=batch_size, precision=precision)
 
 
-def _loss(model: nn.Module, batch: Any, memo: dict[str, Any]) -> Tensor:
+def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     output = model(batch["image"])
     if isinstance(output, dict):
         output = output["out"]

@@ -17,7 +17,7 @@ _SLICES = re.compile(r"nvidia\.com/mig-(\d+g\.\d+gb)")
 _SHARING = {"mps": "mps"}
 
 
-def read(text: str, devices: Mapping[str, str], node: str) -> list[Node]:
+def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
     """Nodes with GPUs; those without, and GPUs of other vendors, are left out."""
     try:
         body = json.loads(text)

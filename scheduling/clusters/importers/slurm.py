@@ -12,7 +12,7 @@ from scheduling.clusters.importers.titles import device_of
 from scheduling.core.snapshot import Gpu, Node
 
 
-def read(text: str, devices: Mapping[str, str], node: str) -> list[Node]:
+def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
     """Nodes with GPUs in their `Gres`, in the order of the text; each once, however many partitions it is in."""
     found = dict(_json_nodes(text) if text.lstrip().startswith("{") else _text_nodes(text))
     nodes = []

@@ -19,7 +19,7 @@ class Full:
     def initial(self, device: str) -> tuple[Slot, ...]:
         return (Slot(device),)
 
-    def decide(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:
+    def decide(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:  # noqa: ARG002 (as its protocol)
         idle = next((card for card in snapshot.cards if not card.jobs), None)
         if not snapshot.queue or idle is None:
             return None

@@ -16,7 +16,7 @@ from itertools import permutations
 from predictor.types import SetPredictor
 from profiling.devices import mig_layout
 from profiling.workload import ColocationSet, Workload
-from scheduling.slices.cluster import Card, Reshape, SliceSnapshot, Slot, without_jobs
+from scheduling.slices.cluster import Card, Reshape, SliceSnapshot, Slot
 
 # The partitions of the published controllers, as sizes: none with 4+3, none with a slice left empty.
 MISO_PARTITIONS = (
@@ -216,8 +216,3 @@ def _slots(device: str, partition: tuple[int, ...], jobs: Sequence[int]) -> tupl
         at = next(k for k, (size, _) in enumerate(waiting) if size == profile.compute_slices)
         slots.append(Slot(layout.device(profile), start, (waiting.pop(at)[1],)))
     return tuple(slots)
-
-
-def same_cut(card: Card, slots: Sequence[Slot]) -> bool:
-    """Whether the card is cut so already."""
-    return without_jobs(card.slots) == without_jobs(slots)

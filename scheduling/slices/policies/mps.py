@@ -26,7 +26,7 @@ class Mps:
     def initial(self, device: str) -> tuple[Slot, ...]:
         return (Slot(device, sharing="mps", sm_share_ratio=self.sm_share_ratio),)
 
-    def decide(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:
+    def decide(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:  # noqa: ARG002 (as its protocol)
         card = next((card for card in snapshot.cards if len(card.jobs) < self.most), None)
         if not snapshot.queue or card is None:
             return None

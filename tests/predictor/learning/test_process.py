@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from predictor.learning.corrections import Corrections
+from predictor.learning.covariances import Evidence
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.link import from_scale, slope, to_scale
 from predictor.learning.measured import partners_of
+from predictor.learning.pair_answers import PairAnswers
 from predictor.learning.probes import Expectation
-from predictor.learning.process import Evidence, Process
+from predictor.learning.process import Process
 from predictor.learning.rows import Rows, covariance, variance
 
 P = KernelParameters()
@@ -143,3 +145,45 @@ def test_partners_are_the_others_of_a_set() -> None:
         [6, 8],
         [6, 7],
     ]
+
+
+@pytest.mark.parametrize("most", [100, 20])
+def test_a_process_made_from_an_earlier_one_says_the_same(most: int) -> None:
+    """Rows are added, one is observed again, and one is first good and then cannot be true."""
+    rng = np.random.default_rng(5)
+    rows = rows_of([*PAIRS, (6, 7), (7, 6), (0, 1, 2)])
+    rows = Rows(rows.own, rows.partners, np.where(rows.own == 3, 1.5, 0.0))
+    target = rng.normal(0, 0.3, len(rows))
+    rank = rng.permutation(len(rows))
+
+    def given(count: int, solo: float, first: float, earlier: Process | None) -> Process:
+        values = target.copy()
+        values[0] = first
+        part = rows.take(np.arange(count))
+        part = Rows(part.own, part.partners, part.solo * solo)
+        noise = np.full(count, 0.01)
+        noise[1] = 0.01 / solo
+        none = np.zeros(count, dtype=bool)
+        return Process(P, Evidence(MEMBERS, part, values[:count], noise, none, rank[:count]), most, earlier)
+
+    asked = rows_of([(4, 5), (0, 3), (7, 7), (1, 2, 3)])
+    process: Process | None = None
+    for count, solo, first in ((12, 1.0, 0.1), (25, 1.0, 0.1), (26, 1.3, 0.1), (30, 1.3, 0.2), (33, 1.3, 40.0), (33, 1.3, 0.1)):  # fmt: skip
+        process = given(count, solo, first, process)
+        mean, spread = process.answer(MEMBERS, asked)
+        alone = given(count, solo, first, None)
+        expected = alone.answer(MEMBERS, asked)
+        np.testing.assert_allclose(mean, expected[0], atol=1e-6)
+        np.testing.assert_allclose(spread, expected[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("most", [100, 8])
+def test_sets_are_put_together_from_pairs(most: int) -> None:
+    process = told(rows_of(PAIRS), RNG.normal(0, 0.3, len(PAIRS)), most=most)
+    asked = rows_of([(0, 1, 2), (3, 4), (5, 1, 1), (6, 7)])
+    mean, spread = process.answer(MEMBERS, asked)
+    answers = PairAnswers(process).beside(MEMBERS, asked.own, asked.partners)
+    np.testing.assert_allclose(answers.mean, mean, atol=1e-9)
+    np.testing.assert_allclose(answers.variance, spread, atol=1e-5)
+    np.testing.assert_allclose(answers.prior_variance, variance(P, MEMBERS, asked))
+    np.testing.assert_allclose(answers.added.sum(1), mean, atol=1e-3)

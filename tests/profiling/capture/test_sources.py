@@ -202,7 +202,7 @@ def test_picture(tmp_path: Path, suffix: str) -> None:
     if suffix == "svg":
         assert b"linear" in data or b"<path" in data
         assert plot_graph(graph, tmp_path / "again.svg").read_bytes() == data
-    with pytest.raises(InputError, match="type is not known"):
+    with pytest.raises(InputError, match="unknown picture type"):
         plot_graph(graph, tmp_path / "graph.txt")
 
 

@@ -130,7 +130,7 @@ def test_settings_out_of_range() -> None:
         MeasureSettings(repeats=0)
     with pytest.raises(InputError, match="host_input"):
         MeasureSettings(host_input="tape")
-    with pytest.raises(InputError, match="not known"):
+    with pytest.raises(InputError, match="unknown"):
         MeasureSettings.from_mapping({"windows": 3})
 
 

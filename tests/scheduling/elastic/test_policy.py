@@ -78,8 +78,8 @@ def tenants(result: SimulationResult) -> int:
 def test_jobs_without_a_gpu_share_one(frozen: bool) -> None:
     config = IceFrogConfig(guards=IceFrogConfig().guards if frozen else NEVER)
     sharing = replace(config, share_gpus=True)
-    alone = run(icefrog(config), 60, Additive(100.0, 0.2))
-    shared = run(icefrog(sharing), 60, Additive(100.0, 0.2))
+    alone = run(icefrog(config), 24, Additive(100.0, 0.2))
+    shared = run(icefrog(sharing), 24, Additive(100.0, 0.2))
     assert (tenants(alone), tenants(shared)) == (1, 2)
     assert all(job.finished_s is not None for job in shared.jobs)
     assert shared.completion_s.mean() < alone.completion_s.mean()
@@ -89,7 +89,7 @@ def test_jobs_without_a_gpu_share_one(frozen: bool) -> None:
 
 def test_jobs_that_do_not_fit_together_do_not_share() -> None:
     sharing = icefrog(IceFrogConfig(share_gpus=True))
-    assert tenants(run(sharing, 60, Additive(7.0))) == 1  # 20 layers in two jobs, of which 12 can be frozen
+    assert tenants(run(sharing, 24, Additive(7.0))) == 1  # 20 layers in two jobs, of which 12 can be frozen
 
 
 def test_decides_the_same_twice() -> None:

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from datasets.tables import write_table
+from predictor.examples import featurizer
 from serving.cli.main import main
+from tests.predictor.synthetic import graph_source, tables
 from tests.shared import shared_data
 
 
@@ -21,13 +26,14 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -
     return json.loads(call(capsys, *arguments, "--json", code=code))
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     from datasets.importers import import_source
 
+    folder = tmp_path_factory.mktemp("tables")
     for name in ("gavel", "lucid"):
-        import_source(name, shared_data(name), tmp_path / "data")
-    return str(tmp_path / "data")
+        import_source(name, shared_data(name), folder)
+    return str(folder)
 
 
 def test_import_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,6 +73,21 @@ def test_stats_and_plot(data: str, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "gavel-2020" in call(capsys, "data", "stats", data)
 
 
+def test_graph_dataset_is_built_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("profiling.capture.graph_for", graph_source)
+    colocation, _ = tables()
+    write_table(tmp_path / "data", "colocation", colocation)
+    arguments = ("data", "graphs", str(tmp_path / "data"), "-o", str(tmp_path / "graphs"))
+    first = answer(capsys, *arguments)
+    assert (first["sets"], first["workloads"], first["graphs"]) == (colocation.set_id.nunique(), 4, 4)
+    assert (Path(first["folder"]) / "index.json").is_file()
+    monkeypatch.delattr("profiling.capture.graph_for")
+    assert answer(capsys, *arguments) == first
+    assert "20 sets, 4 workloads, 4 graphs" in call(capsys, *arguments)
+
+
 def test_template_validates_and_becomes_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = str(tmp_path / "mine.csv")
     call(capsys, "data", "template", "-o", mine)
@@ -97,6 +118,16 @@ def test_rows_of_a_source_that_has_an_importer_are_not_taken_from_a_file(
     assert not (tmp_path / "d").exists()
 
 
+@pytest.fixture
+def hand_made_graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Any job has the same small graph: nothing is captured."""
+    monkeypatch.setattr("profiling.capture.graph_for", lambda job: graph_source(replace(job, model="alpha")))
+    featurizer.shared_featurizer.cache_clear()
+    yield
+    featurizer.shared_featurizer.cache_clear()
+
+
+@pytest.mark.usefixtures("hand_made_graphs")
 def test_benchmark_list_and_run(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     protocols = {row["name"]: row for row in answer(capsys, "benchmark", "list")}
     assert "trees-solo" in protocols["lucid-by-model"]["predictors"]

@@ -20,7 +20,7 @@ def with_macs(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     return frame.assign(macs=published(frame, tables)["macs"])
 
 
-def largest_left_out(frame: pd.DataFrame, seed: int) -> list[Fold]:
+def largest_left_out(frame: pd.DataFrame, _seed: int) -> list[Fold]:
     """One fold: the fifth of the cells with the most multiply-adds is scored."""
     macs = frame.drop_duplicates("architecture").set_index("architecture")["macs"]
     large = macs >= macs.quantile(1 - _LARGEST)

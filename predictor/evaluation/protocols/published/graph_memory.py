@@ -15,7 +15,7 @@ from predictor.fitted.device_memory import HeadCalibration
 class GraphMemoryPredictor:
     """Context of the device type, state, activations and the largest workspace; weights of 0 or more on relative errors."""
 
-    def fit(self, train: Bundle, seed: int) -> GraphMemoryPredictor:
+    def fit(self, train: Bundle, seed: int) -> GraphMemoryPredictor:  # noqa: ARG002 (as its protocol)
         from scipy.optimize import nnls
 
         rows, memory = train.rows[train.points], train.y[train.points]
@@ -42,7 +42,7 @@ class GraphMemoryPredictor:
 class ShippedMemory:
     """As an unfitted predictor answers: `HeadCalibration`'s constants; its upper bound decides whether a job fits."""
 
-    def fit(self, train: Bundle, seed: int) -> ShippedMemory:
+    def fit(self, train: Bundle, seed: int) -> ShippedMemory:  # noqa: ARG002 (as its protocol)
         return self
 
     def predict(self, test: Bundle) -> Floats:
@@ -61,14 +61,14 @@ class ShippedMemory:
         from profiling.errors import CotenantError
         from profiling.workload import SoloProfile, Workload
 
-        found = np.full((2, len(test.rows)), np.nan)
+        values = np.full((2, len(test.rows)), np.nan)
         for k, (spec, device) in enumerate(zip(test.rows["workload"], test.rows["device"], strict=True)):
             try:
                 job = shared_featurizer().job(Workload.parse(spec), device)
             except CotenantError:
                 continue
-            found[:, k] = member_memory_bytes(job, SoloProfile(), HeadCalibration()), job.demand.state_bytes
-        return found[0], found[1]
+            values[:, k] = member_memory_bytes(job, SoloProfile(), HeadCalibration()), job.demand.state_bytes
+        return values[0], values[1]
 
 
 def parts_of(specs: list[str]) -> Floats:

@@ -24,7 +24,7 @@ def fp32_training(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     return rows[rows["precision"].isin(("fp32", "tf32"))]
 
 
-def one_by_one(frame: pd.DataFrame, seed: int) -> list[Fold]:
+def one_by_one(frame: pd.DataFrame, _seed: int) -> list[Fold]:
     """A fold for each network on each device: its time there is not known, those of the others are."""
     ids = sorted(frame["set_id"])
     return [Fold(one, tuple(other for other in ids if other != one), (one,)) for one in ids]

@@ -17,7 +17,7 @@ _FOLDS = 10
 OF_MEMORY = ("constant", "linear-memory", "graph-memory", "shipped-memory")
 
 
-def on_device(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+def on_device(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
     """What a process takes of the device; pools and allocators' peaks are other quantities."""
     return frame[frame["scope"] == "device"]
 

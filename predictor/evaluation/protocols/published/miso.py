@@ -18,7 +18,7 @@ OF_MIXES = ("constant", "mean-by-size", "ridge-slices", "additive-jobs")
 _LEARNED_SIZE = 3
 
 
-def whole_to_least(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+def whole_to_least(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
     """Mixes of two or more, at the ends of the shares; each combination of jobs is a unit, however often it was measured."""
     ends = frame[
         (frame["numerator_sm_share_ratio"] == frame["numerator_sm_share_ratio"].max())
@@ -30,7 +30,7 @@ def whole_to_least(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     return rows[rows["members"] > 1]
 
 
-def small_to_large(frame: pd.DataFrame, seed: int) -> list[Fold]:
+def small_to_large(frame: pd.DataFrame, _seed: int) -> list[Fold]:
     """One fold: mixes of up to three members teach, those of four to seven are scored."""
     size = frame.drop_duplicates("jobs").set_index("jobs")["members"]
     sides = [tuple(sorted(size.index[rows])) for rows in (size <= _LEARNED_SIZE, size > _LEARNED_SIZE)]

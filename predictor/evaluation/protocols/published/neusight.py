@@ -18,7 +18,7 @@ OF_OPERATORS = ("constant", "operator-roofline", "operator-efficiency", "operato
 _OPERATORS = ("latency_s",)
 
 
-def by_kind(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+def by_kind(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
     """Each row is a unit of its own, and its operator stands for the architecture."""
     number = np.arange(len(frame)).astype(str)
     return frame.assign(architecture=frame["kind"], family=frame["kind"], set_id=number)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from models.cost import CostModel
 
 # Of one kind on one device: further rows teach little, and a fit takes as long as they are many.
-MOST_OPERATORS = 1_000
+MOST_OPERATORS = 400
 
 
 class OperatorCostPredictor:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _NAME = "parvagpu-by-model"
 
 
-def once_a_set(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+def once_a_set(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
     """Members of a set are equal processes of one measurement: the first is scored."""
     return frame.assign(is_target=frame["member"] == 0)
 

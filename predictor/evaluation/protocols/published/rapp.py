@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NAME = "rapp-by-model"
 
 
-def held_to_a_share(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+def held_to_a_share(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
     """Rows below the whole device, with the step time that the same job has on all of it."""
     key = ["device", "architecture", "batch_size", "campaign"]
     whole = frame[frame["sm_share_ratio"] == 1.0].drop_duplicates(key).set_index(key)["step_time_s"]

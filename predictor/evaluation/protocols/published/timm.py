@@ -17,11 +17,11 @@ _BY = ("family", "device", "campaign", "memory_layout", "compiler")
 _FOLDS = 5
 
 
-def training(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+def training(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
     return frame[frame["mode"] == "training"]
 
 
-def inference(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+def inference(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
     return frame[frame["mode"] == "inference"]
 
 

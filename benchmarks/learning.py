@@ -1,0 +1,84 @@
+"""What the posterior costs: an observation taken in, and a corrected answer beside the predictor's own.
+
+Times are processor time of one thread, so that other work on the machine counts little. Sets are drawn from known jobs; step times are the
+predicted ones times a random factor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.record import record
+
+MODELS = ("resnet18-cifar", "lstm-wikitext2", "vgg11-cifar", "mobilenetv2-cifar", "transformer-multi30k")
+BATCHES = (16, 32, 64, 128)
+DEVICES = ("v100", "p100", "t4")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("--observations", type=int, nargs="+", default=[1_000, 20_000, 100_000])
+    parser.add_argument("--repeats", type=int, default=10)
+    options = parser.parse_args()
+    from predictor import load_predictor
+
+    predictor = load_predictor()
+    figures = {str(n): measure(predictor, n, options.repeats) for n in options.observations}
+    record("learning", figures)
+
+
+def measure(predictor: Any, count: int, repeats: int) -> dict[str, Any]:
+    """Figures of a posterior that was told `count` step times."""
+    from predictor.examples.observations import Observation
+    from predictor.learning.observed import key_of
+    from predictor.learning.posterior import Posterior
+    from profiling.workload import ColocationSet, Workload
+
+    chance = random.Random(7)
+    jobs = [Workload.parse(f"{m}:batch_size={b}") for m in MODELS for b in BATCHES]
+
+    def drawn(most: int) -> ColocationSet:
+        return ColocationSet(
+            chance.choice(DEVICES), tuple(chance.choice(jobs) for _ in range(chance.randint(2, most)))
+        )
+
+    sets = [drawn(3) for _ in range(count + repeats)]
+    steps = predictor.predict_arrays(sets).step_time_s
+    told = []
+    for row, one in enumerate(sets):
+        member = chance.randrange(len(one.workloads))
+        told.append(Observation(one, member, float(steps[row, member]) * math.exp(chance.gauss(0.1, 0.2))))
+    posterior = Posterior(predictor)
+    figures: dict[str, Any] = {"all_at_once_s": _spent(lambda: posterior.observe(told[:count]))}
+    figures["first_answer_s"] = _spent(lambda: posterior.predict_many(sets[:1]))
+    figures["distinct_rows"] = len({key_of(observation) for observation in told[:count]})
+    one_more = []
+    for observation in told[count:]:
+        began = time.process_time()
+        posterior = posterior.extended([observation])
+        one_more.append(time.process_time() - began)
+    figures["one_more_ms"] = 1e3 * sorted(one_more)[len(one_more) // 2]
+    asked = [drawn(4) for _ in range(2_000)]
+    predictor.predict_many(asked[:500])
+    figures["plain_ms_per_set"] = 1e3 * _spent(lambda: predictor.predict_many(asked)) / len(asked)
+    figures["corrected_new_ms_per_set"] = 1e3 * _spent(lambda: posterior.predict_many(asked)) / len(asked)
+    figures["corrected_again_ms_per_set"] = 1e3 * _spent(lambda: posterior.predict_many(asked)) / len(asked)
+    figures["plain_arrays_us_per_set"] = 1e6 * _spent(lambda: predictor.predict_arrays(asked)) / len(asked)
+    figures["corrected_arrays_us_per_set"] = 1e6 * _spent(lambda: posterior.predict_arrays(asked)) / len(asked)  # fmt: skip
+    print(count, figures)
+    return figures
+
+
+def _spent(function: Callable[[], Any]) -> float:
+    began = time.process_time()
+    function()
+    return time.process_time() - began
+
+
+if __name__ == "__main__":
+    main()

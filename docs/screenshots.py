@@ -1,0 +1,153 @@
+"""Screenshots of the docs, taken in headless Chromium (Debian: chromium, chromium-driver).
+
+python docs/screenshots.py dashboard
+python docs/screenshots.py mlflow sqlite:///mlflow.db       # after two runs of the same experiment
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+IMAGES = ROOT / "docs" / "images"
+PORT = 8765
+BASE = f"http://127.0.0.1:{PORT}"
+
+
+@contextmanager
+def chromium(width: int, height: int) -> Iterator[Any]:
+    """A headless window of that many pixels."""
+    from selenium import webdriver
+
+    with TemporaryDirectory() as profile:
+        options = webdriver.ChromeOptions()
+        options.binary_location = shutil.which("chromium") or ""
+        for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "no-first-run",
+                     "hide-scrollbars", f"window-size={width},{height}", f"user-data-dir={profile}"):  # fmt: skip
+            options.add_argument(f"--{flag}")
+        driver = webdriver.Chrome(
+            options=options, service=webdriver.ChromeService(shutil.which("chromedriver"))
+        )
+        driver.set_page_load_timeout(300)
+        driver.set_script_timeout(300)
+        try:
+            yield driver
+        finally:
+            driver.quit()
+
+
+@contextmanager
+def server(*command: str, ready: str) -> Iterator[None]:
+    """A server in a process of its own, up once `ready` answers."""
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 600
+        while True:
+            try:
+                urllib.request.urlopen(ready, timeout=5).close()
+                break
+            except OSError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise SystemExit(f"{command[0]} did not start") from None
+                time.sleep(0.5)
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def keep(driver: Any, name: str) -> None:
+    """The window as WebP, 300 kB at most."""
+    from PIL import Image
+
+    picture = Image.open(BytesIO(driver.get_screenshot_as_png())).convert("RGB")
+    path = IMAGES / f"{name}.webp"
+    picture.save(path, quality=80, method=6)
+    assert path.stat().st_size < 300_000, path
+    print(path, picture.size, path.stat().st_size)
+
+
+def dashboard() -> None:
+    """Overview in light and dark, a job's page and a what-if, with the predictor that ships."""
+    import httpx
+
+    gpus = [{"device": "v100", "id": str(i)} for i in range(4)]
+    nodes = [{"name": "node-a", "gpus": gpus}, {"name": "node-b", "gpus": [{"device": "p100", "id": "0"}]}]
+    jobs = ["resnet18-cifar:batch_size=64", "lstm-wikitext2:batch_size=20", "resnet18-cifar:batch_size=128",
+            "dcgan-64", "neumf-ml1m", "resnet18-cifar:batch_size=32"]  # fmt: skip
+    with TemporaryDirectory() as folder:
+        command = (sys.executable, "-m", "serving.cli.main", "serve", "--port", str(PORT), "--workers", "1",
+                   "--database", f"sqlite:///{folder}/store.db")  # fmt: skip
+        with (
+            server(*command, ready=f"{BASE}/v1/health/ready"),
+            httpx.Client(base_url=BASE, timeout=300) as client,
+        ):
+            client.put("/v1/cluster", json={"nodes": nodes}).raise_for_status()
+            placed = [
+                client.post(
+                    "/v1/placements", json={"job": job, "job_id": f"job-{i}", "iterations": 20_000 * (i + 1)}
+                )
+                for i, job in enumerate(jobs)
+            ]
+            last = placed[-1].raise_for_status().json()["id"]
+            question = (
+                "/what-if?device=v100&device=p100&sharing=time-slice&jobs=resnet18-cifar%0Alstm-wikitext2"
+            )
+            with chromium(1200, 800) as driver:
+                for scheme in ("light", "dark"):
+                    features = [{"name": "prefers-color-scheme", "value": scheme}]
+                    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+                    driver.get(BASE)
+                    keep(driver, f"dashboard_{scheme}")
+                driver.execute_cdp_cmd(
+                    "Emulation.setEmulatedMedia",
+                    {"features": [{"name": "prefers-color-scheme", "value": "light"}]},
+                )
+                driver.get(f"{BASE}/jobs/{last}")
+                keep(driver, "dashboard_job")
+                driver.get(BASE + question)
+                keep(driver, "dashboard_what_if")
+
+
+def mlflow(store: str) -> None:
+    """The compare page of the two latest runs of the newest experiment that has two."""
+    import json
+
+    from mlflow import MlflowClient
+
+    client = MlflowClient(store)
+    for experiment in client.search_experiments(order_by=["last_update_time DESC"]):
+        runs = client.search_runs([experiment.experiment_id], max_results=2)
+        if len(runs) == 2:
+            break
+    else:
+        raise SystemExit("no experiment has two runs")
+    ids = json.dumps([run.info.run_id for run in runs])
+    page = f"{BASE}/#/compare-runs?runs={ids}&experiments={json.dumps([experiment.experiment_id])}"
+    command = (sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store, "--port", str(PORT),
+               "--workers", "1")  # fmt: skip
+    with server(*command, ready=f"{BASE}/health"), chromium(1200, 900) as driver:
+        driver.get(page)
+        deadline = time.monotonic() + 300
+        while "Metrics" not in driver.page_source and time.monotonic() < deadline:
+            time.sleep(1)
+        time.sleep(10)
+        keep(driver, "mlflow_compare")
+
+
+if __name__ == "__main__":
+    {"dashboard": dashboard, "mlflow": mlflow}[sys.argv[1]](*sys.argv[2:])

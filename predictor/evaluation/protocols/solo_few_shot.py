@@ -1,0 +1,320 @@
+"""Step times alone after some of a job's own were measured: on some devices and asked on others, at some batch sizes and asked at others."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
+from scipy.optimize import minimize
+
+from models.features import Floats
+from predictor.evaluation.metrics import score
+from predictor.examples.examples import Integers
+from predictor.examples.featurizer import Featurizer
+from predictor.learning.covariances import Evidence
+from predictor.learning.ends import LEVEL_90
+from predictor.learning.kernel import KernelParameters, Members
+from predictor.learning.known_members import Numbers
+from predictor.learning.members import MEMBER_WIDTH, MemberScale, member_features
+from predictor.learning.probes import Expectation
+from predictor.learning.process import Process
+from predictor.learning.rows import Rows, covariance
+from profiling.errors import CotenantError, InputError
+from profiling.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAME = "solo-few-shot"
+ABOUT = "a job of a model never seen, its step time alone measured on some devices or at some batch sizes, asked on the others"
+CAMPAIGNS = ("gavel-2019", "gavel-2020", "lucid")
+COUNTS = (0, 1, 2)
+SEEDS = (0, 1, 2)
+AXES = ("other-devices", "other-batch-sizes")
+LEARNERS = ("process", "uncorrected", "factor-per-job", "proportional")
+_FITTED = ("solo_job", "solo_like", "solo_model", "across_devices", "length_job", "noise")
+# Standard deviation of the logarithm of fitted parameters, around the shipped ones.
+_DEVIATION = 1.0
+
+
+@dataclass(frozen=True)
+class SoloPoints:
+    """N measured step times alone.
+
+    Attributes:
+        workloads, devices, campaigns, architectures: [N].
+        log_step_s, log_expected_s: [N] measured, and by the cost model.
+        features: [N, MEMBER_WIDTH] without what was measured.
+    """
+
+    workloads: tuple[Workload, ...]
+    devices: tuple[str, ...]
+    campaigns: tuple[str, ...]
+    architectures: tuple[str, ...]
+    log_step_s: Floats
+    log_expected_s: Floats
+    features: Floats
+
+    @classmethod
+    def of(cls, solo: pd.DataFrame, featurizer: Featurizer) -> SoloPoints:
+        """From the tidy table; jobs whose graph is not known are left out.
+
+        Raises:
+            InputError: the table lacks the campaigns.
+        """
+        frame = solo[solo.campaign.isin(CAMPAIGNS) & (solo.gpus == 1) & (solo.step_time_s > 0)]
+        rows = []
+        for row in frame.to_dict("records"):
+            workload = Workload.parse(row["workload"]).without_solo()
+            try:
+                expected_s = featurizer.job(workload, row["device"]).demand.step_s
+            except CotenantError:
+                continue
+            features = member_features(workload, row["device"], expected_s, featurizer)
+            known = workload, row["device"], row["campaign"], workload.model
+            rows.append((*known, np.log(row["step_time_s"]), np.log(expected_s), features))
+        if not rows:
+            raise InputError("the data lack the campaigns", expected=" or ".join(CAMPAIGNS), got="none")
+        workloads, devices, campaigns, architectures, step, expected, features = zip(*rows, strict=True)
+        return cls(
+            workloads, devices, campaigns, architectures, np.array(step), np.array(expected), np.stack(features)
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.workloads)
+
+    def members(self) -> Members:
+        """Without places."""
+        models, jobs, settings = Numbers(), Numbers(), Numbers()
+        columns = np.array(
+            [
+                (models[w.model], jobs[w], settings[d, c])
+                for w, d, c in zip(self.workloads, self.devices, self.campaigns, strict=True)
+            ]
+        ).T
+        return Members(np.zeros((len(self), MEMBER_WIDTH)), *columns)
+
+    def groups(self, axis: str, among: Integers) -> list[Integers]:
+        """Numbers of points that differ in the device, or in the batch size, alone; at least two in each."""
+        found: dict[Any, list[int]] = {}
+        for number in among.tolist():
+            workload, campaign = self.workloads[number], self.campaigns[number]
+            other_device = axis == AXES[0]
+            key = (workload, None) if other_device else (replace(workload, batch_size=None), self.devices[number])  # fmt: skip
+            found.setdefault((campaign, key), []).append(number)
+        return [np.array(group) for group in found.values() if len(group) > 1]
+
+
+def _alone(numbers: Integers) -> Rows:
+    return Rows(numbers, np.full((len(numbers), 1), -1, dtype=np.int64), np.ones(len(numbers)))
+
+
+class SoloProcess:
+    """The process of `predictor.learning` over log(measured / expected) step times, around the mean of each device and campaign.
+
+    Args:
+        points: all of them.
+        train: numbers of those that it may see, whose errors its parameters are fitted to.
+    """
+
+    def __init__(self, points: SoloPoints, train: Integers) -> None:
+        error = points.log_step_s - points.log_expected_s
+        members = points.members()
+        self.centre = np.full(len(points), float(error[train].mean()))
+        for setting in np.unique(members.setting):
+            here = members.setting == setting
+            seen = train[here[train]]
+            if len(seen):
+                self.centre[here] = error[seen].mean()
+        self.target = error - self.centre
+        scale = MemberScale.fit(points.features[train])
+        self.parameters = p = _fit(points.features, scale, members, train, self.target[train])
+        self.members = replace(members, place=scale.place(points.features, p))
+        noise = np.full(len(train), p.noise)
+        evidence = Evidence(
+            self.members, _alone(train), self.target[train], noise, np.zeros(len(train), bool), train
+        )
+        self.process = Process(p, evidence, most_rows=max(1, len(train)))
+
+    def expectation(self, asked: Integers) -> Expectation:
+        """Of the errors of some points, before any of them was seen."""
+        return Expectation(*self.process.joint(self.members, _alone(asked)))
+
+
+def _fit(
+    features: Floats, scale: MemberScale, members: Members, train: Integers, target: Floats
+) -> KernelParameters:
+    start = KernelParameters()
+    begin = np.log([getattr(start, name) for name in _FITTED])
+    rows = _alone(train)
+
+    def parameters_at(values: Floats) -> KernelParameters:
+        found = dict(zip(_FITTED, np.exp(values).tolist(), strict=True))
+        return replace(start, **{**found, "across_devices": min(found["across_devices"], 0.99)})
+
+    def loss(values: Floats) -> float:
+        p = parameters_at(values)
+        placed = replace(members, place=scale.place(features, p))
+        gram = covariance(p, placed, rows, placed, rows)
+        gram[np.diag_indices_from(gram)] += p.noise + 1e-8
+        try:
+            factor = cholesky(gram, lower=True, check_finite=False)
+        except LinAlgError:
+            return 1e10
+        error = solve_triangular(factor, target, lower=True, check_finite=False)
+        fit = 0.5 * float(error @ error) + float(np.log(np.diag(factor)).sum())
+        return fit + 0.5 * float((((values - begin) / _DEVIATION) ** 2).sum())
+
+    bounds = list(zip(begin - 3 * _DEVIATION, begin + 3 * _DEVIATION, strict=True))
+    found = minimize(loss, begin, method="L-BFGS-B", bounds=bounds, options={"maxiter": 8, "eps": 1e-4})
+    return parameters_at(found.x)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """[R] log step times and, where there are any, the ends of 90 % intervals."""
+
+    middle: Floats
+    lower: Floats | None = None
+    upper: Floats | None = None
+
+
+class _Ratios:
+    """Log of how much longer a step takes at another point of the same job, by a rule of thumb: in proportion to the batch size, or on another
+    device as it does for the jobs learned from (median)."""
+
+    def __init__(self, points: SoloPoints, train: Integers) -> None:
+        self.points = points
+        self.steps: dict[tuple[str, str], dict[Workload, float]] = {}
+        for number in train.tolist():
+            setting = points.campaigns[number], points.devices[number]
+            self.steps.setdefault(setting, {})[points.workloads[number]] = float(points.log_step_s[number])
+        self.known: dict[tuple[str, str, str], float] = {}
+
+    def between(self, seen: int, asked: int) -> float:
+        points, (a, b) = self.points, (self.points.devices[seen], self.points.devices[asked])
+        if a == b:
+            sizes = [points.workloads[number].batch_size or 1 for number in (asked, seen)]
+            return float(np.log(sizes[0] / sizes[1]))
+        key = points.campaigns[asked], a, b
+        if key not in self.known:
+            first, second = self.steps.get(key[:2], {}), self.steps.get((key[0], b), {})
+            apart = [second[w] - first[w] for w in first if w in second]
+            self.known[key] = float(np.median(apart)) if apart else 0.0
+        return self.known[key]
+
+
+def _answers(
+    points: SoloPoints, process: SoloProcess, ratios: _Ratios, told: Expectation, group: Integers, count: int
+) -> Iterator[tuple[str, _Answer]]:
+    """Of all learners for the last points of a group, its first `count` being seen; `told` is of the group before."""
+    seen, asked = group[:count], group[count:]
+    expected = points.log_expected_s
+    error = points.log_step_s[seen] - expected[seen]
+    p, first = process.parameters, np.arange(count)
+    if count:
+        told = told.observe(first, process.target[seen], np.full(count, p.noise))
+    middle = expected[asked] + process.centre[asked] + told.mean[count:]
+    half = LEVEL_90 * np.sqrt(np.maximum(np.diag(told.covariance)[count:], 0.0) + p.noise)
+    yield "process", _Answer(middle, middle - half, middle + half)
+    yield "uncorrected", _Answer(expected[asked])
+    yield "factor-per-job", _Answer(expected[asked] + (error.mean() if count else 0.0))
+    if count:
+        apart = [[ratios.between(one, other) for one in seen.tolist()] for other in asked.tolist()]
+        yield "proportional", _Answer((points.log_step_s[seen] + np.array(apart)).mean(1))
+
+
+def run(
+    points: SoloPoints, counts: Sequence[int] = COUNTS, seeds: Sequence[int] = SEEDS, done: Callable[[str], None] = lambda _n: None
+) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:  # fmt: skip
+    """Learner -> axis -> count -> metrics of the step time, each architecture left out in turn."""
+    parts: dict[tuple[str, str, int], list[tuple[Integers, _Answer]]] = {}
+    architectures = np.array(points.architectures)
+    for architecture in sorted(set(points.architectures)):
+        train, test = np.flatnonzero(architectures != architecture), np.flatnonzero(architectures == architecture)  # fmt: skip
+        groups = {axis: points.groups(axis, test) for axis in AXES}
+        if not any(groups.values()) or not len(train):
+            continue
+        process, ratios = SoloProcess(points, train), _Ratios(points, train)
+        start, first = process.expectation(test), int(test[0])
+        place = np.zeros(int(test[-1]) - first + 1, dtype=np.int64)
+        place[test - first] = np.arange(len(test))
+        for axis, several in groups.items():
+            for seed in seeds:
+                rng = np.random.default_rng(seed)
+                for group in several:
+                    order = rng.permutation(group)
+                    at = place[order - first]
+                    told = Expectation(start.mean[at], start.covariance[np.ix_(at, at)])
+                    for count in counts:
+                        if count < len(order):
+                            for name, answer in _answers(points, process, ratios, told, order, count):
+                                parts.setdefault((name, axis, count), []).append((order[count:], answer))
+        done(architecture)
+    figures: dict[str, Any] = {}
+    for (name, axis, count), some in sorted(parts.items(), key=lambda item: LEARNERS.index(item[0][0])):
+        measured = np.exp(np.concatenate([points.log_step_s[rows] for rows, _ in some]))
+        answers = [
+            None if getattr(some[0][1], end.name) is None else np.exp(np.concatenate([getattr(a, end.name) for _, a in some]))
+            for end in fields(_Answer)
+        ]  # fmt: skip
+        figures.setdefault(name, {}).setdefault(axis, {})[str(count)] = score(measured, *answers)
+    return figures
+
+
+def report(tables: dict[str, Any], command: str, done: Callable[[str], None] = lambda _n: None) -> dict[str, Any]:  # fmt: skip
+    """Run the protocol; everything that is needed to read the figures and to repeat them.
+
+    Raises:
+        InputError: the tables lack the campaigns.
+    """
+    from predictor.examples.featurizer import shared_featurizer
+    from profiling.measure.environment import describe_environment
+
+    if "solo" not in tables:
+        raise InputError("the data lack a solo table", hint="cotenant data import")
+    points = SoloPoints.of(tables["solo"], shared_featurizer())
+    return {
+        "protocol": NAME,
+        "about": ABOUT,
+        "command": command,
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "machine": describe_environment("cpu"),
+        "target": "solo_step_time_s",
+        "points": len(points),
+        "counts": list(COUNTS),
+        "seeds": list(SEEDS),
+        "learners": run(points, done=done),
+    }
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """A report's figures as a Markdown page."""
+    counts = [str(count) for count in result["counts"]]
+    about = (
+        f"{result['about'][0].upper()}{result['about'][1:]}. MAPE % of the step time after K measured points of the job; "
+        f"{result['points']} points, seeds {', '.join(map(str, result['seeds']))}. The cost model is the shipped one, which has learned "
+        "from some of these campaigns."
+    )
+    lines = [
+        f"# {result['protocol']}",
+        "",
+        about,
+        "",
+        f"`{result['command']}`, {result['date']}, {result['machine'].get('processor', 'unknown processor')}",
+        "",
+        f"| learner | asked | {' | '.join(f'K = {c}' for c in counts)} |",
+        "|" + "---|" * (len(counts) + 2),
+    ]
+    for name, by_axis in result["learners"].items():
+        for axis, found in by_axis.items():
+            cells = [f"{found[c]['mape_percent']:.1f}" if c in found else "-" for c in counts]
+            lines.append(f"| {name} | {axis} | {' | '.join(cells)} |")
+    for axis, found in result["learners"].get("process", {}).items():
+        cells = [f"{100 * found[c]['coverage_90']:.0f} %" if c in found else "-" for c in counts]
+        lines.append(f"| process, coverage | {axis} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,144 @@
+"""Prior covariances of growing evidence: those of rows that were there before are not worked out again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+
+from models.features import Floats
+from predictor.learning.kernel import KernelParameters, Members
+from predictor.learning.rows import Rows, covariance
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
+
+# How much an error of the solo step time counts in an inducing row beside others: about the slope of the scale at a typical slowdown. What
+# was observed must not move inducing rows, or all is to be worked out again.
+_TYPICAL_SLOPE = 2.0
+_JITTER = 1e-8
+# Rows whose covariances with the inducing rows are worked out together.
+_TOGETHER = 4096
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was observed.
+
+    Attributes:
+        members: V members.
+        rows: N rows of them.
+        target: [N] observed minus prior mean, on the scale of `predictor.learning.link`.
+        noise: [N] variance of the observation.
+        bound: [N] whether the observation is an upper bound.
+        rank: [N] numbers that order the rows whatever order they came in; the lowest are the inducing rows.
+    """
+
+    members: Members
+    rows: Rows
+    target: Floats
+    noise: Floats
+    bound: np.ndarray
+    rank: Integers
+
+
+class Covariances:
+    """Of N rows with each other, or beyond `most_rows` with so many inducing rows.
+
+    Args:
+        parameters: of the kernel.
+        evidence: the rows.
+        most_rows: see above.
+        earlier: those of evidence that this one was made from by adding rows; they are used up.
+
+    Attributes:
+        exact: whether all rows are used.
+        used: numbers of the rows that are conditioned on.
+        rows: these rows.
+        gram: [N, N] or [used, used].
+        factor: Cholesky factor of `gram`, and
+        reused: whether `through` goes on from `earlier`, and
+        replaced: numbers of its rows that did not stay, and what stood there.
+        through: [N, used] what solves `factor` x = covariance of the inducing rows with all; both only if not `exact`.
+    """
+
+    def __init__(
+        self,
+        parameters: KernelParameters,
+        evidence: Evidence,
+        most_rows: int,
+        earlier: Covariances | None = None,
+    ) -> None:
+        self.parameters, self.most_rows, self.known = parameters, most_rows, evidence.rows
+        members, rows = evidence.members, evidence.rows
+        self.exact, self.reused = len(rows) <= most_rows, False
+        if earlier is not None and (earlier.parameters != parameters or earlier.most_rows != most_rows):
+            earlier = None
+        fresh = _not_in(rows, earlier.known) if earlier is not None else np.arange(len(rows))
+        if self.exact:
+            self.used, self.rows = np.arange(len(rows)), rows
+            self.gram = self._all(members, fresh, earlier if earlier is not None and earlier.exact else None)
+            return
+        self.used = np.sort(np.argpartition(evidence.rank, most_rows)[:most_rows])
+        self.rows = _inducing(rows.take(self.used))
+        buffer = None
+        if earlier is not None and not earlier.exact and np.array_equal(earlier.used, self.used):
+            buffer = earlier.handed_over()
+        if earlier is not None and buffer is not None:
+            self.gram, self.factor, self.reused = earlier.gram, earlier.factor, True
+        else:
+            fresh = np.arange(len(rows))
+            self.gram = covariance(parameters, members, self.rows, members, self.rows)
+            steadied = self.gram.copy()
+            steadied[np.diag_indices_from(steadied)] += _JITTER + 1e-6 * np.diag(steadied).mean()
+            self.factor = cholesky(steadied, lower=True, check_finite=False, overwrite_a=True)
+        if buffer is None or len(buffer) < len(rows):
+            larger = np.empty((len(rows) + len(rows) // 4, most_rows))
+            if buffer is not None:
+                larger[: len(buffer)] = buffer
+            buffer = larger
+        before = fresh[fresh < len(earlier.known)] if earlier is not None and self.reused else fresh[:0]
+        self.replaced = before, buffer[before]
+        for start in range(0, len(fresh), _TOGETHER):
+            part = fresh[start : start + _TOGETHER]
+            cross = covariance(parameters, members, self.rows, members, rows.take(part))
+            buffer[part] = solve_triangular(self.factor, cross, lower=True, check_finite=False).T
+        self._buffer: Floats | None = buffer
+        self.through = buffer[: len(rows)]
+
+    def handed_over(self) -> Floats | None:
+        """What `through` is a part of, once: whoever has it may change it."""
+        buffer: Floats | None = self.__dict__.pop("_buffer", None)
+        return buffer
+
+    def _all(self, members: Members, fresh: Integers, earlier: Covariances | None) -> Floats:
+        rows = self.known
+        if earlier is None:
+            return covariance(self.parameters, members, rows, members, rows)
+        gram = np.empty((len(rows), len(rows)))
+        before = min(len(earlier.known), len(rows))
+        gram[:before, :before] = earlier.gram[:before, :before]
+        if len(fresh):
+            cross = covariance(self.parameters, members, rows.take(fresh), members, rows)
+            gram[fresh], gram[:, fresh] = cross, cross.T
+        return gram
+
+
+def _not_in(rows: Rows, earlier: Rows) -> Integers:
+    """Numbers of rows that are not those of the same number in `earlier`."""
+    count = min(len(rows), len(earlier))
+    width = max(rows.partners.shape[1], earlier.partners.shape[1])
+    a, b = (
+        np.pad(r.partners[:count], ((0, 0), (0, width - r.partners.shape[1])), constant_values=-1)
+        for r in (rows, earlier)
+    )
+    same = (rows.own[:count] == earlier.own[:count]) & (a == b).all(1)
+    same &= rows.solo[:count] == earlier.solo[:count]
+    return np.concatenate([np.flatnonzero(~same), np.arange(count, len(rows))])
+
+
+def _inducing(rows: Rows) -> Rows:
+    alone = (rows.partners < 0).all(1)
+    return Rows(rows.own, rows.partners, np.where(rows.solo == 0, 0.0, np.where(alone, 1.0, _TYPICAL_SLOPE)))

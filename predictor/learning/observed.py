@@ -1,0 +1,120 @@
+"""Distinct observed members of sets, with what the predictor says of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+
+from models.features import Floats
+from predictor.examples.examples import Integers
+from predictor.examples.observations import Observation
+from profiling.workload import ColocationSet, Workload
+
+# A member beside others: device, sharing mode, workload, its partners in canonical order.
+ObservedKey = tuple[str, str, Workload, tuple[Workload, ...]]
+
+
+def key_of(observation: Observation) -> ObservedKey:
+    """Equal for the same job beside the same others, in whatever order the set names them."""
+    one, member = observation.colocation_set, observation.member
+    others = (*one.workloads[:member], *one.workloads[member + 1 :])
+    return one.device, one.sharing, observation.workload, tuple(sorted(others, key=repr))
+
+
+def set_of(key: ObservedKey) -> ColocationSet:
+    """The set with the observed member first."""
+    device, sharing, own, others = key
+    return ColocationSet(device, (own, *others), sharing)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """N rows in the order in which they were met; additions make another object.
+
+    Attributes:
+        keys: what each row is; index: their positions.
+        values: observed log step times.
+        own: [N] number of the member; partners: [N, P] numbers of those beside it, -1 where there are fewer.
+        log_solo_s, log_slowdown: [N] predicted.
+        rank: [N] a number that any process gives to the same row.
+        log_step_s: [N] median observed; count: [N] observations.
+    """
+
+    keys: tuple[ObservedKey, ...]
+    index: Mapping[ObservedKey, int]
+    values: tuple[tuple[float, ...], ...]
+    own: Integers
+    partners: Integers
+    log_solo_s: Floats
+    log_slowdown: Floats
+    rank: Integers
+    log_step_s: Floats
+    count: Integers
+
+    @classmethod
+    def nothing(cls) -> Observed:
+        none, no_number = np.zeros(0), np.zeros(0, np.int64)
+        return cls(
+            (), {}, (), no_number, np.zeros((0, 1), np.int64), none, none, no_number, none, no_number
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def met(
+        self,
+        keys: Sequence[ObservedKey],
+        numbers: Integers,
+        log_solo_s: Floats,
+        log_slowdown: Floats,
+    ) -> Observed:
+        """With more rows, of which nothing was observed yet.
+
+        Args:
+            keys: R new ones.
+            numbers: [R, M] of the observed member and those beside it, -1 where there are fewer.
+            log_solo_s, log_slowdown: [R] predicted for it.
+        """
+        width = max(self.partners.shape[1], numbers.shape[1] - 1)
+        parts = [
+            np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=-1)
+            for part in (self.partners, numbers[:, 1:])
+        ]
+        start, more = len(self), len(keys)
+        return replace(
+            self,
+            keys=(*self.keys, *keys),
+            index={**self.index, **{key: start + row for row, key in enumerate(keys)}},
+            values=(*self.values, *([()] * more)),
+            own=np.concatenate([self.own, numbers[:, 0]]),
+            partners=np.concatenate(parts),
+            log_solo_s=np.concatenate([self.log_solo_s, log_solo_s]),
+            log_slowdown=np.concatenate([self.log_slowdown, log_slowdown]),
+            rank=np.concatenate([self.rank, np.array([_rank(key) for key in keys], np.int64)]),
+            log_step_s=np.concatenate([self.log_step_s, np.zeros(more)]),
+            count=np.concatenate([self.count, np.zeros(more, np.int64)]),
+        )
+
+    def told(self, new: Mapping[ObservedKey, Sequence[float]]) -> Observed:
+        """With more log step times of rows that were met."""
+        values, step, count = list(self.values), self.log_step_s.copy(), self.count.copy()
+        for key, more in new.items():
+            row = self.index[key]
+            values[row] = (*values[row], *more)
+            step[row], count[row] = median(values[row]), len(values[row])
+        return replace(self, values=tuple(values), log_step_s=step, count=count)
+
+    def lowest(self, most: int) -> Integers:
+        """Numbers of at most so many rows: those of the lowest rank."""
+        if len(self) <= most:
+            return np.arange(len(self))
+        return np.sort(np.argpartition(self.rank, most)[:most])
+
+
+def _rank(key: ObservedKey) -> int:
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "big")

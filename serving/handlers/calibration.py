@@ -1,0 +1,84 @@
+"""How right predictions were of late, by device and job."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from serving.schemas import spec_of
+from serving.service import Service
+from serving.store.tables import ObservationRow
+
+# Latest observations that are looked at.
+_MOST = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """An observation: when, of what, log(observed / predicted step time), and whether the 90 % interval held it."""
+
+    observed_at: float
+    device: str
+    job: str
+    log_ratio: float
+    covered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Observations of one model on one device.
+
+    Attributes:
+        count: of observations.
+        error_ratio: mean of exp |log(observed / predicted)| - 1.
+        drift_ratio: exp of the mean log(observed / predicted), less 1: positive where steps take longer than predicted.
+        coverage: part that the 90 % interval held.
+    """
+
+    device: str
+    job: str
+    count: int
+    error_ratio: float
+    drift_ratio: float
+    coverage: float
+
+
+def recent(service: Service, most: int = _MOST) -> list[Point]:
+    """The latest observations beside what the model itself said of them, oldest first."""
+    row = ObservationRow
+    query = (
+        select(
+            row.observed_at, row.device, row.jobs, row.member, row.step_time_s, row.predicted_step_time_s,
+            row.predicted_lower_s, row.predicted_upper_s,
+        )
+        .order_by(row.id.desc())
+        .limit(most)
+    )  # fmt: skip
+    with service.store.read() as session:
+        points = [
+            Point(at, device, spec_of(jobs[member]).model, math.log(step / predicted), lower <= step <= upper)
+            for at, device, jobs, member, step, predicted, lower, upper in session.execute(query)
+        ]
+    return sorted(points, key=lambda point: point.observed_at)
+
+
+def by_job(points: Sequence[Point]) -> list[Calibration]:
+    """By device and model, those with the largest error first."""
+    groups: dict[tuple[str, str], list[Point]] = {}
+    for point in points:
+        groups.setdefault((point.device, point.job), []).append(point)
+    rows = [
+        Calibration(
+            device,
+            job,
+            len(some),
+            sum(math.expm1(abs(p.log_ratio)) for p in some) / len(some),
+            math.expm1(sum(p.log_ratio for p in some) / len(some)),
+            sum(p.covered for p in some) / len(some),
+        )
+        for (device, job), some in groups.items()
+    ]
+    return sorted(rows, key=lambda row: -row.error_ratio)

@@ -1,0 +1,138 @@
+"""Decisions that wait together are made together, and each is answered for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import httpx
+import pytest
+
+from serving.handlers import reserving
+from serving.store import Store
+from tests.serving.conftest import Start
+from tests.serving.problems import problem
+from tests.serving.waiting import LONG_S, until, until_async
+
+JOB = {"job": "resnet18-cifar", "iterations": 100}  # two on one GPU slow each other
+HUGE = {"job": "resnet18-cifar:batch_size=100000"}  # fits nowhere
+
+
+def nodes(count: int) -> dict[str, Any]:
+    return {"nodes": [{"name": "n", "count": count, "gpus": [{"device": "v100"}]}]}
+
+
+async def together(
+    app: Any, gate: threading.Event, requests: list[tuple[Any, dict[str, str]]]
+) -> list[httpx.Response]:
+    """POST placements while the first one's turn is held up; the others wait together."""
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=LONG_S) as http:
+
+        def post(body: Any, headers: dict[str, str]) -> asyncio.Task[httpx.Response]:
+            return asyncio.create_task(http.post("/v1/placements", json=body, headers=headers))
+
+        first = post(JOB, {})
+        await until_async(lambda: gate.entered, "the first decision begins")  # type: ignore[attr-defined]
+        rest = [post(body, headers) for body, headers in requests]
+        await asyncio.sleep(0.3)  # enough for them to queue; where it is not, they form one group more
+        gate.set()
+        return await asyncio.gather(first, *rest)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Holds up whoever begins to decide."""
+    event, begin = threading.Event(), reserving._begin
+    event.entered = False  # type: ignore[attr-defined]
+
+    def held(service: Any) -> Any:
+        event.entered = True  # type: ignore[attr-defined]
+        event.wait(LONG_S)
+        return begin(service)
+
+    monkeypatch.setattr(reserving, "_begin", held)
+    return event
+
+
+def test_a_group_is_one_transaction_and_each_sees_those_before(
+    start: Start, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = start()
+    client.put("/v1/cluster", json=nodes(12))
+    client.post("/v1/place", json=JOB)
+    writes, write = [], Store.write
+    monkeypatch.setattr(Store, "write", lambda store: writes.append(1) or write(store))
+    before = client.get("/v1/cluster").json()["version"]
+    answers = client.portal.call(together, client.app, gate, [(JOB, {})] * 10)  # type: ignore[union-attr]
+    entries = [answer.json() for answer in answers]
+    assert [answer.status_code for answer in answers] == [201] * 11
+    assert len({entry["node"] for entry in entries}) == 11, "each on a GPU of its own"
+    assert len({entry["sequence"] for entry in entries}) == 11
+    assert sorted(entry["cluster_version"] for entry in entries) == list(range(before + 1, before + 12))
+    assert len(writes) < 11
+
+
+def test_one_that_fails_fails_alone(start: Start, gate: threading.Event) -> None:
+    client = start()
+    client.put("/v1/cluster", json=nodes(8))
+    once = {"Idempotency-Key": "k"}
+    other = JOB | {"iterations": 7}
+    asked: list[tuple[Any, dict[str, str]]] = [
+        (JOB, {}),
+        (HUGE, {}),
+        (JOB, once),
+        (JOB, once),
+        (other, once),
+        (JOB, {}),
+    ]
+    _, one, huge, first, again, mismatch, last = client.portal.call(together, client.app, gate, asked)  # type: ignore[union-attr]
+    assert [a.status_code for a in (one, first, again, last)] == [201] * 4
+    assert first.json() == again.json()
+    problem(huge, 409)
+    problem(mismatch, 422)
+    assert len(client.get("/v1/placements").json()["items"]) == 4
+
+
+def test_a_gpu_that_was_taken_meanwhile_is_chosen_anew(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the other process keeps its turn for too long."""
+    one, other = start(), start()
+    one.put("/v1/cluster", json=nodes(2))
+    begin, intruded = reserving._begin, []
+
+    def intrude(service: Any) -> Any:
+        state, leave = begin(service)
+        if service is one.app.state.service and not intruded:  # type: ignore[attr-defined]
+            intruded.append(other.post("/v1/placements", json=JOB))
+        return state, leave
+
+    monkeypatch.setattr(reserving, "_begin", intrude)
+    placed = one.post("/v1/placements", json=JOB)
+    assert [placed.status_code, intruded[0].status_code] == [201, 201]
+    assert placed.json()["node"] != intruded[0].json()["node"]
+
+
+def test_callers_are_refused_where_too_many_wait(start: Start, gate: threading.Event) -> None:
+    client = start(queue_length=3)
+    client.put("/v1/cluster", json=nodes(12))
+    answers = client.portal.call(together, client.app, gate, [(JOB, {})] * 8)  # type: ignore[union-attr]
+    statuses = [answer.status_code for answer in answers]
+    assert statuses.count(201) >= 4
+    assert set(statuses) <= {201, 503}
+    text = client.get("/metrics").text
+    assert until(lambda: statuses.count(503) == 0 or 'reason="reserving_length"' in text, "counted")
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_turns(tmp_path: Any, held: bool) -> None:
+    one, other = Store(f"sqlite:///{tmp_path}/s.db"), Store(f"sqlite:///{tmp_path}/s.db")
+    leave = one.take_turn(LONG_S)
+    assert leave is not None
+    if not held:
+        leave()
+    again = other.take_turn(0.05)
+    assert (again is None) == held
+    for end in {leave} if held else {again}:
+        end()
+    assert other.take_turn(LONG_S) is not None
