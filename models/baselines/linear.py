@@ -31,9 +31,11 @@ def least_relative_error(x: Floats, y: Floats) -> Floats:
     from scipy.optimize import linprog
     from scipy.sparse import eye_array, hstack
 
-    scale = np.abs(x).max(axis=0)
+    # To 1 in each column: the solver takes coefficients under 1e-9 for 0, as bytes in the denominator would make them.
+    relative = x / y[:, None]
+    scale = np.abs(relative).max(axis=0)
     scale[scale == 0] = 1.0
-    relative = x / scale / y[:, None]
+    relative = relative / scale
     count, width = relative.shape
     # relative w + below - above = 1, with below and above the two sides of the error.
     left = hstack([relative, eye_array(count), -eye_array(count)], format="csc")

@@ -135,6 +135,45 @@ def capture_factory(workload: Workload) -> ComputationGraph:
     Raises:
         InputError: no such module or attribute, or it returns something else.
     """
+    made = _made(workload, "meta")
+    if isinstance(made, TrainingJob):
+        return capture_job(made, workload.model, _options(workload))
+    _check_made(workload, made)
+    return capture_module(
+        made[0], made[1], name=workload.model, loss=made[2] if len(made) == 3 else None, workload=workload
+    )
+
+
+def _check_made(workload: Workload, made: Any) -> None:
+    """Raise `InputError` unless a factory returned a module, its inputs and perhaps a loss."""
+    if not (isinstance(made, tuple) and len(made) in (2, 3) and isinstance(made[0], nn.Module)):
+        raise InputError(
+            f"{workload.model!r} returned something else",
+            expected="(module, inputs), (module, inputs, loss) or a TrainingJob",
+            got=type(made).__name__,
+        )
+
+
+def factory_job(workload: Workload, device: str) -> TrainingJob:
+    """What `module:factory` makes as a job that can run on a device, with the options of the workload.
+
+    Raises:
+        InputError: as `capture_factory`.
+    """
+    made = _made(workload, device)
+    if isinstance(made, TrainingJob):
+        return made
+    _check_made(workload, made)
+    batch = _map(made[1], lambda tensor: tensor.to(device))
+    first = next(tensors_of(batch), None)
+    if first is None:
+        raise InputError(f"{workload.model!r} has no tensor among its inputs", expected="at least one tensor")
+    size = int(first.shape[0]) if first.dim() else 1
+    return job_of(made[0].to(device), batch, size, workload, made[2] if len(made) == 3 else None)
+
+
+def _made(workload: Workload, device: str) -> Any:
+    """What the factory returns, called on that device."""
     factory = import_attribute(workload.model, "module:factory on the import path or in this folder")
     known = inspect.signature(factory).parameters  # type: ignore[arg-type]
     given = {
@@ -142,7 +181,7 @@ def capture_factory(workload: Workload) -> ComputationGraph:
         for key in ("batch_size", "sequence_length")
         if (value := getattr(workload, key)) is not None and key in known
     }
-    with torch.device("meta"):
+    with torch.device(device):
         try:
             made = factory(**given)  # type: ignore[operator]
         except Exception as error:
@@ -151,17 +190,7 @@ def capture_factory(workload: Workload) -> ComputationGraph:
                 expected="a factory that needs no more than batch_size and sequence_length, and runs on the meta device",
                 got=f"{type(error).__name__}: {error}",
             ) from error
-    if isinstance(made, TrainingJob):
-        return capture_job(made, workload.model, _options(workload))
-    if isinstance(made, tuple) and len(made) in (2, 3) and isinstance(made[0], nn.Module):
-        return capture_module(
-            made[0], made[1], name=workload.model, loss=made[2] if len(made) == 3 else None, workload=workload
-        )
-    raise InputError(
-        f"{workload.model!r} returned something else",
-        expected="(module, inputs), (module, inputs, loss) or a TrainingJob",
-        got=type(made).__name__,
-    )
+    return made
 
 
 def _options(workload: Workload) -> dict[str, object]:

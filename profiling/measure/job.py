@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,8 @@ from profiling.workload import Workload
 
 
 def build_job(workload: Workload, device: str) -> Any:
-    """The zoo's job, or that of a `module:factory` called as `factory(workload, device)`.
+    """The zoo's job, or that of a `module:factory`: one that `capture` takes (a module and a batch of inputs), or one that is
+    called as `factory(workload, device)` and answers a training job.
 
     Returns:
         A `profiling.training.TrainingJob`.
@@ -29,6 +31,10 @@ def build_job(workload: Workload, device: str) -> Any:
         factory: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise InputError(f"no factory {workload.model}", expected="module:factory", got=str(error)) from None
+    if set(inspect.signature(factory).parameters) <= {"batch_size", "sequence_length"}:
+        from profiling.capture.module import factory_job
+
+        return factory_job(workload, device)
     job = factory(workload, device)
     if not hasattr(job, "step"):
         raise InputError(

@@ -79,13 +79,22 @@ def _of_estimate() -> FoldPredictor:
     return LinearPredictor(_estimate)
 
 
-register(Contender("linear-memory", _linear, targets=_TARGETS, partial=True, seconds_per_fold=0.5))
+register(
+    Contender("linear-memory", _linear, version="2", targets=_TARGETS, partial=True, seconds_per_fold=0.5)
+)
 register(
     Contender(
-        "linear-one-constant", _linear_one_constant, targets=_TARGETS, partial=True, seconds_per_fold=0.5
+        "linear-one-constant",
+        _linear_one_constant,
+        version="2",
+        targets=_TARGETS,
+        partial=True,
+        seconds_per_fold=0.5,
     )
 )
-register(Contender("estimate", _of_estimate, targets=_TARGETS, partial=True, seconds_per_fold=0.5))
+register(
+    Contender("estimate", _of_estimate, version="2", targets=_TARGETS, partial=True, seconds_per_fold=0.5)
+)
 
 PROTOCOLS = (
     Protocol(

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from profiling.errors import InputError
+from profiling.measure.job import build_job
+from profiling.workload import Workload
+
+FACTORIES = """
+import torch
+
+def make(batch_size=4):
+    return torch.nn.Linear(8, 2), torch.randn(batch_size, 8)
+
+def nothing():
+    return None
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "factories_to_measure.py").write_text(FACTORIES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "factories_to_measure"
+
+
+def test_a_factory_that_capture_takes_is_measured_too(module: str) -> None:
+    job = build_job(Workload(f"{module}:make", batch_size=16, optimizer="adam", frozen_prefix=0), "cpu")
+    assert (job.samples_per_step, job.optimizer_name) == (16, "adam")
+    before = job.model.weight.detach().clone()
+    job.step()
+    assert not before.equal(job.model.weight)
+
+
+def test_one_that_returns_something_else(module: str) -> None:
+    with pytest.raises(InputError, match="something else"):
+        build_job(Workload(f"{module}:nothing"), "cpu")
+
+
+def test_one_that_takes_workload_and_device() -> None:
+    job = build_job(Workload("tests.profiling.measure.jobs:mlp", batch_size=32), "cpu")
+    assert job.samples_per_step == 32
