@@ -52,6 +52,13 @@ class TraceJob:
             raise InputError(f"job {self.id}: submit_s", expected="seconds from 0", got=self.submit_s)
         if self.gpus < 1:
             raise InputError(f"job {self.id}: gpus", expected="an integer from 1", got=self.gpus)
+        least, most = self.min_gpus or self.gpus, self.max_gpus or self.gpus
+        if not 1 <= least <= self.gpus <= most:
+            raise InputError(
+                f"job {self.id}: min_gpus and max_gpus",
+                expected=f"a range around its {self.gpus} GPUs",
+                got=f"{self.min_gpus} to {self.max_gpus}",
+            )
         if not 0 < self.priority < float("inf"):
             raise InputError(f"job {self.id}: priority", expected="a number above 0", got=self.priority)
         if self.deadline_s is not None and not 0 < self.deadline_s < float("inf"):

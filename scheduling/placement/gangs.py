@@ -123,8 +123,8 @@ def remaining_s(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -
 def shortest_first(
     snapshot: SchedulingSnapshot, belief: SetCache, jobs: Iterable[JobState]
 ) -> list[JobState]:
-    """`jobs` by predicted time left alone on the fastest type, the first submitted first of equal ones."""
-    return sorted(jobs, key=lambda job: (remaining_s(snapshot, belief, job), job.number))
+    """`jobs` by predicted time left alone on the fastest type over their weight (Smith's rule), then by submission."""
+    return sorted(jobs, key=lambda job: (remaining_s(snapshot, belief, job) / job.job.priority, job.number))
 
 
 def exclusive_gpus(pool: Pool, belief: SetCache, job: JobState, count: int | None = None) -> tuple[int, ...]:

@@ -45,7 +45,7 @@ class QueueConfig:
 
 @dataclass(slots=True, eq=False)
 class _ByLength:
-    """Waiting jobs sorted by predicted time left, kept up to date with the queue's log."""
+    """Waiting jobs sorted by predicted time left (over weight, shortest first), kept up to date with the queue's log."""
 
     sign: float
     entries: list[tuple[float, int]] = field(default_factory=list)
@@ -56,7 +56,8 @@ class _ByLength:
         queue = snapshot.waiting
         for job in queue.entered[self.read :]:
             if job.number in queue:
-                key = (self.sign * remaining_s(snapshot, belief, job), job.number)
+                weight = job.job.priority if self.sign > 0 else 1.0  # Smith's rule
+                key = (self.sign * remaining_s(snapshot, belief, job) / weight, job.number)
                 if self.key_of.get(job.number) != key:
                     self.key_of[job.number] = key
                     insort(self.entries, key)

@@ -12,6 +12,7 @@ POLICIES = {
     "fifo": "fifo:POLICY",
     "sjf": "sjf:POLICY",
     "srtf": "srtf:POLICY",
+    "edf": "edf:POLICY",
     "tiresias": "tiresias:POLICY",
     "optimus": "optimus:POLICY",
     "themis": "themis:POLICY",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from profiling.errors import InputError
 from profiling.files import write_whole
+from scheduling.simulator.accounting import finish_time_rho
 from scheduling.simulator.result import SimulationResult
 
 if TYPE_CHECKING:
@@ -35,7 +36,12 @@ def jobs_table(results: Iterable[tuple[str, int, SimulationResult]]) -> pd.DataF
 
     rows: list[dict[str, Any]] = []
     for policy, seed, result in results:
-        for job in result.jobs:
+        rho = (
+            [None] * len(result.jobs)
+            if result.alone_s is None
+            else finish_time_rho(result.jobs, result.completion_s, result.gpus, result.alone_s).tolist()
+        )
+        for job, job_rho in zip(result.jobs, rho, strict=True):
             served = job.served_s
             rows.append(
                 {
@@ -52,6 +58,9 @@ def jobs_table(results: Iterable[tuple[str, int, SimulationResult]]) -> pd.DataF
                     "jct_s": None if job.finished_s is None else job.finished_s - job.job.submit_s,
                     "queue_s": job.waited_s,
                     "gpu_s": job.attained_s,
+                    "finish_time_rho": job_rho,
+                    "priority": job.job.priority,
+                    "deadline_s": job.job.deadline_s,
                     "device": max(served, key=served.__getitem__) if served else "",
                     "restarts": job.restarts,
                     "ran_out_of_memory": job.exclusive,

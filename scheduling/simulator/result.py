@@ -9,6 +9,7 @@ import numpy as np
 
 from predictor.types import Floats
 from scheduling.core.job import JobState
+from scheduling.simulator.accounting import accounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class SimulationResult:
         queue: (time, jobs waiting) and busy: (time, GPUs in use) after each change, where recording was asked for.
         out_of_memory: starts that the ground truth refused.
         gpu_names: device type and place of each GPU, by number.
+        alone_s: [jobs] seconds that each needs alone on the GPUs it asks for; None where that is not defined.
     """
 
     policy: str
@@ -46,6 +48,7 @@ class SimulationResult:
     busy: list[tuple[float, int]] = field(default_factory=list)
     out_of_memory: int = 0
     gpu_names: list[str] = field(default_factory=list)
+    alone_s: Floats | None = None
 
     @property
     def completion_s(self) -> Floats:
@@ -79,4 +82,5 @@ class SimulationResult:
             "out_of_memory": self.out_of_memory,
             "mean_decision_s": float(decisions.mean()),
             "p99_decision_s": float(np.percentile(decisions, 99)),
+            **accounts(self.jobs, self.completion_s, self.gpus, self.busy_s, self.alone_s),
         }

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from predictor.types import SetPredictor
 from profiling.errors import InputError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
@@ -26,8 +28,9 @@ from scheduling.simulator.feasibility import infeasible_jobs, without_infeasible
 from scheduling.simulator.result import SimulationResult
 from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
 from scheduling.slices.simulate import SliceCosts, simulate_slices
-from scheduling.traces.columns import parse_mapping, read_columns
+from scheduling.traces.columns import parse_mapping
 from scheduling.traces.load import at_load
+from scheduling.traces.logs import read_log
 from scheduling.traces.mix import Mix
 from scheduling.traces.sia import KINDS, read_sia
 from scheduling.traces.synthetic import synthetic
@@ -118,6 +121,7 @@ class Scenario:
 
     Attributes:
         skipped: a line about each job that was left out because it can never run here.
+        step_time_s: alone on the reference type; None where jobs have no fixed step time.
     """
 
     jobs: list[TraceJob]
@@ -128,6 +132,7 @@ class Scenario:
     agent: Callable[[TraceJob], object] | None = None
     upstream_rounds: bool = False
     skipped: list[str] = field(default_factory=list)
+    step_time_s: Callable[[Workload], float] | None = None
 
     def run(
         self,
@@ -137,7 +142,18 @@ class Scenario:
     ) -> SimulationResult:
         """Run one policy by name; one of slices cuts the cluster's cards."""
         if policy in SLICE_POLICIES:
-            return self._run_slices(policy, on_progress)
+            result = self._run_slices(policy, on_progress)
+        else:
+            result = self._run_gpus(policy, on_progress, record)
+        if self.step_time_s is not None:
+            result.alone_s = np.array(
+                [j.job.iterations * self.step_time_s(j.job.workload) for j in result.jobs], float
+            )
+        return result
+
+    def _run_gpus(
+        self, policy: str, on_progress: Callable[[int, int], None] | None, record: bool
+    ) -> SimulationResult:
         config = SimulationConfig(self.config.free_moves, record, self.config.reevaluate_each_round)
         return simulate(
             self.jobs,
@@ -219,6 +235,7 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
         SetCache(belief),
         upstream_rounds=spec.upstream_rounds,
         skipped=skipped,
+        step_time_s=mix.step_time_s,
     )
 
 
@@ -255,7 +272,7 @@ def _jobs(spec: ScenarioSpec, mix: Mix) -> list[TraceJob]:
             hint=hint,
         )
     columns = parse_mapping(spec.columns) if spec.columns else None
-    return read_columns(path, mix, spec.seed, columns, spec.limit)
+    return read_log(path, mix, spec.seed, columns, spec.limit)
 
 
 def _reference(predictor: SetPredictor, devices: list[str]) -> Callable[[Workload], float]:

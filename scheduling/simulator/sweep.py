@@ -126,6 +126,7 @@ def summarize(runs: Sequence[Run]) -> list[dict[str, Any]]:
                 if isinstance(body[key], int | float)
             }
             body |= {key: float(v.mean()) for key, v in values.items()}
+            body.pop("users", None)  # of one seed only
             body["seeds"] = [run.seed for run in own if run.result is not None]
             body["standard_error"] = {
                 key: float(v.std(ddof=1) / np.sqrt(len(v))) for key, v in values.items()

@@ -1,4 +1,4 @@
-"""Job logs by their columns: Philly, Alibaba, Helios, or any CSV with a mapping."""
+"""Job logs by their columns: Philly, Alibaba PAI, Helios, Acme, or any CSV with a mapping."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from profiling.errors import InputError
-from scheduling.core.job import TraceJob
-from scheduling.traces.mix import Mix
+from scheduling.traces.logged import LoggedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +20,9 @@ class Columns:
     Attributes:
         submit: a time stamp or seconds.
         gpus: GPUs of the job (of an instance where `instances` is given).
+        priority: weight of the job, above 0; 1 where empty.
+        deadline: a time stamp, or a number of seconds from submission.
+        min_gpus, max_gpus: range of an elastic job.
     """
 
     submit: str
@@ -31,11 +33,21 @@ class Columns:
     instances: str | None = None
     user: str | None = None
     id: str | None = None
+    priority: str | None = None
+    deadline: str | None = None
+    min_gpus: str | None = None
+    max_gpus: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.duration is None and self.end is None:
+            raise InputError("column mapping", expected="submit, and duration or end", got=self.submit)
 
 
+_OPTIONAL = {"priority": "priority", "deadline": "deadline", "min_gpus": "min_gpus", "max_gpus": "max_gpus"}
 KNOWN: dict[str, Columns] = {
-    "philly": Columns("timestamp", "duration", gpus="num_gpus", user="cluster"),
-    "helios": Columns("submit_time", "duration", gpus="gpu_num", user="user", id="job_id"),
+    "philly": Columns("timestamp", "duration", gpus="num_gpus", user="cluster", **_OPTIONAL),
+    # Acme's logs have all of Helios' columns, and more.
+    "helios": Columns("submit_time", "duration", gpus="gpu_num", user="user", id="job_id", **_OPTIONAL),
     "alibaba": Columns(
         "start_time",
         end="end_time",
@@ -44,57 +56,69 @@ KNOWN: dict[str, Columns] = {
         instances="inst_num",
         user="user",
         id="job_name",
+        **_OPTIONAL,
     ),
 }
+# Of pai_task_table.csv, which is published without a header.
+PAI_TASKS = (
+    "job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu",
+    "gpu_type",
+)  # fmt: skip
 
 
-def read_columns(
-    path: Path, mix: Mix, seed: int = 0, columns: Columns | None = None, limit: int | None = None
-) -> list[TraceJob]:
-    """Jobs of a log; each gets a workload of `mix`, and iterations = duration / solo step time.
-
-    Rows without GPUs, without a duration, or with one below a second are left out. Fractions of a GPU count as one.
+def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
+    """Jobs of a CSV, in its order.
 
     Args:
         columns: names; found by the file's own header where None.
-        limit: only the first jobs by submission.
 
     Raises:
-        InputError: the file is not a CSV or its columns are unknown.
+        InputError: the file is not a CSV, its columns are unknown, or a number is out of range.
     """
     import pandas as pd
 
     try:
-        frame = pd.read_csv(path, nrows=None)
-    except (FileNotFoundError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        frame = pd.read_csv(path)
+        if columns is None and _is_pai_row(list(frame.columns)):
+            frame = _whole_jobs(pd.read_csv(path, header=None, names=list(PAI_TASKS)))
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InputError(f"{path} is not a trace", expected="a CSV of jobs", got=str(error)) from None
     names = columns or _recognise(list(frame.columns), path)
+    if columns is not None:
+        _check_present(columns, list(frame.columns), path)
     submit = _seconds(frame[names.submit])
     if names.duration is not None:
-        duration = pd.to_numeric(frame[names.duration], errors="coerce").to_numpy(float)
+        duration = _numbers(frame[names.duration])
     else:
         duration = _seconds(frame[names.end]) - submit
-    gpus = pd.to_numeric(frame[names.gpus], errors="coerce").to_numpy(float) * names.gpu_scale
+    gpus = _numbers(frame[names.gpus]) * names.gpu_scale
     if names.instances is not None:
-        gpus = gpus * pd.to_numeric(frame[names.instances], errors="coerce").fillna(1).to_numpy(float)
-    good = np.isfinite(submit) & np.isfinite(duration) & (duration >= 1.0) & np.isfinite(gpus) & (gpus > 0)
-    order = np.flatnonzero(good)
-    order = order[np.argsort(submit[order], kind="stable")][:limit]
-    if not order.size:
-        raise InputError(f"{path} has no job with GPUs and a duration", got=f"{len(frame)} rows")
-    workloads = mix.draw(len(order), seed)
-    first = float(submit[order[0]])
+        gpus = gpus * np.nan_to_num(_numbers(frame[names.instances]), nan=1.0)
+    nothing = np.full(len(frame), np.nan)
+    given = {
+        key: _numbers(frame[column]) if (column := getattr(names, key)) in frame else nothing
+        for key in ("priority", "min_gpus", "max_gpus")
+    }
+    due = nothing
+    if names.deadline in frame:
+        due = _seconds(frame[names.deadline])
+        if not pd.api.types.is_numeric_dtype(frame[names.deadline]):
+            due = due - submit
     users = frame[names.user].astype(str).to_numpy() if names.user in frame else np.full(len(frame), "")
+    ids = frame[names.id].astype(str).to_numpy() if names.id in frame else np.full(len(frame), "")
     return [
-        TraceJob(
-            f"job-{number}",
-            workload,
-            float(duration[row]) / mix.step_time_s(workload),
-            float(submit[row]) - first,
-            gpus=max(1, round(float(gpus[row]))),
-            user=str(users[row]),
+        LoggedJob(
+            str(ids[row]),
+            float(submit[row]),
+            float(duration[row]),
+            float(gpus[row]),
+            str(users[row]),
+            1.0 if np.isnan(given["priority"][row]) else float(given["priority"][row]),
+            None if np.isnan(due[row]) else float(due[row]),
+            None if np.isnan(given["min_gpus"][row]) else int(given["min_gpus"][row]),
+            None if np.isnan(given["max_gpus"][row]) else int(given["max_gpus"][row]),
         )
-        for number, (row, workload) in enumerate(zip(order.tolist(), workloads, strict=True))
+        for row in range(len(frame))
     ]
 
 
@@ -106,7 +130,35 @@ def parse_mapping(values: Mapping[str, Any]) -> Columns:
             raise InputError("column mapping", expected="keys among " + ", ".join(sorted(known)), got=key)
     if "submit" not in values or not ({"duration", "end"} & set(values)):
         raise InputError("column mapping", expected="submit, and duration or end", got=", ".join(values))
-    return Columns(**values)
+    try:
+        scale = float(values.get("gpu_scale", 1.0))
+    except ValueError:
+        raise InputError(
+            "column mapping: gpu_scale", expected="a number", got=repr(values["gpu_scale"])
+        ) from None
+    return Columns(**{**values, "gpu_scale": scale})
+
+
+def _check_present(columns: Columns, header: list[str], path: Path) -> None:
+    for key in Columns.__dataclass_fields__:
+        name = getattr(columns, key)
+        if isinstance(name, str) and name not in header:
+            raise InputError(f"{path} has no column for {key}", expected=", ".join(header[:12]), got=name)
+
+
+def _is_pai_row(first: list[str]) -> bool:
+    """Whether a first line is a row of pai_task_table: as many fields, and numbers where it has them."""
+    numbers = [first[k] for k in (2, 4)] if len(first) == len(PAI_TASKS) else ["no"]
+    return all(text.replace(".", "", 1).isdigit() for text in numbers)
+
+
+def _whole_jobs(tasks: Any) -> Any:
+    """Tasks of one job (workers, parameter servers) as one row: it has the GPUs of all of them, from first to last."""
+    tasks["plan_gpu"] = tasks.plan_gpu.fillna(0.0) * tasks.inst_num.fillna(1.0)
+    grouped = tasks.groupby("job_name", sort=False)
+    jobs = grouped.agg({"start_time": "min", "plan_gpu": "sum"})
+    jobs["end_time"] = grouped.end_time.apply(lambda ends: ends.max(skipna=False))
+    return jobs.assign(inst_num=1).reset_index()
 
 
 def _recognise(header: list[str], path: Path) -> Columns:
@@ -118,6 +170,12 @@ def _recognise(header: list[str], path: Path) -> Columns:
         expected="those of " + ", ".join(KNOWN) + ", or a mapping",
         got=", ".join(header[:12]),
     )
+
+
+def _numbers(column: Any) -> Any:
+    import pandas as pd
+
+    return pd.to_numeric(column, errors="coerce").to_numpy(float)
 
 
 def _seconds(column: Any) -> Any:

@@ -107,6 +107,8 @@ def command(
 
     table = Table("figure", "value")
     for name, value in body.items():
+        if isinstance(value, dict):  # by user
+            continue
         table.add_row(name, f"{value:,.4g}" if isinstance(value, float) else str(value))
     console().print(table)
 

@@ -7,7 +7,8 @@ import pytest
 from profiling.errors import InputError
 from profiling.workload import Workload
 from scheduling.clusters import load_cluster
-from scheduling.traces.columns import parse_mapping, read_columns
+from scheduling.traces.columns import parse_mapping
+from scheduling.traces.logs import read_log
 from scheduling.traces.mix import Mix
 from scheduling.traces.synthetic import synthetic
 from tests.shared import shared_data
@@ -16,12 +17,12 @@ MIX = Mix.even((Workload("a"), Workload("b")), lambda w: 0.5 if w.model == "a" e
 
 
 def test_philly() -> None:
-    jobs = read_columns(shared_data("traces", "philly.csv"), MIX, seed=3, limit=500)
+    jobs = read_log(shared_data("traces", "philly.csv"), MIX, seed=3, limit=500)
     assert len(jobs) == 500
     assert jobs[0].submit_s == 0.0
     assert [j.submit_s for j in jobs] == sorted(j.submit_s for j in jobs)
     assert {j.workload.model for j in jobs} == {"a", "b"}
-    again = read_columns(shared_data("traces", "philly.csv"), MIX, seed=3, limit=500)
+    again = read_log(shared_data("traces", "philly.csv"), MIX, seed=3, limit=500)
     assert jobs == again
 
 
@@ -29,7 +30,7 @@ def test_iterations_are_duration_over_step_time(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(
         "timestamp,duration,num_gpus,cluster\n2020-01-01 00:00:10,100,2,x\n2020-01-01 00:00:00,50,1,y\n"
     )
-    jobs = read_columns(tmp_path / "t.csv", MIX)
+    jobs = read_log(tmp_path / "t.csv", MIX)
     assert [(j.submit_s, j.gpus, j.user) for j in jobs] == [(0.0, 1, "y"), (10.0, 2, "x")]
     for job, duration in zip(jobs, (50, 100), strict=True):
         assert job.iterations * MIX.step_time_s(job.workload) == pytest.approx(duration)
@@ -39,13 +40,13 @@ def test_alibaba_and_a_mapping(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(
         "job_name,inst_num,start_time,end_time,plan_gpu,user\nj,2,100,400,50,u\nk,1,50,,100,u\nl,1,60,90,,u\n"
     )
-    (job,) = read_columns(tmp_path / "a.csv", MIX)
+    (job,) = read_log(tmp_path / "a.csv", MIX)
     assert (job.gpus, job.iterations * MIX.step_time_s(job.workload)) == (1, pytest.approx(300))
     (tmp_path / "m.csv").write_text("when,took,cards\n5,10,4\n")
     with pytest.raises(InputError, match="columns"):
-        read_columns(tmp_path / "m.csv", MIX)
+        read_log(tmp_path / "m.csv", MIX)
     columns = parse_mapping({"submit": "when", "duration": "took", "gpus": "cards"})
-    assert read_columns(tmp_path / "m.csv", MIX, columns=columns)[0].gpus == 4
+    assert read_log(tmp_path / "m.csv", MIX, columns=columns)[0].gpus == 4
     with pytest.raises(InputError):
         parse_mapping({"duration": "x"})
 

@@ -1,0 +1,88 @@
+"""Who got what: finish-time fairness, Jain's index, users, deadlines, weights, and GPU-hours that sharing saves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from predictor.types import Floats
+from scheduling.core.job import JobState
+
+
+def finish_time_rho(jobs: Sequence[JobState], completion_s: Floats, gpus: int, alone_s: Floats) -> Floats:
+    """[jobs] completion time over that on a 1/N share of the cluster; at most 1 is fair.
+
+    Mahajan et al., "Themis", NSDI 2020, section 3. N is the number of jobs that were submitted and not done, averaged
+    over the job's own time in the cluster. A job that asks for more GPUs than `gpus` / N takes proportionally longer on
+    its share; one that asks for fewer does not gain.
+
+    Args:
+        completion_s: [jobs] seconds from submission to the end.
+        alone_s: [jobs] seconds alone on the GPUs that the job asks for.
+    """
+    if not jobs:
+        return np.zeros(0)
+    begin = np.array([job.job.submit_s for job in jobs])
+    end = begin + completion_s
+    moments = np.concatenate([begin, end])
+    order = np.argsort(moments, kind="stable")
+    times = moments[order]
+    active = np.cumsum(np.where(order < len(jobs), 1.0, -1.0))
+    # Job-seconds until each moment: N changes at these times only.
+    area = np.concatenate([[0.0], np.cumsum(active[:-1] * np.diff(times))])
+    during = np.interp(end, times, area) - np.interp(begin, times, area)
+    contending = np.maximum(during / np.maximum(completion_s, 1e-9), 1.0)
+    asked = np.array([job.job.gpus for job in jobs], float)
+    fair_s = alone_s * np.maximum(asked * contending / gpus, 1.0)
+    rho: Floats = completion_s / np.maximum(fair_s, 1e-9)
+    return rho
+
+
+def jain_index(values: Floats) -> float:
+    """1 where all are equal, 1 / n where one has everything (Jain, Chiu and Hawe, 1984)."""
+    squares = float(np.square(values).sum()) * len(values)
+    return float(values.sum()) ** 2 / squares if squares > 0 else 1.0
+
+
+def accounts(
+    jobs: Sequence[JobState], completion_s: Floats, gpus: int, busy_s: float, alone_s: Floats | None
+) -> dict[str, Any]:
+    """Figures for the JSON of a simulation; those that need `alone_s` are absent without it.
+
+    `jain_index` is over users (over jobs where the trace names at most one) of the mean of 1 / rho.
+    """
+    if not jobs:
+        return {}
+    weights = np.array([job.job.priority for job in jobs])
+    found: dict[str, Any] = {"weighted_mean_jct_s": float(np.average(completion_s, weights=weights))}
+    due = [k for k, job in enumerate(jobs) if job.job.deadline_s is not None]
+    if due:
+        met = [completion_s[k] <= (jobs[k].job.deadline_s or 0.0) for k in due]
+        found |= {"deadlines": len(due), "deadlines_met_ratio": float(np.mean(met))}
+    names = sorted({job.job.user for job in jobs})
+    members = {name: [k for k, job in enumerate(jobs) if job.job.user == name] for name in names}
+    rho = None
+    if alone_s is not None:
+        rho = finish_time_rho(jobs, completion_s, gpus, alone_s)
+        asked = np.array([job.job.gpus for job in jobs])
+        served = 1.0 / np.maximum(rho, 1e-9)
+        by_user = np.array([served[rows].mean() for rows in members.values()])
+        found |= {
+            "mean_finish_time_rho": float(rho.mean()),
+            "max_finish_time_rho": float(rho.max()),
+            "jain_index": jain_index(by_user if len(names) > 1 else served),
+            "gpu_hours_saved": (float((asked * alone_s).sum()) - busy_s) / 3600.0,
+        }
+    if len(names) > 1:
+        found["users"] = {
+            name: {
+                "jobs": len(rows),
+                "mean_jct_s": float(completion_s[rows].mean()),
+                "gpu_hours": sum(jobs[k].attained_s for k in rows) / 3600.0,
+            }
+            | ({} if rho is None else {"mean_finish_time_rho": float(rho[rows].mean())})
+            for name, rows in members.items()
+        }
+    return found

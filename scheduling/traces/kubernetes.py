@@ -1,0 +1,72 @@
+"""Jobs of a Kubernetes cluster: the pods of `kubectl get pods -A -o json`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from scheduling.traces.logged import LoggedJob, stamp_s, weights_of_levels
+
+_GANG_LABELS = ("batch.kubernetes.io/job-name", "training.kubeflow.org/job-name", "job-name")
+
+
+def is_pod_list(body: Any) -> bool:
+    """Whether a JSON document is a list of pods."""
+    return isinstance(body, dict) and body.get("kind") in ("List", "PodList") and "items" in body
+
+
+def read_pods(body: dict[str, Any]) -> list[LoggedJob]:
+    """One row per job: pods with the same job label in a namespace are a gang; other pods are jobs of their own.
+
+    Times are those of the first and last container; pods that did not end have no duration. The user is the
+    namespace, the deadline `activeDeadlineSeconds`, the weight by `priority`.
+    """
+    gangs: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for pod in body["items"]:
+        if isinstance(pod, dict) and pod.get("kind", "Pod") == "Pod" and _gpus(pod) > 0:
+            meta = pod["metadata"]
+            labels = meta.get("labels") or {}
+            name = next((labels[key] for key in _GANG_LABELS if key in labels), meta["name"])
+            gangs[meta.get("namespace", "default"), name].append(pod)
+    levels = [max(float(pod["spec"].get("priority") or 0) for pod in pods) for pods in gangs.values()]
+    return [
+        _job(f"{space}/{name}", space, pods, weight)
+        for ((space, name), pods), weight in zip(gangs.items(), weights_of_levels(levels), strict=True)
+    ]
+
+
+def _job(name: str, space: str, pods: list[dict[str, Any]], weight: float) -> LoggedJob:
+    spans = [_span_s(pod) for pod in pods]
+    deadlines = [d for pod in pods if (d := pod["spec"].get("activeDeadlineSeconds"))]
+    return LoggedJob(
+        name,
+        min(stamp_s(pod["metadata"].get("creationTimestamp")) for pod in pods),
+        max(stop for _, stop in spans) - min(start for start, _ in spans)
+        if all(stop == stop for _, stop in spans)
+        else float("nan"),
+        sum(_gpus(pod) for pod in pods),
+        space,
+        weight,
+        float(min(deadlines)) if deadlines else None,
+    )
+
+
+def _gpus(pod: dict[str, Any]) -> float:
+    """GPUs of all containers: resources whose name ends in `/gpu` (nvidia.com, amd.com)."""
+    total = 0.0
+    for container in (pod.get("spec") or {}).get("containers", []):
+        resources = container.get("resources") or {}
+        asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+        total += sum(float(count) for name, count in asked.items() if name.endswith("/gpu"))
+    return total
+
+
+def _span_s(pod: dict[str, Any]) -> tuple[float, float]:
+    """First start and last end of the pod's containers; the end is NaN while one runs."""
+    status = pod.get("status") or {}
+    ended = [(s.get("state") or {}).get("terminated") for s in status.get("containerStatuses") or []]
+    nan = float("nan")
+    if not ended or not all(ended):
+        return stamp_s(status.get("startTime")), nan
+    starts = [stamp_s(e.get("startedAt")) for e in ended if e]
+    return min(starts), max(stamp_s(e.get("finishedAt")) for e in ended if e)

@@ -1,0 +1,110 @@
+"""What every reader of a log gives: jobs with their durations, before each gets a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import isfinite
+from pathlib import Path
+
+import numpy as np
+
+from profiling.errors import InputError
+from scheduling.core.job import TraceJob
+from scheduling.traces.mix import Mix
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedJob:
+    """One job of a log; which model it trains is not known.
+
+    Attributes:
+        id: as the log has it; may be empty.
+        submit_s: seconds from any origin.
+        duration_s: seconds on its GPUs; NaN where it never ended.
+        gpus: of all its nodes; fractions count as one.
+        priority: weight among others.
+        deadline_s: seconds from submission.
+        min_gpus, max_gpus: range of an elastic job.
+    """
+
+    id: str
+    submit_s: float
+    duration_s: float
+    gpus: float
+    user: str = ""
+    priority: float = 1.0
+    deadline_s: float | None = None
+    min_gpus: int | None = None
+    max_gpus: int | None = None
+
+    @property
+    def usable(self) -> bool:
+        """It has a time of submission, at least one second, and GPUs."""
+        return isfinite(self.submit_s) and 1.0 <= self.duration_s < float("inf") and 0 < self.gpus < 1e9
+
+
+def trace_jobs(
+    path: Path, rows: Iterable[LoggedJob], mix: Mix, seed: int = 0, limit: int | None = None
+) -> list[TraceJob]:
+    """Jobs by submission, each with a workload of `mix`, and iterations = duration / solo step time.
+
+    Jobs that are not `usable` are left out. The log's ids are kept where they are there and unique.
+
+    Raises:
+        InputError: no job is usable.
+    """
+    read = list(rows)
+    kept = sorted((row for row in read if row.usable), key=lambda row: row.submit_s)[:limit]
+    if not kept:
+        raise InputError(f"{path} has no job with GPUs and a duration", got=f"{len(read)} rows")
+    named = all(row.id for row in kept) and len({row.id for row in kept}) == len(kept)
+    return [
+        TraceJob(
+            row.id if named else f"job-{number}",
+            workload,
+            row.duration_s / mix.step_time_s(workload),
+            row.submit_s - kept[0].submit_s,
+            gpus=max(1, round(row.gpus)),
+            min_gpus=row.min_gpus,
+            max_gpus=row.max_gpus,
+            user=row.user,
+            priority=row.priority,
+            deadline_s=row.deadline_s,
+        )
+        for number, (row, workload) in enumerate(zip(kept, mix.draw(len(kept), seed), strict=True))
+    ]
+
+
+def weights_of_levels(levels: Sequence[float]) -> list[float]:
+    """Weights from priorities that only order jobs (Slurm's, Kubernetes').
+
+    Levels above 0 are taken relative to their median, at least 1/16 and at most 16; where a level is 0 or below, the
+    lowest distinct level weighs 1, the next 2, and so on.
+    """
+    if not levels:
+        return []
+    values = np.asarray(levels, float)
+    if values.min() > 0:
+        return [float(v) for v in np.clip(values / np.median(values), 1 / 16, 16)]
+    return [float(v) + 1.0 for v in np.unique(values, return_inverse=True)[1]]
+
+
+def stamp_s(text: object) -> float:
+    """Seconds since 1970 of an ISO time stamp (UTC where it names no zone); NaN for anything else."""
+    if not isinstance(text, str):
+        return float("nan")
+    try:
+        when = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return float("nan")
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def read_text(path: Path) -> str:
+    """The file's text. Raises `InputError` where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a trace", expected="a text file", got=str(error)) from None

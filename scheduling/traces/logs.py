@@ -1,0 +1,53 @@
+"""A log of any known format, by what the file itself looks like."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from profiling.errors import InputError
+from scheduling.core.job import TraceJob
+from scheduling.traces.columns import Columns, read_columns
+from scheduling.traces.kubernetes import is_pod_list, read_pods
+from scheduling.traces.logged import LoggedJob, read_text, trace_jobs
+from scheduling.traces.mix import Mix
+from scheduling.traces.philly import is_philly, read_philly
+from scheduling.traces.slurm import is_sacct, read_sacct
+
+
+def read_log(
+    path: Path, mix: Mix, seed: int = 0, columns: Columns | None = None, limit: int | None = None
+) -> list[TraceJob]:
+    """Jobs of a CSV, of `sacct`, of `kubectl get pods -o json`, or of Philly's JSON; each with a workload of `mix`.
+
+    Args:
+        columns: names of a CSV's columns, where they are not known.
+        limit: only the first jobs by submission.
+
+    Raises:
+        InputError: the file is of none of these formats, or has no job with GPUs and a duration.
+    """
+    return trace_jobs(path, _rows(path, columns), mix, seed, limit)
+
+
+def _rows(path: Path, columns: Columns | None) -> list[LoggedJob]:
+    if columns is not None:
+        return read_columns(path, columns)
+    if path.suffix == ".json":
+        try:
+            body = json.loads(read_text(path))
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path} is not JSON", got=str(error)) from None
+        if is_pod_list(body):
+            return read_pods(body)
+        if is_philly(body):
+            return read_philly(body)
+        raise InputError(
+            f"unknown JSON in {path}", expected="`kubectl get pods -o json`, or Philly's cluster_job_log"
+        )
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            header = file.readline()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a trace", expected="a text file", got=str(error)) from None
+    return read_sacct(path) if is_sacct(header) else read_columns(path)

@@ -1,0 +1,33 @@
+"""Jobs of Microsoft's Philly log as it was published: `cluster_job_log`, a JSON list of jobs with their attempts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scheduling.traces.logged import LoggedJob, stamp_s
+
+
+def is_philly(body: Any) -> bool:
+    """Whether a JSON document is that log."""
+    return isinstance(body, list) and bool(body) and isinstance(body[0], dict) and "attempts" in body[0]
+
+
+def read_philly(body: list[dict[str, Any]]) -> list[LoggedJob]:
+    """One row per job: the sum of its attempts' times, the most GPUs of any attempt, the virtual cluster as user.
+
+    The log has neither priorities nor deadlines.
+    """
+    return [_job(job) for job in body]
+
+
+def _job(job: dict[str, Any]) -> LoggedJob:
+    attempts = job.get("attempts") or []
+    times = [stamp_s(a.get("end_time")) - stamp_s(a.get("start_time")) for a in attempts]
+    gpus = [sum(len(node.get("gpus") or ()) for node in a.get("detail") or ()) for a in attempts]
+    return LoggedJob(
+        str(job.get("jobid", "")),
+        stamp_s(job.get("submitted_time")),
+        sum(t for t in times if t == t),
+        float(max(gpus, default=0)),
+        str(job.get("vc", "")),
+    )

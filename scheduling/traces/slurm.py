@@ -1,0 +1,116 @@
+"""Jobs of Slurm's accounting: `sacct --parsable2` (or `--parsable`), or with `--delimiter=,`.
+
+`sacct -aX -P -o JobID,User,Submit,Start,End,Elapsed,State,Priority,AllocTRES` has all that is read. GPUs are `gres/gpu` of
+AllocTRES; where that has only typed ones (`gres/gpu:a100=4`), their sum.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from profiling.errors import InputError
+from scheduling.traces.logged import LoggedJob, read_text, stamp_s, weights_of_levels
+
+_TRES = ("AllocTRES", "ReqTRES")
+_ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
+_RESOURCE = re.compile(r"([a-zA-Z_]+(?:/[\w:.-]+)?)=")
+
+
+def is_sacct(header: str) -> bool:
+    """Whether a file's first line is that of `sacct` with what is needed."""
+    names = _split(header)
+    return {"JobID", "Submit", "AllocTRES"} <= set(names)
+
+
+def read_sacct(path: Path) -> list[LoggedJob]:
+    """One row per job; steps (`12.batch`, `12.0`) are left out, for their job has the same GPUs.
+
+    Raises:
+        InputError: a column is missing.
+    """
+    rows = list(_rows(path))
+    levels = [float(row["Priority"]) for row in rows if _is_number(row.get("Priority", ""))]
+    weights = iter(weights_of_levels(levels))
+    return [
+        LoggedJob(
+            row["JobID"],
+            submit := stamp_s(row["Submit"]),
+            _duration_s(row),
+            _gpus(row["AllocTRES"]),
+            row.get("User", ""),
+            next(weights) if _is_number(row.get("Priority", "")) else 1.0,
+            due if (due := stamp_s(row.get("Deadline", "")) - submit) > 0 else None,
+        )
+        for row in rows
+    ]
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    lines = [line for line in read_text(path).splitlines() if line.strip()]
+    if not lines or not is_sacct(lines[0]):
+        raise InputError(
+            f"{path} is not a log of sacct",
+            expected="a header with JobID, Submit, AllocTRES, and Elapsed or Start and End",
+            got=lines[0][:80] if lines else "an empty file",
+        )
+    names, separator = _split(lines[0]), _separator(lines[0])
+    for number, line in enumerate(lines[1:], 2):
+        values = next(csv.reader([line], delimiter=separator)) if separator == "," else line.split(separator)
+        if separator == "," and len(values) > len(names):
+            values = _rejoin(names, values)
+        values = values[: len(names)]
+        if len(values) < len(names):
+            raise InputError(f"{path}, line {number}", expected=f"{len(names)} fields", got=len(values))
+        row = dict(zip(names, values, strict=True))
+        if "." not in row["JobID"]:
+            yield row
+
+
+def _rejoin(names: list[str], pieces: list[str]) -> list[str]:
+    """Fields of a line whose resources were torn apart at their own commas, which `--delimiter=,` does not quote."""
+    values, at = [], 0
+    for name in names:
+        field = pieces[at : at + 1]
+        at += 1
+        if name in _TRES and field and _RESOURCE.match(field[0]):
+            seen = {_RESOURCE.match(field[0]).group(1)}  # type: ignore[union-attr]
+            while at < len(pieces) and (match := _RESOURCE.match(pieces[at])) and match.group(1) not in seen:
+                seen.add(match.group(1))
+                field.append(pieces[at])
+                at += 1
+        values.append(",".join(field))
+    return values
+
+
+def _separator(header: str) -> str:
+    return "|" if "|" in header else ","
+
+
+def _split(header: str) -> list[str]:
+    return [name.strip().strip('"') for name in header.rstrip("|\r\n").split(_separator(header))]
+
+
+def _gpus(resources: str) -> float:
+    counts: dict[str, float] = {}
+    for part in resources.split(","):
+        name, _, count = part.partition("=")
+        if name.split(":")[0] == "gres/gpu" and _is_number(count):
+            counts[name] = float(count)
+    return counts.get("gres/gpu", sum(counts.values()))
+
+
+def _duration_s(row: dict[str, str]) -> float:
+    if _is_number(row.get("ElapsedRaw", "")):
+        return float(row["ElapsedRaw"])
+    match = _ELAPSED.fullmatch(row.get("Elapsed", "").strip())
+    if match is None:
+        return stamp_s(row.get("End", "")) - stamp_s(row.get("Start", ""))
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
+
+
+def _is_number(text: str) -> bool:
+    return text.strip().isdigit()

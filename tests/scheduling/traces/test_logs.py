@@ -1,0 +1,187 @@
+"""Every reader on a hand-made sample of its format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from profiling.errors import InputError
+from profiling.workload import Workload
+from scheduling.core.job import TraceJob
+from scheduling.traces.columns import parse_mapping
+from scheduling.traces.logged import weights_of_levels
+from scheduling.traces.logs import read_log
+from scheduling.traces.mix import Mix
+
+MIX = Mix.even((Workload("a"), Workload("b")), lambda w: 0.5 if w.model == "a" else 2.0)
+
+
+def read(path: Path, text: str, mapping: dict[str, str] | None = None) -> list[TraceJob]:
+    path.write_text(text)
+    return read_log(path, MIX, columns=parse_mapping(mapping) if mapping else None)
+
+
+def seconds(job: TraceJob) -> float:
+    return round(job.iterations * MIX.step_time_s(job.workload), 6)
+
+
+SACCT = """JobID|User|Submit|Start|End|Elapsed|State|Priority|ReqTRES|AllocTRES
+7|ann|2024-05-01T10:00:00|2024-05-01T10:05:00|2024-05-02T11:05:00|1-01:00:00|COMPLETED|100|cpu=8,gres/gpu=2|billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G
+7.batch||2024-05-01T10:05:00|2024-05-01T10:05:00|2024-05-02T11:05:00|1-01:00:00|COMPLETED||cpu=8|cpu=8,gres/gpu=2,mem=64G
+8_1|bob|2024-05-01T10:00:30|2024-05-01T10:05:00|2024-05-01T10:06:30|00:01:30|FAILED|400|cpu=8|cpu=8,gres/gpu:a100=1,gres/gpu:v100=2,node=1
+9|bob|2024-05-01T10:01:00|Unknown|Unknown|00:00:00|PENDING|50|cpu=8|
+10|eve|2024-05-01T10:02:00|2024-05-01T10:05:00|2024-05-01T10:06:30|00:01:30|COMPLETED|50|cpu=8|cpu=8,mem=4G
+"""
+
+
+@pytest.mark.parametrize("form", ["pipe", "trailing", "quoted", "unquoted"])
+def test_sacct(tmp_path: Path, form: str) -> None:
+    text = SACCT
+    if form == "trailing":
+        text = text.replace("\n", "|\n")
+    elif form == "quoted":
+        rows = [line.split("|") for line in text.splitlines()]
+        text = "\n".join(",".join(f'"{field}"' for field in row) for row in rows)
+    elif form == "unquoted":
+        text = text.replace("|", ",")
+    two, three = read(tmp_path / "sacct.txt", text)
+    assert (two.id, two.user, two.gpus, two.submit_s, seconds(two)) == ("7", "ann", 2, 0.0, 90_000.0)
+    assert (three.id, three.user, three.gpus, three.submit_s, seconds(three)) == ("8_1", "bob", 3, 30.0, 90.0)
+    assert three.priority == pytest.approx(4 * two.priority)
+
+
+def test_sacct_that_is_short(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="line 2"):
+        read(tmp_path / "s.txt", "JobID|Submit|AllocTRES\n1|2024-05-01T10:00:00\n")
+
+
+def pod(name: str, start: str, end: str | None, gpus: int, labels: dict[str, str], **spec: object) -> object:
+    state = {"terminated": {"startedAt": start, "finishedAt": end}} if end else {"running": {}}
+    return {
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "vision",
+            "creationTimestamp": "2024-05-01T10:00:00Z",
+            "labels": labels,
+        },
+        "spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}], **spec},
+        "status": {"startTime": start, "containerStatuses": [{"state": state}]},
+    }
+
+
+def test_kubernetes(tmp_path: Path) -> None:
+    gang = {"training.kubeflow.org/job-name": "big"}
+    pods = [
+        pod("big-0", "2024-05-01T10:01:00Z", "2024-05-01T10:11:00Z", 4, gang, priority=1000),
+        pod(
+            "big-1", "2024-05-01T10:02:00Z", "2024-05-01T10:12:00Z", 4, gang,
+            priority=1000, activeDeadlineSeconds=3600,
+        ),
+        pod("one", "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", 1, {}, priority=0),
+        pod("runs", "2024-05-01T10:01:00Z", None, 1, {}),
+        pod("no-gpu", "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", 0, {}),
+    ]  # fmt: skip
+    big, one = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": pods}))
+    assert (big.id, big.gpus, seconds(big), big.user) == ("vision/big", 8, 660.0, "vision")
+    assert (big.priority, big.deadline_s) == (2.0, 3600.0)
+    assert (one.id, one.gpus, seconds(one), one.priority, one.deadline_s) == (
+        "vision/one",
+        1,
+        60.0,
+        1.0,
+        None,
+    )
+
+
+def test_alibaba_without_a_header(tmp_path: Path) -> None:
+    text = (
+        "j1,worker,2,Terminated,100.0,400.0,600.0,29.3,50.0,MISC\n"
+        "j1,ps,1,Terminated,90.0,390.0,600.0,29.3,,\n"
+        "j2,tensorflow,4,Terminated,200.0,260.0,600.0,29.3,200.0,V100\n"
+        "j3,tensorflow,4,Running,200.0,,600.0,29.3,200.0,V100\n"
+    )
+    first, second = read(tmp_path / "pai_task_table.csv", text)
+    assert (first.id, first.gpus, first.submit_s, seconds(first)) == ("j1", 1, 0.0, 310.0)
+    assert (second.id, second.gpus, second.submit_s, seconds(second)) == ("j2", 8, 110.0, 60.0)
+
+
+def test_helios_and_acme(tmp_path: Path) -> None:
+    helios = (
+        "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n"
+        "1,u1,vc1,8,32,1,COMPLETED,2020-04-01 00:00:00,2020-04-01 00:00:05,2020-04-01 00:10:05,600,5\n"
+        "2,u2,vc1,0,32,1,COMPLETED,2020-04-01 00:00:00,2020-04-01 00:00:05,2020-04-01 00:10:05,600,5\n"
+    )
+    (job,) = read(tmp_path / "h.csv", helios)
+    assert (job.id, job.user, job.gpus, seconds(job)) == ("1", "u1", 8, 600.0)
+    acme = (
+        "job_id,user,node_num,gpu_num,cpu_num,mem_per_pod_GB,shared_mem_per_pod,type,state,submit_time,start_time,"
+        "end_time,fail_time,stop_time,duration,queue,gpu_time\n"
+        "dlc1,u3,4,32,480,1000,100,Pretrain,COMPLETED,2023-05-17 11:00:58+00:00,2023-05-17 11:01:08+00:00,"
+        "2023-05-17 11:11:08+00:00,,,600,10,19200\n"
+    )
+    (job,) = read(tmp_path / "a.csv", acme)
+    assert (job.id, job.user, job.gpus, seconds(job)) == ("dlc1", "u3", 32, 600.0)
+
+
+def test_philly_json(tmp_path: Path) -> None:
+    def attempt(start: str, end: str | None, *gpus: int) -> dict[str, object]:
+        detail = [{"ip": f"m{n}", "gpus": [f"gpu{g}" for g in range(count)]} for n, count in enumerate(gpus)]
+        return {"start_time": start, "end_time": end, "detail": detail}
+
+    body = [
+        {
+            "status": "Pass",
+            "vc": "6214e9",
+            "jobid": "application_1",
+            "user": "ce2",
+            "submitted_time": "2017-10-09 07:00:00",
+            "attempts": [
+                attempt("2017-10-09 07:01:00", "2017-10-09 07:02:00", 8, 8),
+                attempt("2017-10-09 07:03:00", "2017-10-09 07:05:00", 8, 8),
+            ],
+        },
+        {
+            "status": "Killed",
+            "vc": "6214e9",
+            "jobid": "application_2",
+            "submitted_time": "None",
+            "attempts": [],
+        },
+    ]
+    (job,) = read(tmp_path / "cluster_job_log.json", json.dumps(body))
+    assert (job.id, job.user, job.gpus, seconds(job)) == ("application_1", "6214e9", 16, 180.0)
+    with pytest.raises(InputError, match="unknown JSON"):
+        read(tmp_path / "other.json", "{}")
+
+
+def test_mapping_has_priority_deadline_and_range(tmp_path: Path) -> None:
+    mapping = {
+        "submit": "at", "duration": "took", "gpus": "cards", "id": "name", "priority": "weight", "deadline": "due",
+        "min_gpus": "low", "max_gpus": "high",
+    }  # fmt: skip
+    text = (
+        "name,at,took,cards,weight,due,low,high\n"
+        "x,2024-05-01 10:00,60,2,3,2024-05-01 10:10,1,8\n"
+        "y,2024-05-01 10:00,60,1,,,,\n"
+    )
+    x, y = read(tmp_path / "t.csv", text, mapping)
+    assert (x.id, x.priority, x.deadline_s, x.min_gpus, x.max_gpus) == ("x", 3.0, 600.0, 1, 8)
+    assert (y.id, y.priority, y.deadline_s, y.min_gpus, y.max_gpus) == ("y", 1.0, None, None, None)
+    (z,) = read(tmp_path / "n.csv", "at,took,cards,due\n5,60,2,90\n", {
+        "submit": "at", "duration": "took", "gpus": "cards", "deadline": "due",
+    })  # fmt: skip
+    assert z.deadline_s == 90.0
+    with pytest.raises(InputError, match="no column for deadline"):
+        read(tmp_path / "t.csv", text, {**mapping, "deadline": "nope"})
+    with pytest.raises(InputError, match="min_gpus"):
+        read(tmp_path / "t.csv", text.replace(",1,8", ",4,8"), mapping)
+
+
+def test_weights_of_levels() -> None:
+    assert weights_of_levels([10, 20, 40]) == [0.5, 1.0, 2.0]
+    assert weights_of_levels([0, -5, 1000]) == [2.0, 1.0, 3.0]
+    assert weights_of_levels([1, 1, 10**9]) == [1.0, 1.0, 16.0]
+    assert weights_of_levels([]) == []
