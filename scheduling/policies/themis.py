@@ -1,8 +1,9 @@
-"""Themis: finish-time fairness.
+"""Themis: finish-time fairness, with leases.
 
 Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020: rho is the predicted completion time
-in the shared cluster over that on its own GPUs; GPUs go to the jobs that are worst off. The paper's partial auctions
-among those jobs are replaced by the order of rho itself.
+in the shared cluster over that on a 1/N share of it, N the jobs that are there. GPUs are leased:
+a job keeps its own until its lease ends, and those whose leases have ended go to the jobs that are worst off. The
+paper's partial auctions among those jobs are replaced by the order of rho itself.
 """
 
 from __future__ import annotations
@@ -13,17 +14,41 @@ from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.gangs import admit_by_priority, remaining_s, solo_step_s
 
+ROUND_S = 60.0
+LEASE_S = 1200.0  # 20 minutes, as in the paper's evaluation
 
-def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
-    """The jobs with the largest rho run."""
+
+def decide(snapshot: SchedulingSnapshot, belief: SetCache, lease_s: float = LEASE_S) -> list[Allocation]:
+    """The jobs within a lease go on; of the others those with the largest rho run."""
+    leased: dict[int, float] = snapshot.derived("themis", dict)
+    for job in snapshot.running.values():
+        end_s = leased.get(job.number)
+        # A lease that ran out with nobody to take the GPUs is renewed.
+        if end_s is None or (end_s <= snapshot.now_s and not snapshot.waiting):
+            leased[job.number] = snapshot.now_s + lease_s
     if not snapshot.waiting:
         return []
+    contending = len(snapshot.waiting) + len(snapshot.running)
 
     def rho(job: JobState) -> float:
-        ideal = job.job.iterations * min(solo_step_s(snapshot, belief, job.job.workload))
-        return (snapshot.now_s - job.job.submit_s + remaining_s(snapshot, belief, job)) / ideal
+        alone_s = job.job.iterations * min(solo_step_s(snapshot, belief, job.job.workload))
+        ideal_s = alone_s * max(1.0, job.job.gpus * contending / len(snapshot))
+        return (snapshot.now_s - job.job.submit_s + remaining_s(snapshot, belief, job)) / ideal_s
 
-    return admit_by_priority(snapshot, belief, sorted(snapshot.active(), key=lambda j: (-rho(j), j.number)))
+    def rank(job: JobState) -> tuple[bool, float, int]:
+        return not (job.gpus and leased[job.number] > snapshot.now_s), -rho(job), job.number
+
+    decisions = admit_by_priority(snapshot, belief, sorted(snapshot.active(), key=rank))
+    stopped = {d.job.number for d in decisions if not d.gpus}
+    for job in snapshot.running.values():
+        if job.number not in stopped and leased[job.number] <= snapshot.now_s:
+            leased[job.number] = snapshot.now_s + lease_s
+    for decision in decisions:
+        if decision.gpus:
+            leased[decision.job.number] = snapshot.now_s + lease_s
+        else:
+            leased.pop(decision.job.number, None)
+    return decisions
 
 
-POLICY = Policy("themis", decide, round_s=60.0)
+POLICY = Policy("themis", decide, round_s=ROUND_S, preemptive=True)

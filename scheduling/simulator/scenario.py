@@ -29,6 +29,7 @@ from scheduling.simulator.result import SimulationResult
 from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
 from scheduling.slices.simulate import SliceCosts, simulate_slices
 from scheduling.traces.columns import parse_mapping
+from scheduling.traces.elastic import with_ranges
 from scheduling.traces.load import at_load
 from scheduling.traces.logs import read_log
 from scheduling.traces.mix import Mix
@@ -60,6 +61,7 @@ class ScenarioSpec:
         restart_s: seconds to stop and resume a job.
         upstream_rounds: Gavel's policies with the artefacts of its public simulator's rounds.
         load: arrivals are scaled so that the jobs need this share of the cluster's GPU-seconds; None: as the trace says.
+        elastic: so large a share of the jobs gets a range of GPUs (`scheduling.traces.elastic`).
         skip_infeasible: leave out jobs that can never run on the cluster; otherwise they are an error.
     """
 
@@ -80,6 +82,7 @@ class ScenarioSpec:
     upstream_rounds: bool = False
     load: float | None = None
     skip_infeasible: bool = False
+    elastic: float = 0.0
 
     def __post_init__(self) -> None:
         kind, _, ratio = self.belief.partition(":")
@@ -101,6 +104,12 @@ class ScenarioSpec:
                 raise InputError(f"{name} is out of range", expected=f"an integer from {least}", got=value)
         if self.load is not None and not 0 < self.load < float("inf"):
             raise InputError("load is out of range", expected="a number above 0", got=self.load)
+        if not 0 <= self.elastic <= 1:
+            raise InputError("elastic share is out of range", expected="0 to 1", got=self.elastic)
+        if self.elastic and self.trace.startswith("sia:"):
+            raise InputError(
+                "jobs of sia: have ranges of their own", expected="another trace with elastic", got=self.trace
+            )
         if self.load is not None and self.trace.startswith("sia:"):
             raise InputError(
                 "load needs jobs of known length", expected="another trace than sia:", got=self.trace
@@ -223,7 +232,7 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
         truth = NoisyPredictor(predictor, spec.noise, spec.seed)
         mix = Mix.zoo(_reference(predictor, devices))
     cache, snapshot = SetCache(truth), SchedulingSnapshot(cluster)
-    jobs = _jobs(spec, mix)
+    jobs = with_ranges(_jobs(spec, mix), spec.elastic, int(snapshot.type_size.max()), spec.seed)
     jobs, skipped = without_infeasible(jobs, infeasible_jobs(jobs, snapshot, cache), spec.skip_infeasible)
     if spec.load is not None:
         jobs = at_load(jobs, spec.load, len(snapshot), mix.step_time_s)

@@ -13,6 +13,7 @@ from serving.cli.simulate import (
     Cluster,
     Columns,
     Data,
+    Elastic,
     JobsFile,
     Kind,
     Limit,
@@ -59,6 +60,7 @@ def command(
     load: Load = None,
     skip_infeasible: SkipInfeasible = False,
     columns: Columns = None,
+    elastic: Elastic = 0.0,
     kind: Kind = "adaptive",
     upstream_rounds: UpstreamRounds = False,
     jobs: JobsFile = None,
@@ -100,7 +102,7 @@ def command(
         check_format(jobs)
     spec = ScenarioSpec(
         trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns),
-        load=load, skip_infeasible=skip_infeasible, kind=kind, upstream_rounds=upstream_rounds,
+        load=load, skip_infeasible=skip_infeasible, elastic=elastic, kind=kind, upstream_rounds=upstream_rounds,
     )  # fmt: skip
     with progress() as bar:
         task = bar.add_task("building the scenario", total=len(names) * seeds)

@@ -10,7 +10,8 @@ import typer
 from serving.cli.output import JsonFlag, console, print_json, progress
 
 Trace = Annotated[
-    str, typer.Option(help="A CSV, `philly[:FILE]`, `sia:FILE`, or `synthetic:rate=...,jobs=...`.")
+    str,
+    typer.Option(help="A CSV or JSON log, `philly[:FILE]`, `sia:FILE`, or `synthetic:rate=...,jobs=...`."),
 ]
 Cluster = Annotated[
     str, typer.Option(help="cluster.yaml, or `philly-2000`, `small-mixed`, `sia-64`, `a100-8`.")
@@ -32,6 +33,10 @@ SkipInfeasible = Annotated[
     typer.Option(
         "--skip-infeasible", help="Leave out jobs that can never run on the cluster, and name them."
     ),
+]
+Elastic = Annotated[
+    float,
+    typer.Option(min=0, max=1, help="Let this share of the jobs be resized: 1 GPU to 2 or 4 times theirs."),
 ]
 JobsFile = Annotated[
     Path | None, typer.Option("--jobs", help="Write one row per job: FILE.csv or FILE.parquet.")
@@ -70,6 +75,7 @@ def command(
     load: Load = None,
     skip_infeasible: SkipInfeasible = False,
     columns: Columns = None,
+    elastic: Elastic = 0.0,
     kind: Kind = "adaptive",
     upstream_rounds: UpstreamRounds = False,
     jobs: JobsFile = None,
@@ -88,7 +94,7 @@ def command(
         check_upstream_rounds([policy])
     spec = ScenarioSpec(
         trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns),
-        load=load, skip_infeasible=skip_infeasible, kind=kind, upstream_rounds=upstream_rounds,
+        load=load, skip_infeasible=skip_infeasible, elastic=elastic, kind=kind, upstream_rounds=upstream_rounds,
     )  # fmt: skip
     if jobs is not None:
         check_format(jobs)
