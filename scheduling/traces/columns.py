@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,20 +43,27 @@ class Columns:
             raise InputError("column mapping", expected="submit, and duration or end", got=self.submit)
 
 
-_OPTIONAL = {"priority": "priority", "deadline": "deadline", "min_gpus": "min_gpus", "max_gpus": "max_gpus"}
+def _with_optional(columns: Columns) -> Columns:
+    """Known logs may have these columns added, under their own names."""
+    return replace(
+        columns, priority="priority", deadline="deadline", min_gpus="min_gpus", max_gpus="max_gpus"
+    )
+
+
 KNOWN: dict[str, Columns] = {
-    "philly": Columns("timestamp", "duration", gpus="num_gpus", user="cluster", **_OPTIONAL),
+    "philly": _with_optional(Columns("timestamp", "duration", gpus="num_gpus", user="cluster")),
     # Acme's logs have all of Helios' columns, and more.
-    "helios": Columns("submit_time", "duration", gpus="gpu_num", user="user", id="job_id", **_OPTIONAL),
-    "alibaba": Columns(
-        "start_time",
-        end="end_time",
-        gpus="plan_gpu",
-        gpu_scale=0.01,
-        instances="inst_num",
-        user="user",
-        id="job_name",
-        **_OPTIONAL,
+    "helios": _with_optional(Columns("submit_time", "duration", gpus="gpu_num", user="user", id="job_id")),
+    "alibaba": _with_optional(
+        Columns(
+            "start_time",
+            end="end_time",
+            gpus="plan_gpu",
+            gpu_scale=0.01,
+            instances="inst_num",
+            user="user",
+            id="job_name",
+        )
     ),
 }
 # Of pai_task_table.csv, which is published without a header.

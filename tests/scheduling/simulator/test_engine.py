@@ -71,6 +71,7 @@ EXCLUSIVE = (
     "fifo",
     "sjf",
     "srtf",
+    "edf",
     "exclusive",
     "tiresias",
     "themis",
