@@ -87,7 +87,8 @@ class Covariances:
         if earlier is not None and not earlier.exact and np.array_equal(earlier.used, self.used):
             buffer = earlier.handed_over()
         if earlier is not None and buffer is not None:
-            self.gram, self.factor, self.reused = earlier.gram, earlier.factor, True
+            self.gram, self.reused = earlier.gram, True
+            self.factor: Floats = earlier.factor
         else:
             fresh = np.arange(len(rows))
             self.gram = covariance(parameters, members, self.rows, members, self.rows)

@@ -437,7 +437,8 @@ class Posterior:
         bases = self._bases(added, state)
         numbers = (beside.mean, beside.variance, beside.prior_variance, solo, narrower)
         for key, values, basis in zip(new, np.stack(numbers, 1).tolist(), bases, strict=True):
-            known[key] = Shift(*values, basis)
+            excess, variance, prior_variance, shift, shrink = values
+            known[key] = Shift(excess, variance, prior_variance, shift, shrink, basis)
         return known
 
     def _bases(self, added: Floats, state: _State, most: int = 3) -> list[Basis]:

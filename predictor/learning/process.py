@@ -56,7 +56,7 @@ class Process:
         prior = variance(parameters, evidence.members, evidence.rows)
         self._distrust(prior)
         before = None if earlier is None or not len(earlier.evidence.rows) else earlier
-        self.covariances = Covariances(
+        self.covariances: Covariances = Covariances(
             parameters, evidence, most_rows, None if before is None else before.covariances
         )
         self._rows = self.covariances.rows

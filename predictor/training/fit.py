@@ -22,7 +22,7 @@ from predictor.training.heads import fit_heads
 from predictor.training.networks import fit
 from predictor.training.progress import NOTHING_KEPT, Progress
 from predictor.training.replay import remember
-from profiling.devices import split_device
+from profiling.devices import get_device, split_device
 from profiling.workload import Workload
 
 if TYPE_CHECKING:
@@ -144,9 +144,12 @@ def cross_fitted_intervals(
 
 
 def _device_groups(examples: Examples, by_architecture: Sequence[Group]) -> list[Group]:
-    """Each type of device together with one group of architectures: neither was seen of the sets that are scored."""
+    """Each type of GPU together with one group of architectures: neither was seen of the sets that are scored.
+
+    Processors are not left out: how jobs share one says nothing of how much a GPU nobody measured differs from those measured.
+    """
     types = np.array([split_device(d)[0] for d in examples.devices])
-    devices = sorted(set(types.tolist()))
+    devices = sorted(device for device in set(types.tolist()) if not get_device(device).is_processor)
     groups = []
     for number, device in enumerate(devices if len(devices) > 1 else []):
         group = by_architecture[number % len(by_architecture)]

@@ -79,10 +79,16 @@ class SoloPoints:
             rows.append((*known, np.log(row["step_time_s"]), np.log(expected_s), features))
         if not rows:
             raise InputError("the data lack the campaigns", expected=" or ".join(CAMPAIGNS), got="none")
-        workloads, devices, campaigns, architectures, step, expected, features = zip(*rows, strict=True)
+        workloads, devices, campaigns, architectures, log_step, log_expected, inputs = zip(*rows, strict=True)
         return cls(
-            workloads, devices, campaigns, architectures, np.array(step), np.array(expected), np.stack(features)
-        )  # fmt: skip
+            workloads,
+            devices,
+            campaigns,
+            architectures,
+            np.array(log_step),
+            np.array(log_expected),
+            np.stack(inputs),
+        )
 
     def __len__(self) -> int:
         return len(self.workloads)
@@ -258,11 +264,14 @@ def run(
     figures: dict[str, Any] = {}
     for (name, axis, count), some in sorted(parts.items(), key=lambda item: LEARNERS.index(item[0][0])):
         measured = np.exp(np.concatenate([points.log_step_s[rows] for rows, _ in some]))
-        answers = [
-            None if getattr(some[0][1], end.name) is None else np.exp(np.concatenate([getattr(a, end.name) for _, a in some]))
+        ends = {
+            end.name: np.exp(np.concatenate([getattr(answer, end.name) for _, answer in some]))
             for end in fields(_Answer)
-        ]  # fmt: skip
-        figures.setdefault(name, {}).setdefault(axis, {})[str(count)] = score(measured, *answers)
+            if getattr(some[0][1], end.name) is not None
+        }
+        figures.setdefault(name, {}).setdefault(axis, {})[str(count)] = score(
+            measured, ends["middle"], ends.get("lower"), ends.get("upper")
+        )
     return figures
 
 
