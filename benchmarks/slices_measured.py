@@ -58,7 +58,7 @@ def drawn_mixes(mixes: pd.DataFrame, seed: int, allowed: set[str] | None = None)
     """One combination of jobs of each size, of the jobs allowed."""
     rows = mixes[mixes["source"] == "miso"]
     members = rows.drop_duplicates(["set_id", "member"]).groupby("set_id")["workload"]
-    combinations = sorted(set(members.agg(lambda names: tuple(sorted(names)))))
+    combinations = sorted({tuple(sorted(names)) for _, names in members})
     generator = np.random.default_rng(seed)
     drawn = []
     for size in SIZES:
