@@ -48,6 +48,12 @@ class Metrics:
         )
         self.predictions = Counter("predictions", "Co-location sets by outcome", ("outcome",), **shared)
         self.placements = Counter("placements", "Placement decisions by outcome", ("outcome",), **shared)
+        self.placed = Counter(
+            "placed_jobs",
+            "Jobs that were placed, by device type; a MIG slice is one, such as a100:mig=3g",
+            ("device",),
+            **shared,
+        )
         self.decision_duration = Histogram(
             "placement_decision_seconds", "Time to choose a GPU", buckets=_SECONDS, **shared
         )

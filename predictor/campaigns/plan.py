@@ -44,6 +44,8 @@ class PlanConfig:
         operators: time the operators of every model.
         triple_candidates: sets of three among the candidates, drawn at random.
         sharing: sharing modes.
+        sm_shares: SM shares, below 1, at which jobs are measured alone under MPS; none: no sweep.
+        share_models: models of that sweep.
         least_step_s, most_step_s: jobs with a longer or shorter estimated step are left out.
         setup_s: expected time to start and warm up one member.
         seed: of the draws.
@@ -57,6 +59,8 @@ class PlanConfig:
     operators: bool = True
     triple_candidates: int = 150
     sharing: tuple[str, ...] = ("time-slice",)
+    sm_shares: tuple[float, ...] = ()
+    share_models: int = 6
     least_step_s: float = 5e-4
     most_step_s: float = 0.12
     setup_s: float = 2.5
@@ -65,7 +69,7 @@ class PlanConfig:
     def __post_init__(self) -> None:
         if not self.budget_s > 0:
             raise InputError("budget is out of range", expected="seconds above 0", got=self.budget_s)
-        for name, least in (("max_workloads", 1), ("frozen_models", 0), ("seed", 0)):
+        for name, least in (("max_workloads", 1), ("frozen_models", 0), ("share_models", 1), ("seed", 0)):
             if getattr(self, name) < least:
                 raise InputError(
                     f"{name} is out of range", expected=f"an integer from {least}", got=getattr(self, name)
@@ -73,6 +77,9 @@ class PlanConfig:
         for ratio in (*self.frozen_ratios, *self.cached_ratios):
             if not 0 <= ratio < 1:
                 raise InputError("frozen ratio is out of range", expected="0 to below 1", got=ratio)
+        for share in self.sm_shares:
+            if not 0 < share < 1:
+                raise InputError("SM share is out of range", expected="above 0, below 1", got=share)
 
 
 @dataclass(frozen=True)
@@ -107,9 +114,11 @@ def plan_campaign(
 
     Raises:
         UnknownNameError: there is no such job or predictor.
-        InputError: a budget in which not even the jobs alone can be measured.
+        InputError: a budget in which not even the jobs alone can be measured, or SM shares on a CPU.
     """
     config, settings = config or PlanConfig(), settings or MeasureSettings()
+    if config.sm_shares and device != "cuda":
+        raise InputError("SM shares are enforced by MPS only", expected="device cuda", got=device)
     spec = discover_cpu() if device == "cpu" else _gpu_spec()
     rates = _single_core(spec) if device == "cpu" else spec
     pool = [candidate(job, rates) for job in jobs] if jobs else zoo_candidates(rates, config)
@@ -118,7 +127,11 @@ def plan_campaign(
         PlannedRun(RunRequest("solo", (c.workload,), device), _expected_s([c], config, settings), "alone")
         for c in chosen
     ]
-    fixed = _frozen_runs(chosen, device, config, settings) + _operator_runs(chosen, device, config, settings)
+    fixed = [
+        run
+        for make in (_frozen_runs, share_runs, _operator_runs)
+        for run in make(chosen, device, config, settings)
+    ]
     left = config.budget_s - sum(r.expected_s for r in [*runs, *fixed])
     if left < 0 and sum(r.expected_s for r in runs) > config.budget_s:
         raise InputError(
@@ -264,6 +277,25 @@ def _frozen_runs(
                 reason = f"{k} of {c.layers} layers frozen"
                 runs.append(PlannedRun(request, _expected_s([c], config, settings), reason))
     return list({r.request.run_id: r for r in runs}.values())
+
+
+def share_runs(
+    chosen: Sequence[Candidate], device: str, config: PlanConfig, settings: MeasureSettings
+) -> list[PlannedRun]:
+    """Models alone under MPS at every share: the fastest model and those most unlike it, one job each."""
+    by_model: dict[str, Candidate] = {}
+    for c in sorted(chosen, key=lambda c: c.step_time_s):
+        by_model.setdefault(c.workload.model, c)
+    models = farthest(list(by_model.values()), 1, config.share_models) if config.sm_shares else []
+    return [
+        PlannedRun(
+            RunRequest("solo", (replace(c.workload, sm_share_ratio=share),), device, "mps"),
+            _expected_s([replace(c, step_time_s=c.step_time_s / share)], config, settings),
+            f"{share:g} of the SMs",
+        )
+        for c in models
+        for share in config.sm_shares
+    ]
 
 
 def _operator_runs(

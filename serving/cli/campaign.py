@@ -28,6 +28,13 @@ def plan(
     sharing: Annotated[
         list[str] | None, typer.Option(help="time-slice, mps or mig; may be repeated.")
     ] = None,
+    sm_share: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="An SM share below 1 at which some models are measured alone, by MPS; may be repeated."
+        ),
+    ] = None,
+    share_models: Annotated[int, typer.Option(help="Models measured at the SM shares.")] = 6,
     name: Annotated[str | None, typer.Option(help="Campaign name: a column of every row.")] = None,
     jobs: Annotated[int, typer.Option(help="Most jobs taken from the zoo.")] = 24,
     frozen_models: Annotated[int, typer.Option(help="Models measured with a frozen prefix.")] = 5,
@@ -63,6 +70,8 @@ def plan(
             # a CUDA context and its libraries take longer to load than a CPU process
             setup_s=6.0 if device == "cuda" else 2.5,
             sharing=tuple(sharing or ("time-slice",)),
+            sm_shares=tuple(sm_share or ()),
+            share_models=share_models,
             seed=seed,
         ),
         MeasureSettings(repeats=repeats, window_s=window, alone_window_s=alone_window, min_steps=steps),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
 from predictor.types import Prediction
-from profiling.devices import device_names, get_device
+from profiling.devices import device_names, get_device, split_device
 from profiling.errors import CotenantError, InputError
 from profiling.workload import SHARING_MODES, ColocationSet
 from scheduling.core.snapshot import Gpu, Node
@@ -26,6 +27,7 @@ GIB = 2**30
 PAGE_GPUS = 200
 MOST_ANSWERS = 12  # side by side in a what-if
 MOST_CALIBRATED = 20  # devices and models in the table of errors
+_CARD_OF_SLICE = re.compile(r"(?P<slash>.+)/[^/]+|(?P<point>\d+)\.\d+")
 IN_USE, SHARED, ALL = "in use", "shared", "all"
 
 
@@ -45,6 +47,30 @@ class Tile:
     @property
     def level(self) -> str:
         return level_of(self.prediction, len(self.tenants))
+
+
+@dataclass(frozen=True, slots=True)
+class CardTiles:
+    """The MIG slices of one GPU; or a GPU that is not cut, alone, with an empty `id`."""
+
+    id: str
+    device: str
+    tiles: tuple[Tile, ...]
+
+
+def by_card(tiles: list[Tile]) -> list[CardTiles]:
+    """Slices on their GPU, in the order of the first of each.
+
+    A slice's GPU stands before the `/` of its id (`0/3g`), or before the point where both are numbers (`0.1`). A slice whose
+    id says nothing of a GPU stays alone.
+    """
+    cards: dict[tuple[str, str, int], list[Tile]] = {}
+    for number, tile in enumerate(tiles):
+        card, part = split_device(tile.device)
+        of = _CARD_OF_SLICE.fullmatch(tile.id) if part is not None else None
+        key = (of["slash"] or of["point"], card, -1) if of else ("", card, number)
+        cards.setdefault(key, []).append(tile)
+    return [CardTiles(name, card, tuple(found)) for (name, card, _), found in cards.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +133,7 @@ async def overview(
     observed = await service.read(recent, service)
     return {
         "version": cluster.version,
-        "nodes": nodes,
+        "nodes": {node: by_card(tiles) for node, tiles in nodes.items()},
         "totals": _totals(places, levels),
         "filter": shown_by,
         "states": (IN_USE, SHARED, *LEVELS),

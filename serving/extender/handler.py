@@ -1,15 +1,18 @@
 """Filter and prioritize from the stored cluster state.
 
 Filter takes out only nodes where the job can never run: no GPU of the node holds it even when it is alone. A node that
-the stored state does not know stays in, without preference: we advise, the scheduler decides.
+the stored state does not know stays in, without preference: we advise, the scheduler decides. A pod that asks for MIG
+slices (`nvidia.com/mig-3g.20gb`) is judged by the slices of that profile alone.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import structlog
 
+from profiling.devices import get_device, mig_layout, split_device
 from profiling.errors import CotenantError, InfeasibleError
 from profiling.workload import ColocationSet
 from scheduling.core.snapshot import ClusterSnapshot
@@ -69,8 +72,9 @@ async def prioritize_nodes(service: Service, body: Any) -> list[dict[str, Any]]:
 
 async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[str, str]:
     """Nodes, with the reason, that can never run the job."""
-    snapshot = (await service.read(stored_state, service)).snapshot
+    snapshot = _offered((await service.read(stored_state, service)).snapshot, job.mig_profile)
     asked = set(arguments.names)
+    kind = f"MIG slice {job.mig_profile}" if job.mig_profile else "GPU"
     nodes = [node for node in snapshot.nodes if node.name in asked]
     types = sorted({(gpu.device, gpu.sharing) for node in nodes for gpu in node.gpus})
     await admit(service, (job.workload,), {device for device, _ in types})
@@ -79,9 +83,9 @@ async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[st
     never = {}
     for node in nodes:
         if not node.gpus:
-            never[node.name] = "the node has no GPU"
+            never[node.name] = f"the node has no {kind}"
         elif job.gpus > len(node.gpus):
-            never[node.name] = f"the pod wants {job.gpus} GPUs and the node has {len(node.gpus)}"
+            never[node.name] = f"the pod wants {job.gpus} {kind}s and the node has {len(node.gpus)}"
         elif not any(fits[gpu.device, gpu.sharing].fits for gpu in node.gpus):
             never[node.name] = "; ".join(
                 sorted({f"{gpu.device}: {fits[gpu.device, gpu.sharing].reasons[0]}" for gpu in node.gpus})
@@ -89,8 +93,25 @@ async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[st
     return never
 
 
+def _offered(snapshot: ClusterSnapshot, mig_profile: str | None) -> ClusterSnapshot:
+    """The cluster with only slices of that profile; all of it for None."""
+    if mig_profile is None:
+        return snapshot
+    nodes = (
+        replace(node, gpus=tuple(gpu for gpu in node.gpus if _profile_of(gpu.device) == mig_profile))
+        for node in snapshot.nodes
+    )
+    return replace(snapshot, nodes=tuple(nodes))
+
+
+def _profile_of(device: str) -> str | None:
+    """`3g.20gb` of the slice `a100:mig=3g`; None for a whole card."""
+    card, part = split_device(get_device(device).name)
+    return None if part is None else mig_layout(card).profile(part).name
+
+
 async def _scores(service: Service, arguments: Arguments, job: PodJob) -> dict[str, int]:
-    snapshot = (await service.read(stored_state, service)).snapshot
+    snapshot = _offered((await service.read(stored_state, service)).snapshot, job.mig_profile)
     if job.gpus > 1:
         return _gang_scores(snapshot, arguments, job)
     count = sum(len(node.gpus) for node in snapshot.nodes)

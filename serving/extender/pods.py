@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,8 @@ from serving.schemas import check_range, check_ranges
 
 PREFIX = "cotenant.dev/"
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+# As the device plugin's `mixed` MIG strategy names slices; those with media engines end in `.me`.
+_SLICE_RESOURCE = re.compile(r"nvidia\.com/mig-(\d+g\.\d+gb)(?:\.me)?(?:\.shared)?")
 _OURS = ("iterations", "max_slowdown", "objective")
 
 
@@ -19,7 +23,8 @@ class PodJob:
     """The training job that a pod's annotations describe.
 
     Attributes:
-        gpus: how many whole GPUs its containers ask for, at least 1.
+        gpus: how many GPUs, or slices of one kind, its containers ask for, at least 1.
+        mig_profile: the kind of slice, e.g. `3g.20gb`; None for GPUs.
     """
 
     workload: Workload
@@ -27,6 +32,7 @@ class PodJob:
     max_slowdown: float
     objective: str
     gpus: int
+    mig_profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,7 @@ def read_job(pod: dict[str, Any]) -> PodJob | None:
     `cotenant.dev/batch-size`, and `iterations`, `max-slowdown`, `objective`.
 
     Raises:
-        InputError: unknown annotation, or one with a wrong value.
+        InputError: unknown annotation, or one with a wrong value; slices of several kinds, or GPUs beside slices.
     """
     annotations = field(field(pod, "metadata"), "annotations") or {}
     own = {
@@ -102,24 +108,40 @@ def read_job(pod: dict[str, Any]) -> PodJob | None:
         elif key in _OURS:
             ours[key] = check_range(key, _number(key, text))
         # Other annotations under our prefix are the service's own marks on the pod.
+    gpus, mig_profile = gpu_request(pod)
     return PodJob(
         check_ranges(Workload.from_mapping(values)),
         ours.get("iterations"),
         ours.get("max_slowdown", 2.0),
         objective,
-        gpu_count(pod),
+        gpus,
+        mig_profile,
     )
 
 
-def gpu_count(pod: dict[str, Any]) -> int:
-    """How many GPUs the containers of `pod` ask for together, at least 1."""
-    total = 0
+def gpu_request(pod: dict[str, Any]) -> tuple[int, str | None]:
+    """How many GPUs or MIG slices the containers of `pod` ask for together, at least 1, and the slices' profile.
+
+    Raises:
+        InputError: slices of several kinds, or GPUs beside slices.
+    """
+    asked: Counter[str | None] = Counter()
     for container in field(field(pod, "spec"), "containers") or []:
         limits = field(field(container, "resources"), "limits") or {}
-        for name in GPU_RESOURCES:
-            text = str(limits.get(name, "0")) if isinstance(limits, dict) else "0"
-            total += int(text) if text.isdigit() and len(text) < 6 else 0
-    return max(1, total)
+        for name, value in limits.items() if isinstance(limits, dict) else ():
+            of_slice = _SLICE_RESOURCE.fullmatch(name) if isinstance(name, str) else None
+            text = str(value)
+            if (of_slice or name in GPU_RESOURCES) and text.isdigit() and len(text) < 6:
+                asked[of_slice[1] if of_slice else None] += int(text)
+    kinds = +asked
+    if len(kinds) > 1:
+        raise InputError(
+            "pod asks for several kinds of GPU",
+            expected="nvidia.com/gpu, or nvidia.com/mig-PROFILE of one profile",
+            got=", ".join(sorted(kind or "GPU" for kind in kinds)),
+        )
+    profile, count = next(iter(kinds.items()), (None, 1))
+    return count, profile
 
 
 def _named(item: Any) -> bool:

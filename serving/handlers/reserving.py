@@ -252,7 +252,11 @@ def _keep(
             session.execute(insert(TenantRow), tenants)
             nodes = {tenant["node"] for tenant in tenants}
             session.execute(update(NodeRow).where(NodeRow.name.in_(nodes)).values(revision=meta.changes))
-        return answers
+    for tenant in tenants:
+        gpus = state.snapshot.nodes[state.place_of[tenant["node"]]].gpus
+        device = next(gpu.device for gpu in gpus if gpu.id == tenant["gpu"])
+        service.metrics.placed.labels(device).inc()
+    return answers
 
 
 def _as_ranked(session: Session, node: str, gpu: str, state: ClusterState) -> bool:

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiling.errors import InputError
+from profiling.devices import get_device
+from profiling.errors import InputError, UnknownNameError
 from profiling.workload import Workload
-from scheduling.clusters.importers.slurm import gpus_of
+from scheduling.clusters.importers.slurm import gpus_of, split_type
 
 MARK = "cotenant:"
 HELD = "cotenant:held"
@@ -143,7 +144,8 @@ def cluster_for(
     given whole, whose shards are gone, or on which a job runs that says nothing about itself.
 
     Args:
-        devices: GPU type in Slurm (its part before `_`, so that `v100_0` is `v100`) to catalogue name.
+        devices: GPU type in Slurm (without a number behind `_`, so that `v100_0` is `v100`) to catalogue name. A MIG type is
+            `CARD_PROFILE` of a card that is there, as `a100_3g.20gb`, or there itself.
     """
     now_s = time.time() if now_s is None else now_s
     usable_nodes = []
@@ -157,13 +159,27 @@ def cluster_for(
         types, shards = gpus_of(str(node.get("gres") or ""))
         gpus = []
         for index, kind in enumerate(types):
-            device = devices.get(kind) or devices.get(kind.partition("_")[0])
+            device = _device(kind, devices)
             tenants, free = _tenants(str(node["name"]), index, jobs, now_s)
             if device and tenants is not None and free + shards >= job.shards:
                 gpus.append({"id": str(index), "device": device, "tenants": tenants})
         if gpus:
             usable_nodes.append({"name": str(node["name"]), "gpus": gpus})
     return {"nodes": usable_nodes}
+
+
+def _device(kind: str, devices: Mapping[str, str]) -> str | None:
+    """Catalogue name of a GPU type, a slice's where it is one; None where unknown."""
+    card, profile = split_type(kind)
+    if profile is None:
+        return devices.get(kind) or devices.get(card) or devices.get(kind.partition("_")[0])
+    named = devices.get(kind) or devices.get(profile)
+    if named or card not in devices:
+        return named
+    try:
+        return get_device(f"{devices[card]}:mig={profile}").name
+    except UnknownNameError:
+        return None
 
 
 def _tenants(node: str, index: int, jobs: list[Job], now_s: float) -> tuple[list[dict[str, Any]] | None, int]:

@@ -57,6 +57,13 @@ def test_the_sample_pod_is_understood() -> None:
     assert (job.iterations, job.max_slowdown, job.gpus) == (10000.0, 1.5, 1)
 
 
+def test_the_sample_pod_on_a_slice_is_understood() -> None:
+    (pod,) = (d for n, d in MANIFESTS if n == "pod-mig.yaml")
+    job = read_job(pod)
+    assert job is not None
+    assert (job.gpus, job.mig_profile) == (1, "3g.20gb")
+
+
 def test_helm_values_follow_their_schema() -> None:
     chart = DEPLOY / "helm" / "cotenant"
     schema = json.loads((chart / "values.schema.json").read_text())

@@ -112,6 +112,64 @@ def test_gangs(cluster: TestClient) -> None:
     assert scores == {"empty": 10, "busy": 0, "old": 0, "stranger": 0}
 
 
+SLICED = {
+    "nodes": [
+        {
+            "name": "cut",
+            "gpus": [{"id": "0/3g", "device": "a100:mig=3g"}, {"id": "0/4g", "device": "a100:mig=4g"}],
+        },
+        {"name": "small", "gpus": [{"id": f"0/{k}", "device": "a100:mig=1g"} for k in range(7)]},
+        {"name": "whole", "gpus": [{"device": "a100"}]},
+    ]
+}
+SLICED_NAMES = ["cut", "small", "whole", "stranger"]
+
+
+def slice_pod(limits: dict[str, str], **annotations: str) -> dict[str, Any]:
+    made = pod(**{"workload": "resnet18-cifar"} | annotations)
+    made["spec"]["containers"][0]["resources"]["limits"] = limits
+    return made
+
+
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        ({"nvidia.com/mig-3g.20gb": "1"}, ["cut", "stranger"]),
+        ({"nvidia.com/mig-1g.5gb": "1"}, ["small", "stranger"]),
+        ({"nvidia.com/mig-1g.5gb.me": "1"}, ["small", "stranger"]),
+        ({"nvidia.com/mig-1g.5gb": "7"}, ["small", "stranger"]),
+        ({"nvidia.com/mig-3g.20gb": "2"}, ["stranger"]),
+        ({"nvidia.com/mig-2g.10gb": "1"}, ["stranger"]),
+        ({"nvidia.com/gpu": "1"}, SLICED_NAMES),
+    ],
+)
+def test_pods_that_ask_for_mig_slices(client: TestClient, limits: dict[str, str], kept: list[str]) -> None:
+    assert client.put("/v1/cluster", json=SLICED).status_code == 200
+    args = {"Pod": slice_pod(limits, iterations="1000"), "NodeNames": SLICED_NAMES}
+    result = client.post("/extender/filter", json=args).json()
+    assert result["Error"] == ""
+    assert result["NodeNames"] == kept
+    scores = {p["Host"]: p["Score"] for p in client.post("/extender/prioritize", json=args).json()}
+    assert {name for name, score in scores.items() if score} == set(kept) - {"stranger"}
+
+
+def test_a_slice_too_small_for_the_job(client: TestClient) -> None:
+    assert client.put("/v1/cluster", json=SLICED).status_code == 200
+    args = {
+        "Pod": slice_pod({"nvidia.com/mig-1g.5gb": "1"}, batch_size="500"),
+        "NodeNames": ["small", "cut"],
+    }
+    never = client.post("/extender/filter", json=args).json()["FailedAndUnresolvableNodes"]
+    assert "a100:mig=1g" in never["small"]
+    assert never["cut"] == "the node has no MIG slice 1g.5gb"
+
+
+@pytest.mark.parametrize("other", ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb"])
+def test_a_pod_with_several_kinds_of_gpu(client: TestClient, other: str) -> None:
+    args = {"Pod": slice_pod({"nvidia.com/mig-3g.20gb": "1", other: "1"}), "NodeNames": ["cut"]}
+    assert "several kinds" in client.post("/extender/filter", json=args).json()["Error"]
+
+
 @pytest.mark.parametrize(
     "args",
     [

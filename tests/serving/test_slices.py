@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fastapi.testclient import TestClient
 
+from serving.dashboard.view import Tile, by_card
 from tests.serving.problems import problem
 
 CUT = {
@@ -61,7 +62,19 @@ def test_placements_name_the_slice_and_the_dashboard_shows_it(client: TestClient
     assert placed.json()["gpu"] == "0/3g"
     page = client.get("/").text
     assert "a100:mig=3g" in page
-    assert "GPU 0/4g" in page
+    assert page.count("GPU 0 ") == 1
+    assert page.index("GPU 0 ") < page.index("Slice 0/4g") < page.index("Slice 0/3g")
+    metrics = client.get("/metrics").text
+    assert 'cotenant_placed_jobs_total{device="a100:mig=3g"} 1.0' in metrics
     form = client.get("/what-if", params={"device": "a100:mig=3g", "jobs": "resnet18-cifar"}).text
     assert "<option selected>a100:mig=3g</option>" in form
     assert "they fit" in form
+
+
+def test_slices_lie_in_their_gpus_tile() -> None:
+    ids = [("0/3g", "a100:mig=3g"), ("1", "a100"), ("0/4g", "a100:mig=4g"), ("2.0", "a30:mig=1g"), ("2.1", "a30:mig=1g"),
+           ("3g.20gb-0", "a100:mig=3g"), ("3g.20gb-1", "a100:mig=3g"), ("4/0", "a100")]  # fmt: skip
+    cards = by_card([Tile(name, device, "mps", (), None, 1.0) for name, device in ids])
+    assert [(card.id, [tile.id for tile in card.tiles]) for card in cards] == [
+        ("0", ["0/3g", "0/4g"]), ("", ["1"]), ("2", ["2.0", "2.1"]), ("", ["3g.20gb-0"]), ("", ["3g.20gb-1"]), ("", ["4/0"]),
+    ]  # fmt: skip

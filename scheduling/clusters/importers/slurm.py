@@ -7,9 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from profiling.devices import get_device
 from profiling.errors import InputError
 from scheduling.clusters.importers.titles import device_of
 from scheduling.core.snapshot import Gpu, Node
+
+_MIG_TYPE = re.compile(r"(?:(?P<card>.+?)_)?(?P<profile>\d+g\.\d+gb)(?:\+me)?", re.IGNORECASE)
 
 
 def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
@@ -23,13 +26,39 @@ def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
                 f"node {name}: Gres says no GPU type", expected="gpu:TYPE:COUNT in gres.conf", got=gres
             )
         if kinds:
-            # `v100_0` and `v100_1` are both a v100: sites number a type to address single GPUs.
-            gpus = [
-                Gpu(str(k), device_of(kind if kind in devices else re.sub(r"_\d$", "", kind), devices))
-                for k, kind in enumerate(kinds)
-            ]
+            gpus = [Gpu(str(k), _device(kind, devices)) for k, kind in enumerate(kinds)]
             nodes.append(Node(name, tuple(gpus)))
     return nodes
+
+
+def split_type(kind: str) -> tuple[str, str | None]:
+    """A GPU type of Slurm as (card, MIG profile or None), without the number that sites add to address single GPUs.
+
+    `AutoDetect=nvml` joins card and profile by an underscore.
+
+    >>> split_type("a100_3g.20gb"), split_type("v100_1"), split_type("1g.5gb_0")
+    (('a100', '3g.20gb'), ('v100', None), ('', '1g.5gb'))
+    """
+    plain = re.sub(r"_\d+$", "", kind)
+    match = _MIG_TYPE.fullmatch(plain)
+    return (match["card"] or "", match["profile"]) if match else (plain, None)
+
+
+def _device(kind: str, devices: Mapping[str, str]) -> str:
+    if kind in devices:
+        return device_of(kind, devices)
+    card, profile = split_type(kind)
+    if profile is None:
+        return device_of(card, devices)
+    if profile in devices:
+        return device_of(profile, devices)
+    if not card:
+        raise InputError(
+            f"Gres type {kind!r} does not say of which card the slice is",
+            expected="CARD_PROFILE, such as a100_3g.20gb",
+            hint=f"name it: --device '{profile}=a100:mig={profile}'",
+        )
+    return get_device(f"{device_of(card, devices)}:mig={profile}").name
 
 
 def gpus_of(gres: str) -> tuple[list[str], int]:

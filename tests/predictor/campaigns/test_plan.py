@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from predictor.campaigns.experiment_design import greedy_design, set_kernel
 from predictor.campaigns.plan import Candidate as _Candidate
-from predictor.campaigns.plan import PlanConfig, choose_workloads, farthest, plan_campaign
+from predictor.campaigns.plan import PlanConfig, choose_workloads, farthest, plan_campaign, share_runs
 from profiling.campaign.plan import CampaignPlan
 from profiling.errors import InputError
+from profiling.measure.settings import MeasureSettings
 from profiling.workload import Workload
 
 JOBS = [
@@ -88,6 +89,25 @@ def test_equal_seeds_plan_equally() -> None:
     config = PlanConfig(budget_s=120, frozen_models=0, operators=False)
     plans = [plan_campaign("cpu", JOBS, config, predictor=None) for _ in range(2)]
     assert plans[0] == plans[1]
+
+
+def test_share_sweep() -> None:
+    shares = PlanConfig(sm_shares=(0.25, 0.5), share_models=2)
+    pool = [
+        candidate("vgg11-cifar", 2, 0.0),
+        candidate("dcgan-64", 4, 1.0),
+        candidate("ppo-lunarlander", 8, 9.0),
+    ]
+    runs = share_runs(pool, "cuda", shares, MeasureSettings())
+    assert [(r.request.workloads[0].model, r.request.workloads[0].sm_share_ratio) for r in runs] == [
+        ("vgg11-cifar", 0.25), ("vgg11-cifar", 0.5), ("ppo-lunarlander", 0.25), ("ppo-lunarlander", 0.5),
+    ]  # fmt: skip
+    assert {(r.request.kind, r.request.sharing) for r in runs} == {("solo", "mps")}
+    assert share_runs(pool, "cuda", PlanConfig(), MeasureSettings()) == []
+    with pytest.raises(InputError, match="SM share"):
+        PlanConfig(sm_shares=(1.0,))
+    with pytest.raises(InputError, match="MPS only"):
+        plan_campaign("cpu", JOBS, shares, predictor=None)
 
 
 def test_budget_too_short_for_the_jobs_alone() -> None:

@@ -67,6 +67,16 @@ def test_slurm_json(source: str) -> None:
     ]
 
 
+def test_slurm_mig_types() -> None:
+    text = "NODELIST GRES\ndgx gpu:nvidia_a100-sxm4-40gb_3g.20gb:1,gpu:a100_1g.5gb_0:1,gpu:2g.10gb:1\n"
+    cluster = import_cluster("sinfo", text, {"2g.10gb": "a100:mig=2g"})
+    assert [row[2] for row in found(cluster)] == ["a100:mig=3g", "a100:mig=1g", "a100:mig=2g"]
+    with pytest.raises(InputError, match="of which card"):
+        import_cluster("sinfo", "NODELIST GRES\nn gpu:3g.20gb:1\n")
+    with pytest.raises(UnknownNameError, match="MIG"):
+        import_cluster("sinfo", "NODELIST GRES\nn gpu:v100_3g.20gb:1\n", {"v100": "v100"})
+
+
 def test_slurm_text() -> None:
     assert found(import_cluster("scontrol", SCONTROL))[0][:3] == ("gpu01", "0", "a100")
     text = "NODELIST GRES\nn[01-02] gpu:tesla:1\nn[01-02] gpu:tesla:1\nlogin (null)\n"

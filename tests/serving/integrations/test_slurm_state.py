@@ -114,6 +114,23 @@ def test_what_is_left_out() -> None:
     assert left([], nodes, replace(job, shards=5)) == []
 
 
+@pytest.mark.parametrize(
+    ("gres", "expected"),
+    [
+        ("gpu:a100_3g.20gb:1,gpu:a100_1g.5gb:2,shard:6", ["a100:mig=3g", "a100:mig=1g", "a100:mig=1g"]),
+        ("gpu:a100_4g.20gb_0:1,gpu:a100_3g.20gb_1:1,shard:4", ["a100:mig=4g", "a100:mig=3g"]),
+        ("gpu:2g.10gb:1,shard:2", ["a100:mig=2g"]),
+        ("gpu:v100_3g.20gb:1,gpu:odd_3g.20gb:1,gpu:a100_5g.1gb:1,gpu:1g.5gb:1,shard:8", []),
+    ],
+)
+def test_mig_types(gres: str, expected: list[str]) -> None:
+    jobs, nodes = recorded()
+    job = next(j for j in jobs if j.state == "PENDING")
+    devices = DEVICES | {"a100": "a100", "2g.10gb": "a100:mig=2g"}
+    cluster = cluster_for(job, [], [nodes[0] | {"gres": gres}], devices, 0)
+    assert [g["device"] for n in cluster["nodes"] for g in n["gpus"]] == expected
+
+
 def test_iterations_left() -> None:
     job = Job.read({"job_id": 1, "start_time": 100, "admin_comment": "cotenant:placed finish_s=50.0 at_s=9"})
     request = Request("a", 1000.0)

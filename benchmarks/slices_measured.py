@@ -1,0 +1,134 @@
+"""The partition that `cotenant plan slices` chooses for five of MISO's mixes, against the best by measured times on slices.
+
+    python -m benchmarks.slices_measured --data TABLES
+
+`TABLES` is a folder of tidy tables with MISO's measurements (Li et al., SoCC 2022; `cotenant data import`). Mixes: one of each
+size from 2 to 6, drawn with a seed from those that were measured together; then the same of jobs that were measured on every slice. One job a slice on one A100 40 GB, because only that
+was measured. Best: the same exact search over the measured step times; a job does not fit on a slice where it was not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.record import record
+from predictor import load_predictor
+from predictor.types import SetPredictor
+from profiling.devices import mig_layout
+from profiling.workload import Workload
+from scheduling.slices.options import SliceConfig, SliceJob
+from scheduling.slices.plan import SlicePlan, plan_slices
+from scheduling.slices.table import SliceSolo, SliceTable
+
+CARD = "a100"
+SIZES = (2, 3, 4, 5, 6)
+ONE_JOB_A_SLICE = SliceConfig(sharing=())
+
+
+def measured_table(solo: pd.DataFrame) -> SliceTable:
+    """MISO's step times on slices."""
+    rows = solo[(solo["source"] == "miso") & solo["device"].str.startswith(f"{CARD}:mig=")].dropna(
+        subset=["step_time_s"]
+    )
+    table = {
+        (device, Workload.parse(workload)): SliceSolo(float(step))
+        for device, workload, step in zip(rows["device"], rows["workload"], rows["step_time_s"], strict=True)
+    }
+    # 1g with twice the memory was not offered then: at least as fast as 1g.
+    double = {
+        (f"{CARD}:mig=1g.10gb", workload): solo
+        for (device, workload), solo in table.items()
+        if device == f"{CARD}:mig=1g"
+    }
+    return SliceTable(table | double)
+
+
+def everywhere(table: SliceTable) -> set[str]:
+    """Jobs that were measured on every slice."""
+    devices = {device for device, _ in table.solo}
+    return {str(w) for w in table.workloads if all((device, w) in table.solo for device in devices)}
+
+
+def drawn_mixes(mixes: pd.DataFrame, seed: int, allowed: set[str] | None = None) -> list[tuple[str, ...]]:
+    """One combination of jobs of each size, of the jobs allowed."""
+    rows = mixes[mixes["source"] == "miso"]
+    members = rows.drop_duplicates(["set_id", "member"]).groupby("set_id")["workload"]
+    combinations = sorted({tuple(sorted(names)) for _, names in members})
+    generator = np.random.default_rng(seed)
+    drawn = []
+    for size in SIZES:
+        of_size = [
+            jobs
+            for jobs in combinations
+            if len(jobs) == size and (allowed is None or allowed.issuperset(jobs))
+        ]
+        drawn.append(of_size[generator.integers(len(of_size))])
+    return drawn
+
+
+def slice_of_each(plan: SlicePlan) -> list[str]:
+    """The slice of each job; empty where it waits."""
+    found = (plan.chosen.of_job(number) for number in range(len(plan.options.jobs)))
+    return [one[0].device if one else "" for one in found]
+
+
+def measured_speeds(table: SliceTable, jobs: list[SliceJob], slices: list[str]) -> list[float | None]:
+    """Measured speed relative to 7g of each job on its slice; None where it was not measured there."""
+    whole = mig_layout(CARD).device(mig_layout(CARD).profiles[-1])
+    speeds: list[float | None] = []
+    for job, device in zip(jobs, slices, strict=True):
+        here, alone = table.solo.get((device, job.workload)), table.solo[whole, job.workload]
+        speeds.append(alone.step_time_s / here.step_time_s if here else None)
+    return speeds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    table = measured_table(pd.read_parquet(arguments.data / "solo.parquet"))
+    mixes = pd.read_parquet(arguments.data / "mixes.parquet")
+    predictor = load_predictor()
+    groups = {
+        "any jobs": drawn_mixes(mixes, arguments.seed),
+        "jobs measured on every slice": drawn_mixes(mixes, arguments.seed, everywhere(table)),
+    }
+    figures = {name: [against_best(mix, table, predictor) for mix in drawn] for name, drawn in groups.items()}
+    record(
+        "slices_measured",
+        {"card": CARD, "seed": arguments.seed, "data": "MISO, steps of one job on slices", "mixes": figures},
+    )
+
+
+def against_best(mix: tuple[str, ...], table: SliceTable, predictor: SetPredictor) -> dict[str, Any]:
+    """One mix: what is chosen by prediction, what by measurement, and the measured speeds of both."""
+    jobs = [SliceJob(Workload.parse(workload)) for workload in mix]
+    best = plan_slices(jobs, CARD, table, ONE_JOB_A_SLICE)
+    chosen = plan_slices(jobs, CARD, predictor, ONE_JOB_A_SLICE)
+    slices = slice_of_each(chosen)
+    speeds = measured_speeds(table, jobs, slices)
+    reached, best_sum = sum(speed or 0.0 for speed in speeds), best.summary(best.chosen)["speed_sum"]
+    row = {
+        "jobs": len(jobs),
+        "chosen_partition": chosen.chosen.partition,
+        "best_partition": best.chosen.partition,
+        "same_slices": slice_of_each(best) == slices,
+        "placed": chosen.chosen.placed,
+        "best_placed": best.chosen.placed,
+        "not_measured_there": sum(s is None for s, device in zip(speeds, slices, strict=True) if device),
+        "measured_speed_sum": reached,
+        "best_speed_sum": best_sum,
+        "of_best_ratio": reached / best_sum,
+    }
+    print(row, flush=True)
+    return row
+
+
+if __name__ == "__main__":
+    main()
