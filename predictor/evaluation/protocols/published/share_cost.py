@@ -61,13 +61,15 @@ def share_features(bundle: Bundle) -> tuple[Floats, Floats]:
     features = np.full((len(rows), 9 + len(_SHARES)), np.nan)
     log_ratio = np.full(len(rows), np.nan)
     for number, row in enumerate(rows.to_dict("records")):
-        spec, device, share = str(row["workload"]), str(row["device"]), float(row["sm_share_ratio"])
-        all_of_it, part = _cost(spec, device, 1.0), _cost(spec, device, share)
+        device, share = str(row["device"]), float(row["sm_share_ratio"])
+        # One job, whatever its share: so that its costs are worked out once.
+        job = replace(Workload.parse(str(row["workload"])).without_solo(), sm_share_ratio=1.0)
+        all_of_it, part = _cost(job, device, 1.0), _cost(job, device, share)
         if all_of_it is None or part is None:
             continue
         step_s, busy_s = all_of_it.step_time_s, all_of_it.busy_s
         log_ratio[number] = np.log(part.step_time_s / step_s)
-        curve = [_cost(spec, device, at) for at in _SHARES]
+        curve = [_cost(job, device, at) for at in _SHARES]
         features[number] = [
             np.log(share),
             log_ratio[number],
@@ -84,13 +86,13 @@ def share_features(bundle: Bundle) -> tuple[Floats, Floats]:
 
 
 @lru_cache(maxsize=20_000)
-def _cost(spec: str, device: str, share: float) -> JobCost | None:
+def _cost(job: Workload, device: str, share: float) -> JobCost | None:
     from models.cost import default_cost_model
 
-    graph = graph_of(spec)
+    graph = graph_of(str(job))
     if graph is None:
         return None
-    workload = replace(Workload.parse(spec).without_solo(), sm_share_ratio=share)
+    workload = replace(job, sm_share_ratio=share)
     try:
         return default_cost_model().cost(graph, get_device(device), workload)
     except CotenantError:
