@@ -22,10 +22,11 @@ help:
 
 # First what is locked, by its hashes; then torch in the build that suits, and the project itself.
 $(VENV)/.installed: pyproject.toml requirements/dev.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade uv
-	VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(UV_ENV) $(BIN)/uv pip install --compile-bytecode --no-deps --require-hashes -r requirements/dev.txt
-	VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(UV_ENV) $(BIN)/uv pip install --compile-bytecode -e '.[dev]'
+	@echo "installing into $(VENV)/ (a minute or two)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade uv
+	@VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(UV_ENV) $(BIN)/uv pip install --quiet --compile-bytecode --no-deps --require-hashes -r requirements/dev.txt
+	@VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(UV_ENV) $(BIN)/uv pip install --quiet --compile-bytecode -e '.[dev]'
 	@touch $@
 
 install: $(VENV)/.installed

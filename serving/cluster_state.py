@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Link, Node, Tenant
-from serving.schemas import spec_of
+from serving.job_ranges import spec_of
 from serving.store import Store
 from serving.store.tables import ClusterRow, NodeRow, TenantRow
 

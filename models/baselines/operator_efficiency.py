@@ -7,11 +7,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from datasets.bundle import Bundle
-from models.baselines.operator_work import operator_roofline_s, operator_work
+from models.baselines.operator_work import LAUNCH_S, operator_roofline_s, operator_work
 from profiling.errors import InputError
 
 Floats = NDArray[np.float64]
-LAUNCH_S = 25e-6
 # A launch floor is what the quickest calls of an operator on a device take.
 _FLOOR_QUANTILE = 0.01
 

@@ -12,6 +12,9 @@ Floats = NDArray[np.float64]
 # Passes of arithmetic over each element of a row that is normalised.
 _NORMALISING_FLOPS = 5.0
 
+LAUNCH_S = 25e-6
+"""In every row of the table: a call timed by itself is a launch, too (Lee et al., "NeuSight", ASPLOS 2025)."""
+
 
 def operator_work(operators: pd.DataFrame) -> tuple[Floats, Floats]:
     """[n] floating-point operations and [n] bytes that a forward call must at least read and write."""

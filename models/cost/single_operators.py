@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.baselines.operator_work import operator_work
+from models.baselines.operator_work import LAUNCH_S, operator_work
 from models.cost.job import JobInput
 from models.cost.operator_features import context_of, operator_features
 from models.cost.work import IS_CONTRACTION, Floats, work_of
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from models.cost.model import CostModel
     from profiling.devices import DeviceSpec
 
-LAUNCH_S = 25e-6
-"""In every row of the table: a call timed by itself is a launch, too (Lee et al., "NeuSight", ASPLOS 2025)."""
 # These hold parameters.
 _WEIGHTED = ("linear", "convolution", "layer_norm")
 _NORMALISING = ("layer_norm", "softmax")

@@ -12,13 +12,13 @@ from predictor.evaluation.metrics import score
 from predictor.evaluation.protocols.few_shot import PROBES, chosen_orders, random_orders
 from predictor.examples.cross_fit import sets_with
 from predictor.examples.examples import Examples, Integers, examples_of
+from predictor.learning.config import PosteriorConfig
 from predictor.learning.covariances import Evidence
 from predictor.learning.ends import log_slowdowns
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.link import from_scale, slope, to_scale
 from predictor.learning.measured import partners_of
 from predictor.learning.members import default_scale
-from predictor.learning.posterior import PosteriorConfig
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows

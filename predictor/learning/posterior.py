@@ -9,70 +9,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from models.features import Floats
 from predictor.examples.observations import Observation
-from predictor.learning.corrected import Basis, Influence, Shift, corrected, shifted
+from predictor.learning.basis import bases_of, reason_of
+from predictor.learning.config import Drift, PosteriorConfig
+from predictor.learning.corrected import Basis, Shift, corrected, shifted
 from predictor.learning.corrections import Corrections
-from predictor.learning.covariances import Evidence
-from predictor.learning.kernel import KernelParameters, Members
+from predictor.learning.evidence import evidence_of
+from predictor.learning.kernel import Members
 from predictor.learning.known_members import KnownMembers
-from predictor.learning.link import slope, to_scale
 from predictor.learning.members import MemberScale, default_scale
 from predictor.learning.observed import Observed, ObservedKey, key_of, set_of
 from predictor.learning.pair_answers import PairAnswers
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
-from predictor.types import MemberPrediction, Prediction, PredictionArrays, SetPredictor
+from predictor.types import Prediction, PredictionArrays, SetPredictor
 from profiling.errors import CotenantError, InputError
 from profiling.workload import ColocationSet, Workload
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
     from predictor.examples.featurizer import Featurizer
-
-
-@dataclass(frozen=True, slots=True)
-class PosteriorConfig:
-    """How observations are used.
-
-    Attributes:
-        parameters: of the kernel.
-        most_rows: observed (set, member) pairs that are used exactly; with more, so many stand in for all.
-        most_observed: observed (set, member) pairs that are used at all; of more, a fixed sample.
-        repeats: observations of the same member of the same set beyond which further ones make an answer no surer.
-        learn_solo: whether predicted solo step times are corrected, too; else all of an error is put down to sharing.
-    """
-
-    parameters: KernelParameters = field(default_factory=KernelParameters)
-    most_rows: int = 512
-    most_observed: int = 20_000
-    repeats: int = 16
-    learn_solo: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("most_rows", "most_observed", "repeats"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is out of range", expected="at least 1", got=getattr(self, name))
-
-
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """How far predictions were off: median |log observed / predicted|, 0.1 being about 10 %.
-
-    Attributes:
-        count: observations.
-        before: of the predictor as it is.
-        after: with what was observed before, so nothing is judged by itself.
-    """
-
-    count: int
-    before: float
-    after: float
 
 
 # Answers that are kept until something new is observed.
@@ -230,35 +192,14 @@ class Posterior:
         if state is None:
             kept = self._observed.lowest(self.config.most_observed)
             process = Process(
-                self.config.parameters, self._evidence(kept), self.config.most_rows, self._earlier
+                self.config.parameters,
+                evidence_of(self._observed, kept, self._known, self.config),
+                self.config.most_rows,
+                self._earlier,
             )
             state = self._state = _State(process, Corrections(process), PairAnswers(process), kept, {})
             self._earlier = None
         return state
-
-    def _evidence(self, kept: Integers) -> Evidence:
-        p, seen = self.config.parameters, self._observed
-        own, partners = seen.own[kept], seen.partners[kept]
-        expected = seen.log_slowdown[kept]
-        observed = seen.log_step_s[kept] - seen.log_solo_s[kept]
-        together = (partners >= 0).any(1)
-        unknown = np.full(len(kept), float(self.config.learn_solo)) * self._known.solo_predicted[own]
-        count = seen.count[kept]
-        error = observed - expected
-        on_scale = to_scale(observed, p.knee) - to_scale(expected, p.knee)
-        # What an error of the solo step time would be on the scale: the secant, so that it explains all of the difference or none.
-        steep = slope(observed, p.knee)
-        secant = np.where(np.abs(error) > 1e-6, on_scale / np.where(error == 0, 1.0, error), steep)
-        rows = Rows(own, partners, np.where(together, secant, 1.0) * unknown)
-        noise = p.noise / np.minimum(count, self.config.repeats)
-        return Evidence(
-            self._known.members,
-            rows,
-            np.where(together, on_scale, error),
-            noise * np.where(together, steep**2, 1.0),
-            np.zeros(len(kept), dtype=bool),
-            seen.rank[kept],
-        )
 
     @property
     def process(self) -> Process:
@@ -401,7 +342,7 @@ class Posterior:
                 for member, key in zip(prediction.members, row, strict=True)
             )
             reasons = (
-                self._reason(before, after, shifts[key].basis)
+                reason_of(before, after, shifts[key].basis)
                 for before, after, key in zip(prediction.members, members, row, strict=True)
             )
             result.append(
@@ -434,48 +375,12 @@ class Posterior:
             added[predicted] += alone.added
             solo[predicted] = alone.mean
             narrower[predicted] = np.sqrt((alone.variance + noise) / (alone.prior_variance + noise))
-        bases = self._bases(added, state)
+        bases = bases_of(added, self._observed, state.kept[state.process.used])
         numbers = (beside.mean, beside.variance, beside.prior_variance, solo, narrower)
         for key, values, basis in zip(new, np.stack(numbers, 1).tolist(), bases, strict=True):
             excess, variance, prior_variance, shift, shrink = values
             known[key] = Shift(excess, variance, prior_variance, shift, shrink, basis)
         return known
-
-    def _bases(self, added: Floats, state: _State, most: int = 3) -> list[Basis]:
-        """What rows stand on, from [R, used] what each used row of the evidence adds to them."""
-        seen, rows = self._observed, state.kept[state.process.used]
-        size = np.abs(added)
-        heavy = size > 0.01 * size.max(1, keepdims=True)
-        count = heavy @ seen.count[rows]
-        total = size.sum(1)
-        order = np.argsort(-size, axis=1, kind="stable")[:, :most]
-        bases = []
-        for row, best in enumerate(order.tolist()):
-            heaviest = []
-            for place in best:
-                if heavy[row, place]:
-                    number = int(rows[place])
-                    device, _, own, others = seen.keys[number]
-                    heaviest.append(
-                        Influence(
-                            str(own), tuple(map(str, others)), device, int(seen.count[number]),
-                            float(added[row, place] / (total[row] or 1.0)),
-                        )
-                    )  # fmt: skip
-            bases.append(Basis(int(count[row]), tuple(heaviest)))
-        return bases
-
-    def _reason(self, before: MemberPrediction, after: MemberPrediction, basis: Basis) -> str:
-        """What moved a step time; empty where nothing did by half a percent."""
-        factor = after.step_time_s.value / before.step_time_s.value
-        if abs(math.log(factor)) < 0.005 or not basis.heaviest:
-            return ""
-        first = basis.heaviest[0]
-        where = f"beside {' and '.join(first.partners)}" if first.partners else "alone"
-        return (
-            f"{Workload.parse(before.job).model}: step time x {factor:.2f} from {basis.count} observations, "
-            f"most of all {first.job} {where} on {first.device}"
-        )
 
     def basis(self, one: ColocationSet, member: int) -> Basis:
         """What the answer for a member of a set stands on. An observation counts if it weighs a hundredth of the heaviest."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from predictor.examples.observations import Observation
-from predictor.learning.posterior import Posterior, PosteriorConfig
+from predictor.learning.config import PosteriorConfig
+from predictor.learning.posterior import Posterior
 from predictor.types import PredictionArrays, SetPredictor
 from profiling.workload import ColocationSet
 from scheduling.core.learner import SettledGpus

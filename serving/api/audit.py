@@ -7,10 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from serving import audit
+from serving.admin_schemas import AuditPage
 from serving.http import answer
 from serving.openapi import operation
 from serving.routing import ServiceRoute
-from serving.schemas import AuditPage, Page
+from serving.schemas import Page
 from serving.service import Service
 
 

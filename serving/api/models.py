@@ -6,11 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from serving.admin_schemas import ModelEventPage, ModelState
 from serving.handlers import models as handler
 from serving.http import answer
 from serving.openapi import operation
 from serving.routing import ServiceRoute
-from serving.schemas import ModelEventPage, ModelState, Page
+from serving.schemas import Page
 from serving.service import Service
 
 

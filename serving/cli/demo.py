@@ -152,13 +152,13 @@ def _print(ranked: list[Any], placed: list[Any], results: dict[str, Any], plot: 
         body = results[name].to_json()
         table.add_row(
             words,
-            f"{body['gpu_hours']:.1f}",
+            f"{body['gpu_hours']:.2f}",
             f"{body['mean_jct_s'] / 60:.0f} min",
             f"{body['makespan_s'] / 60:.0f} min",
         )
     out.print(table)
     alone, shared = (results[name].to_json()["gpu_hours"] for name in ("exclusive", "isacpp"))
-    change = f"{alone - shared:.1f} fewer" if shared < alone else f"{shared - alone:.1f} more"
-    out.print(f"\nSharing by prediction took {change} GPU hours than one job per GPU ({alone:.1f}).")
+    change = f"{alone - shared:.2f} fewer" if shared < alone else f"{shared - alone:.2f} more"
+    out.print(f"\nSharing by prediction took {change} GPU hours than one job per GPU ({alone:.2f}).")
     out.print(f"Picture: {plot.resolve()}\n", highlight=False, soft_wrap=True)
     out.print(_NEXT, highlight=False, soft_wrap=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from profiling.errors import InputError
 from profiling.workload import JOB_OPTIONS, Workload, option_value
-from serving.schemas import check_range, check_ranges
+from serving.job_ranges import check_range, check_ranges
 
 PREFIX = "cotenant.dev/"
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from serving.schemas import spec_of
+from serving.job_ranges import spec_of
 from serving.service import Service
 from serving.store.tables import ObservationRow
 

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from predictor.examples.observations import Observation
 from profiling.workload import ColocationSet
-from serving.schemas import spec_of
+from serving.job_ranges import spec_of
 from serving.store.engine import Store
 from serving.store.tables import ObservationRow
 

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from serving.app import create_app
 from serving.config import ServiceConfig
 from tests.serving.table import TableSource
-from tests.serving.waiting import LONG_S, until
+from tests.waiting import LONG_S, until
 
 
 @pytest.fixture

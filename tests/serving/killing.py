@@ -17,7 +17,7 @@ import httpx
 
 from serving.store import Store
 from tests.serving.postgres import Server
-from tests.serving.waiting import LONG_S, until
+from tests.waiting import LONG_S, until
 
 
 def serve(port: int, url: str) -> None:

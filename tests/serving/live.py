@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 
 from serving.listener import BoundedProtocol
-from tests.serving.waiting import LONG_S, until
+from tests.waiting import LONG_S, until
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from serving.store.tables import TokenRow
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
 from tests.serving.table import TablePredictor, TableSource
-from tests.serving.waiting import LONG_S, until_async
+from tests.waiting import LONG_S, until_async
 
 SET = {"device": "v100", "jobs": ["resnet18-cifar:batch_size=7"]}
 NODE = {"nodes": [{"name": "a", "gpus": [{"device": "v100"}]}]}

@@ -17,13 +17,14 @@ from profiling.errors import InputError, LimitError
 from profiling.workload import ColocationSet, Workload
 from serving import capturing
 from serving.capturing import Captures
+from serving.job_ranges import RANGES
 from serving.lanes import Lane
 from serving.metrics import Metrics
-from serving.schemas import RANGES, job_of
+from serving.schemas import job_of
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
 from tests.serving.table import TablePredictor, TableSource
-from tests.serving.waiting import LONG_S, until, until_async
+from tests.waiting import LONG_S, until, until_async
 
 NODE = {"nodes": [{"name": "a", "gpus": [{"device": "v100"}]}]}
 

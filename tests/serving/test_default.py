@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from serving.app import create_app
 from serving.config import ServiceConfig
-from tests.serving.waiting import until
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")

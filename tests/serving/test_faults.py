@@ -18,7 +18,7 @@ from serving.store import Store
 from tests.serving import killing
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
-from tests.serving.waiting import LONG_S
+from tests.waiting import LONG_S
 
 NODE = {"gpus": [{"device": "v100"}]}
 

@@ -21,7 +21,7 @@ from serving.store.observations import read_stored
 from serving.store.tables import ObservationRow
 from tests.serving.conftest import Start
 from tests.serving.table import TablePredictor
-from tests.serving.waiting import until
+from tests.waiting import until
 
 SLOW, OTHER = "resnet18-cifar:batch_size=32", "lstm-wikitext2"
 SET = {"device": "v100", "jobs": [SLOW, OTHER]}

@@ -10,7 +10,7 @@ import pytest
 
 from serving.lanes import CALLER, Lane, OverloadError, current_call
 from serving.metrics import Metrics
-from tests.serving.waiting import LONG_S, until_async
+from tests.waiting import LONG_S, until_async
 
 
 def lane(**bounds: Any) -> Lane:

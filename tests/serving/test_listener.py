@@ -16,7 +16,7 @@ from serving.config import ServiceConfig
 from serving.listener import DelayLimit
 from tests.serving.live import serve
 from tests.serving.table import TableSource
-from tests.serving.waiting import LONG_S, until
+from tests.waiting import LONG_S, until
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from tests.serving.conftest import Start
 from tests.serving.live import load, serve
 from tests.serving.problems import problem
 from tests.serving.table import TablePredictor, TableSource
-from tests.serving.waiting import LONG_S, until
+from tests.waiting import LONG_S, until
 
 SET = {"device": "v100", "jobs": ["resnet18-cifar"]}
 

@@ -16,7 +16,7 @@ from serving.store.tables import Base, ModelEventRow
 from tests.serving import postgres
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
-from tests.serving.waiting import LONG_S
+from tests.waiting import LONG_S
 
 pytest.importorskip("psycopg", reason="psycopg is not installed (extra postgres)")
 pytestmark = pytest.mark.skipif(

@@ -13,7 +13,7 @@ from serving.handlers import reserving
 from serving.store import Store
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
-from tests.serving.waiting import LONG_S, until, until_async
+from tests.waiting import LONG_S, until, until_async
 
 JOB = {"job": "resnet18-cifar", "iterations": 100}  # two on one GPU slow each other
 HUGE = {"job": "resnet18-cifar:batch_size=100000"}  # fits nowhere

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from serving.cli.main import main
-from tests.serving.waiting import LONG_S, until
+from tests.waiting import LONG_S, until
 
 
 def nothing(folder: Path) -> Path:

@@ -21,7 +21,7 @@ from serving.store.tables import PlacementRow
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
 from tests.serving.table import TableSource
-from tests.serving.waiting import until
+from tests.waiting import until
 
 CLUSTER: dict[str, Any] = {
     "nodes": [{"name": name, "gpus": [{"id": str(n), "device": "v100"} for n in range(2)]} for name in "ab"]

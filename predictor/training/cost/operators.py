@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.cost.single_operators import LAUNCH_S, operators_job
+from models.baselines.operator_work import LAUNCH_S
+from models.cost.single_operators import operators_job
 from models.cost.work import Floats, OperatorWork
 from predictor.training.cost.examples import CostExample
 from profiling.devices import get_device

@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 from datasets.tables import make_table
+from models.baselines.operator_work import LAUNCH_S
 from models.cost import default_cost_model
-from models.cost.single_operators import LAUNCH_S, operator_columns, operator_times
+from models.cost.single_operators import operator_columns, operator_times
 from profiling.capture import graph_for
 from profiling.graph_columns import COLUMNS
 from profiling.workload import Workload

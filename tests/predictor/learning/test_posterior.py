@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from predictor.examples.observations import Observation
-from predictor.learning.posterior import Posterior, PosteriorConfig
+from predictor.learning.config import PosteriorConfig
+from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from predictor.types import PredictionArrays
 from profiling.errors import InputError

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from profiling.measure.nvml import DeviceUsage, NvmlSampler
 from profiling.measure.settings import MeasureSettings
 from profiling.measure.sharing import MigSlice, mig_slices, sharing_in_force
 from tests.profiling.measure.fake_nvml import NO_PERMISSION, NOT_SUPPORTED, FakeMig, FakeNvml, install
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -23,17 +22,10 @@ def no_dcgm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
 
-def wait_until(is_reached: Callable[[], bool], limit_s: float = 30.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not is_reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def sampled(sampler: NvmlSampler, windows: int = 1) -> DeviceUsage:
     for _ in range(windows):
         sampler.begin()
-        wait_until(lambda: len(sampler._series.get("memory", [])) >= 3)
+        until(lambda: len(sampler._series.get("memory", [])) >= 3, "three samples")
         usage = sampler.end()
     sampler.close()
     return usage
@@ -167,7 +159,7 @@ def test_dcgm_counters_where_there_are_any(tmp_path: Path, monkeypatch: pytest.M
         answer = {"boundaries": [0.0, 1.0], "cpu_s": 0.2, "rss_bytes": 1e8}
         for _ in range(2):
             meter.begin()
-            wait_until(lambda: meter._sampler._dcgm.end() != {})  # type: ignore[union-attr]
+            until(lambda: meter._sampler._dcgm.end() != {}, "DCGM samples")  # type: ignore[union-attr]
             meter.keep("together", {0: answer, 1: answer}, meter.end(), [10, 11])
         whole = meter.whole()
         sampler = meter._sampler
@@ -200,7 +192,7 @@ def test_dcgm_that_answers_nothing_leaves_nvml_and_a_note(
     )
     sampler = NvmlSampler(interval_s=0.01)
     sampler.begin()
-    wait_until(lambda: any("unable to establish a connection" in note for note in sampler.notes))
+    until(lambda: any("unable to establish a connection" in note for note in sampler.notes), "DCGM gives up")
     usage = sampler.end()
     assert usage.counters == {}
     assert usage.utilization_ratio == pytest.approx(0.8)

@@ -228,8 +228,7 @@ def test_equal_processes_are_scored_once(tmp_path: Path) -> None:
 
 
 def test_operators_on_a_device_left_out(tmp_path: Path) -> None:
-    from models.baselines.operator_efficiency import LAUNCH_S
-    from models.baselines.operator_work import operator_roofline_s
+    from models.baselines.operator_work import LAUNCH_S, operator_roofline_s
 
     generator, rows = np.random.default_rng(1), []
     for device in ("v100", "p100", "t4"):

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from datasets.tables import make_table
+from models.baselines.operator_work import LAUNCH_S
 from models.cost.network import EfficiencyNetwork
-from models.cost.single_operators import LAUNCH_S, operator_times
+from models.cost.single_operators import operator_times
 from predictor.training.cost.fit import CostConfig, fit_cost
 from predictor.training.cost.operators import operator_examples, sample_operators
 from predictor.training.cost.tensors import CostTensors

@@ -1,0 +1,47 @@
+"""How observations are used, and how far predictions were off them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from predictor.learning.kernel import KernelParameters
+from profiling.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class PosteriorConfig:
+    """How observations are used.
+
+    Attributes:
+        parameters: of the kernel.
+        most_rows: observed (set, member) pairs that are used exactly; with more, so many stand in for all.
+        most_observed: observed (set, member) pairs that are used at all; of more, a fixed sample.
+        repeats: observations of the same member of the same set beyond which further ones make an answer no surer.
+        learn_solo: whether predicted solo step times are corrected, too; else all of an error is put down to sharing.
+    """
+
+    parameters: KernelParameters = field(default_factory=KernelParameters)
+    most_rows: int = 512
+    most_observed: int = 20_000
+    repeats: int = 16
+    learn_solo: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("most_rows", "most_observed", "repeats"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is out of range", expected="at least 1", got=getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How far predictions were off: median |log observed / predicted|, 0.1 being about 10 %.
+
+    Attributes:
+        count: observations.
+        before: of the predictor as it is.
+        after: with what was observed before, so nothing is judged by itself.
+    """
+
+    count: int
+    before: float
+    after: float

@@ -1,0 +1,57 @@
+"""What the numbers of a job that comes in can be, and SPECs held to it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from profiling.errors import InputError
+from profiling.workload import Workload
+
+#: What a job can be, physically: the least and the most of every number. A step takes a microsecond to two weeks; what
+#: lies outside is a wrong unit, or an attempt to make a calculation overflow or go on for ever.
+RANGES: dict[str, tuple[float, float]] = {
+    "batch_size": (1, 10**6),
+    "sequence_length": (1, 10**7),
+    "image_size": (1, 10**5),
+    "frozen_prefix": (0, 10**6),
+    "gradient_accumulation": (1, 10**6),
+    "sm_share_ratio": (1e-3, 1.0),
+    "step_time_s": (1e-6, 1.2e6),
+    "memory_bytes": (1.0, 1e15),
+    "utilization_ratio": (0.0, 1.0),
+    "memory_bandwidth_ratio": (0.0, 1.0),
+    "iterations": (1e-3, 1e12),
+    "iterations_left": (0.0, 1e12),
+    "max_slowdown": (1.0, 1e6),
+    "bandwidth_bytes_per_s": (1.0, 1e15),
+}
+
+
+def spec_of(text: str) -> Workload:
+    """The workload of a stored SPEC, as it was when it was stored. Raises `InputError`."""
+    return _stored(text)
+
+
+def check_ranges(workload: Workload) -> Workload:
+    """The workload where every number of it is one that can be. Raises `InputError`."""
+    for name, value in workload.to_mapping().items():
+        if name in RANGES:
+            check_range(name, value)
+    return workload
+
+
+def check_range(name: str, value: float) -> float:
+    """The number, where it can be. Raises `InputError`."""
+    least, most = RANGES[name]
+    if not least <= value <= most:
+        raise InputError(f"{name} is out of range", expected=f"{least:g} to {most:g}", got=value)
+    return value
+
+
+@lru_cache(maxsize=16_384)
+def parse_job(text: str) -> Workload:
+    """The workload of a SPEC whose numbers are in range. Raises `InputError`."""
+    return check_ranges(Workload.parse(text))
+
+
+_stored = lru_cache(maxsize=65_536)(Workload.parse)
