@@ -78,21 +78,24 @@ def test_one_that_fails_fails_alone(start: Start, gate: threading.Event) -> None
     client = start()
     client.put("/v1/cluster", json=nodes(8))
     once = {"Idempotency-Key": "k"}
-    other = JOB | {"iterations": 7}
-    asked: list[tuple[Any, dict[str, str]]] = [
-        (JOB, {}),
-        (HUGE, {}),
-        (JOB, once),
-        (JOB, once),
-        (other, once),
-        (JOB, {}),
-    ]
-    _, one, huge, first, again, mismatch, last = client.portal.call(together, client.app, gate, asked)  # type: ignore[union-attr]
+    asked: list[tuple[Any, dict[str, str]]] = [(JOB, {}), (HUGE, {}), (JOB, once), (JOB, once), (JOB, {})]
+    _, one, huge, first, again, last = client.portal.call(together, client.app, gate, asked)  # type: ignore[union-attr]
     assert [a.status_code for a in (one, first, again, last)] == [201] * 4
     assert first.json() == again.json()
     problem(huge, 409)
-    problem(mismatch, 422)
+    problem(client.post("/v1/placements", json=JOB | {"iterations": 7}, headers=once), 422)
     assert len(client.get("/v1/placements").json()["items"]) == 4
+
+
+def test_one_key_with_two_bodies_is_answered_for_one_of_them(start: Start, gate: threading.Event) -> None:
+    """Whichever comes first: requests that are sent together may arrive in any order."""
+    client = start()
+    client.put("/v1/cluster", json=nodes(8))
+    once = {"Idempotency-Key": "k"}
+    asked = [(JOB, once), (JOB | {"iterations": 7}, once)]
+    _, *answers = client.portal.call(together, client.app, gate, asked)  # type: ignore[union-attr]
+    assert sorted(answer.status_code for answer in answers) == [201, 422]
+    assert len(client.get("/v1/placements").json()["items"]) == 2
 
 
 def test_a_gpu_that_was_taken_meanwhile_is_chosen_anew(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
