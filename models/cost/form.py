@@ -6,9 +6,19 @@ OUTPUTS = ("compute_efficiency", "memory_efficiency", "block_share", "latency", 
 """Of the network, per operator and pass, before their squashing (see `operator_times`)."""
 EFFECTS = ("compute_efficiency", "memory_efficiency", "latency")
 """Outputs that a device type shifts."""
-HOST_EFFECTS = ("launch", "fixed", "sample")
-"""Host costs that a campaign shifts: its framework's version and machine."""
+HOST_COSTS = ("launch", "fixed", "sample")
+"""Of a kernel, a step and a sample; learned apart for each of `HOSTS`, and shifted by a campaign: its framework's version and
+machine."""
+HOSTS = ("training", "inference", "on_device")
+"""What runs a step: a training or inference script that feeds it, or a harness whose data wait on the device."""
+HOST_START_S = (6e-6, 5e-4, 1e-7)
 
+TIMINGS = ("step", "operator", "busy")
+"""What was timed: a training or inference step; one operator's call, by itself; the time in which the device ran kernels."""
+
+# A kernel's latency on the device is a few microseconds, whatever it does; it varies with the operator by a factor of e at
+# most, and by device type. What a job waits for beyond it is the host.
+LATENCY_S, LATENCY_RANGE = 3e-6, 1.0
 # Exponents of the norms that join what overlaps: arithmetic and memory within a kernel; device and host within a step.
 OVERLAP, HOST_OVERLAP = 3.0, 4.0
 # Where efficiencies start: logits of about 0.73 and 0.82, a third of a tile, 3 microseconds, a third of the traffic.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from models.cost.form import HOSTS
 from models.cost.operator_features import context_of, operator_features
 from models.cost.work import Floats, OperatorWork, floor_s, work_of
 from profiling.devices import DeviceSpec, split_device
@@ -30,6 +31,7 @@ class JobInput:
         optimizer_bytes, optimizer_kernels: of a step, by unfrozen parameters.
         host_bytes: copied from the host in a step.
         batch_size: samples of a step.
+        host: index into `HOSTS`.
     """
 
     features: Floats
@@ -43,6 +45,7 @@ class JobInput:
     device: DeviceSpec
     is_compiled: bool
     precision: str
+    host: int
 
     @classmethod
     def of(cls, graph: ComputationGraph, device: DeviceSpec, workload: Workload) -> JobInput:
@@ -68,6 +71,7 @@ class JobInput:
             device,
             workload.compiler == "compile",
             workload.precision,
+            HOSTS.index("on_device" if workload.data_on_device else workload.mode),
         )
 
     @property

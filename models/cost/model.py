@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from models.cost.form import EFFECTS, HOST_OVERLAP, OFFSETS, OUTPUTS, OVERLAP
+from models.cost.form import EFFECTS, HOST_OVERLAP, LATENCY_RANGE, LATENCY_S, OFFSETS, OUTPUTS, OVERLAP
 from models.cost.job import JobCost, JobInput, OperatorCost, effect_names, mean_cost
 from models.cost.operator_features import OPERATOR_FEATURES
-from models.cost.work import Floats, memory_s
+from models.cost.work import Floats, memory_s, width_of
 from profiling.devices import DeviceSpec
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
 SHIPPED = Path(__file__).with_name("coefficients")
-_FORMAT = 2
+_FORMAT = 3
 _SHIFTED = [OUTPUTS.index(name) for name in EFFECTS]
 
 
@@ -58,6 +58,15 @@ class CostModel:
         """As `cost`, for an input that was made before."""
         return mean_cost([self._cost_by(member, job, campaign) for member in self.members])
 
+    def call_times(self, job: JobInput) -> Floats:
+        """[N] seconds of each operator of a job, called and timed by itself: the device or the host, whichever is longer."""
+        members = []
+        for w in self.members:
+            busy = (self._operator_times(w, job) * job.mask).sum(0)
+            call = np.exp(w["log_call_s"])[job.kind]
+            members.append((busy**HOST_OVERLAP + call**HOST_OVERLAP) ** (1 / HOST_OVERLAP))
+        return np.asarray(np.mean(members, axis=0))
+
     def _cost_by(self, w: Mapping[str, Floats], job: JobInput, campaign: str) -> JobCost:
         device, work = job.device, job.work
         times = self._operator_times(w, job) * job.mask
@@ -73,14 +82,14 @@ class CostModel:
         bandwidth = device.memory_bandwidth_bytes_per_s
         optimizer = job.optimizer_bytes / bandwidth * float(np.exp(_softplus(w["optimizer"])))
         busy = float(operators.busy_s.sum()) + optimizer
-        launch_effect, fixed_effect, sample_effect = (
-            w["host_effect"][self.campaigns.index(campaign)] if campaign in self.campaigns else np.zeros(3)
-        )
+        log_host_s = w["log_host_s"][job.host]
+        if campaign in self.campaigns:
+            log_host_s = log_host_s + w["host_effect"][self.campaigns.index(campaign)]
+        launch_s, fixed_s, sample_s = np.exp(log_host_s)
         launches = (float(kernels.sum()) + job.optimizer_kernels) * compiled_launches
-        launching = launches * float(np.exp(w["log_launch_s"] + launch_effect))
+        launching = float(launches * launch_s)
         host = job.host_bytes / device.pcie_bytes_per_s if job.host_bytes else 0.0
-        per_sample_s = np.exp(w["log_sample_s"] + sample_effect)
-        overhead = float(np.exp(w["log_fixed_s"] + fixed_effect) + job.batch_size * per_sample_s)
+        overhead = float(fixed_s + job.batch_size * sample_s)
         step = (busy**HOST_OVERLAP + launching**HOST_OVERLAP) ** (1 / HOST_OVERLAP) + overhead + host
         return JobCost(
             operators,
@@ -104,25 +113,28 @@ class CostModel:
         first, bias = w["layers.0.weight"], w["layers.0.bias"]
         shared = standard @ first[:, :-1].T + bias
         memory = memory_s(work, job.device, float(_sigmoid(w["cached_share"])))
-        shift = np.array(OFFSETS)
+        offsets, shift = np.array(OFFSETS), np.zeros(len(OFFSETS))
         for name in effect_names(job.device.name, job.precision):
             if name in self.devices:
                 shift[_SHIFTED] += w["device_effect"][self.devices.index(name)]
-        latency_s = np.exp(w["log_latency_s"]) * (
-            np.exp(w["log_compiled_launches"]) if job.is_compiled else 1
-        )
+        latency_s = LATENCY_S * (np.exp(w["log_compiled_launches"]) if job.is_compiled else 1.0)
+        feeding = np.exp(w["log_feeding"])
         times = np.zeros((2, len(job.kind)))
         for side in (0, 1):
             hidden = _silu(shared + side * first[:, -1])
             hidden = _silu(hidden @ w["layers.2.weight"].T + w["layers.2.bias"])
-            outputs = hidden @ w["output.weight"].T + w["output.bias"] + w["by_kind"][side][job.kind] + shift
+            outputs = (
+                hidden @ w["output.weight"].T + w["output.bias"] + w["by_kind"][side][job.kind] + offsets
+            )
+            varies = np.clip(outputs[:, 3], -LATENCY_RANGE, LATENCY_RANGE) + shift[3]
+            outputs = outputs + shift
             compute = work.compute_s[side] + work.block_s[side] * np.exp(outputs[:, 2])
-            compute = compute / _sigmoid(outputs[:, 0])
-            moved = memory[side] / _sigmoid(outputs[:, 1])
+            compute = compute * (1.0 + feeding[0] * work.density) / _sigmoid(outputs[:, 0])
+            moved = memory[side] * (1.0 + feeding[1] * width_of(job.device)) / _sigmoid(outputs[:, 1])
             if job.is_compiled:
                 moved = moved * _sigmoid(outputs[:, 4])
             joined = (compute**OVERLAP + moved**OVERLAP) ** (1 / OVERLAP)
-            latency = work.kernels[side] * latency_s * np.exp(np.clip(outputs[:, 3], -4, 4))
+            latency = work.kernels[side] * latency_s * np.exp(varies)
             runs = (work.compute_s[side] + work.traffic_bytes[side]) > 0
             times[side] = np.where(runs, joined + latency, 0.0)
         return times

@@ -9,7 +9,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.cost.form import EFFECTS, HOST_EFFECTS, HOST_OVERLAP, OFFSETS, OUTPUTS, OVERLAP
+from models.cost.form import (
+    EFFECTS,
+    HOST_COSTS,
+    HOST_OVERLAP,
+    HOST_START_S,
+    HOSTS,
+    LATENCY_RANGE,
+    LATENCY_S,
+    OFFSETS,
+    OUTPUTS,
+    OVERLAP,
+    TIMINGS,
+)
 from models.cost.operator_features import OPERATOR_FEATURES
 from profiling.operators import KINDS
 
@@ -25,10 +37,12 @@ class Jobs:
         compute_s, block_s, kernels, traffic_s, cached_s: [2, R] per execution; 0 where a pass does not run. `traffic_s` is
             at full bandwidth, `cached_s` the part of it that fits into the last-level cache.
         repeat: [R].
+        density: [R] see `OperatorWork`; width: [R] see `width_of`.
         compiled: [R] 1 where a compiler fused operators.
         optimizer_s, launches, host_s, samples: [J].
         campaign: [J] int64.
-        launch_s: [J] of operators timed by themselves, that replaces the host's costs of a step; negative for steps.
+        host: [J] int64: index into `HOSTS`.
+        timing: [J] int64: index into `TIMINGS`, what was measured of the job.
     """
 
     features: Tensor
@@ -41,6 +55,8 @@ class Jobs:
     block_s: Tensor
     kernels: Tensor
     repeat: Tensor
+    density: Tensor
+    width: Tensor
     compiled: Tensor
     optimizer_s: Tensor
     launches: Tensor
@@ -48,7 +64,8 @@ class Jobs:
     samples: Tensor
     campaign: Tensor
     job_compiled: Tensor
-    launch_s: Tensor
+    timing: Tensor
+    host: Tensor
 
 
 class EfficiencyNetwork(nn.Module):
@@ -72,14 +89,13 @@ class EfficiencyNetwork(nn.Module):
         nn.init.zeros_(self.output.bias)
         self.by_kind = nn.Parameter(torch.zeros(2, len(KINDS), len(OUTPUTS)))
         self.device_effect = nn.Parameter(torch.zeros(devices + 1, len(EFFECTS)))
-        self.host_effect = nn.Parameter(torch.zeros(campaigns + 1, len(HOST_EFFECTS)))
+        self.host_effect = nn.Parameter(torch.zeros(campaigns + 1, len(HOST_COSTS)))
+        self.log_feeding = nn.Parameter(torch.tensor([math.log(0.3), math.log(0.1)]))
         self.cached_share = nn.Parameter(torch.tensor(0.0))
         self.optimizer = nn.Parameter(torch.tensor(-0.9))
-        self.log_latency_s = nn.Parameter(torch.tensor(math.log(3e-6)))
-        self.log_launch_s = nn.Parameter(torch.tensor(math.log(6e-6)))
+        self.log_call_s = nn.Parameter(torch.full((len(KINDS),), math.log(25e-6)))
+        self.log_host_s = nn.Parameter(torch.tensor(HOST_START_S).log().repeat(len(HOSTS), 1))
         self.log_compiled_launches = nn.Parameter(torch.tensor(math.log(0.3)))
-        self.log_fixed_s = nn.Parameter(torch.tensor(math.log(5e-4)))
-        self.log_sample_s = nn.Parameter(torch.tensor(math.log(1e-7)))
 
     def operator_times(self, jobs: Jobs) -> Tensor:
         """[2, R] seconds of one execution of each operator, forward and backward."""
@@ -88,7 +104,7 @@ class EfficiencyNetwork(nn.Module):
             (_effect(self.device_effect, rows) for rows in jobs.effects), torch.zeros(())
         )
         cached_share = torch.sigmoid(self.cached_share)
-        offsets = torch.tensor(OFFSETS)
+        offsets, feeding = torch.tensor(OFFSETS), torch.exp(self.log_feeding)
         times = []
         for side in (0, 1):
             which = torch.full((len(jobs.kind), 1), float(side))
@@ -97,33 +113,38 @@ class EfficiencyNetwork(nn.Module):
             compute = jobs.compute_s[side] + jobs.block_s[side] * torch.exp(found[:, 2])
             memory = jobs.traffic_s[side] - (1.0 - cached_share) * jobs.cached_s[side]
             kept = torch.where(jobs.compiled > 0, torch.sigmoid(found[:, 4]), 1.0)
-            compute = compute * torch.exp(-F.logsigmoid(found[:, 0]))
-            memory = memory * kept * torch.exp(-F.logsigmoid(found[:, 1]))
+            compute = compute * (1.0 + feeding[0] * jobs.density) * torch.exp(-F.logsigmoid(found[:, 0]))
+            memory = memory * kept * (1.0 + feeding[1] * jobs.width) * torch.exp(-F.logsigmoid(found[:, 1]))
             joined = (compute.clamp_min(1e-12) ** OVERLAP + memory.clamp_min(1e-12) ** OVERLAP) ** (
                 1 / OVERLAP
             )
             kernels = jobs.kernels[side] * torch.where(
                 jobs.compiled > 0, torch.exp(self.log_compiled_launches), 1.0
             )
-            latency = kernels * torch.exp(self.log_latency_s + found[:, 3].clamp(-4, 4))
+            varies = (found[:, 3] - shift[:, 3]).clamp(-LATENCY_RANGE, LATENCY_RANGE) + shift[:, 3]
+            latency = kernels * LATENCY_S * torch.exp(varies)
             runs = (jobs.compute_s[side] + jobs.traffic_s[side]) > 0
             times.append(torch.where(runs, joined + latency, 0.0))
         return torch.stack(times)
 
-    def log_step_s(self, jobs: Jobs) -> Tensor:
-        """[J] log seconds of a step."""
+    def log_seconds(self, jobs: Jobs) -> Tensor:
+        """[J] log seconds of what was timed of each job."""
         times = self.operator_times(jobs).sum(0) * jobs.repeat
         busy = torch.zeros(len(jobs.launches)).index_add(0, jobs.job, times)
         busy = busy + jobs.optimizer_s * torch.exp(F.softplus(self.optimizer))
-        host = _effect(self.host_effect, jobs.campaign)
+        host = torch.exp(self.log_host_s[jobs.host] + _effect(self.host_effect, jobs.campaign))
         launches = jobs.launches * torch.where(
             jobs.job_compiled > 0, torch.exp(self.log_compiled_launches), 1.0
         )
-        launching = launches * torch.exp(self.log_launch_s + host[:, 0])
-        overhead = torch.exp(self.log_fixed_s + host[:, 1])
-        overhead = overhead + jobs.samples * torch.exp(self.log_sample_s + host[:, 2]) + jobs.host_s
-        device = (busy**HOST_OVERLAP + launching**HOST_OVERLAP) ** (1 / HOST_OVERLAP)
-        return torch.log(torch.where(jobs.launch_s >= 0, busy + jobs.launch_s, device + overhead))
+        launching = launches * host[:, 0]
+        overhead = host[:, 1] + jobs.samples * host[:, 2] + jobs.host_s
+        # An operator timed by itself has one call for all its kernels; a job of a single operator has one kind.
+        call = torch.zeros(len(busy)).index_put((jobs.job,), torch.exp(self.log_call_s)[jobs.kind])
+        is_operator = jobs.timing == TIMINGS.index("operator")
+        waiting = torch.where(is_operator, call, launching)
+        device = (busy**HOST_OVERLAP + waiting**HOST_OVERLAP) ** (1 / HOST_OVERLAP)
+        step = torch.where(is_operator, device, device + overhead)
+        return torch.log(torch.where(jobs.timing == TIMINGS.index("busy"), busy, step))
 
     def penalty(self) -> Tensor:
         """Of the effects: a device or campaign differs from the others only where its rows say so."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.baselines.operator_work import LAUNCH_S, operator_work
+from models.baselines.operator_work import operator_work
+from models.cost.form import HOSTS
 from models.cost.job import JobInput
 from models.cost.operator_features import context_of, operator_features
 from models.cost.work import IS_CONTRACTION, Floats, work_of
@@ -29,7 +30,7 @@ _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "fl
 
 
 def operator_times(cost_model: CostModel, rows: pd.DataFrame) -> tuple[Floats, list[str]]:
-    """Seconds of one forward call of every row, launch included.
+    """Seconds of one forward call of every row, the host's part included.
 
     Args:
         rows: of the `operators` table.
@@ -49,8 +50,7 @@ def operator_times(cost_model: CostModel, rows: pd.DataFrame) -> tuple[Floats, l
             continue
         known = np.isfinite(job.work.traffic_bytes).all(axis=0)
         reasons += ["a dimension of the operator is missing"] * int((~known).sum())
-        busy = cost_model.cost_of(job).operators.busy_s.sum(axis=0)
-        seconds[part.index] = np.where(known, busy + LAUNCH_S, np.nan)
+        seconds[part.index] = np.where(known, cost_model.call_times(job), np.nan)
     return seconds, reasons
 
 
@@ -137,4 +137,5 @@ def operators_job(operators: pd.DataFrame, device: DeviceSpec, workload: Workloa
         device=device,
         is_compiled=False,
         precision=workload.precision,
+        host=HOSTS.index("on_device"),
     )

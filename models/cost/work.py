@@ -18,6 +18,21 @@ IS_CONTRACTION = np.array([kind in CONTRACTIONS for kind in KINDS])
 _RECURRENT = KINDS.index("recurrent")
 # Largest tile of a matrix product that one multiprocessor computes; libraries choose up to this size (CUTLASS's default).
 _TILE = 128.0
+# FLOPs per clock and multiprocessor of Volta's tensor cores; bytes per clock and multiprocessor from memory. GeForce cards
+# have half of either, an A100 twice: the more a multiprocessor could do, the harder it is to feed.
+_DENSE, _WIDE = 1024.0, 8.0
+_CONVOLUTION = KINDS.index("convolution")
+# Of a 3x3 convolution with stride 1, Winograd's F(2x2, 3x3) takes 16 multiplications where the direct form takes 36
+# (Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016, section 4.1).
+_WINOGRAD, _WINOGRAD_CAPABILITY = 36 / 16, "7.5"
+_WINOGRAD_WINDOW = {
+    "kernel_depth": 1,
+    "kernel_height": 3,
+    "kernel_width": 3,
+    "stride_height": 1,
+    "stride_width": 1,
+    "dilation": 1,
+}
 # Types whose peak is not that of FP32, as `DeviceSpec.peak_flops` names them.
 _TYPES = {
     "float16": "fp16",
@@ -33,11 +48,12 @@ class OperatorWork:
     """N operators of one graph on one device, each for **one** execution; forward [0] and backward [1] apart.
 
     Attributes:
-        compute_s: [2, N] FLOPs at the peak rate of the operator's type.
+        compute_s: [2, N] FLOPs at the peak rate of the operator's type; those of the fast form where libraries have one.
         traffic_bytes: [2, N] device-memory traffic.
         block_s: [2, N] one tile of the product on one multiprocessor: what the last wave wastes at most.
         kernels: [2, N].
         repeat: [N] equal executions.
+        density: [N] peak rate of the operator's type per multiprocessor and clock, over `_DENSE`: what has to be fed.
     """
 
     compute_s: Floats
@@ -45,6 +61,7 @@ class OperatorWork:
     block_s: Floats
     kernels: Floats
     repeat: Floats
+    density: Floats
 
 
 def work_of(
@@ -62,6 +79,7 @@ def work_of(
     device.check_precision(precision)
     rate = _peak_flops(columns, device, precision) * sm_share_ratio
     flops = np.stack([columns["forward_flops"], columns["backward_flops"]])
+    flops = np.where(_is_winograd(columns, device), flops / _WINOGRAD, flops)
     traffic = np.stack([columns["bytes_read"] + columns["bytes_written"], columns["backward_bytes"]])
     rows, width, depth = columns["gemm_m"], columns["gemm_n"], columns["gemm_k"]
     tile_rows, tile_width = np.minimum(rows, _TILE), np.minimum(width, _TILE)
@@ -72,7 +90,23 @@ def work_of(
     forward_kernels = columns["forward_kernel_count"]
     kernels = np.stack([forward_kernels, np.maximum(columns["kernel_count"] - forward_kernels, 0.0)])
     is_run = (flops + traffic) > 0
-    return OperatorWork(flops / rate, traffic, block * is_run, kernels * is_run, columns["repeat"])
+    density = rate / (multiprocessors * device.clock_hz) / _DENSE
+    return OperatorWork(flops / rate, traffic, block * is_run, kernels * is_run, columns["repeat"], density)
+
+
+def _is_winograd(columns: Columns, device: DeviceSpec) -> NDArray[np.bool_]:
+    """[N] convolutions that libraries run in Winograd's form: dense, 3x3, stride 1, FP32, on GPUs of Turing.
+
+    There measured steps of whole networks are up to 1.4 times faster than the direct form at peak. On older GPUs they are
+    not, though single kernels are; newer ones run such convolutions on tensor cores.
+    """
+    if device.compute_capability != _WINOGRAD_CAPABILITY:
+        return np.zeros(len(columns["kind"]), dtype=bool)
+    is_single = columns["dtype"].astype(int) == DTYPES.index("float32")
+    chosen = (columns["kind"].astype(int) == _CONVOLUTION) & is_single & (columns["groups"] == 1)
+    for name, value in _WINOGRAD_WINDOW.items():
+        chosen &= columns[name] == value
+    return chosen
 
 
 def _peak_flops(columns: Columns, device: DeviceSpec, precision: str) -> Floats:
@@ -99,6 +133,11 @@ def memory_s(work: OperatorWork, device: DeviceSpec, cached_share: float) -> Flo
     """
     cached = np.minimum(work.traffic_bytes, device.l2_bytes)
     return (work.traffic_bytes - (1.0 - cached_share) * cached) / device.memory_bandwidth_bytes_per_s
+
+
+def width_of(device: DeviceSpec) -> float:
+    """Memory bandwidth per multiprocessor and clock, over `_WIDE`."""
+    return device.memory_bandwidth_bytes_per_s / (max(device.sm_count, 1) * device.clock_hz) / _WIDE
 
 
 def floor_s(work: OperatorWork, device: DeviceSpec) -> Floats:

@@ -19,6 +19,7 @@ from profiling.workload import ColocationSet, Workload
 if TYPE_CHECKING:
     import pandas as pd
 
+    from predictor.examples.featurizer import Featurizer
     from predictor.predictor import Predictor
 
 # Command-line name of a target -> its name in `datasets.targets`.
@@ -123,10 +124,25 @@ def _jobs(quantity: str) -> Callable[[Predictor, pd.DataFrame], Answers]:
                 q = getattr(prediction.members[0], quantity)
                 known[key] = (q.value, q.lower, q.upper)
         pairs = list(zip(rows["workload"], rows["device"], strict=True))
-        values = np.array([known.get(pair, (np.nan,) * 3) for pair in pairs], dtype=np.float64)
-        return values.reshape(-1, 3), [str(asked[pair]) for pair in pairs if pair not in known]
+        values = np.array([known.get(pair, (np.nan,) * 3) for pair in pairs], dtype=np.float64).reshape(-1, 3)
+        if quantity == "solo_step_time_s":
+            values *= _host_factors(featurizer, rows, set(known))[:, None]
+        return values, [str(asked[pair]) for pair in pairs if pair not in known]
 
     return answer
+
+
+def _host_factors(featurizer: Featurizer, rows: pd.DataFrame, answered: set[tuple[str, str]]) -> Floats:
+    """[n] step with the host of the row's campaign over the answer's, where the cost model learned that host's costs."""
+    cost_model, factors = featurizer.cost_model, {}
+    keys = list(zip(rows["workload"], rows["device"], rows["campaign"] + "/" + rows["mode"], strict=True))
+    for key in set(keys):
+        spec, device, campaign = key
+        if (spec, device) in answered and campaign in cost_model.campaigns:
+            job = featurizer.job(Workload.parse(spec), device)
+            there = cost_model.cost(job.graph, job.device, job.workload, campaign)
+            factors[key] = there.step_time_s / job.cost.step_time_s
+    return np.array([factors.get(key, 1.0) for key in keys])
 
 
 def _operators(predictor: Predictor, rows: pd.DataFrame) -> Answers:

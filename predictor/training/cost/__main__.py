@@ -2,9 +2,10 @@
 
     python -m predictor.training.cost --data DIR [--out models/cost/coefficients]
 
-Reads the tables `solo` and, if it is there, `operators` of DIR (`cotenant data import`), and the steps of the bundled measurements. Rows of sources that a shipped model may not learn from are left out,
-and so are those of co-location campaigns (`HELD_OUT`): predictions of co-location are then judged on jobs whose solo step
-time the cost model has not seen.
+Reads the table `solo` and, where they are there, `operators` and `kernels` of DIR (`cotenant data import`), and the steps of
+the bundled measurements. Rows of sources that a shipped model may not learn from are left out, and so are those of co-location campaigns (`HELD_OUT`): predictions of co-location are then judged on jobs whose solo step
+time the operators' part of the cost model has not seen. What a training script's host costs (three numbers) is taken from them too,
+where they may be learned from, afterwards.
 """
 
 from __future__ import annotations
@@ -24,10 +25,14 @@ import pandas as pd
 from datasets import bundled
 from datasets.sources import withheld
 from datasets.tables import available_tables, read_table
+from models.cost.form import HOSTS
 from models.cost.model import SHIPPED
+from predictor.fitted.intervals import conformal_quantile
+from predictor.training.cost.busy import busy_rows
 from predictor.training.cost.examples import CostExample, balanced, cost_examples
 from predictor.training.cost.fit import CostConfig, fit_cost
 from predictor.training.cost.operators import operator_examples, sample_operators
+from predictor.training.cost.scripts import with_script_hosts
 from profiling.capture import graph_for
 from profiling.errors import UnknownNameError
 from profiling.graph import ComputationGraph
@@ -35,6 +40,9 @@ from profiling.workload import Workload
 
 HELD_OUT = ("gavel", "lucid")
 """Sources of co-location campaigns."""
+
+SCRIPTS = ("gavel", "miso")
+"""Sources that ran training scripts with their input pipeline: PyTorch on older hosts, Keras on one of today."""
 
 # Under MPS caps a job does not slow down by its share alone; the cost model knows physics of whole devices and slices.
 _WHOLE = 1.0
@@ -47,10 +55,17 @@ def learnable(solo: pd.DataFrame) -> pd.DataFrame:
     return solo[kept].reset_index(drop=True)
 
 
-def learnable_operators(operators: pd.DataFrame) -> pd.DataFrame:
-    """Single operators that the shipped cost model may learn from."""
-    barred = {source.name for source in withheld(set(operators.source.astype(str)))}
-    return operators[~operators.source.isin(barred)].reset_index(drop=True)
+def script_rows(solo: pd.DataFrame) -> pd.DataFrame:
+    """Steps of training scripts with their loaders that a shipped model may learn from, benchmark harnesses left out."""
+    barred = {source.name for source in withheld(set(solo.source.astype(str)))}
+    kept = solo.source.isin(SCRIPTS) & ~solo.source.isin(barred) & (solo["mode"] == "training")
+    return solo[kept].reset_index(drop=True)
+
+
+def learnable_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Single operators, or kernels, that the shipped cost model may learn from."""
+    barred = {source.name for source in withheld(set(table.source.astype(str)))}
+    return table[~table.source.isin(barred)].reset_index(drop=True)
 
 
 def stored_graph(workload: Workload) -> ComputationGraph:
@@ -72,8 +87,14 @@ def family(workload: str) -> str:
 
 def left_out_errors(
     examples: Sequence[CostExample], families: Sequence[str], folds: int, config: CostConfig
-) -> dict[str, dict[str, float]]:
-    """Error of each source (MAPE and median, percent) on families left out in turn."""
+) -> dict[str, Any]:
+    """Errors on families left out in turn, with a single network each.
+
+    Returns:
+        `error_on_left_out_families`, of each campaign (MAPE and median, percent), and `log_error_90`, the 90 % bound of
+        |log predicted / measured| of steps by whether data wait on the device or the host feeds them.
+    """
+    config = replace(config, networks=1)
     fold = _folds(families, folds)
     predicted = np.zeros(len(examples))
     for k in range(folds):
@@ -81,22 +102,31 @@ def left_out_errors(
         for i in np.flatnonzero(fold == k):
             one = examples[int(i)]
             predicted[i] = model.cost_of(one.job, one.campaign).step_time_s
-    measured = np.exp([e.log_step_s for e in examples])
+    measured = np.exp([e.log_s for e in examples])
     errors = 100.0 * np.abs(predicted / measured - 1.0)
     groups = np.array([e.campaign for e in examples])
+    on_device = np.array([e.job.host == HOSTS.index("on_device") for e in examples])
+    off = np.abs(np.log(predicted / measured))
     return {
-        name: {
-            "rows": int((groups == name).sum()),
-            "mape_percent": round(float(errors[groups == name].mean()), 2),
-            "median_ape_percent": round(float(np.median(errors[groups == name])), 2),
-        }
-        for name in sorted(set(groups.tolist()))
+        "error_on_left_out_families": {
+            name: {
+                "rows": int((groups == name).sum()),
+                "mape_percent": round(float(errors[groups == name].mean()), 2),
+                "median_ape_percent": round(float(np.median(errors[groups == name])), 2),
+            }
+            for name in sorted(set(groups.tolist()))
+        },
+        "log_error_90": {
+            name: round(conformal_quantile(off[chosen]), 4)
+            for name, chosen in (("on_device", on_device), ("fed_by_host", ~on_device))
+            if chosen.any()
+        },
     }
 
 
 def weighted(examples: Sequence[CostExample]) -> list[CostExample]:
-    """Examples by which a campaign on a device counts as the square root of its rows."""
-    return balanced(examples, lambda e: f"{e.campaign} {e.job.device.name}")
+    """Examples by which what a campaign timed on a device counts as the square root of its rows."""
+    return balanced(examples, lambda e: f"{e.campaign} {e.timing} {e.job.device.name}")
 
 
 def _folds(families: Sequence[str], folds: int) -> np.ndarray:
@@ -114,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, help="folder with imported tables")
     parser.add_argument("--out", type=Path, default=SHIPPED, help="folder of the coefficients")
     parser.add_argument(
-        "--folds", type=int, default=0, help="leave out families in so many folds first, for the card"
+        "--folds", type=int, default=0, help="leave out families in so many folds afterwards, for the card"
     )
     parser.add_argument("--sample", type=float, default=1.0, help="share of timm's inference rows")
     parser.add_argument(
@@ -123,7 +153,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=CostConfig().epochs)
     given = parser.parse_args(arguments)
     tables = [read_table(given.data, "solo"), bundled.load()["solo"]]
-    solo = learnable(pd.concat(tables, ignore_index=True))
+    every = pd.concat(tables, ignore_index=True)
+    solo = learnable(every)
     if given.sample < 1.0:
         many = (solo.source == "timm") & (solo["mode"] == "inference")
         chosen = solo[many].sample(frac=given.sample, random_state=0).index
@@ -136,26 +167,36 @@ def main(arguments: list[str] | None = None) -> int:
     examples, skipped = cost_examples(solo, stored_graph, follow)
     operators: list[CostExample] = []
     if given.operators and "operators" in available_tables(given.data):
-        rows = learnable_operators(read_table(given.data, "operators"))
+        rows = learnable_rows(read_table(given.data, "operators"))
         operators = operator_examples(sample_operators(rows, given.operators))
+    kernels = "kernels" in available_tables(given.data)
+    busy = busy_rows(solo, learnable_rows(read_table(given.data, "kernels")) if kernels else None)
+    timed, _ = cost_examples(busy, stored_graph, timing="busy")
+    scripts, _ = cost_examples(script_rows(every), stored_graph)
     config = CostConfig(epochs=given.epochs)
     card: dict[str, Any] = {
         "date": date.today().isoformat(),
         "rows": len(examples),
         "operators": len(operators),
+        "busy_times": len(timed),
+        "steps_of_scripts": len(scripts),
         "sources": sorted(set(solo.source.iloc[[e.row for e in examples]].astype(str))),
         "left_out_rows": skipped.reasons,
     }
-    if given.folds:
-        families = [family(str(solo.workload.iloc[e.row])) for e in examples]
-        card["error_on_left_out_families"] = left_out_errors(examples, families, given.folds, config)
     model = fit_cost(
-        weighted([*examples, *operators]),
+        weighted([*examples, *operators, *timed]),
         config,
         card,
         lambda epoch, loss: print(f"epoch {epoch + 1}: {loss:.4f}", file=sys.stderr, flush=True),
     )
     model.save(given.out)
+    model = with_script_hosts(model, scripts, examples)
+    model.save(given.out)
+    if given.folds:
+        families = [family(str(solo.workload.iloc[e.row])) for e in examples]
+        found = left_out_errors(examples, families, given.folds, config)
+        model = replace(model, card=card | found)
+        model.save(given.out)
     print(f"{len(examples)} rows, {len(model.devices)} device effects: {given.out}")
     return 0
 

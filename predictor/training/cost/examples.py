@@ -26,18 +26,18 @@ class CostExample:
     Attributes:
         row: of the table of measured steps.
         job: with equal operators merged.
-        log_step_s: measured.
+        log_s: seconds measured.
         campaign: who measured, with which framework.
         weight: in the loss.
-        launch_s: of operators timed by themselves: one launch instead of the host's costs of a step; None for steps.
+        timing: what was measured, one of `TIMINGS`.
     """
 
     row: int
     job: JobInput
-    log_step_s: float
+    log_s: float
     campaign: str
     weight: float = 1.0
-    launch_s: float | None = None
+    timing: str = "step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,11 @@ def cost_examples(
     solo: pd.DataFrame,
     graph_source: GraphSource,
     report: Callable[[int, int], None] = lambda _done, _total: None,
+    timing: str = "step",
 ) -> tuple[list[CostExample], Skipped]:
     """From rows of the table `solo` (one GPU, a step time); rows whose graph or device is not known are counted.
 
-    Equal rows measured again (repeats) weigh together as one.
+    Equal rows measured again (repeats) weigh together as one. With `timing` "busy", `step_time_s` holds busy time.
     """
     examples: list[CostExample] = []
     skipped = Skipped({})
@@ -85,7 +86,8 @@ def cost_examples(
         except CotenantError as error:
             skipped.add(type(error).__name__)
             continue
-        examples.append(CostExample(int(row), merged[key], float(np.log(step_s)), campaign_of(values)))
+        example = CostExample(int(row), merged[key], float(np.log(step_s)), campaign_of(values))
+        examples.append(replace(example, timing=timing))
     return examples, skipped
 
 
@@ -101,7 +103,7 @@ def merge_equal(job: JobInput) -> JobInput:
     return replace(
         job,
         features=job.features[first],
-        work=OperatorWork(compute, traffic, block, kernels, repeat),
+        work=OperatorWork(compute, traffic, block, kernels, repeat, work.density[first]),
         mask=np.ones_like(compute),
         kind=job.kind[first],
     )

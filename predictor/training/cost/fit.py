@@ -65,7 +65,7 @@ def fit_cost(
         raise InputError("too few measured steps", expected="at least 2", got=len(examples))
     config = config or CostConfig()
     devices = sorted({n for e in examples for n in effect_names(e.job.device.name, e.job.precision)})
-    campaigns = sorted({e.campaign for e in examples})
+    campaigns = sorted({e.campaign for e in examples if e.timing == "step"})
     tensors = CostTensors.of(examples, devices, campaigns)
     mean = tensors.features.mean(0)
     scale = tensors.features.std(0).clamp_min(0.05)
@@ -112,10 +112,8 @@ def _train(
         for begin in range(0, len(order), config.batch_jobs):
             jobs = order[begin : begin + config.batch_jobs]
             which = torch.from_numpy(jobs)
-            log_step = network.log_step_s(tensors.batch(jobs, mean, scale))
-            error = F.smooth_l1_loss(
-                log_step, tensors.target[which], beta=config.huber_beta, reduction="none"
-            )
+            found = network.log_seconds(tensors.batch(jobs, mean, scale))
+            error = F.smooth_l1_loss(found, tensors.target[which], beta=config.huber_beta, reduction="none")
             loss = (error * tensors.weight[which]).mean() + config.effect_penalty * network.penalty()
             optimizer.zero_grad()
             loss.backward()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.baselines.operator_work import LAUNCH_S
 from models.cost.single_operators import operators_job
 from models.cost.work import Floats, OperatorWork
 from predictor.training.cost.examples import CostExample
@@ -38,9 +37,9 @@ def operator_examples(rows: pd.DataFrame) -> list[CostExample]:
                 CostExample(
                     int(part.index[position]),
                     _one(job, position),
-                    float(np.log(max(latency_s[position], 1.01 * LAUNCH_S))),
+                    float(np.log(latency_s[position])),
                     "operators",
-                    launch_s=LAUNCH_S,
+                    timing="operator",
                 )
             )
     return examples
@@ -67,6 +66,7 @@ def _one(job: JobInput, position: int) -> JobInput:
             of(work.block_s),
             of(work.kernels),
             work.repeat[chosen],
+            work.density[chosen],
         ),
         mask=np.ones((2, 1)),
         kind=job.kind[chosen],

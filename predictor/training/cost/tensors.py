@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.cost.form import TIMINGS
 from models.cost.job import effect_names
 from models.cost.network import Jobs
+from models.cost.work import width_of
 from predictor.training.cost.examples import CostExample
 
 
@@ -29,9 +31,12 @@ class CostTensors:
     kind: Tensor
     passes: Tensor
     repeat: Tensor
+    density: Tensor
+    width: Tensor
     by_job: Tensor
     effects: Tensor
     campaign: Tensor
+    timing: Tensor
     target: Tensor
     weight: Tensor
 
@@ -59,9 +64,9 @@ class CostTensors:
                 j.host_bytes / j.device.pcie_bytes_per_s if j.host_bytes else 0.0,
                 float(j.batch_size),
                 float(j.is_compiled),
-                e.launch_s if e.launch_s is not None else -1.0,
+                float(j.host),
             )
-            for e, j in zip(examples, jobs, strict=True)
+            for j in jobs
         ]
 
         def numbers(names: Sequence[str], of: list[str]) -> Tensor:
@@ -74,10 +79,13 @@ class CostTensors:
             torch.from_numpy(np.concatenate([j.kind for j in jobs])),
             torch.from_numpy(np.concatenate(passes, 2)),
             torch.from_numpy(np.concatenate([j.work.repeat for j in jobs]).astype(np.float32)),
+            torch.from_numpy(np.concatenate([j.work.density for j in jobs]).astype(np.float32)),
+            torch.tensor([width_of(j.device) for j in jobs], dtype=torch.float32),
             torch.tensor(by_job, dtype=torch.float32),
             torch.stack([numbers(devices, list(names)) for names in zip(*effects, strict=True)]),
             numbers(campaigns, [e.campaign for e in examples]),
-            torch.tensor([e.log_step_s for e in examples], dtype=torch.float32),
+            torch.tensor([TIMINGS.index(e.timing) for e in examples], dtype=torch.int64),
+            torch.tensor([e.log_s for e in examples], dtype=torch.float32),
             torch.tensor([e.weight for e in examples], dtype=torch.float32),
         )
 
@@ -108,6 +116,8 @@ class CostTensors:
             block_s=passes[3],
             kernels=passes[4],
             repeat=self.repeat[rows],
+            density=self.density[rows],
+            width=self.width[which][job],
             compiled=by_job[:, 4][job],
             optimizer_s=by_job[:, 0],
             launches=by_job[:, 1],
@@ -115,5 +125,6 @@ class CostTensors:
             samples=by_job[:, 3],
             campaign=self.campaign[which],
             job_compiled=by_job[:, 4],
-            launch_s=by_job[:, 5],
+            timing=self.timing[which],
+            host=by_job[:, 5].long(),
         )

@@ -54,7 +54,9 @@ def test_no_answer_beats_the_data_sheet_and_steps_grow_with_the_batch(
     graph = graph_for(workload.captured())
     cost = MODEL.cost(graph, spec, workload)
     flops = graph.total("forward_flops") + (graph.total("backward_flops") if mode == "training" else 0.0)
-    assert cost.step_time_s >= flops / spec.peak_flops(precision) * (1 - 1e-9)
+    # Turing's libraries run 3x3 convolutions in FP32 with 2.25 times fewer multiplications; see `work_of`.
+    fewer = 2.25 if spec.compute_capability == "7.5" and precision == "fp32" else 1.0
+    assert cost.step_time_s >= flops / fewer / spec.peak_flops(precision) * (1 - 1e-9)
     assert cost.step_time_s >= cost.floor_s
     assert 0 < cost.utilization_ratio <= 1
     double = replace(workload, batch_size=2 * batch_size)

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 
 from datasets.tables import make_table
-from models.baselines.operator_work import LAUNCH_S
 from models.cost import default_cost_model
 from models.cost.single_operators import operator_columns, operator_times
 from profiling.capture import graph_for
@@ -54,12 +53,12 @@ def test_columns_are_those_of_a_captured_operator(row: dict[str, object], networ
     assert found["bytes_read"][0] == pytest.approx(graph.columns["bytes_read"][position], rel=0.01)
 
 
-def test_times_grow_with_work_and_never_beat_the_launch() -> None:
+def test_times_grow_with_work_and_never_beat_the_call() -> None:
     small, large = ROWS, {"b": 8192, "n": 1024}
     rows = table(NORM, NORM | large, RELU | small, RELU | large, LINEAR, LINEAR | {"b": 64})
     seconds, reasons = operator_times(default_cost_model(), rows)
     assert not reasons
-    assert (seconds > LAUNCH_S).all()
+    assert (seconds > 10e-6).all()
     assert (seconds[1::2] > seconds[::2]).all()
 
 

@@ -47,6 +47,26 @@ def test_measured_times_are_not_given_to_the_predictor(
     assert scored["metrics"]["mape_percent"] == pytest.approx(100 * expected)
 
 
+def test_rows_of_a_campaign_whose_host_is_known_are_answered_for_that_host(
+    predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]
+) -> None:
+    cost_model = predictor.fitted_.model.featurizer.cost_model
+    campaign = next(name for name in cost_model.campaigns if name.endswith("/training"))
+    row = measured[1].iloc[:1]
+    job = predictor.fitted_.model.featurizer.job(
+        Workload.parse(str(row["workload"].iloc[0])), row["device"].iloc[0]
+    )
+    here = cost_model.cost(job.graph, job.device, job.workload, campaign).step_time_s / job.cost.step_time_s
+    answer = (
+        predictor.predict(ColocationSet(job.device.name, (job.workload,))).members[0].solo_step_time_s.value
+    )
+    for name, expected in ((campaign.partition("/")[0], answer * here), ("nobody's", answer)):
+        exact = row.assign(campaign=name, mode="training", step_time_s=expected)
+        assert evaluate_rows(predictor, "step-time", exact)["metrics"]["mape_percent"] == pytest.approx(
+            0, abs=1e-4
+        )
+
+
 def test_memory_with_points_and_bounds(predictor: Predictor) -> None:
     job = {"device": "v100", "workload": "alpha:batch_size=32", "architecture": "alpha", "batch_size": 32}
     value = predictor.predict(ColocationSet("v100", (Workload.parse(job["workload"]),))).members[0]

@@ -59,7 +59,7 @@ def test_learns_measured_steps() -> None:
     model = fit_cost(examples, CONFIG, report=lambda _, loss: losses.append(loss))
     assert losses[-1] < 0.3 * losses[0]
     predicted = [model.cost_of(e.job, e.campaign).step_time_s for e in examples]
-    error = np.abs(np.array(predicted) / np.exp([e.log_step_s for e in examples]) - 1)
+    error = np.abs(np.array(predicted) / np.exp([e.log_s for e in examples]) - 1)
     assert error.mean() < 0.15
 
 
@@ -73,7 +73,7 @@ def test_answers_are_those_of_the_network_that_was_fitted() -> None:
     network.load_state_dict(state)
     with torch.no_grad():
         jobs = tensors.batch(np.arange(len(examples)), mean, scale)
-        expected = network.log_step_s(jobs).exp().numpy()
+        expected = network.log_seconds(jobs).exp().numpy()
     found = [model.cost_of(e.job, e.campaign).step_time_s for e in examples]
     np.testing.assert_allclose(found, expected, rtol=2e-3)
 

@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from datasets.tables import make_table
-from models.baselines.operator_work import LAUNCH_S
 from models.cost.network import EfficiencyNetwork
 from models.cost.single_operators import operator_times
 from predictor.training.cost.fit import CostConfig, fit_cost
 from predictor.training.cost.operators import operator_examples, sample_operators
 from predictor.training.cost.tensors import CostTensors
 
+CALL_S = 25e-6
 OWN = {
     "source": "mine",
     "campaign": "mine-1",
@@ -24,7 +24,7 @@ OWN = {
 def table(devices: tuple[str, ...] = ("v100",)):  # type: ignore[no-untyped-def]
     rows = [
         {"device": device, "kind": kind, "operator": name, "operand_count": 1, "b": 256 * k, "n": 1024}
-        | {"latency_s": LAUNCH_S + k * slope}
+        | {"latency_s": CALL_S + k * slope}
         for device in devices
         for kind, name, slope in (("activation", "relu", 4e-6), ("softmax", "softmax", 6e-6))
         for k in range(1, 13)
@@ -32,12 +32,12 @@ def table(devices: tuple[str, ...] = ("v100",)):  # type: ignore[no-untyped-def]
     return make_table("operators", [row | OWN for row in rows])
 
 
-def test_an_example_is_one_operator_and_its_launch() -> None:
+def test_an_example_is_one_operator_timed_by_itself() -> None:
     examples = operator_examples(table())
     assert len(examples) == 24
     assert {len(e.job.kind) for e in examples} == {1}
-    assert {e.launch_s for e in examples} == {LAUNCH_S}
-    assert examples[0].log_step_s == pytest.approx(np.log(LAUNCH_S + 4e-6))
+    assert {e.timing for e in examples} == {"operator"}
+    assert examples[0].log_s == pytest.approx(np.log(CALL_S + 4e-6))
 
 
 def test_rows_with_a_dimension_missing_are_left_out() -> None:
@@ -47,16 +47,18 @@ def test_rows_with_a_dimension_missing_are_left_out() -> None:
     assert len(operator_examples(rows)) == 23
 
 
-def test_the_network_counts_a_launch_and_no_host() -> None:
+def test_an_operator_takes_as_long_as_its_device_or_its_call() -> None:
     examples = operator_examples(table())
     tensors = CostTensors.of(examples, [], [])
     network = EfficiencyNetwork(8)
     standard = torch.zeros(tensors.features.shape[1]), torch.ones(tensors.features.shape[1])
     with torch.no_grad():
         jobs = tensors.batch(np.arange(len(examples)), *standard)
-        seconds = network.log_step_s(jobs).exp()
+        seconds = network.log_seconds(jobs).exp()
         busy = network.operator_times(jobs).sum(0)
-    assert torch.allclose(seconds, busy + LAUNCH_S)
+    assert (seconds > busy).all()
+    assert (seconds > CALL_S).all()
+    assert (seconds < busy + CALL_S).all()
 
 
 def test_learns_single_operators() -> None:

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from models.cost import CostModel, default_cost_model
+from models.cost.form import HOSTS
+from models.cost.job import JobInput
+from predictor.training.cost.examples import CostExample
+from predictor.training.cost.scripts import with_script_hosts
+from profiling.capture import graph_for
+from profiling.devices import get_device
+from profiling.workload import Workload
+
+TRAINING = HOSTS.index("training")
+# A kernel, a step, a sample: slower than what ships.
+TRUE_S = (90e-6, 3e-3, 1e-5)
+
+
+@cache
+def one_network() -> CostModel:
+    """The first network of what ships."""
+    shipped = default_cost_model()
+    return replace(shipped, campaigns=(), members=shipped.members[:1])
+
+
+def examples(model_s: tuple[float, float, float]) -> list[CostExample]:
+    """Steps of small jobs as a host of these costs would run them."""
+    member = dict(one_network().members[0])
+    member["log_host_s"] = member["log_host_s"].copy()
+    member["log_host_s"][TRAINING] = np.log(model_s)
+    host = replace(one_network(), members=(member,))
+    found = []
+    for name in ("resnet18", "mobilenet_v2", "squeezenet1_0", "resnet50", "vgg11"):
+        for batch_size in (1, 8, 64, 256):
+            workload = Workload.parse(f"torchvision/{name}:batch_size={batch_size}")
+            cost = host.cost(graph_for(workload), get_device("v100"), workload)
+            job = _job(workload)
+            found.append(CostExample(len(found), job, float(np.log(cost.step_time_s)), "lab/training"))
+    return found
+
+
+def _job(workload: Workload) -> JobInput:
+    return JobInput.of(graph_for(workload), get_device("v100"), workload)
+
+
+def test_finds_the_host_of_scripts() -> None:
+    steps = examples(TRUE_S)
+    model = with_script_hosts(one_network(), steps)
+    found = [model.cost_of(e.job).step_time_s for e in steps]
+    np.testing.assert_allclose(found, np.exp([e.log_s for e in steps]), rtol=0.05)
+    assert np.exp(model.members[0]["log_host_s"][TRAINING])[0] == pytest.approx(TRUE_S[0], rel=0.1)
+
+
+def test_one_step_that_waits_for_something_else_moves_little() -> None:
+    steps = examples(TRUE_S)
+    steps[0] = replace(steps[0], log_s=steps[0].log_s + 4.0)
+    launch_s = np.exp(with_script_hosts(one_network(), steps).members[0]["log_host_s"][TRAINING])[0]
+    assert launch_s == pytest.approx(TRUE_S[0], rel=0.25)
+
+
+def test_campaigns_and_other_hosts_keep_their_answers() -> None:
+    known = default_cost_model()
+    steps = examples(TRUE_S)
+    campaign = next(name for name in known.campaigns if name.startswith("miso"))
+    fitted_to = [replace(steps[0], campaign=campaign)]
+    model = with_script_hosts(known, steps, fitted_to)
+    job = steps[0].job
+    assert model.cost_of(job, campaign).step_time_s == pytest.approx(known.cost_of(job, campaign).step_time_s)
+    for host in ("inference", "on_device"):
+        other = replace(job, host=HOSTS.index(host))
+        assert model.cost_of(other).step_time_s == pytest.approx(known.cost_of(other).step_time_s)
+    assert model.cost_of(job).step_time_s > known.cost_of(job).step_time_s
+
+
+def test_nothing_to_learn_from_changes_nothing() -> None:
+    assert with_script_hosts(one_network(), []) is one_network()
