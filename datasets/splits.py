@@ -87,7 +87,7 @@ def make_split(
     default = _RULES[kind][1]
     if default is not None:
         fold_of = deal(values, folds or default, seed)
-        groups = {one: frozenset(fold_of[v] for v in held) for one, held in groups.items()}
+        groups = {name: frozenset(fold_of[v] for v in held) for name, held in groups.items()}
         values = sorted(set(fold_of.values()))
     elif len(values) < 2:
         raise InputError(
@@ -97,8 +97,8 @@ def make_split(
         )
     result = []
     for value in values:
-        test = tuple(sorted(one for one, held in groups.items() if value in held))
-        train = tuple(sorted(one for one, held in groups.items() if value not in held))
+        test = tuple(sorted(name for name, held in groups.items() if value in held))
+        train = tuple(sorted(name for name, held in groups.items() if value not in held))
         if not train:
             raise InputError(
                 f"split {kind}: every set is held out with {value}", expected="sets without it", got="none"
@@ -130,13 +130,13 @@ def _groups(frame: pd.DataFrame, kind: str, unit: str) -> dict[str, frozenset[st
     if column == "family" and column not in frame:
         frame = frame.assign(family=frame["architecture"].map(family_of))
     if not column or column == unit:
-        return {str(one): frozenset([str(one)]) for one in sorted(set(frame[unit]))}
+        return {str(name): frozenset([str(name)]) for name in sorted(set(frame[unit]))}
     members = {
-        str(one): tuple(sorted(map(str, names))) for one, names in frame.groupby(unit, sort=True)[column]
+        str(name): tuple(sorted(map(str, names))) for name, names in frame.groupby(unit, sort=True)[column]
     }
     if kind == "by-pair":
-        return {one: frozenset([" + ".join(names)]) for one, names in members.items()}
-    return {one: frozenset(names) for one, names in members.items()}
+        return {name: frozenset([" + ".join(names)]) for name, names in members.items()}
+    return {name: frozenset(names) for name, names in members.items()}
 
 
 def save_split(path: Path | str, folds: Iterable[Fold], **about: Any) -> Path:

@@ -234,8 +234,8 @@ class ComputationGraph:
             f.name: [getattr(op, f.name) for op in self.operators] for f in fields(Operator)
         }
         columns["output_shape"] = [list(shape) for shape in columns["output_shape"]]
-        found = columns["sizes"]
-        sizes = {name: [getattr(value, name) for value in found] for name in SIZE_COLUMNS}
+        operator_sizes = columns["sizes"]
+        sizes = {name: [getattr(value, name) for value in operator_sizes] for name in SIZE_COLUMNS}
         columns["sizes"] = {name: values for name, values in sizes.items() if any(values)}
         scalars = {
             f.name: getattr(self, f.name)

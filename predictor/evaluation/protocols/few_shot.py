@@ -280,13 +280,13 @@ def markdown(result: dict[str, Any]) -> str:
         "|" + "---|" * (len(counts) + 2),
     ]
     for name, by_probes in result["learners"].items():
-        for probes, found in by_probes.items():
+        for probes, figures in by_probes.items():
             cells = [
-                f"{found[c]['mape_percent']:.1f} ({found[c]['r2']:.2f})" if c in found else "-"
+                f"{figures[c]['mape_percent']:.1f} ({figures[c]['r2']:.2f})" if c in figures else "-"
                 for c in counts
             ]
             lines.append(f"| {name} | {probes} | {' | '.join(cells)} |")
-    for probes, found in result["learners"].get("process", {}).items():
-        cells = [f"{100 * found[c]['coverage_90']:.0f} %" if c in found else "-" for c in counts]
+    for probes, figures in result["learners"].get("process", {}).items():
+        cells = [f"{100 * figures[c]['coverage_90']:.0f} %" if c in figures else "-" for c in counts]
         lines.append(f"| process, coverage | {probes} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
