@@ -144,6 +144,13 @@ class ComputationGraph:
         return columns_of(self.operators)
 
     @cached_property
+    def gradient_layers(self) -> NDArray[np.int64]:
+        """Which operators a frozen prefix leaves without gradients, see `profiling.graph_columns.gradient_layers`."""
+        from profiling.graph_columns import gradient_layers
+
+        return gradient_layers(self.operators, self.edges)
+
+    @cached_property
     def forward_flops(self) -> float:
         return self.total("forward_flops")
 
