@@ -13,6 +13,7 @@ from scipy.optimize import minimize
 
 from models.features import Floats
 from predictor.evaluation.metrics import score
+from predictor.evaluation.protocols.few_shot import learning_page
 from predictor.examples.examples import Integers
 from predictor.examples.featurizer import Featurizer
 from predictor.learning.covariances import Evidence
@@ -303,27 +304,9 @@ def report(tables: dict[str, Any], command: str, done: Callable[[str], None] = l
 
 def markdown(result: dict[str, Any]) -> str:
     """A report's figures as a Markdown page."""
-    counts = [str(count) for count in result["counts"]]
     about = (
-        f"{result['about'][0].upper()}{result['about'][1:]}. MAPE % of the step time after K measured points of the job; "
-        f"{result['points']} points, seeds {', '.join(map(str, result['seeds']))}. The cost model is the shipped one, which has learned "
+        f"MAPE % of the step time after K measured points of the job; {result['points']} points, "
+        f"seeds {', '.join(map(str, result['seeds']))}. The cost model is the shipped one, which has learned "
         "from some of these campaigns."
     )
-    lines = [
-        f"# {result['protocol']}",
-        "",
-        about,
-        "",
-        f"`{result['command']}`, {result['date']}, {result['machine'].get('processor', 'unknown processor')}",
-        "",
-        f"| learner | asked | {' | '.join(f'K = {c}' for c in counts)} |",
-        "|" + "---|" * (len(counts) + 2),
-    ]
-    for name, by_axis in result["learners"].items():
-        for axis, figures in by_axis.items():
-            cells = [f"{figures[c]['mape_percent']:.1f}" if c in figures else "-" for c in counts]
-            lines.append(f"| {name} | {axis} | {' | '.join(cells)} |")
-    for axis, figures in result["learners"].get("process", {}).items():
-        cells = [f"{100 * figures[c]['coverage_90']:.0f} %" if c in figures else "-" for c in counts]
-        lines.append(f"| process, coverage | {axis} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return learning_page(result, about, "asked", lambda f: f"{f['mape_percent']:.1f}")
