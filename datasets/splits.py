@@ -18,14 +18,14 @@ it is the value of a column, such as the family or the device.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets.families import family_of
 from profiling.errors import InputError, UnknownNameError
-from profiling.files import read_json, write_json
+from profiling.files import write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,25 +143,6 @@ def save_split(path: Path | str, folds: Iterable[Fold], **about: Any) -> Path:
     """Write folds as JSON; `about` (kind, seed, data) goes with them."""
     body = [{"name": f.name, "train": list(f.train_set_ids), "test": list(f.test_set_ids)} for f in folds]
     return write_json(path, {"format": SPLIT_FORMAT, "version": 1, **about, "folds": body})
-
-
-def load_split(path: Path | str) -> list[Fold]:
-    """Read what `save_split` wrote.
-
-    Raises:
-        InputError: not such a file.
-    """
-    body = read_json(path)
-    if not isinstance(body, Mapping) or body.get("format") != SPLIT_FORMAT:
-        raise InputError(
-            f"{path} is not a split", expected=f"format {SPLIT_FORMAT!r}", got=type(body).__name__
-        )
-    try:
-        return [Fold(f["name"], tuple(f["train"]), tuple(f["test"])) for f in body["folds"]]
-    except (KeyError, TypeError) as error:
-        raise InputError(
-            f"{path} is a damaged split", expected="folds of name, train, test", got=repr(error)
-        ) from None
 
 
 def select_sets(colocation: pd.DataFrame, set_ids: Iterable[str]) -> pd.DataFrame:
