@@ -26,7 +26,7 @@ def job(name: str, **options: int) -> Workload:
 def test_pair_alone_and_together(tmp_path: Path) -> None:
     from datasets.tables import validate_table
 
-    members = job("mlp", batch_size=256), job("mlp", batch_size=64)
+    members = job("plain", batch_size=256), job("plain", batch_size=64)
     record = measure(RunRequest("colocation", members, sharing="mps"), QUICK)
     json.dumps(record, allow_nan=False)
     assert record["sharing"] == "time-slice", "a CPU has no MPS"
@@ -96,7 +96,7 @@ def test_loader_feeds_every_step() -> None:
 
 @pytest.mark.parametrize("rewrapped", [True, False])
 def test_two_ranks_with_a_frozen_prefix(rewrapped: bool) -> None:
-    request = RunRequest("ddp", (job("mlp", frozen_prefix=2),), processes=2, rewrapped=rewrapped)
+    request = RunRequest("ddp", (job("plain", frozen_prefix=2),), processes=2, rewrapped=rewrapped)
     record = measure(request, QUICK)
     member = record["members"][0]
     assert member["outcome"] == "ok", member["message"]
