@@ -92,20 +92,20 @@ class EfficiencyNetwork(nn.Module):
         times = []
         for side in (0, 1):
             which = torch.full((len(jobs.kind), 1), float(side))
-            corrections = self.output(self.layers(torch.cat([jobs.features, which], 1)))
-            corrections = corrections + self.by_kind[side][jobs.kind] + shift + offsets
-            compute = jobs.compute_s[side] + jobs.block_s[side] * torch.exp(corrections[:, 2])
+            found = self.output(self.layers(torch.cat([jobs.features, which], 1)))
+            found = found + self.by_kind[side][jobs.kind] + shift + offsets
+            compute = jobs.compute_s[side] + jobs.block_s[side] * torch.exp(found[:, 2])
             memory = jobs.traffic_s[side] - (1.0 - cached_share) * jobs.cached_s[side]
-            kept = torch.where(jobs.compiled > 0, torch.sigmoid(corrections[:, 4]), 1.0)
-            compute = compute * torch.exp(-F.logsigmoid(corrections[:, 0]))
-            memory = memory * kept * torch.exp(-F.logsigmoid(corrections[:, 1]))
+            kept = torch.where(jobs.compiled > 0, torch.sigmoid(found[:, 4]), 1.0)
+            compute = compute * torch.exp(-F.logsigmoid(found[:, 0]))
+            memory = memory * kept * torch.exp(-F.logsigmoid(found[:, 1]))
             joined = (compute.clamp_min(1e-12) ** OVERLAP + memory.clamp_min(1e-12) ** OVERLAP) ** (
                 1 / OVERLAP
             )
             kernels = jobs.kernels[side] * torch.where(
                 jobs.compiled > 0, torch.exp(self.log_compiled_launches), 1.0
             )
-            latency = kernels * torch.exp(self.log_latency_s + corrections[:, 3].clamp(-4, 4))
+            latency = kernels * torch.exp(self.log_latency_s + found[:, 3].clamp(-4, 4))
             runs = (jobs.compute_s[side] + jobs.traffic_s[side]) > 0
             times.append(torch.where(runs, joined + latency, 0.0))
         return torch.stack(times)
