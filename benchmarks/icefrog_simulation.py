@@ -130,8 +130,8 @@ class StepTimes:
         width = max(len(s.workloads) for s in sets)
         times = np.ones((len(sets), width))
         mask = np.zeros((len(sets), width), dtype=bool)
-        for row, colocation_set in enumerate(sets):
-            for column, workload in enumerate(colocation_set.workloads):
+        for row, one in enumerate(sets):
+            for column, workload in enumerate(one.workloads):
                 times[row, column] = workload.solo.step_time_s or 1.0
                 mask[row, column] = True
         ones = np.ones_like(times)
@@ -255,19 +255,19 @@ def run(case: Case, trace: Path) -> dict[str, Any]:
 
 def cases(seeds: Iterable[int], loads: Sequence[float]) -> list[Case]:
     """Peers, controls and IceFrog (kappa 2, also with shared GPUs) at every load; at load 1 also over kappa and norms."""
-    chosen: dict[Case, None] = {}
+    found: dict[Case, None] = {}
     for seed in seeds:
         for load in loads:
             for policy in ("tiresias", "srtf", "optimus", "pollux"):
-                chosen[Case(policy, load, seed)] = None
+                found[Case(policy, load, seed)] = None
             for policy in ("icefrog-unfrozen", *SHARING):
-                chosen[Case(policy, load, seed, shortness=1.0)] = None
+                found[Case(policy, load, seed, shortness=1.0)] = None
             for cached in (False, True):
                 for kappa in (1.0, 1.5, 2.0, 3.0) if load == 1.0 else (2.0,):
-                    chosen[Case("icefrog", load, seed, kappa, cached, "measured", 1.0)] = None
+                    found[Case("icefrog", load, seed, kappa, cached, "measured", 1.0)] = None
                 if load == 1.0:
-                    chosen[Case("icefrog", load, seed, 2.0, cached, "uniform", 1.0)] = None
-    return list(chosen)
+                    found[Case("icefrog", load, seed, 2.0, cached, "uniform", 1.0)] = None
+    return list(found)
 
 
 NUMBERS = (
@@ -298,10 +298,10 @@ def main(arguments: list[str] | None = None) -> None:
     for row in rows:
         groups.setdefault(replace(row["case"], seed=-1), []).append(row)
     table = []
-    for case, runs in groups.items():
+    for case, found in groups.items():
         entry = {k: getattr(case, k) for k in ("policy", "load", "kappa", "cache", "curve", "shortness")}
-        entry |= {"seeds": len(runs), "jobs": runs[0]["jobs"]}
-        entry |= {name: float(np.mean([row[name] for row in runs])) for name in NUMBERS}
+        entry |= {"seeds": len(found), "jobs": found[0]["jobs"]}
+        entry |= {name: float(np.mean([row[name] for row in found])) for name in NUMBERS}
         control = {"icefrog": "icefrog-unfrozen", "icefrog-shared": "icefrog-shared-unfrozen"}.get(
             case.policy
         )
@@ -310,7 +310,7 @@ def main(arguments: list[str] | None = None) -> None:
                 Case(peer, case.load, -1, shortness=case.shortness if peer == control else 0.0)
             )
             if control and other:
-                change = [a["mean_jct_s"] / b["mean_jct_s"] - 1 for a, b in zip(runs, other, strict=True)]
+                change = [a["mean_jct_s"] / b["mean_jct_s"] - 1 for a, b in zip(found, other, strict=True)]
                 entry[f"jct_change_vs_{peer}_percent"] = 100.0 * float(np.mean(change))
         table.append(entry)
         print({k: round(v, 3) if isinstance(v, float) else v for k, v in entry.items()})

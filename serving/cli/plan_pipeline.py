@@ -109,9 +109,9 @@ def pipeline(
             expected="--depth and --recompute with --schedule, --fewer-machines with --compat",
         )
     states = read_states(graph, device, as_published=compat, granularity=granularity)
-    split = partition(states, cluster, options, compat=compat)
-    print_json(split.to_json()) if json else _print(split)
-    _draw(plot, split.timeline(microbatches), f"{split.name}, pipedream")
+    found = partition(states, cluster, options, compat=compat)
+    print_json(found.to_json()) if json else _print(found)
+    _draw(plot, found.timeline(microbatches), f"{found.name}, pipedream")
 
 
 def _draw(path: Path | None, timeline: Timeline, title: str) -> None:
@@ -122,15 +122,15 @@ def _draw(path: Path | None, timeline: Timeline, title: str) -> None:
         print(f"written: {path}", file=sys.stderr)
 
 
-def _print_plan(plan: Plan) -> None:
+def _print_plan(found: Plan) -> None:
     from rich.table import Table
 
     out = console()
     out.print(
-        f"[bold]{plan.name}[/], {plan.schedule}: {plan.step_time_s:.6g} s per step, bubble {plan.bubble_ratio:.1%}"
+        f"[bold]{found.name}[/], {found.schedule}: {found.step_time_s:.6g} s per step, bubble {found.bubble_ratio:.1%}"
     )
     table = Table("stage", "devices", "forward (s)", "backward (s)", "in flight", "memory per worker")
-    for number, stage in enumerate(plan.stages, start=1):
+    for number, stage in enumerate(found.stages, start=1):
         table.add_row(
             str(number),
             ", ".join(map(str, stage.devices)),
@@ -140,8 +140,8 @@ def _print_plan(plan: Plan) -> None:
             _bytes(stage.memory_bytes),
         )
     out.print(table)
-    _print_split(plan.split_spec)
-    out.print(f"Bottleneck: {plan.bottleneck}.")
+    _print_split(found.split_spec)
+    out.print(f"Bottleneck: {found.bottleneck}.")
 
 
 def _print_split(spec: dict[str, str] | None) -> None:

@@ -104,18 +104,18 @@ def show(plan: SlicePlan) -> None:
 
     out, options = console(), plan.options
     table = Table("slice", "job", "how", "share", "step", "speed", box=None, pad_edge=False)
-    for placed in plan.chosen.slices:
-        if placed.option is None:
-            table.add_row(placed.device, "(empty)", "", "", "", "")
+    for one in plan.chosen.slices:
+        if one.option is None:
+            table.add_row(one.device, "(empty)", "", "", "", "")
             continue
-        for k, number in enumerate(placed.option.members):
-            share = placed.option.sm_share_ratio[k]
+        for k, number in enumerate(one.option.members):
+            share = one.option.sm_share_ratio[k]
             table.add_row(
-                placed.device if k == 0 else "",
+                one.device if k == 0 else "",
                 str(options.jobs[number].workload),
-                placed.option.sharing,
+                one.option.sharing,
                 f"{share:.0%}" if share < 1 else "",
-                _ms(placed.option.step_time_s[k]),
+                _ms(one.option.step_time_s[k]),
                 f"{plan.speed(plan.chosen, number):.2f}",
             )
     out.print(f"[bold]{describe(plan.chosen)}[/]")

@@ -97,6 +97,6 @@ def with_tenant(snapshot: ClusterSnapshot, node: str, gpu: str, tenant: Tenant) 
     def on_gpu(present: Gpu) -> Gpu:
         return replace(present, tenants=(*present.tenants, tenant)) if present.id == gpu else present
 
-    place = next(k for k, candidate in enumerate(snapshot.nodes) if candidate.name == node)
+    place = next(k for k, one in enumerate(snapshot.nodes) if one.name == node)
     changed = replace(snapshot.nodes[place], gpus=tuple(map(on_gpu, snapshot.nodes[place].gpus)))
     return replace(snapshot, nodes=(*snapshot.nodes[:place], changed, *snapshot.nodes[place + 1 :]))
