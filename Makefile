@@ -35,7 +35,7 @@ demo: install
 	$(BIN)/cotenant demo
 
 test: install
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The folders whose tests take seconds.
 QUICK := tests/test_imports.py tests/datasets tests/models tests/profiling/devices tests/scheduling/core tests/scheduling/placement tests/scheduling/slices/test_plan.py

@@ -6,7 +6,7 @@ import argparse
 import subprocess
 import sys
 
-# Those that need a clone of somebody's measurements are run by themselves, with the path of the clone.
+# Those that need more than the checkout are run by themselves: somebody's measurements, another program, or root.
 SELF_CONTAINED = (
     "predict",
     "capture",
@@ -18,6 +18,9 @@ SELF_CONTAINED = (
     "slices_plan",
     "rings",
     "icefrog_training",
+    "learning",
+    "pipeline_training",
+    "plausibility",
 )
 WITH_DATA = {
     "protocols": "TABLES: the evaluation protocols on imported tables",
@@ -29,6 +32,16 @@ WITH_DATA = {
     "layer_throughput": "--data CLONE: layer freezing",
     "icefrog_simulation": "--trace CSV: layer-elastic scheduling",
     "pipeline": "--profiles CLONE: pipeline plans",
+    "gavel": "--data CLONE of Sia: Gavel as Sia's artifact runs it",
+    "graph_agreement": "--data TABLES: stored graphs against what publishers state",
+    "member_scale": "TABLES: what distances between jobs are measured in",
+    "slices_measured": "--data TABLES: plans of MIG slices against measured ones",
+    "serve": "the service under load, with wrk",
+    "siege": "the service under attack",
+    "stored": "placements on the stored cluster of a service",
+    "campaign_on_ray": "a campaign on three Ray nodes, with the extra `ray`",
+    "ray_integration": "--service URL: placements from Ray, with the extra `ray`",
+    "slurm_integration": "as root: a real Slurm",
     "ring_link": "as root: rings over links that are really shared",
 }
 

@@ -62,10 +62,10 @@ def main() -> None:
             [sys.executable, "-c", _CODE.format(body=body)], capture_output=True, text=True, check=True
         )
         figures[name] = json.loads(done.stdout.splitlines()[-1])
-        found = figures[name]
+        figure = figures[name]
         print(
-            f"{name:20s} {found['seconds']:7.2f} s  {found['peak_memory_bytes'] / 2**20:7.0f} MiB  "
-            f"{found['operators']:>7,} operators  {found['parameters']:>13,} parameters"
+            f"{name:20s} {figure['seconds']:7.2f} s  {figure['peak_memory_bytes'] / 2**20:7.0f} MiB  "
+            f"{figure['operators']:>7,} operators  {figure['parameters']:>13,} parameters"
         )
     figures["100,000 operators written, read, hashed"] = _large()
     record("capture", figures)
@@ -77,19 +77,19 @@ def _large() -> dict[str, float]:
         Operator(f"op{i}", "elementwise", bytes_read=4.0, bytes_written=4.0) for i in range(count)
     )
     graph = ComputationGraph("large", operators, tuple(TensorEdge(i, i + 1, 4.0) for i in range(count - 1)))
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         path = graph.save(Path(folder) / "graph.json")
-        found["write_seconds"] = round(time.perf_counter() - start, 2)
+        seconds["write_seconds"] = round(time.perf_counter() - start, 2)
         start = time.perf_counter()
         loaded = ComputationGraph.load(path)
-        found["read_seconds"] = round(time.perf_counter() - start, 2)
+        seconds["read_seconds"] = round(time.perf_counter() - start, 2)
         start = time.perf_counter()
         assert loaded.content_hash == graph.content_hash
-        found["hash_twice_seconds"] = round(time.perf_counter() - start, 2)
-    print(", ".join(f"{key} {value}" for key, value in found.items()))
-    return found
+        seconds["hash_twice_seconds"] = round(time.perf_counter() - start, 2)
+    print(", ".join(f"{key} {value}" for key, value in seconds.items()))
+    return seconds
 
 
 if __name__ == "__main__":

@@ -75,21 +75,21 @@ def counts(line: AffineGraph) -> dict[str, float]:
     }
 
 
-def reason_of(what: str, stated: float, found: dict[str, float], name: str) -> str:
+def reason_of(what: str, stated: float, captured: dict[str, float], name: str) -> str:
     """Why a count is further off than it should be; empty where that is not known."""
     limit = WITHIN[what]
-    if abs(found[what] - stated) <= ROUNDING[what] + (limit * stated if what == "multiply_adds" else 0):
+    if abs(captured[what] - stated) <= ROUNDING[what] + (limit * stated if what == "multiply_adds" else 0):
         return ROUNDED
-    if FUSED.search(name) and found[what] > stated:
+    if FUSED.search(name) and captured[what] > stated:
         return REPARAMETERISED
     if what == "parameters":
-        if any(_is_head(abs(found[what] - stated), classes) for classes in CLASSES):
+        if any(_is_head(abs(captured[what] - stated), classes) for classes in CLASSES):
             return HEAD
-        return BUFFERS if abs(found[BUFFERS] / stated - 1.0) <= 0.001 else ""
+        return BUFFERS if abs(captured[BUFFERS] / stated - 1.0) <= 0.001 else ""
     for reason in (ATTENTION, NORMS, BOTH, RECURRENT, SAME):
-        if abs(found[reason] - stated) <= limit * stated + ROUNDING[what]:
+        if abs(captured[reason] - stated) <= limit * stated + ROUNDING[what]:
             return reason
-    return HEAD if reason_of("parameters", found["stated_parameters"], found, name) == HEAD else ""
+    return HEAD if reason_of("parameters", captured["stated_parameters"], captured, name) == HEAD else ""
 
 
 def _is_head(difference: float, classes: int) -> bool:
@@ -119,7 +119,7 @@ def agreement(workloads: pd.DataFrame) -> pd.DataFrame:
     for row in stated.drop_duplicates(["architecture", "image_size"]).to_dict("records"):
         job = Workload.parse(str(row["workload"]))
         line = stored_line(job)
-        found: dict[str, Any] = {"model": job.model, "size": row["image_size"], "is_stored": line is not None}
+        entry: dict[str, Any] = {"model": job.model, "size": row["image_size"], "is_stored": line is not None}
         earlier = stored_line(replace(job, model=job.model.replace("timm/", "timm-0.6/")))
         if line is not None:
             ours = counts(line)
@@ -130,15 +130,15 @@ def agreement(workloads: pd.DataFrame) -> pd.DataFrame:
             ours["stated_parameters"] = says["parameters"]
             for what, limit in WITHIN.items():
                 off = ours[what] / says[what] - 1.0
-                found[what] = off
+                entry[what] = off
                 if abs(off) <= limit:
                     continue
                 before = counts(earlier)[what] if earlier is not None else np.nan
                 is_changed = abs(before / says[what] - 1.0) <= limit
-                found[f"{what}_reason"] = (
+                entry[f"{what}_reason"] = (
                     CHANGED if is_changed else reason_of(what, says[what], ours, job.model)
                 )
-        rows.append(found)
+        rows.append(entry)
     columns = [name for what in WITHIN for name in (what, f"{what}_reason")]
     return pd.DataFrame(rows, columns=["model", "size", "is_stored", *columns])
 
@@ -153,10 +153,10 @@ def main() -> None:
     given = parser.parse_args()
     workloads = read_table(given.data, "workloads")
     workloads = workloads[workloads.workload.map(lambda w: bool(collection_of(Workload.parse(w).model)))]
-    found = agreement(workloads)
-    found["collection"] = found.model.map(collection_of)
+    rows_of_all = agreement(workloads)
+    rows_of_all["collection"] = rows_of_all.model.map(collection_of)
     result: dict[str, Any] = {}
-    for name, rows in found.groupby("collection"):
+    for name, rows in rows_of_all.groupby("collection"):
         part: dict[str, Any] = {"networks": len(rows), "not_stored": int((~rows.is_stored).sum())}
         for what, limit in WITHIN.items():
             stated = rows.dropna(subset=[what])

@@ -72,8 +72,8 @@ def held_out(arch: pd.DataFrame, frame: pd.DataFrame, model: str) -> dict[str, A
     rows = Rows.of(
         own.frozen_layers, own.local_bsz, own.step_time_s, own.num_gpus, own.num_nodes, own.sync_time_s
     )
-    one = rows.gpus == 1
-    found: dict[str, Any] = {}
+    one_gpu = rows.gpus == 1
+    summaries: dict[str, Any] = {}
 
     def errors(fit: np.ndarray, test: np.ndarray) -> np.ndarray:
         made, wanted = LayerTimeModel.fit(shape, rows.where(fit)), rows.where(test)
@@ -82,33 +82,33 @@ def held_out(arch: pd.DataFrame, frame: pd.DataFrame, model: str) -> dict[str, A
 
     for name in ("frozen_prefix", "batch_size"):
         values = getattr(rows, name)
-        present = np.unique(values[one])
-        found[f"one_gpu_held_out_{name}"] = summary(
-            [errors(one & (values != v), one & (values == v)) for v in present]
+        present = np.unique(values[one_gpu])
+        summaries[f"one_gpu_held_out_{name}"] = summary(
+            [errors(one_gpu & (values != v), one_gpu & (values == v)) for v in present]
         )
         if name == "batch_size":
-            found["one_gpu_held_out_batch_size_each"] = {
-                f"{v:g}": summary([errors(one & (values != v), one & (values == v))])["mape_percent"]
+            summaries["one_gpu_held_out_batch_size_each"] = {
+                f"{v:g}": summary([errors(one_gpu & (values != v), one_gpu & (values == v))])["mape_percent"]
                 for v in present
             }
-        found[f"several_gpus_held_out_{name}"] = summary(
-            [errors(values != v, ~one & (values == v)) for v in np.unique(values)]
+        summaries[f"several_gpus_held_out_{name}"] = summary(
+            [errors(values != v, ~one_gpu & (values == v)) for v in np.unique(values)]
         )
     k, b = rows.frozen_prefix, rows.batch_size
     cells = [
-        errors(one & (k != i) & (b != j), one & (k == i) & (b == j))
-        for i in np.unique(k[one])
-        for j in np.unique(b[one])
-        if (one & (k == i) & (b == j)).any()
+        errors(one_gpu & (k != i) & (b != j), one_gpu & (k == i) & (b == j))
+        for i in np.unique(k[one_gpu])
+        for j in np.unique(b[one_gpu])
+        if (one_gpu & (k == i) & (b == j)).any()
     ]
-    found["one_gpu_held_out_both"] = summary(cells)
+    summaries["one_gpu_held_out_both"] = summary(cells)
     generator = np.random.default_rng(0)
     folds = []
     for _ in range(5):
         fold = generator.integers(0, 5, size=len(rows))
-        folds += [errors(one & (fold != f), one & (fold == f)) for f in range(5)]
-    found["one_gpu_held_out_cells_5_fold_5_seeds"] = summary(folds)
-    return found
+        folds += [errors(one_gpu & (fold != f), one_gpu & (fold == f)) for f in range(5)]
+    summaries["one_gpu_held_out_cells_5_fold_5_seeds"] = summary(folds)
+    return summaries
 
 
 def measured_graphs(frame: pd.DataFrame, model: str) -> list[MeasuredGraph]:
@@ -130,21 +130,21 @@ def unseen_model(frame: pd.DataFrame) -> dict[str, Any]:
     """Calibrate on one model, predict the other's speed-up over nothing frozen from its graph alone."""
     device = get_device("v100")
     graphs = {model: measured_graphs(frame, model) for model in GRAPHS}
-    found = {}
+    summaries = {}
     for fit, test in (("bert-mlm-wikitext2", "yolov3-voc"), ("yolov3-voc", "bert-mlm-wikitext2")):
         settings = calibrate(graphs[fit], device)
         errors, later, step = [], [], []
-        for one in graphs[test]:
-            made, real = predicted_s(one, device, settings), one.rows.step_time_s
+        for measured in graphs[test]:
+            made, real = predicted_s(measured, device, settings), measured.rows.step_time_s
             errors.append((made[0] / made[1:]) / (real[0] / real[1:]) - 1.0)
             later.append((made[1] / made[2:]) / (real[1] / real[2:]) - 1.0)
             step.append(made / real - 1.0)
-        found[f"{fit} -> {test}"] = {
+        summaries[f"{fit} -> {test}"] = {
             "speedup_over_k0": summary(errors),
             "speedup_over_first_frozen": summary(later),
             "step_time": summary(step),
         }
-    return found
+    return summaries
 
 
 def memory(frame: pd.DataFrame) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def memory(frame: pd.DataFrame) -> dict[str, Any]:
             own.local_bsz.to_numpy(),
             own.peak_mem_bytes.to_numpy(),
         )
-    found = {}
+    summaries = {}
     for test in MEMORY:
         others = [
             tuple(v if i == 0 else v[data[m][1] > 0] for i, v in enumerate(data[m]))
@@ -168,8 +168,11 @@ def memory(frame: pd.DataFrame) -> dict[str, Any]:
         ]
         shape, k, b, peak = data[test]
         error = MemoryModel.fit(others).bytes(shape, k, b) / peak - 1.0  # type: ignore[arg-type]
-        found[test] = {"frozen": summary([error[k > 0]]), "unfrozen_with_workspace": summary([error[k == 0]])}
-    return found
+        summaries[test] = {
+            "frozen": summary([error[k > 0]]),
+            "unfrozen_with_workspace": summary([error[k == 0]]),
+        }
+    return summaries
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:

@@ -50,9 +50,11 @@ def measure(predictor: Any, count: int, repeats: int) -> dict[str, Any]:
     sets = [drawn(3) for _ in range(count + repeats)]
     steps = predictor.predict_arrays(sets).step_time_s
     told = []
-    for row, one in enumerate(sets):
-        member = chance.randrange(len(one.workloads))
-        told.append(Observation(one, member, float(steps[row, member]) * math.exp(chance.gauss(0.1, 0.2))))
+    for row, colocation_set in enumerate(sets):
+        member = chance.randrange(len(colocation_set.workloads))
+        told.append(
+            Observation(colocation_set, member, float(steps[row, member]) * math.exp(chance.gauss(0.1, 0.2)))
+        )
     posterior = Posterior(predictor)
     figures: dict[str, Any] = {"all_at_once_s": _spent(lambda: posterior.observe(told[:count]))}
     figures["first_answer_s"] = _spent(lambda: posterior.predict_many(sets[:1]))

@@ -47,11 +47,13 @@ class MadeUp:
         shape = (len(sets), max(len(s.workloads) for s in sets))
         mask, solo, slow = np.zeros(shape, bool), np.ones(shape), np.ones(shape)
         use = np.zeros(shape)
-        for row, one in enumerate(sets):
-            size = len(one.workloads)
+        for row, colocation_set in enumerate(sets):
+            size = len(colocation_set.workloads)
             mask[row, :size] = True
-            solo[row, :size] = [self.step[w] * (1 + DEVICES.index(one.device)) for w in one.workloads]
-            use[row, :size] = [self.appetite[w] for w in one.workloads]
+            solo[row, :size] = [
+                self.step[w] * (1 + DEVICES.index(colocation_set.device)) for w in colocation_set.workloads
+            ]
+            use[row, :size] = [self.appetite[w] for w in colocation_set.workloads]
             slow[row, :size] = np.maximum(1.0, 0.4 * use[row, :size].sum() + 0.6)
         ones = np.ones(len(sets))
         return PredictionArrays(mask, solo, solo * slow, slow, use * 1e9, use / slow, ones, ones > 0)

@@ -73,18 +73,18 @@ def changes(
     """Per cent over `fifo` in each figure, mean over the seeds; with the standard error of the mean completion time."""
     node = {"name": "node", "count": gpus // 4, "gpus": [{"device": "v100", "count": 4}]}
     cluster = ClusterSnapshot.from_mapping({"nodes": [node]})
-    found: dict[str, list[list[float]]] = {name: [] for name in QUEUES}
+    figures_of: dict[str, list[list[float]]] = {name: [] for name in QUEUES}
     for seed in range(seeds):
         table = made_up(seed)
         jobs_of, belief = trace(table, jobs, span_s, sigma, seed), SetCache(table)
         for name, queue in QUEUES.items():
             policy = isacpp(PlacementConfig(objective=objective, max_members=2), queue=queue)
             result = simulate(jobs_of, cluster, policy, SetTruth(belief), belief).to_json()
-            found[name].append([result[figure] for figure in FIGURES])
-    first = np.array(found["fifo"])
+            figures_of[name].append([result[figure] for figure in FIGURES])
+    first = np.array(figures_of["fifo"])
     report: dict[str, dict[str, float]] = {}
     for name in list(QUEUES)[1:]:
-        percent = 100.0 * (np.array(found[name]) / first - 1.0)
+        percent = 100.0 * (np.array(figures_of[name]) / first - 1.0)
         report[name] = dict(zip(FIGURES, percent.mean(axis=0).tolist(), strict=True))
         report[name]["mean_jct_standard_error"] = float(percent[:, 0].std(ddof=1) / math.sqrt(seeds))
     return report

@@ -74,8 +74,8 @@ def prove(cluster: Any, url: str) -> dict[str, Any]:
                 "same_node": strategy is not None and strategy.node_id == node, "node": node[:8], "gpu": gpu,
             })  # fmt: skip
     for title in ("with the integration", "service down"):
-        for one in figures[title]:
-            print(title, one)
+        for figure in figures[title]:
+            print(title, figure)
     return figures
 
 

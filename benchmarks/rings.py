@@ -145,8 +145,8 @@ def print_table(title: str, rows: dict[str, dict[str, Any]]) -> None:
 def ordered(rows: dict[str, dict[str, Any]], names: Sequence[str]) -> list[int]:
     """In how many seeds each scheduler is shorter than the next."""
     return [
-        sum(a < b for a, b in zip(rows[one]["makespans_s"], rows[two]["makespans_s"], strict=True))
-        for one, two in itertools.pairwise(names)
+        sum(a < b for a, b in zip(rows[first]["makespans_s"], rows[second]["makespans_s"], strict=True))
+        for first, second in itertools.pairwise(names)
     ]
 
 
@@ -174,15 +174,15 @@ def gaps(instances: int, time_limit_s: float) -> dict[str, Any]:
             )
             for n in range(source.choice([4, 5, 6]))
         ]
-        found = {name: scheduler(cluster, jobs, execution) for name, scheduler in schedulers.items()}
-        incumbent = min(found.values(), key=lambda schedule: schedule.makespan_s)
+        schedules = {name: scheduler(cluster, jobs, execution) for name, scheduler in schedulers.items()}
+        incumbent = min(schedules.values(), key=lambda schedule: schedule.makespan_s)
         began = time.perf_counter()
         best = exact(cluster, jobs, execution, incumbent, time_limit_s=time_limit_s)
         took.append(time.perf_counter() - began)
         if not best.optimal:
             continue
         solved += 1
-        for name, schedule in found.items():
+        for name, schedule in schedules.items():
             ratios[name].append(schedule.makespan_s / best.schedule.makespan_s)
     print(
         f"\nGap to the optimum: {solved} of {instances} small instances solved, {statistics.fmean(took):.1f} s each"
@@ -212,7 +212,7 @@ def online(seeds: int, share: tuple[float, float]) -> dict[str, dict[str, float]
         for name, config in ONLINE.items():
             rows[name].append(run_online(cluster, arrivals, config).summary())
     mean = {
-        name: {key: statistics.fmean(one[key] for one in many) for key in many[0]}
+        name: {key: statistics.fmean(row[key] for row in many) for key in many[0]}
         for name, many in rows.items()
     }
     print(f"\nOnline, 15 servers, {seeds} seeds")

@@ -73,8 +73,8 @@ def drawn_mixes(mixes: pd.DataFrame, seed: int, allowed: set[str] | None = None)
 
 def slice_of_each(plan: SlicePlan) -> list[str]:
     """The slice of each job; empty where it waits."""
-    found = (plan.chosen.of_job(number) for number in range(len(plan.options.jobs)))
-    return [one[0].device if one else "" for one in found]
+    placed = (plan.chosen.of_job(number) for number in range(len(plan.options.jobs)))
+    return [place[0].device if place else "" for place in placed]
 
 
 def measured_speeds(table: SliceTable, jobs: list[SliceJob], slices: list[str]) -> list[float | None]:

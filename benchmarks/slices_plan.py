@@ -67,7 +67,7 @@ def one_card(predictor: SetPredictor, repeats: int) -> dict[str, Any]:
             "first_cpu_s": cpu_s,
             "wall_s": median(walls),
             "cpu_s": median(cpus),
-            "sets": sum(len(found) for found in plan.options.by_set.values()),
+            "sets": sum(len(choices) for choices in plan.options.by_set.values()),
             "chosen": f"{plan.chosen.kind} {plan.chosen.partition}".strip(),
             "cpu_within_target": median(cpus) < TARGET_CARD_S,
         }
@@ -83,9 +83,9 @@ def fleet(predictor: SetPredictor, gpus: int, count: int) -> dict[str, Any]:
     shares = [share for _, share in ZOO_MIX]
     kinds, weights = [], []
     for spec, share in ZOO_MIX:
-        one = Workload.parse(spec)
+        workload = Workload.parse(spec)
         for factor in (0.25, 0.5, 1.0, 2.0):
-            kinds.append(replace(one, batch_size=max(1, int(one.batch_size * factor))))
+            kinds.append(replace(workload, batch_size=max(1, int(workload.batch_size * factor))))
             weights.append(share / sum(shares) / 4)
     mix = Mix(tuple(kinds), tuple(weights), lambda _: 1.0)
     drawn = mix.draw(count, seed=0)

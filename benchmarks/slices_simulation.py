@@ -64,12 +64,12 @@ class Reference:
     def inputs(self, trace: str) -> tuple[list[TraceJob], SliceTable, SliceTable]:
         """Jobs, what they really do, and what is predicted. Predictions err by job, so each job is a workload of its own."""
         jobs, real, predicted = [], {}, {}
-        for one in self.traces[trace]["jobs"]:
-            workload = Workload(one["model"], batch_size=one["id"] + 1)
-            jobs.append(TraceJob(str(one["id"]), workload, float(one["iterations"]), float(one["arrival_s"])))
-            for name, step in self.step_s[one["model"]].items():
+        for job in self.traces[trace]["jobs"]:
+            workload = Workload(job["model"], batch_size=job["id"] + 1)
+            jobs.append(TraceJob(str(job["id"]), workload, float(job["iterations"]), float(job["arrival_s"])))
+            for name, step in self.step_s[job["model"]].items():
                 real[_device(name), workload] = SliceSolo(step)
-            for name, relative in one["predicted"].items():
+            for name, relative in job["predicted"].items():
                 predicted[_device(name), workload] = SliceSolo(relative)
         return jobs, SliceTable(real, self.mps_penalty), SliceTable(predicted, self.mps_penalty)
 

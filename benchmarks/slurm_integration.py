@@ -127,12 +127,12 @@ def job(comment: str) -> dict[str, Any]:
         "sbatch", "--parsable", "-n1", "--gres=shard:1", "-o", "/dev/null", *extra, "--wrap", "sleep 600"
     )
     while time.monotonic() - started < 90:
-        one = next(j for j in json.loads(_out("squeue", "--json"))["jobs"] if str(j["job_id"]) == number)
-        if one["job_state"] == "RUNNING":
+        job = next(j for j in json.loads(_out("squeue", "--json"))["jobs"] if str(j["job_id"]) == number)
+        if job["job_state"] == "RUNNING":
             seconds = round(time.monotonic() - started, 1)
             if not comment:
                 _out("scancel", number)
-            return {"comment": comment, "node": one["nodes"], "gres": one["gres_detail"], "told": one["admin_comment"],
+            return {"comment": comment, "node": job["nodes"], "gres": job["gres_detail"], "told": job["admin_comment"],
                     "start_after_s": seconds}  # fmt: skip
         time.sleep(0.2)
     raise RuntimeError(f"job {number} did not start")
@@ -159,9 +159,9 @@ def _out(*command: str) -> str:
 
 
 def _port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 if __name__ == "__main__":

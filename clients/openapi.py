@@ -20,11 +20,11 @@ def document() -> dict[str, Any]:
     from serving.config import ServiceConfig
 
     with TemporaryDirectory() as folder:
-        found = create_app(ServiceConfig(database_url=f"sqlite:///{folder}/store.db")).openapi()
+        document = create_app(ServiceConfig(database_url=f"sqlite:///{folder}/store.db")).openapi()
     # Their order is that of a set otherwise, another one in each process.
-    schemas = found["components"]["schemas"]
-    found["components"]["schemas"] = {name: schemas[name] for name in sorted(schemas)}
-    return found
+    schemas = document["components"]["schemas"]
+    document["components"]["schemas"] = {name: schemas[name] for name in sorted(schemas)}
+    return document
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ def read_sets(directory: Path | str) -> tuple[pd.DataFrame, pd.DataFrame]:
         InputError: there is no `colocation` table, or a table is not valid.
     """
     colocation = read_table(directory, "colocation")
-    there = "solo" in available_tables(directory)
-    solo = read_table(directory, "solo") if there else empty_table("solo")
+    has_solo = "solo" in available_tables(directory)
+    solo = read_table(directory, "solo") if has_solo else empty_table("solo")
     return colocation, solo_runs(colocation, solo)
 
 

@@ -18,14 +18,14 @@ it is the value of a column, such as the family or the device.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets.families import family_of
 from profiling.errors import InputError, UnknownNameError
-from profiling.files import read_json, write_json
+from profiling.files import write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,7 +87,7 @@ def make_split(
     default = _RULES[kind][1]
     if default is not None:
         fold_of = deal(values, folds or default, seed)
-        groups = {one: frozenset(fold_of[v] for v in held) for one, held in groups.items()}
+        groups = {name: frozenset(fold_of[v] for v in held) for name, held in groups.items()}
         values = sorted(set(fold_of.values()))
     elif len(values) < 2:
         raise InputError(
@@ -97,8 +97,8 @@ def make_split(
         )
     result = []
     for value in values:
-        test = tuple(sorted(one for one, held in groups.items() if value in held))
-        train = tuple(sorted(one for one, held in groups.items() if value not in held))
+        test = tuple(sorted(name for name, held in groups.items() if value in held))
+        train = tuple(sorted(name for name, held in groups.items() if value not in held))
         if not train:
             raise InputError(
                 f"split {kind}: every set is held out with {value}", expected="sets without it", got="none"
@@ -130,38 +130,19 @@ def _groups(frame: pd.DataFrame, kind: str, unit: str) -> dict[str, frozenset[st
     if column == "family" and column not in frame:
         frame = frame.assign(family=frame["architecture"].map(family_of))
     if not column or column == unit:
-        return {str(one): frozenset([str(one)]) for one in sorted(set(frame[unit]))}
+        return {str(name): frozenset([str(name)]) for name in sorted(set(frame[unit]))}
     members = {
-        str(one): tuple(sorted(map(str, names))) for one, names in frame.groupby(unit, sort=True)[column]
+        str(name): tuple(sorted(map(str, names))) for name, names in frame.groupby(unit, sort=True)[column]
     }
     if kind == "by-pair":
-        return {one: frozenset([" + ".join(names)]) for one, names in members.items()}
-    return {one: frozenset(names) for one, names in members.items()}
+        return {name: frozenset([" + ".join(names)]) for name, names in members.items()}
+    return {name: frozenset(names) for name, names in members.items()}
 
 
 def save_split(path: Path | str, folds: Iterable[Fold], **about: Any) -> Path:
     """Write folds as JSON; `about` (kind, seed, data) goes with them."""
     body = [{"name": f.name, "train": list(f.train_set_ids), "test": list(f.test_set_ids)} for f in folds]
     return write_json(path, {"format": SPLIT_FORMAT, "version": 1, **about, "folds": body})
-
-
-def load_split(path: Path | str) -> list[Fold]:
-    """Read what `save_split` wrote.
-
-    Raises:
-        InputError: not such a file.
-    """
-    body = read_json(path)
-    if not isinstance(body, Mapping) or body.get("format") != SPLIT_FORMAT:
-        raise InputError(
-            f"{path} is not a split", expected=f"format {SPLIT_FORMAT!r}", got=type(body).__name__
-        )
-    try:
-        return [Fold(f["name"], tuple(f["train"]), tuple(f["test"])) for f in body["folds"]]
-    except (KeyError, TypeError) as error:
-        raise InputError(
-            f"{path} is a damaged split", expected="folds of name, train, test", got=repr(error)
-        ) from None
 
 
 def select_sets(colocation: pd.DataFrame, set_ids: Iterable[str]) -> pd.DataFrame:

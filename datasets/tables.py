@@ -107,7 +107,7 @@ def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.D
         typed = pandera_schema(name).validate(typed, lazy=True)
     except pandera.errors.SchemaErrors as error:
         cases = error.failure_cases.drop_duplicates(["column", "index"]).head(limit)
-        found = [
+        violations = [
             Fault(
                 0 if pd.isna(case["index"]) else int(case["index"]) + 1,
                 str(case["column"]),
@@ -117,7 +117,7 @@ def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.D
             for case in cases.to_dict("records")
         ]
         # A cell that could not be read is empty by now, and has been told of.
-        faults += [fault for fault in found if (fault.row, fault.column) not in told]
+        faults += [fault for fault in violations if (fault.row, fault.column) not in told]
     else:
         faults += _row_faults(name, typed)
     told |= {(fault.row, fault.column) for fault in faults}

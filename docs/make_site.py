@@ -105,17 +105,17 @@ def http_reference() -> str:
     """Every route of the service by tag: scope, parameters, body with its fields and example, and answers, from OpenAPI."""
     from clients.openapi import document
 
-    found = document()
+    api = document()
     parts = [
         "# HTTP",
         "Made from the OpenAPI document, which a running service has at `/openapi.json`, with a page to try it at `/docs`.",
         "Conventions and errors are in [service.md](../service.md), the client in [its README](../../clients/python/README.md).",
     ]
     tags: dict[str, list[str]] = {}
-    for path, operations in sorted(found["paths"].items()):
+    for path, operations in sorted(api["paths"].items()):
         for method, operation in operations.items():
             tags.setdefault(operation.get("tags", ["other"])[0], []).extend(
-                _operation(f"{method.upper()} {path}", operation, found["components"]["schemas"])
+                _operation(f"{method.upper()} {path}", operation, api["components"]["schemas"])
             )
     for tag, sections in sorted(tags.items()):
         parts += [f"## {tag}", *sections]
@@ -160,7 +160,7 @@ def _type(schema: dict[str, Any]) -> str:
         return " or ".join(f"`{value}`" for value in schema["enum"])
     for word in ("anyOf", "oneOf"):
         if word in schema:
-            return " or ".join(dict.fromkeys(_type(one) for one in schema[word]))
+            return " or ".join(dict.fromkeys(_type(branch) for branch in schema[word]))
     kind = schema.get("type", "any")
     if isinstance(kind, list):
         return " or ".join(kind)

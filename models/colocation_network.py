@@ -157,9 +157,9 @@ class ColocationNetwork(nn.Module):
             known = member.shape[-1] - len(DEVICE_FEATURES)
             member = torch.cat([member[..., :known], torch.zeros_like(member[..., known:])], -1)
         size = member.shape[1]
-        there = sets.present.to(member.dtype)
-        between = there.unsqueeze(2) * there.unsqueeze(1) * (1.0 - torch.eye(size, device=member.device))
-        demand = sets.demand * there.unsqueeze(-1)
+        present = sets.present.to(member.dtype)
+        between = present.unsqueeze(2) * present.unsqueeze(1) * (1.0 - torch.eye(size, device=member.device))
+        demand = sets.demand * present.unsqueeze(-1)
         demands = demand[..., :SUMMED_WIDTH]
         others = demands.sum(1, keepdim=True) - demands
         edges = edge_tensor(demand, between)

@@ -132,7 +132,7 @@ def demand_of(graph: ComputationGraph, cost: JobCost, device: DeviceSpec, worklo
     trained = trained_ratio(columns, workload.frozen_prefix) if is_training else 0.0
     if is_training:
         dropped = columns["saved_activation_bytes"] * columns["repeat"]
-        kept = graph.activation_bytes - float(dropped[pass_mask(columns, workload)[1] == 0].sum())
+        kept = graph.activation_bytes - float(dropped[pass_mask(graph, workload)[1] == 0].sum())
         activation_bytes = max(kept, graph.activation_bytes * 0.05)
     else:
         activation_bytes = graph.forward_activation_bytes or graph.activation_bytes * 0.05

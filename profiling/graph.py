@@ -144,6 +144,13 @@ class ComputationGraph:
         return columns_of(self.operators)
 
     @cached_property
+    def gradient_layers(self) -> NDArray[np.int64]:
+        """Which operators a frozen prefix leaves without gradients, see `profiling.graph_columns.gradient_layers`."""
+        from profiling.graph_columns import gradient_layers
+
+        return gradient_layers(self.operators, self.edges)
+
+    @cached_property
     def forward_flops(self) -> float:
         return self.total("forward_flops")
 
@@ -234,8 +241,8 @@ class ComputationGraph:
             f.name: [getattr(op, f.name) for op in self.operators] for f in fields(Operator)
         }
         columns["output_shape"] = [list(shape) for shape in columns["output_shape"]]
-        found = columns["sizes"]
-        sizes = {name: [getattr(value, name) for value in found] for name in SIZE_COLUMNS}
+        operator_sizes = columns["sizes"]
+        sizes = {name: [getattr(value, name) for value in operator_sizes] for name in SIZE_COLUMNS}
         columns["sizes"] = {name: values for name, values in sizes.items() if any(values)}
         scalars = {
             f.name: getattr(self, f.name)

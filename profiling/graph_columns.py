@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiling.operator_sizes import SIZE_COLUMNS
-from profiling.operators import dtype_index, kind_index
+from profiling.operators import WEIGHTED, dtype_index, kind_index
 
 if TYPE_CHECKING:
-    from profiling.graph import Operator
+    from profiling.graph import Operator, TensorEdge
 
 COUNT_COLUMNS = (
     "forward_flops",
@@ -65,3 +65,25 @@ def columns_of(operators: Sequence[Operator]) -> dict[str, NDArray[np.float64]]:
 
 def _array(values: Iterable[float]) -> NDArray[np.float64]:
     return np.fromiter(values, dtype=np.float64)
+
+
+def gradient_layers(operators: Sequence[Operator], edges: Sequence[TensorEdge]) -> NDArray[np.int64]:
+    """[2, N] the atomic layer of an operator's own parameters [0], and the last one that its inputs depend on [1].
+
+    -1 where there is none. With the first k layers frozen, autograd computes the gradient of the parameters where [0] is k
+    or more, and that of the inputs where [1] is. Parameters of no layer are never frozen.
+    """
+    never_frozen = np.iinfo(np.int64).max
+    # Tied weights are counted where they are used first; a product without parameters of its own still has its layer.
+    own = [
+        never_frozen
+        if op.parameter_bytes > 0 > op.layer_index
+        else op.layer_index
+        if op.parameter_bytes > 0 or op.kind in WEIGHTED
+        else -1
+        for op in operators
+    ]
+    inputs = [-1] * len(operators)
+    for edge in sorted(edges, key=lambda edge: edge.target):
+        inputs[edge.target] = max(inputs[edge.target], own[edge.source], inputs[edge.source])
+    return np.array([own, inputs], dtype=np.int64).reshape(2, -1)

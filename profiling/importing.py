@@ -22,9 +22,9 @@ def import_attribute(name: str, expected: str) -> object:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found: object = importlib.import_module(where)
+        value: object = importlib.import_module(where)
         for part in attribute.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (ImportError, AttributeError, ValueError, SyntaxError) as error:
         raise InputError(f"{name!r} cannot be imported", expected=expected, got=str(error)) from error
-    return found
+    return value

@@ -48,6 +48,8 @@ CONTRACTIONS = frozenset(
     }
 )
 """Kinds that have FLOPs and may run on tensor cores."""
+WEIGHTED = CONTRACTIONS - {"matmul", "attention"}
+"""Contractions with weights, of their own or shared with another operator."""
 
 _INDEX = {kind: i for i, kind in enumerate(KINDS)}
 

@@ -69,19 +69,19 @@ def pairs(predictor: SetPredictor, device: str = "v100") -> list[Pair]:
     workloads = [Workload.parse(spec) for spec in MODELS]
     sets = [ColocationSet(device, pair) for pair in combinations_with_replacement(workloads, 2)]
     answer = predictor.predict_arrays(sets)
-    found = [
+    rated = [
         Pair(
-            one,
+            pair,
             (float(slowdown[0]), float(slowdown[1])),
             float((1.0 / slowdown[:2]).sum()),
             float(memory),
             bool(fits),
         )
-        for one, slowdown, memory, fits in zip(
+        for pair, slowdown, memory, fits in zip(
             sets, answer.slowdown, answer.memory_upper_bytes, answer.fits, strict=True
         )
     ]
-    return sorted(found, key=lambda pair: (not pair.fits, -pair.throughput_ratio))
+    return sorted(rated, key=lambda pair: (not pair.fits, -pair.throughput_ratio))
 
 
 def demo_cluster() -> ClusterSnapshot:
@@ -128,21 +128,21 @@ def run_policies(
 def starts(result: SimulationResult) -> list[Start]:
     """Where each job first started and whom it joined there, by time."""
     first: dict[int, Any] = {}
-    for one in sorted(result.intervals, key=lambda i: i.start_s):
-        first.setdefault(one.job, one)
+    for interval in sorted(result.intervals, key=lambda i: i.start_s):
+        first.setdefault(interval.job, interval)
     return [
         Start(
-            result.jobs[one.job],
-            result.gpu_names[one.gpu],
+            result.jobs[interval.job],
+            result.gpu_names[interval.gpu],
             tuple(
                 result.jobs[other.job]
                 for other in result.intervals
-                if other.gpu == one.gpu
-                and other.job != one.job
-                and other.start_s <= one.start_s < other.stop_s
+                if other.gpu == interval.gpu
+                and other.job != interval.job
+                and other.start_s <= interval.start_s < other.stop_s
             ),
         )
-        for one in first.values()
+        for interval in first.values()
     ]
 
 

@@ -84,7 +84,6 @@ class Service:
         self.slots = Slots(config.requests_in_flight)
         self.open_slots = Slots(config.open_in_flight)
         self.buffered_bytes = 0  # request bodies in memory
-        self.started_at = time.time()
         self.oip = InferenceCounts()
         self.warm_captures = False
         self.cluster = ClusterReader(self.store)

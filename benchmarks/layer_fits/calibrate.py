@@ -82,16 +82,16 @@ def calibrate(measured: Sequence[MeasuredGraph], device: DeviceSpec) -> Framewor
 def _left_out_error(measured: Sequence[MeasuredGraph], device: DeviceSpec, weight: float) -> float:
     """Mean absolute relative error on graphs that the fit has not seen."""
     errors = []
-    for out, one in enumerate(measured):
+    for out, model in enumerate(measured):
         costs = _fit([*measured[:out], *measured[out + 1 :]], device, weight)
-        errors.append(np.abs(predicted_s(one, device, costs) / one.rows.step_time_s - 1.0))
+        errors.append(np.abs(predicted_s(model, device, costs) / model.rows.step_time_s - 1.0))
     return float(np.concatenate(errors).mean())
 
 
 def _fit(measured: Sequence[MeasuredGraph], device: DeviceSpec, weight: float) -> FrameworkCosts:
     from scipy.optimize import least_squares
 
-    count = sum(len(one.rows) for one in measured)
+    count = sum(len(model.rows) for model in measured)
     start = np.log([getattr(START, name) for name in LEARNT])
     width = np.array(list(LEARNT.values()))
 
@@ -100,7 +100,7 @@ def _fit(measured: Sequence[MeasuredGraph], device: DeviceSpec, weight: float) -
 
     def residual(theta: Floats) -> Floats:
         made = costs(theta)
-        errors = [predicted_s(one, device, made) / one.rows.step_time_s - 1.0 for one in measured]
+        errors = [predicted_s(model, device, made) / model.rows.step_time_s - 1.0 for model in measured]
         return np.concatenate([*errors, weight * np.sqrt(count) * (theta - start) / width])
 
     return costs(least_squares(residual, start, diff_step=np.full(len(start), 1e-3), max_nfev=15).x)

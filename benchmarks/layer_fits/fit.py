@@ -80,12 +80,12 @@ class LayerTimeModel:
         Raises:
             InputError: no row of one GPU.
         """
-        one = rows.gpus == 1
-        if one.sum() < 4:
+        one_gpu = rows.gpus == 1
+        if one_gpu.sum() < 4:
             raise InputError(
-                "too few rows to fit", expected="at least 4 steps on one GPU", got=int(one.sum())
+                "too few rows to fit", expected="at least 4 steps on one GPU", got=int(one_gpu.sum())
             )
-        solo, many = rows.where(one), rows.where(~one)
+        solo, many = rows.where(one_gpu), rows.where(~one_gpu)
         model = _fit_compute(profile, solo, np.ones(len(solo)))
         if len(many) >= 8:
             for _ in range(2):
@@ -161,12 +161,14 @@ class LayerTimeModel:
 
 
 def _fit_compute(profile: LayerProfile, rows: Rows, weight: Floats) -> LayerTimeModel:
-    found = []
+    solutions = []
     for order, roof in enumerate(ROOFS):
         x = columns(profile, rows.frozen_prefix, rows.batch_size, roof)
         solution = _solve(x, rows.step_time_s, weight)
-        found.append((float(np.mean(weight * (x @ solution / rows.step_time_s - 1) ** 2)), order, solution))
-    best = sorted(found, key=lambda item: item[:2])[:AVERAGED]
+        solutions.append(
+            (float(np.mean(weight * (x @ solution / rows.step_time_s - 1) ** 2)), order, solution)
+        )
+    best = sorted(solutions, key=lambda item: item[:2])[:AVERAGED]
     return LayerTimeModel(
         profile, np.array([item[2] for item in best]), tuple(ROOFS[item[1]] for item in best)
     )
@@ -197,8 +199,8 @@ def _fit_exchange(model: LayerTimeModel, rows: Rows, rewrapped: bool) -> Exchang
     start = np.array([0.1, 0.01, 0.01, 0.5, 0.2, 1.0, 0.0])
     top = np.array([10.0, 10.0, 10.0, 1.0, 1.0, 3.0, 1.0])
     low = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.5, -0.2])
-    found = least_squares(residual, start, bounds=(low, top), loss="soft_l1", f_scale=0.03)
-    return Exchange(*(float(v) for v in np.clip(found.x, low, top)))
+    solution = least_squares(residual, start, bounds=(low, top), loss="soft_l1", f_scale=0.03)
+    return Exchange(*(float(v) for v in np.clip(solution.x, low, top)))
 
 
 def _refit_with(model: LayerTimeModel, solo: Rows, many: Rows) -> LayerTimeModel:

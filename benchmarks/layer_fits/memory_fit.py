@@ -52,7 +52,7 @@ class MemoryModel:
 
         if not measured:
             raise InputError("nothing to fit memory with", expected="at least one model", got="none")
-        found = []
+        fits = []
         for channels in WINOGRAD_CHANNELS:
 
             def residual(theta: Floats, channels: float = channels) -> Floats:
@@ -62,5 +62,5 @@ class MemoryModel:
                 )
 
             fitted = least_squares(residual, CENTRE, bounds=(0.0, np.inf), loss="soft_l1", f_scale=0.05)
-            found.append((float(fitted.cost), cls(fitted.x, channels)))
-        return min(found, key=lambda item: item[0])[1]
+            fits.append((float(fitted.cost), cls(fitted.x, channels)))
+        return min(fits, key=lambda item: item[0])[1]

@@ -88,10 +88,10 @@ class MemoryShape:
 
 
 def _sources(graph: ComputationGraph) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in graph.operators]
+    sources: list[list[int]] = [[] for _ in graph.operators]
     for edge in graph.edges:
-        found[edge.target].append(edge.source)
-    return found
+        sources[edge.target].append(edge.source)
+    return sources
 
 
 def _forward(
@@ -104,7 +104,7 @@ def _forward(
     arguments: dict[
         str, list[int]
     ] = {}  # of each module: its first operator's first input, none for the batch itself
-    found = np.zeros(len(graph.operators))
+    alive_bytes = np.zeros(len(graph.operators))
     for index, op in enumerate(graph.operators):
         inputs = sources[index]
         parts = op.module_path.split(".")
@@ -117,8 +117,8 @@ def _forward(
         if op.kind == "activation" and inplace:
             alive.discard(index)
         alive.update(source for module in modules[-HELD_MODULES:] for source in arguments[module])
-        found[index] = written[sorted(alive)].sum()
-    return found
+        alive_bytes[index] = written[sorted(alive)].sum()
+    return alive_bytes
 
 
 def border_bytes(graph: ComputationGraph, saved: Floats) -> Floats:
@@ -128,7 +128,7 @@ def border_bytes(graph: ComputationGraph, saved: Floats) -> Floats:
     for edge in graph.edges:
         if graph.operators[edge.target].kind in KEEP_INPUT:
             last[edge.source] = max(last[edge.source], owners[edge.target])
-    found = np.zeros(len(graph.layers) + 1)
+    kept_bytes = np.zeros(len(graph.layers) + 1)
     for own, kept_by, size in zip(owners, last, saved, strict=True):
-        found[own + 1 : kept_by + 1] += size
-    return found
+        kept_bytes[own + 1 : kept_by + 1] += size
+    return kept_bytes

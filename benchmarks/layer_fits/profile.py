@@ -63,16 +63,6 @@ class LayerProfile:
         """[L + 1] share of parameters in layers k and later."""
         return unfrozen_share(self.parameter_bytes)
 
-    def check_prefix(self, frozen_prefix: int) -> int:
-        """`frozen_prefix` if it leaves at least one layer to train. Raises `InputError` otherwise."""
-        if not 0 <= frozen_prefix < self.layers:
-            raise InputError(
-                f"frozen_prefix of {self.name} is out of range",
-                expected=f"0 to {self.layers - 1} ({self.layers} atomic layers, at least one is trained)",
-                got=frozen_prefix,
-            )
-        return frozen_prefix
-
     @classmethod
     def from_shares(
         cls,

@@ -39,7 +39,7 @@ class Winograd:
     def of(cls, graph: ComputationGraph) -> Winograd:
         source = {edge.target: edge.source for edge in reversed(graph.edges)}
         count = len(graph.operators)
-        channels, found = np.zeros(count, dtype=np.int64), np.zeros((3, count))
+        channels, numbers = np.zeros(count, dtype=np.int64), np.zeros((3, count))
         for index, op in enumerate(graph.operators):
             before = graph.operators[source[index]].output_shape if index in source else ()
             if op.kind != "convolution" or len(op.output_shape) != 4 or len(before) != 4:
@@ -50,12 +50,12 @@ class Winograd:
             if before[2:] == (height, width) and 9 <= op.parameter_bytes / (4 * outputs * inputs) < 10:
                 tiles = samples * -(-height // 4) * -(-width // 4)
                 channels[index] = min(inputs, outputs)
-                found[:, index] = (
+                numbers[:, index] = (
                     2 * 36 * tiles * inputs * outputs,
                     4 * 36 * tiles * (inputs + outputs),
                     4 * 36 * inputs * outputs,
                 )
-        return cls(channels, *found)
+        return cls(channels, *numbers)
 
     def used(self, least_channels: float = LEAST_CHANNELS) -> NDArray[np.bool_]:
         """[N] convolutions of at least `least_channels` channels."""

@@ -106,14 +106,14 @@ def find_files(folder: Path, *patterns: str) -> list[Path]:
     """
     if not folder.is_dir():
         raise InputError(f"no folder at {folder}", expected="a clone of upstream or a folder with its files")
-    found = sorted({path for pattern in patterns for path in folder.rglob(pattern) if path.is_file()})
-    if not found:
+    files = sorted({path for pattern in patterns for path in folder.rglob(pattern) if path.is_file()})
+    if not files:
         raise InputError(
             f"{folder} does not hold what this importer reads",
             expected=" or ".join(patterns),
             hint="`cotenant data sources` says where to clone it from",
         )
-    return found
+    return files
 
 
 def spec(model: str, **options: Any) -> str:

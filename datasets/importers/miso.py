@@ -89,7 +89,7 @@ def _spec(job: Job) -> str:
 
 def _steps_on_slices(folder: Path) -> dict[tuple[Job, str], list[float]]:
     """((model, batch), slice) to the seconds of all steps in order."""
-    found: dict[tuple[Job, str], list[float]] = {}
+    steps_s: dict[tuple[Job, str], list[float]] = {}
     for path in find_files(folder, "logs/mig/*_train*.json"):
         match = _LOG.fullmatch(path.stem)
         if match is None:
@@ -102,8 +102,8 @@ def _steps_on_slices(folder: Path) -> dict[tuple[Job, str], list[float]]:
         if len(seconds) < 2 or not all(0 < s < math.inf for s in seconds):
             raise InputError(f"{path}: steps", expected="at least 2, in seconds above 0", got=len(seconds))
         job = (match["model"], int(match["batch"]))
-        found[job, f"{match['slice']}.{match['memory']}"] = seconds
-    return found
+        steps_s[job, f"{match['slice']}.{match['memory']}"] = seconds
+    return steps_s
 
 
 def _add_usage(result: Import, folder: Path) -> None:
@@ -187,12 +187,12 @@ def _add_mix(result: Import, members: list[tuple[str, tuple[float, ...]]], numbe
 
 
 def _profiles(steps: dict[tuple[Job, str], list[float]]) -> dict[Job, NDArray[np.float64]]:
-    found = {}
+    speeds = {}
     for job in {job for job, _ in steps}:
         if all((job, name) in steps for name in _PROFILE_SLICES):
             means = np.array([round(float(np.mean(steps[job, name][1:])), 4) for name in _PROFILE_SLICES])
-            found[job] = means / means.max()
-    return found
+            speeds[job] = means / means.max()
+    return speeds
 
 
 def _who(targets: NDArray[np.float64], profiles: dict[Job, NDArray[np.float64]]) -> list[Job]:
@@ -210,5 +210,6 @@ def _who(targets: NDArray[np.float64], profiles: dict[Job, NDArray[np.float64]])
             got=f"{columns[unclear[0], 0].tolist()}, like {matches[unclear[0]]}",
         )
     return [
-        jobs[position] if found else _NOBODY for position, found in zip(same.argmax(1), matches, strict=True)
+        jobs[position] if is_listed else _NOBODY
+        for position, is_listed in zip(same.argmax(1), matches, strict=True)
     ]

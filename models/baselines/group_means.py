@@ -38,17 +38,17 @@ class GroupMeanPredictor:
             InputError: there is none.
         """
         values = train.y / self._reference(train)
-        there = train.points & np.isfinite(values)
-        if not there.any():
+        usable = train.points & np.isfinite(values)
+        if not usable.any():
             raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
-        learned = np.log(values[there]) if self.geometric else values[there]
-        rows = train.rows[there]
+        learned = np.log(values[usable]) if self.geometric else values[usable]
+        rows = train.rows[usable]
         self.means_: list[dict[str, float]] = []
         for count in range(len(self.columns), -1, -1):
             names = group_names(rows, self.columns[:count])
-            found, codes = np.unique(names.astype(str), return_inverse=True)
+            groups, codes = np.unique(names.astype(str), return_inverse=True)
             means = np.bincount(codes, learned) / np.bincount(codes)
-            self.means_.append(dict(zip(found, np.exp(means) if self.geometric else means, strict=True)))
+            self.means_.append(dict(zip(groups, np.exp(means) if self.geometric else means, strict=True)))
         return self
 
     def predict(self, test: Bundle) -> Floats:

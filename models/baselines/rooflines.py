@@ -21,14 +21,14 @@ ELEMENT_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "amp": 2, "fp16": 2, "bf16": 2
 def peaks(rows: pd.DataFrame) -> tuple[Floats, Floats]:
     """[n] FLOP/s at each row's precision and [n] bytes/s of its device; NaN for a device outside the catalogue, or that lacks it."""
     pairs = list(zip(rows["device"], rows["precision"], strict=True))
-    found = {}
+    peaks = {}
     for device, precision in set(pairs):
         try:
             spec = get_device(device)
-            found[device, precision] = (spec.peak_flops(precision), spec.memory_bandwidth_bytes_per_s)
+            peaks[device, precision] = (spec.peak_flops(precision), spec.memory_bandwidth_bytes_per_s)
         except (InputError, UnknownNameError):
-            found[device, precision] = (np.nan, np.nan)
-    both = np.array([found[pair] for pair in pairs], dtype=np.float64).reshape(-1, 2)
+            peaks[device, precision] = (np.nan, np.nan)
+    both = np.array([peaks[pair] for pair in pairs], dtype=np.float64).reshape(-1, 2)
     return np.where(both[:, 0] > 0, both[:, 0], np.nan), both[:, 1]
 
 

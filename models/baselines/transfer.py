@@ -75,5 +75,5 @@ class TransferPredictor:
 
 
 def _median(gap: pd.Series) -> float:
-    there = gap.dropna()
-    return float(there.median()) if len(there) else np.nan
+    measured = gap.dropna()
+    return float(measured.median()) if len(measured) else np.nan

@@ -9,7 +9,7 @@ import numpy as np
 
 from models.cost.form import HOSTS
 from models.cost.operator_features import context_of, operator_features
-from models.cost.work import Floats, OperatorWork, floor_s, work_of
+from models.cost.work import IS_CONTRACTION, Floats, OperatorWork, floor_s, work_of
 from profiling.devices import DeviceSpec, split_device
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
@@ -25,8 +25,7 @@ class JobInput:
     Attributes:
         features: [N, F] see `operator_features`.
         work: per execution.
-        mask: [2, N] 1 where a pass of an operator runs: inference has no backward pass and leaves out what only training
-            runs, frozen layers have no backward pass.
+        mask: [2, N] share of a pass of an operator that runs, see `pass_mask`.
         kind: [N] index into `KINDS`.
         optimizer_bytes, optimizer_kernels: of a step, by unfrozen parameters.
         host_bytes: copied from the host in a step.
@@ -55,7 +54,7 @@ class JobInput:
             InputError: the device lacks the job's precision.
         """
         columns = graph.columns
-        mask = pass_mask(columns, workload)
+        mask = pass_mask(graph, workload)
         is_training = workload.mode == "training"
         trained = trained_ratio(columns, workload.frozen_prefix) if is_training else 0.0
         stays = workload.data_on_device or device.is_processor
@@ -96,15 +95,22 @@ def effect_names(device: str, precision: str) -> tuple[str, str]:
     return whole, f"{whole} {'half' if precision in HALF else precision}"
 
 
-def pass_mask(columns: dict[str, Floats], workload: Workload) -> Floats:
-    """[2, N] 1 where the forward or backward pass of an operator runs."""
+def pass_mask(graph: ComputationGraph, workload: Workload) -> Floats:
+    """[2, N] share of the forward and backward pass of an operator that runs.
+
+    A frozen prefix takes away what autograd leaves out: gradients of frozen parameters, and of inputs before the first
+    trained one. Each of the two is half of a product's backward pass.
+    """
+    columns = graph.columns
     mask = np.ones((2, len(columns["kind"])))
     if workload.mode == "inference":
         mask[0] = 1.0 - columns["training_only"]
         mask[1] = 0.0
     elif workload.frozen_prefix > 0:
-        layer = columns["layer_index"]
-        mask[1, (layer >= 0) & (layer < workload.frozen_prefix)] = 0.0
+        runs = graph.gradient_layers >= workload.frozen_prefix
+        mask[1] = runs.any(0)
+        halves = IS_CONTRACTION[columns["kind"].astype(int)] & (graph.gradient_layers >= 0).all(0)
+        mask[1, halves] = runs[:, halves].mean(0)
     return mask
 
 

@@ -117,12 +117,12 @@ def _peak_flops(columns: Columns, device: DeviceSpec, precision: str) -> Floats:
     plain = "tf32" if precision == "tf32" else "fp32"
     rate = np.where(is_contraction, device.peak_flops(plain, True), device.fp32_flops)
     for dtype, name in _TYPES.items():
-        found = types == DTYPES.index(dtype)
-        if found.any():
+        of_type = types == DTYPES.index(dtype)
+        if of_type.any():
             # A graph may hold types that the job's precision does not name; what the device lacks runs as FP32.
             kind = name if device.supports(name) else "fp32"
             peak = np.where(is_contraction, device.peak_flops(kind, True), device.peak_flops(kind, False))
-            rate = np.where(found, peak, rate)
+            rate = np.where(of_type, peak, rate)
     return rate
 
 

@@ -73,7 +73,7 @@ class Describer:
         if not sets:
             return []
         model, table, heads = self.fitted.model, self.table, self.fitted.heads
-        settings = setting_rows([one.sharing for one in sets], model.campaigns)
+        settings = setting_rows([colocation_set.sharing for colocation_set in sets], model.campaigns)
         parts = prior_parts(table.prepared[0], rows, *table.networks[0].prior_weights(settings))
         solo_use = np.where(arrays.mask, table.utilization[rows], 0.0)
         numbers = _Numbers(
@@ -88,25 +88,30 @@ class Describer:
             arrays.fits.tolist(),
         )
         return [
-            self._one(version, k, one, numbers, row, part)
-            for k, (one, row, part) in enumerate(zip(sets, rows.tolist(), parts.tolist(), strict=True))
+            self._one(version, k, colocation_set, numbers, row, part)
+            for k, (colocation_set, row, part) in enumerate(
+                zip(sets, rows.tolist(), parts.tolist(), strict=True)
+            )
         ]
 
     def _one(
         self,
         version: str,
         k: int,
-        one: ColocationSet,
+        colocation_set: ColocationSet,
         numbers: _Numbers,
         rows: list[int],
         parts: list[list[float]],
     ) -> Prediction:
         intervals = self.fitted.intervals
-        device, count = get_device(one.device), len(one.workloads)
-        facts = [self._of(row, w, one.device) for row, w in zip(rows, one.workloads, strict=False)]
+        device, count = get_device(colocation_set.device), len(colocation_set.workloads)
+        facts = [
+            self._of(row, w, colocation_set.device)
+            for row, w in zip(rows, colocation_set.workloads, strict=False)
+        ]
         group = "solo" if all(f.measured for f in facts) else "graph"
         quantile = intervals.quantile[group]
-        if not self.fitted.manifest.coverage.has_device(one.device):
+        if not self.fitted.manifest.coverage.has_device(colocation_set.device):
             quantile *= intervals.device_factor[group]
         members, reasons = [], [_room(numbers.fits[k], numbers.upper[k], device)]
         for i, fact in enumerate(facts):
@@ -136,12 +141,12 @@ class Describer:
                 reasons.append(
                     f"{fact.model} is unlike the models that were trained on; its interval may be too narrow"
                 )
-        never = self.fitted.manifest.coverage.never_measured(one)
+        never = self.fitted.manifest.coverage.never_measured(colocation_set)
         reasons.extend(never)
         together, upper = numbers.together[k], numbers.upper[k]
         return Prediction(
-            device=one.device,
-            sharing=one.sharing,
+            device=colocation_set.device,
+            sharing=colocation_set.sharing,
             model_version=version,
             members=tuple(members),
             total_memory_bytes=Quantity(together, together**2 / upper, upper),

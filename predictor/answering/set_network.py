@@ -381,6 +381,6 @@ def padded(sets: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     """[S, M] rows of sets of unequal size, -1 where there is no member."""
     most = max((len(s) for s in sets), default=1)
     rows = np.full((len(sets), most), -1, dtype=np.int64)
-    for index, one in enumerate(sets):
-        rows[index, : len(one)] = one
+    for index, members in enumerate(sets):
+        rows[index, : len(members)] = members
     return rows

@@ -166,7 +166,7 @@ def zoo_candidates(rates: DeviceSpec, config: PlanConfig) -> list[Candidate]:
     batch sizes are estimates."""
     from profiling.zoo import get_entry, zoo_names
 
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for name in zoo_names():
         default = get_entry(name).batch_size
         largest = default if rates.name == "cpu" else 4 * default
@@ -177,13 +177,15 @@ def zoo_candidates(rates: DeviceSpec, config: PlanConfig) -> list[Candidate]:
         fits = [c for c in scaled if config.least_step_s <= c.step_time_s <= config.most_step_s]
         if not fits:
             continue
-        found += [fits[i] for i in sorted({0, len(fits) // 2, len(fits) - 1})]
+        candidates += [fits[i] for i in sorted({0, len(fits) // 2, len(fits) - 1})]
         if rates.name != "cpu":
             middle = fits[len(fits) // 2]
             amp = replace(_rescaled(middle, 1.0, 1), workload=replace(middle.workload, precision="amp"))
             # half the time: less traffic and tensor cores; what it really is, is to be measured
-            found.append(replace(amp, step_time_s=middle.step_time_s / 2, features=amp.features - _HALF_TIME))
-    return found
+            candidates.append(
+                replace(amp, step_time_s=middle.step_time_s / 2, features=amp.features - _HALF_TIME)
+            )
+    return candidates
 
 
 def _captured(estimate: Candidate, rates: DeviceSpec) -> Candidate:

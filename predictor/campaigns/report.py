@@ -63,16 +63,16 @@ def load_frames(folder: Path) -> Frames:
 
         return tables(list(read_results([folder]).records.values()), folder.name)
     names = ("solo", "colocation", "freezing", "measurements")
-    found = {
+    parts = {
         n: pd.read_parquet(folder / f"{n}.parquet") for n in names if (folder / f"{n}.parquet").is_file()
     }
-    if not found:
+    if not parts:
         raise InputError(
             f"no measurements in {folder}",
             expected="tables (*.parquet) or slices (slice-*.jsonl)",
             hint="measure with `cotenant profile` or `cotenant campaign run`",
         )
-    return found
+    return parts
 
 
 def _summary(frames: Frames) -> str:

@@ -114,7 +114,7 @@ def _jobs(quantity: str) -> Callable[[Predictor, pd.DataFrame], Answers]:
                     asked[spec, device] = ColocationSet(device, (workload,))
                 except CotenantError as error:
                     asked[spec, device] = error.message
-        sets = {key: found for key, found in asked.items() if isinstance(found, ColocationSet)}
+        sets = {key: answer for key, answer in asked.items() if isinstance(answer, ColocationSet)}
         keys, known = list(sets), {}
         for start in range(0, len(keys), _JOBS_AT_ONCE):
             some = keys[start : start + _JOBS_AT_ONCE]

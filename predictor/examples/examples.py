@@ -199,13 +199,13 @@ def examples_of(colocation: pd.DataFrame, solo: pd.DataFrame) -> Examples:
 def solo_profiles(solo: pd.DataFrame) -> dict[tuple[str, str, str], SoloProfile]:
     """(campaign, device, SPEC) to what was measured of the job alone on one GPU."""
     keys = ("step_time_s", "memory_bytes", "utilization_ratio", "memory_bandwidth_ratio")
-    found: dict[tuple[str, str, str], SoloProfile] = {}
+    profiles: dict[tuple[str, str, str], SoloProfile] = {}
     for row in solo[solo.gpus == 1].to_dict("records"):
         values = {k: float(row[k]) for k in keys if row.get(k) is not None and row[k] == row[k]}
-        found.setdefault(
+        profiles.setdefault(
             (str(row["campaign"]), str(row["device"]), str(row["workload"])), SoloProfile(**values)
         )
-    return found
+    return profiles
 
 
 def variants_of(

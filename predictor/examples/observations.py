@@ -85,11 +85,11 @@ class Observation:
         return cls(ColocationSet(device, tuple(jobs), flat.get("sharing") or "time-slice"), member, step)
 
     def to_mapping(self) -> dict[str, Any]:
-        one = self.colocation_set
+        asked = self.colocation_set
         return {
-            "device": one.device,
-            "sharing": one.sharing,
-            "jobs": [str(w) for w in one.workloads],
+            "device": asked.device,
+            "sharing": asked.sharing,
+            "jobs": [str(w) for w in asked.workloads],
             "member": self.member,
             "step_time_s": self.step_time_s,
         }
@@ -167,9 +167,9 @@ def _body(path: Path) -> dict[str, Any]:
     return dict(body)
 
 
-def set_id_of(one: ColocationSet) -> str:
+def set_id_of(colocation_set: ColocationSet) -> str:
     """Name of an observed set in `training_tables` and in the manifest of a model that learned from it; the order of members does not matter."""
-    return f"{CAMPAIGN}/{one.device}/{one.sharing}/{'+'.join(sorted(map(str, one.workloads)))}"
+    return f"{CAMPAIGN}/{colocation_set.device}/{colocation_set.sharing}/{'+'.join(sorted(map(str, colocation_set.workloads)))}"
 
 
 def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -182,30 +182,32 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
 
     seen: dict[ColocationSet, dict[int, list[float]]] = {}
     for o in observations:
-        one, member = _in_order(o)
-        seen.setdefault(one, {}).setdefault(member, []).append(o.step_time_s)
+        colocation_set, member = _in_order(o)
+        seen.setdefault(colocation_set, {}).setdefault(member, []).append(o.step_time_s)
     origin = {"source": CAMPAIGN, "campaign": CAMPAIGN, "licence": "private", "origin": "measured"}
     solo: dict[tuple[str, Workload], dict[str, Any]] = {}
-    for one in sorted(seen, key=lambda s: len(s.workloads)):
-        for index, workload in enumerate(one.workloads):
+    for colocation_set in sorted(seen, key=lambda s: len(s.workloads)):
+        for index, workload in enumerate(colocation_set.workloads):
             known = {k: v for k, v in _solo_of(workload).items() if v is not None}
-            if len(one.workloads) == 1:
-                known["step_time_s"] = float(np.median(seen[one][index]))
-            key = one.device, workload.without_solo()
+            if len(colocation_set.workloads) == 1:
+                known["step_time_s"] = float(np.median(seen[colocation_set][index]))
+            key = colocation_set.device, workload.without_solo()
             solo[key] = {**solo.get(key, {}), **known}
     rows = []
-    for one, times in seen.items():
-        alone = [solo[one.device, w.without_solo()].get("step_time_s") for w in one.workloads]
-        if len(one.workloads) == 1 or not any(alone[i] for i in times):
+    for colocation_set, times in seen.items():
+        alone = [
+            solo[colocation_set.device, w.without_solo()].get("step_time_s") for w in colocation_set.workloads
+        ]
+        if len(colocation_set.workloads) == 1 or not any(alone[i] for i in times):
             continue
-        for index, workload in enumerate(one.workloads):
+        for index, workload in enumerate(colocation_set.workloads):
             base = alone[index]
             step = float(np.median(times[index])) if index in times else None
             target = base is not None and step is not None
             rows.append(
                 {
-                    **origin, **_columns(one.device, workload), "set_id": set_id_of(one),
-                    "member": index, "sharing": one.sharing, "step_time_s": step, "solo_step_time_s": base,
+                    **origin, **_columns(colocation_set.device, workload), "set_id": set_id_of(colocation_set),
+                    "member": index, "sharing": colocation_set.sharing, "step_time_s": step, "solo_step_time_s": base,
                     # The table wants a number; for what is no target it is never read.
                     "throughput_ratio": base / step if base is not None and step is not None else 1.0,
                     "censored": False, "is_target": target,
@@ -217,10 +219,12 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
 
 def _in_order(observation: Observation) -> tuple[ColocationSet, int]:
     """The set with its members in the order of their SPECs, and where the observed one stands then."""
-    one = observation.colocation_set
-    order = sorted(range(len(one.workloads)), key=lambda k: (str(one.workloads[k]), k))
-    members = tuple(one.workloads[k] for k in order)
-    return ColocationSet(one.device, members, one.sharing), order.index(observation.member)
+    colocation_set = observation.colocation_set
+    order = sorted(range(len(colocation_set.workloads)), key=lambda k: (str(colocation_set.workloads[k]), k))
+    members = tuple(colocation_set.workloads[k] for k in order)
+    return ColocationSet(colocation_set.device, members, colocation_set.sharing), order.index(
+        observation.member
+    )
 
 
 def _columns(device: str, workload: Workload) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from models.cost import JobCost, default_cost_model
+from models.cost.job import pass_mask
 from predictor.types import Floats
 from profiling.devices import DeviceSpec
 from profiling.errors import InputError
@@ -50,7 +51,8 @@ class LayerTimes:
 
     Attributes:
         forward_s, backward_s: [L]; `backward_s` holds the gradients of weights and of inputs.
-        input_gradient_s: [L] the part of `backward_s` that the first unfrozen layer does without.
+        input_gradient_s: [L] the part of `backward_s` of layer l and later that falls away when those before l are
+            frozen: gradients of the inputs of what is trained first.
         optimizer_s: [L] update of the layer's own parameters.
         overhead_s: the rest of the step.
         parameter_bytes: [L].
@@ -114,10 +116,9 @@ def layer_times(
     gradient, boundary = np.zeros(count), np.zeros(count)
     for layer in range(count):
         own = np.flatnonzero(owner == layer)
-        heads = own[columns["parameter_bytes"][own] > 0]
-        if len(heads):
-            # Weight and input gradients of a matrix product or a convolution cost the same.
-            gradient[layer] = 0.5 * busy[1][heads[0]]
+        # What a cut before this layer takes from the backward passes behind it.
+        share = pass_mask(graph, replace(job, frozen_prefix=layer))[1]
+        gradient[layer] = ((1.0 - share) * busy[1])[owner >= layer].sum()
         written = own[columns["bytes_written"][own] > 0]
         if len(written):
             boundary[layer] = columns["bytes_written"][written[-1]]

@@ -20,9 +20,14 @@ ObservedKey = tuple[str, str, Workload, tuple[Workload, ...]]
 
 def key_of(observation: Observation) -> ObservedKey:
     """Equal for the same job beside the same others, in whatever order the set names them."""
-    one, member = observation.colocation_set, observation.member
-    others = (*one.workloads[:member], *one.workloads[member + 1 :])
-    return one.device, one.sharing, observation.workload, tuple(sorted(others, key=repr))
+    colocation_set, member = observation.colocation_set, observation.member
+    others = (*colocation_set.workloads[:member], *colocation_set.workloads[member + 1 :])
+    return (
+        colocation_set.device,
+        colocation_set.sharing,
+        observation.workload,
+        tuple(sorted(others, key=repr)),
+    )
 
 
 def set_of(key: ObservedKey) -> ColocationSet:

@@ -50,13 +50,13 @@ class PairAnswers:
 
     def beside(self, members: Members, own: Integers, partners: Integers) -> Answers:
         """Rows of members beside partners [R, K], -1 where there are fewer; a member without any is not moved."""
-        there = partners >= 0
-        share = there / np.maximum(there.sum(1, keepdims=True), 1)
+        has_partner = partners >= 0
+        share = has_partner / np.maximum(has_partner.sum(1, keepdims=True), 1)
         rows = Rows(own, partners, np.zeros(len(own)))
         # A member's solo step time is no part of this: what stands for a missing partner has no share.
         pairs = np.stack([np.broadcast_to(own[:, None], partners.shape), partners], -1)
         answers = self._answers(members, pairs, share, variance(self.process.parameters, members, rows))
-        extra = np.where(there.any(1), self.process.own_variance(members, own), 0.0)
+        extra = np.where(has_partner.any(1), self.process.own_variance(members, own), 0.0)
         return Answers(
             answers.mean, np.maximum(answers.variance + extra, 0.0), answers.prior_variance, answers.added
         )

@@ -145,9 +145,9 @@ class Posterior:
             self.observe(askable)
         return len(kept) - len(askable)
 
-    def _answers(self, one: ColocationSet) -> bool:
+    def _answers(self, colocation_set: ColocationSet) -> bool:
         try:
-            self.predictor.predict_arrays([one])
+            self.predictor.predict_arrays([colocation_set])
         except CotenantError:
             return False
         return True
@@ -382,11 +382,11 @@ class Posterior:
             known[key] = Shift(excess, variance, prior_variance, shift, shrink, basis)
         return known
 
-    def basis(self, one: ColocationSet, member: int) -> Basis:
+    def basis(self, colocation_set: ColocationSet, member: int) -> Basis:
         """What the answer for a member of a set stands on. An observation counts if it weighs a hundredth of the heaviest."""
         if not len(self._observed):
             return Basis(0, ())
-        arrays = self.predictor.predict_arrays([one])
-        row = self._numbers([one], arrays.solo_step_time_s)[0].tolist()
+        arrays = self.predictor.predict_arrays([colocation_set])
+        row = self._numbers([colocation_set], arrays.solo_step_time_s)[0].tolist()
         key = (row[member], *sorted(number for m, number in enumerate(row) if m != member and number >= 0))
         return self._shifts([key])[key].basis

@@ -41,8 +41,8 @@ def capture_export(
         ) from error
     operators, unknown = _operators(program, workload)
     if unknown:
-        found = ", ".join(f"{kind} ({count})" for kind, count in sorted(unknown.items()))
-        warnings.warn(f"{name}: operators without a canonical kind: {found}", stacklevel=3)
+        counts = ", ".join(f"{kind} ({count})" for kind, count in sorted(unknown.items()))
+        warnings.warn(f"{name}: operators without a canonical kind: {counts}", stacklevel=3)
     return assemble(
         name,
         operators,

@@ -132,10 +132,10 @@ def _recurrent_backward(ctx, grad, *_rest):  # type: ignore[no-untyped-def]
     sequence, out, reserve, *weights = ctx.saved_tensors
     if grad is None:
         grad = out.new_empty(out.shape)
-    found = recurrent_backward(grad, sequence, weights, out, reserve)
-    wanted = [g if w.requires_grad else None for g, w in zip(found[1:], weights, strict=True)]
+    gradients = recurrent_backward(grad, sequence, weights, out, reserve)
+    wanted = [g if w.requires_grad else None for g, w in zip(gradients[1:], weights, strict=True)]
     state = [grad.new_empty(shape) for shape in ctx.state_shapes]
-    return found[0], state, wanted, None, None, None, None, None
+    return gradients[0], state, wanted, None, None, None, None, None
 
 
 recurrent.register_autograd(_recurrent_backward, setup_context=_recurrent_setup)

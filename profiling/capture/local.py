@@ -35,9 +35,9 @@ def local_workload(spec: str) -> Workload:
     given = frozenset(_OPTION.findall(spec))
     if name.endswith(".json"):
         return _of_graph(workload, ComputationGraph.load(Path(name)), given)
-    found = _HASH.fullmatch(name)
-    if found:
-        return _of_graph(workload, cache.registered(_registered_name(found[1])), given)
+    match = _HASH.fullmatch(name)
+    if match:
+        return _of_graph(workload, cache.registered(_registered_name(match[1])), given)
     if name.endswith((".onnx", ".graph.txt")) or ":" in name:
         return _of_graph(workload, graph_for(workload.captured(), local=True), given)
     return workload

@@ -86,7 +86,7 @@ def _bind(graph: Any, batch_size: int | None, sequence_length: int | None) -> in
     """Write numbers into open dimensions, and return the batch size."""
     initializers = {tensor.name for tensor in graph.initializer}
     named: dict[str, int] = {}
-    found = batch_size or 1
+    size = batch_size or 1
     first_input, rebound = True, False
     for value in graph.input:
         if value.name in initializers:
@@ -112,9 +112,9 @@ def _bind(graph: Any, batch_size: int | None, sequence_length: int | None) -> in
                 if dim.dim_param:
                     named[dim.dim_param] = dim.dim_value
             if i == 0 and first_input:
-                found, first_input = int(dim.dim_value), False
+                size, first_input = int(dim.dim_value), False
     _bind_notes(graph, named, rebound)
-    return found
+    return size
 
 
 def _bind_notes(graph: Any, named: dict[str, int], rebound: bool) -> None:
@@ -199,8 +199,8 @@ class _Reader:
         for node in self._sorted():
             self._visit(node)
         if self._unknown:
-            found = ", ".join(f"{kind} ({count})" for kind, count in sorted(self._unknown.items()))
-            warnings.warn(f"ONNX operators without a canonical kind: {found}", stacklevel=2)
+            counts = ", ".join(f"{kind} ({count})" for kind, count in sorted(self._unknown.items()))
+            warnings.warn(f"ONNX operators without a canonical kind: {counts}", stacklevel=2)
         if self._shapeless:
             warnings.warn(
                 f"{self._shapeless} ONNX operators have outputs of unknown shape; their first input's is taken",

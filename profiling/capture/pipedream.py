@@ -81,7 +81,7 @@ def _operators(profile: PipeDreamProfile) -> tuple[list[StaticOperator], float]:
     for name in sorted_nodes:
         # A view stands for whatever it looks at.
         through = (sources[s] if s not in index and sources[s] else [s] for s in direct.get(name, ()))
-        sources[name] = list(dict.fromkeys(s for found in through for s in found))
+        sources[name] = list(dict.fromkeys(s for ids in through for s in ids))
     operators = []
     input_bytes = 0.0
     for name in order:

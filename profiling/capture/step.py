@@ -64,9 +64,9 @@ def capture_job(
         _record(job, recorder)
     job.gradient_accumulation = accumulation
     if recorder.unknown:
-        found = ", ".join(f"{kind} ({count})" for kind, count in sorted(recorder.unknown.items()))
+        counts = ", ".join(f"{kind} ({count})" for kind, count in sorted(recorder.unknown.items()))
         warnings.warn(
-            f"{name}: operators without a canonical kind, counted by their shapes: {found}", stacklevel=2
+            f"{name}: operators without a canonical kind, counted by their shapes: {counts}", stacklevel=2
         )
     graph = _graph(job, recorder, name, [layer for layer, _ in layers], options or {})
     if live_totals is not None:

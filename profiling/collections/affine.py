@@ -143,9 +143,9 @@ class AffineGraph:
         ):
             kind, dtype, input_dtype, weight_dtype, tensor_core, training_only, rank = trait
             key = tuple(sizes[:width])
-            found = known.get(key)
-            if found is None:
-                found = known[key] = OperatorSizes(*key)
+            operator_sizes = known.get(key)
+            if operator_sizes is None:
+                operator_sizes = known[key] = OperatorSizes(*key)
             operators.append(
                 Operator(
                     name=name,
@@ -168,7 +168,7 @@ class AffineGraph:
                     tensor_core=tensor_core,
                     repeat=repeat,
                     training_only=training_only,
-                    sizes=found,
+                    sizes=operator_sizes,
                 )
             )
         parameter_count, *held = self.fixed.tolist()
@@ -239,14 +239,14 @@ def check(line: AffineGraph, graph: ComputationGraph) -> None:
     if line.traits != traits_of(graph) or not same_structure(line.structure, structure_of(graph)):
         raise InputError(f"the operators of {graph.name} differ at batch size {batch}")
     expected = line.values(batch)
-    found = numbers_of(graph)
-    wrong = np.argwhere(~np.isclose(expected, found, rtol=1e-9, atol=1e-3))
+    numbers = numbers_of(graph)
+    wrong = np.argwhere(~np.isclose(expected, numbers, rtol=1e-9, atol=1e-3))
     if len(wrong):
         row, column = wrong[0]
         raise InputError(
             f"{NUMBERS[column]} of {graph.operators[row].name} in {graph.name} is not affine in the batch size",
             expected=str(expected[row, column]),
-            got=found[row, column],
+            got=numbers[row, column],
         )
     if not np.allclose(line.edge_bytes[0] + batch * line.edge_bytes[1], _edge_bytes(graph), rtol=1e-9):
         raise InputError(f"edges of {graph.name} are not affine in the batch size")

@@ -32,11 +32,11 @@ class _Numbering:
         self.values: list[Any] = []
 
     def of(self, key: Hashable, value: Any) -> int:
-        found = self.index.get(key)
-        if found is None:
-            found = self.index[key] = len(self.values)
+        position = self.index.get(key)
+        if position is None:
+            position = self.index[key] = len(self.values)
             self.values.append(value)
-        return found
+        return position
 
 
 def pack(collection: str, folder: Path, target: Path = DATA) -> str:

@@ -75,11 +75,11 @@ def tensor_cores(values: Floats, traits: tuple[Trait, ...], multiple: int) -> ND
         "linear": products,
         "matmul": products,
     }
-    found = np.zeros(len(traits), dtype=bool)
+    on_tensor_cores = np.zeros(len(traits), dtype=bool)
     for kind, rule in rules.items():
         assert kind in CONTRACTIONS
-        found |= (kinds == kind) & rule & (values[:, _COLUMN["gemm_k"]] > 0)
-    return found
+        on_tensor_cores |= (kinds == kind) & rule & (values[:, _COLUMN["gemm_k"]] > 0)
+    return on_tensor_cores
 
 
 def peak_ratios(before: Floats, after: Floats) -> dict[str, float]:

@@ -27,8 +27,8 @@ def write_index(folder: Path, collection: str, entries: Iterable[Entry]) -> None
 
 def read_index(folder: Path, collection: str) -> dict[str, dict[str, Any]]:
     """What `write_index` wrote."""
-    found: dict[str, dict[str, Any]] = read_json(folder / collection / "index.json")
-    return found
+    index: dict[str, dict[str, Any]] = read_json(folder / collection / "index.json")
+    return index
 
 
 def write_failure(folder: Path, collection: str, name: str, size: int, reason: str) -> None:
@@ -38,11 +38,11 @@ def write_failure(folder: Path, collection: str, name: str, size: int, reason: s
 
 def failures(folder: Path, collection: str) -> dict[str, str]:
     """Reasons by `NAME@SIZE` of what could not be recorded, and was not since."""
-    found = {}
+    texts = {}
     for path in sorted((folder / collection).glob("*.failed")):
         if not list(path.parent.glob(f"{path.stem}.*.json.gz")):
-            found[path.stem] = path.read_text()
-    return found
+            texts[path.stem] = path.read_text()
+    return texts
 
 
 def write_recorded(path: Path, line: AffineGraph) -> None:

@@ -77,10 +77,10 @@ class Store:
     @cached_property
     def sizes(self) -> dict[str, tuple[int, ...]]:
         """Stored sizes of a name, ascending."""
-        found: dict[str, set[int]] = {}
+        sizes_of: dict[str, set[int]] = {}
         for name, size, _ in self.rows:
-            found.setdefault(name, set()).add(size)
-        return {name: tuple(sorted(sizes)) for name, sizes in found.items()}
+            sizes_of.setdefault(name, set()).add(size)
+        return {name: tuple(sorted(sizes)) for name, sizes in sizes_of.items()}
 
     @cached_property
     def _graphs(self) -> Any:

@@ -49,10 +49,10 @@ def discover_gpus() -> list[DeviceSpec]:
         UnavailableError: no NVML library, no driver, or no GPU.
     """
     with _nvml() as nvml:
-        found = [_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())]
-    if not found:
+        gpus = [_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())]
+    if not gpus:
         raise UnavailableError("the NVIDIA driver sees no GPU", hint="check nvidia-smi")
-    return found
+    return gpus
 
 
 def visible_gpu() -> DeviceSpec:

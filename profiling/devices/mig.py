@@ -110,14 +110,14 @@ class MigLayout:
 
         Slots may stay empty; `maximal` leaves such partitions out.
         """
-        found: dict[tuple[str, ...], Partition] = {}
+        distinct: dict[tuple[str, ...], Partition] = {}
         for placements in self._placements(0, self.compute_slices):
             partition = Partition(placements)
-            found.setdefault(tuple(p.name for p in partition.profiles), partition)
-        found.pop((), None)
+            distinct.setdefault(tuple(p.name for p in partition.profiles), partition)
+        distinct.pop((), None)
         return tuple(
             sorted(
-                found.values(),
+                distinct.values(),
                 key=lambda p: (len(p.placements), [(-c, -m) for c, m in map(_size, p.profiles)]),
             )
         )
@@ -126,20 +126,24 @@ class MigLayout:
     def maximal(self) -> tuple[Partition, ...]:
         """Partitions to which no slice can be added, wherever the others lie, and none can be made larger."""
         return tuple(
-            one
-            for one in self.partitions
-            if not any(_covers(other.profiles, one.profiles) for other in self.partitions if other is not one)
+            partition
+            for partition in self.partitions
+            if not any(
+                _covers(other.profiles, partition.profiles)
+                for other in self.partitions
+                if other is not partition
+            )
         )
 
     def useful(self, jobs: int) -> tuple[Partition, ...]:
         """Of `maximal`, those that can be best for so many jobs: whose largest slices no other partition has as large."""
         if jobs not in self._useful:
-            largest = {one: one.profiles[:jobs] for one in self.maximal}
+            largest = {partition: partition.profiles[:jobs] for partition in self.maximal}
             kept: list[Partition] = []
-            for one in self.maximal:
-                if not any(_covers(largest[other], largest[one]) for other in kept):
-                    kept = [other for other in kept if not _covers(largest[one], largest[other])]
-                    kept.append(one)
+            for partition in self.maximal:
+                if not any(_covers(largest[other], largest[partition]) for other in kept):
+                    kept = [other for other in kept if not _covers(largest[partition], largest[other])]
+                    kept.append(partition)
             self._useful[jobs] = tuple(kept)
         return self._useful[jobs]
 
@@ -147,7 +151,9 @@ class MigLayout:
         """Every way to lay exactly so many slices on the card, slots may stay empty; unlike `partitions` with all placements."""
         if slices not in self._cuts:
             every = (Partition(placements) for placements in self._placements(0, self.compute_slices))
-            self._cuts[slices] = tuple(one for one in every if len(one.placements) == slices)
+            self._cuts[slices] = tuple(
+                partition for partition in every if len(partition.placements) == slices
+            )
         return self._cuts[slices]
 
     @cached_property
@@ -205,15 +211,15 @@ def _layouts() -> dict[str, MigLayout]:
         layout = body["layouts"][row["layout"]]
         profiles = tuple(
             MigProfile(
-                one["name"],
-                one["name"] if key.endswith("-double") else key,
+                profile["name"],
+                profile["name"] if key.endswith("-double") else key,
                 int(key[0]),
                 layout["profiles"][key]["memory_slices"],
-                one["sm_count"],
-                one["memory_gib"] * 2.0**30,
+                profile["sm_count"],
+                profile["memory_gib"] * 2.0**30,
                 tuple(layout["profiles"][key]["starts"]),
             )
-            for key, one in row["profiles"].items()
+            for key, profile in row["profiles"].items()
         )
         for name in (card, *row.get("same_as_this", ())):
             known[name] = MigLayout(name, layout["slots"], layout["compute_slices"], profiles, row["source"])

@@ -143,8 +143,8 @@ def parse_row(line: str, names: Sequence[str]) -> dict[str, float] | None:
     words = line.split()
     if len(words) != len(names) + 2 or not words[0].startswith("GPU") or not words[1].isdigit():
         return None
-    found: dict[str, float] = {}
+    ratios: dict[str, float] = {}
     for name, word in zip(names, words[2:], strict=True):
         with contextlib.suppress(ValueError):  # N/A
-            found[name] = float(word)
-    return found
+            ratios[name] = float(word)
+    return ratios

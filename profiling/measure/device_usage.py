@@ -83,18 +83,18 @@ class UsageMeter:
         peak = self._peak.get(index)
         if peak is None:
             return {}
-        found: dict[str, Any] = {"rss_bytes": peak["rss_bytes"]}
+        usage: dict[str, Any] = {"rss_bytes": peak["rss_bytes"]}
         if self.device == "cpu":
-            found |= {"memory_bytes": peak["rss_bytes"], "memory_source": "resident-set"}
+            usage |= {"memory_bytes": peak["rss_bytes"], "memory_source": "resident-set"}
             for kind, name in (("alone", "solo_utilization_ratio"), ("together", "utilization_ratio")):
                 shares = self._cpu[kind].get(index)
                 if shares:
-                    found[name] = min(1.0, median(shares))
-            return found
-        found |= {k: peak[k] for k in ("allocated_bytes", "reserved_bytes") if k in peak}
+                    usage[name] = min(1.0, median(shares))
+            return usage
+        usage |= {k: peak[k] for k in ("allocated_bytes", "reserved_bytes") if k in peak}
         memory, source = self._process_memory(index)
         alone = self._alone.get(index, [])
-        return found | {
+        return usage | {
             "memory_bytes": memory,
             "memory_source": source,
             "solo_utilization_ratio": _mean(alone, "utilization_ratio"),
@@ -113,16 +113,16 @@ class UsageMeter:
                 "utilization_ratio": min(1.0, sum(shares)) if shares else None,
             }
         windows = self._windows[kind]
-        found: dict[str, Any] = {name: _mean(windows, name) for name in SET_MEANS}
+        usage: dict[str, Any] = {name: _mean(windows, name) for name in SET_MEANS}
         used = max((w.memory_bytes for w in windows if w.memory_bytes), default=None)
-        found["memory_bytes"] = used - self._baseline if used and self._baseline is not None else None
-        found["throttle_reasons"] = sorted({r for w in windows for r in w.throttle_reasons})
+        usage["memory_bytes"] = used - self._baseline if used and self._baseline is not None else None
+        usage["throttle_reasons"] = sorted({r for w in windows for r in w.throttle_reasons})
         counters = [asdict(w)["counters"] for w in windows if w.counters]
         if counters:
             names = sorted({name for c in counters for name in c})
-            found["counters"] = {k: median(c[k] for c in counters if k in c) for k in names}
-            found["counters_source"] = " ".join(sorted({w.counters_source for w in windows if w.counters}))
-        return found
+            usage["counters"] = {k: median(c[k] for c in counters if k in c) for k in names}
+            usage["counters_source"] = " ".join(sorted({w.counters_source for w in windows if w.counters}))
+        return usage
 
     def _process_memory(self, index: int) -> tuple[float | None, str]:
         pid = self._pids[index]

@@ -66,13 +66,13 @@ def _versions() -> dict[str, Any]:
     """Read from package metadata: the measuring process imports no torch and so takes no device memory."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found: dict[str, Any] = {}
+    versions: dict[str, Any] = {}
     for package in ("torch", "numpy"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _gpu() -> dict[str, Any]:

@@ -252,7 +252,7 @@ class NvmlSampler:
 
     def _gpm_counters(self) -> dict[str, float]:
         before, after = self._gpm_before, self._gpm_sample()
-        n, found = self._nvml, {}
+        n, shares = self._nvml, {}
         try:
             if before is None or after is None:
                 return {}
@@ -265,12 +265,12 @@ class NvmlSampler:
             n.nvmlGpmMetricsGet(request)
             for i, (name, _) in enumerate(wanted):
                 if request.metrics[i].nvmlReturn == 0:
-                    found[name] = request.metrics[i].value / 100
+                    shares[name] = request.metrics[i].value / 100
         except Exception as error:  # a privilege that the container does not have
             self._without_gpm(error)
         finally:
             self._free(before, after)
-        return found
+        return shares
 
     def _without_gpm(self, error: Exception, *samples: Any) -> None:
         self._no_gpm = True

@@ -139,8 +139,8 @@ def _windows(
         meter.keep(kind, answers, usage, [m.process.pid for m in session.members])
         boundaries = {i: answers[i]["boundaries"] for i in members}
         bounds = common_window(list(boundaries.values()))
-        found = [within(boundaries[i], *bounds) for i in members]
-        return None if None in found else [w for w in found if w is not None]
+        windows = [within(boundaries[i], *bounds) for i in members]
+        return None if None in windows else [w for w in windows if w is not None]
 
     alone: list[list[float]] = [[] for _ in everyone]
     shared: list[list[float]] = [[] for _ in everyone]

@@ -85,8 +85,8 @@ def sharing_in_force(
             chosen = slices[:members]
             yield Sharing(
                 "mig",
-                [{"CUDA_VISIBLE_DEVICES": one.uuid} for one in chosen],
-                slices=[one.profile for one in chosen],
+                [{"CUDA_VISIBLE_DEVICES": mig_slice.uuid} for mig_slice in chosen],
+                slices=[mig_slice.profile for mig_slice in chosen],
             )
         else:
             note = f"MIG asked for, but there are {len(slices)} slices for {members} members; sharing by time slices"
@@ -116,18 +116,18 @@ def mig_slices() -> list[MigSlice]:
         nvml.nvmlInit()
     except Exception:  # no library or no driver: then there are no slices
         return []
-    found = []
+    slices = []
     try:
         handle = visible_handle(nvml)
         for i in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             try:
-                one = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, i)
-                uuid, profile = nvml.nvmlDeviceGetUUID(one), mig_profile(nvml, one)
+                slice_handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, i)
+                uuid, profile = nvml.nvmlDeviceGetUUID(slice_handle), mig_profile(nvml, slice_handle)
             except nvml.NVMLError:
                 continue
-            found.append(MigSlice(uuid.decode() if isinstance(uuid, bytes) else uuid, profile or ""))
+            slices.append(MigSlice(uuid.decode() if isinstance(uuid, bytes) else uuid, profile or ""))
     except (nvml.NVMLError, UnavailableError):
         pass
     finally:
         nvml.nvmlShutdown()
-    return found
+    return slices

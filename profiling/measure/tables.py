@@ -63,11 +63,11 @@ def tables(records: Sequence[dict[str, Any]], campaign: str) -> dict[str, pd.Dat
         "graphs": _graphs(records),
     }
     provenance = {"source": SOURCE, "campaign": campaign, "licence": LICENCE, "origin": "measured"}
-    found = {
+    tables = {
         name: pd.DataFrame([{**row, **provenance} for row in some]) for name, some in rows.items() if some
     }
-    found["measurements"] = pd.DataFrame([{**row, "campaign": campaign} for row in _measurements(records)])
-    return found
+    tables["measurements"] = pd.DataFrame([{**row, "campaign": campaign} for row in _measurements(records)])
+    return tables
 
 
 def write_tables(
@@ -120,7 +120,7 @@ def _workloads(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _solo(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row per device and workload: from its solo run, else the median of its times alone within sets."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    repeats: dict[tuple[str, str], list[dict[str, Any]]] = {}
     dedicated: set[tuple[str, str]] = set()
     for record in records:
         for member in record["members"]:
@@ -129,12 +129,12 @@ def _solo(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             if member["outcome"] != "ok" or "solo_step_time_s" not in member:
                 continue
             if record["request"]["kind"] == "solo":
-                found[key] = [member]
+                repeats[key] = [member]
                 dedicated.add(key)
             elif record["request"]["kind"] == "colocation" and key not in dedicated:
-                found.setdefault(key, []).append(member)
+                repeats.setdefault(key, []).append(member)
     rows = []
-    for (device, _), members in found.items():
+    for (device, _), members in repeats.items():
         middle = {
             name: median(m[name] for m in members if m.get(name) is not None)
             for name in (

@@ -64,7 +64,7 @@ def _batch(batch_size: int, frames: int) -> dict[str, Tensor]:
     }
 
 
-def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
+def ctc_loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     scores = model(batch["spectrogram"])
     time, count = scores.shape[:2]
     letters = batch["target"].shape[1]
@@ -85,7 +85,7 @@ ENTRIES = (
         family="deepspeech2",
         model=DeepSpeech2,
         batch=_batch,
-        phases=(Phase(_loss),),
+        phases=(Phase(ctc_loss),),
         batch_size=16,
         sequence_length=1200,
         optimizer="momentum",

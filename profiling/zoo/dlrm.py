@@ -41,8 +41,8 @@ class DLRM(nn.Module):
 
     def forward(self, dense: Tensor, categories: Tensor) -> Tensor:
         x = self.bottom(dense)
-        found = [table(column[:, None]) for table, column in zip(self.tables, categories, strict=True)]
-        stacked = torch.stack((x, *found), 1)
+        embedded = [table(column[:, None]) for table, column in zip(self.tables, categories, strict=True)]
+        stacked = torch.stack((x, *embedded), 1)
         products = stacked @ stacked.transpose(1, 2)
         count = stacked.shape[1]
         rows, columns = torch.tril_indices(count, count, -1, device=dense.device)

@@ -6,32 +6,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from profiling.zoo.entry import ZooEntry
+from profiling.zoo.groups import grouped
+from profiling.zoo.mobilenet import InvertedBlock
 from profiling.zoo.tasks import CLASSIFY, images
 
 
-class Block(nn.Module):
-    """Expand, depthwise 3x3, project, then squeeze-and-excitation on the projected channels."""
+class Block(InvertedBlock):
+    """Squeeze-and-excitation on the projected channels."""
 
     def __init__(self, inputs: int, outputs: int, expansion: int, stride: int) -> None:
-        super().__init__()
-        self.stride = stride
-        planes = expansion * inputs
-        self.conv1 = nn.Conv2d(inputs, planes, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(planes)
-        self.conv2 = nn.Conv2d(planes, planes, 3, stride, 1, groups=planes, bias=False)
-        self.bn2 = nn.BatchNorm2d(planes)
-        self.conv3 = nn.Conv2d(planes, outputs, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(outputs)
-        self.shortcut = nn.Sequential()
-        if stride == 1 and inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
+        super().__init__(inputs, outputs, expansion, stride)
         self.fc1 = nn.Conv2d(outputs, outputs // 16, 1)
         self.fc2 = nn.Conv2d(outputs // 16, outputs, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)))
-        out = F.relu(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
+        out = self.projected(x)
         gate = F.relu(self.fc1(F.adaptive_avg_pool2d(out, 1)))
         out = out * self.fc2(gate).sigmoid()
         return out + self.shortcut(x) if self.stride == 1 else out
@@ -54,13 +43,7 @@ class EfficientNetB0(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(3, 32, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(32)
-        blocks = []
-        inputs = 32
-        for expansion, outputs, count, stride in self._GROUPS:
-            for i in range(count):
-                blocks.append(Block(inputs, outputs, expansion, stride if i == 0 else 1))
-                inputs = outputs
-        self.blocks = nn.Sequential(*blocks)
+        self.blocks = nn.Sequential(*grouped(Block, self._GROUPS, 32))
         self.fc = nn.Linear(320, classes)
 
     def forward(self, x: Tensor) -> Tensor:

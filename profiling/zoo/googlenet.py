@@ -50,8 +50,8 @@ class Inception(nn.Module):
 
     def __init__(self, widths: tuple[int, ...], deep: bool) -> None:
         super().__init__()
-        inputs, one, three_in, three, five_in, five, pool = widths
-        self.one = ConvBN(inputs, one, 1, bias=deep)
+        inputs, one_by_one, three_in, three, five_in, five, pool = widths
+        self.one = ConvBN(inputs, one_by_one, 1, bias=deep)
         self.three = nn.Sequential(
             ConvBN(inputs, three_in, 1, bias=deep), ConvBN(three_in, three, 3, bias=deep)
         )

@@ -40,11 +40,11 @@ class Branches(nn.Module):
             self.splits.append(nn.ModuleList(ends))
 
     def forward(self, x: Tensor) -> Tensor:
-        found = []
+        branches = []
         for trunk, split in zip(self.trunks, self.splits, strict=True):
             y = trunk(x)
-            found += [end(y) for end in split.children()] or [y]
-        return torch.cat(found, 1)
+            branches += [end(y) for end in split.children()] or [y]
+        return torch.cat(branches, 1)
 
 
 def _pool() -> nn.Module:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from profiling.training import Phase
+from profiling.zoo.deepspeech2 import ctc_loss
 from profiling.zoo.entry import ZooEntry
 
 FREQUENCIES, CHARACTERS, WIDTH = 193, 32, 512
@@ -50,20 +49,13 @@ def _batch(batch_size: int, frames: int) -> dict[str, Tensor]:
     }
 
 
-def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
-    scores = model(batch["spectrogram"])
-    time, count = scores.shape[:2]
-    letters = batch["target"].shape[1]
-    return F.ctc_loss(scores, batch["target"], (time,) * count, (letters,) * count, zero_infinity=True)
-
-
 ENTRIES = (
     ZooEntry(
         name="keras-deepspeech2-ljspeech",
         family="keras_speech",
         model=DeepSpeech2,
         batch=_batch,
-        phases=(Phase(_loss),),
+        phases=(Phase(ctc_loss),),
         batch_size=8,
         sequence_length=1200,
         optimizer="adam",

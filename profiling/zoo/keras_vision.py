@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from profiling.zoo.entry import ZooEntry
+from profiling.zoo.groups import grouped
 from profiling.zoo.tasks import CLASSIFY, images
 
 
@@ -93,12 +94,8 @@ class MobileNetV2(nn.Module):
             nn.BatchNorm2d(32, 1e-3),
             nn.ReLU6(),
         ]
-        inputs = 32
-        for expansion, outputs, depth, stride in self._STAGES:
-            for i in range(depth):
-                layers.append(InvertedBlock(inputs, outputs, expansion, 1 if i else stride))
-                inputs = outputs
-        layers += [nn.Conv2d(inputs, 1280, 1, bias=False), nn.BatchNorm2d(1280, 1e-3), nn.ReLU6()]
+        layers += grouped(InvertedBlock, self._STAGES, 32)
+        layers += [nn.Conv2d(320, 1280, 1, bias=False), nn.BatchNorm2d(1280, 1e-3), nn.ReLU6()]
         self.features = nn.Sequential(*layers)
         self.fc = nn.Linear(1280, classes)
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from profiling.zoo.entry import ZooEntry
+from profiling.zoo.groups import grouped
 from profiling.zoo.tasks import CLASSIFY, images
 
 
@@ -27,10 +28,13 @@ class InvertedBlock(nn.Module):
             self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
+        out = self.projected(x)
+        return out + self.shortcut(x) if self.stride == 1 else out
+
+    def projected(self, x: Tensor) -> Tensor:
         out = F.relu(self.bn1(self.conv1(x)))
         out = F.relu(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
-        return out + self.shortcut(x) if self.stride == 1 else out
+        return self.bn3(self.conv3(out))
 
 
 class MobileNetV2(nn.Module):
@@ -50,13 +54,7 @@ class MobileNetV2(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(3, 32, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(32)
-        blocks = []
-        inputs = 32
-        for expansion, outputs, count, stride in self._GROUPS:
-            for i in range(count):
-                blocks.append(InvertedBlock(inputs, outputs, expansion, stride if i == 0 else 1))
-                inputs = outputs
-        self.blocks = nn.Sequential(*blocks)
+        self.blocks = nn.Sequential(*grouped(InvertedBlock, self._GROUPS, 32))
         self.conv2 = nn.Conv2d(320, 1280, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(1280)
         self.fc = nn.Linear(1280, classes)

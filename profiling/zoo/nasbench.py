@@ -90,14 +90,14 @@ class Cell:
     def channels(self, inputs: int, outputs: int) -> list[int]:
         """Channels of every vertex: those that feed the output share its channels, others follow whom they feed."""
         last = self.vertices - 1
-        found = [inputs, *([0] * (self.vertices - 2)), outputs]
+        channels = [inputs, *([0] * (self.vertices - 2)), outputs]
         feeding = [v for v in range(1, last) if self.matrix[v][last]]
         for i, vertex in enumerate(feeding):
-            found[vertex] = outputs // len(feeding) + (i < outputs % len(feeding))
+            channels[vertex] = outputs // len(feeding) + (i < outputs % len(feeding))
         for vertex in range(last - 1, 0, -1):
             if not self.matrix[vertex][last]:
-                found[vertex] = max(found[u] for u in range(vertex + 1, last) if self.matrix[vertex][u])
-        return found
+                channels[vertex] = max(channels[u] for u in range(vertex + 1, last) if self.matrix[vertex][u])
+        return channels
 
 
 def cells(max_vertices: int) -> Iterator[Cell]:

@@ -99,12 +99,12 @@ class YOLOv3(nn.Module):
 
     def forward(self, x: Tensor) -> list[Tensor]:
         maps = self.backbone(x)
-        found, passed = self.heads[0](maps[2])
-        results = [found]
+        boxes, passed = self.heads[0](maps[2])
+        results = [boxes]
         for i, lateral in enumerate(self.laterals):
             up = F.interpolate(lateral(passed), scale_factor=2)
-            found, passed = self.heads[i + 1](torch.cat((up, maps[1 - i]), 1))
-            results.append(found)
+            boxes, passed = self.heads[i + 1](torch.cat((up, maps[1 - i]), 1))
+            results.append(boxes)
         return results
 
 
@@ -122,10 +122,10 @@ def _batch(classes: int, scales: int) -> Any:
 
 def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     losses = []
-    for found, target in zip(model(batch["image"]), batch["target"], strict=True):
+    for boxes, target in zip(model(batch["image"]), batch["target"], strict=True):
         split = 4 * ANCHORS
-        losses.append(F.mse_loss(found[:, :split], target[:, :split]))
-        losses.append(F.binary_cross_entropy_with_logits(found[:, split:], target[:, split:]))
+        losses.append(F.mse_loss(boxes[:, :split], target[:, :split]))
+        losses.append(F.binary_cross_entropy_with_logits(boxes[:, split:], target[:, split:]))
     return torch.stack(losses).sum()
 
 

@@ -31,12 +31,12 @@ def own_predictor(name: str) -> SetPredictor:
     Raises:
         InputError: it cannot be imported, or has no `predict_arrays`.
     """
-    found: Any = import_attribute(name, _EXPECTED)
-    if callable(found) and (isinstance(found, type) or not hasattr(found, "predict_arrays")):
-        found = found()
-    if not callable(getattr(found, "predict_arrays", None)):
-        raise InputError(f"{name!r} is not a predictor", expected=_EXPECTED, got=type(found).__name__)
-    return _Checked(name, cast(SetPredictor, found))
+    value: Any = import_attribute(name, _EXPECTED)
+    if callable(value) and (isinstance(value, type) or not hasattr(value, "predict_arrays")):
+        value = value()
+    if not callable(getattr(value, "predict_arrays", None)):
+        raise InputError(f"{name!r} is not a predictor", expected=_EXPECTED, got=type(value).__name__)
+    return _Checked(name, cast(SetPredictor, value))
 
 
 class _Checked:
@@ -53,7 +53,7 @@ class _Checked:
                 f"{self.name} answered something else", expected="PredictionArrays", got=type(answer).__name__
             )
         shape = answer.mask.shape
-        members = [len(one.workloads) for one in sets]
+        members = [len(colocation_set.workloads) for colocation_set in sets]
         if len(shape) != 2 or shape[0] != len(sets) or answer.mask.sum(axis=1).tolist() != members:
             raise InputError(
                 f"{self.name}: mask",

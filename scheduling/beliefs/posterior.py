@@ -40,10 +40,10 @@ class PosteriorLearner:
         for gpu in self._settled.new(snapshot):
             tenants = sorted(snapshot.tenants[gpu], key=lambda t: str(current_workload(t)))
             members = tuple(current_workload(t) for t in tenants)
-            one = ColocationSet(snapshot.devices[gpu], members, snapshot.sharing[gpu])
-            if one not in self._seen:
-                self._seen.add(one)
-                new += [Observation(one, member, 1.0 / t.rate) for member, t in enumerate(tenants)]
+            colocation_set = ColocationSet(snapshot.devices[gpu], members, snapshot.sharing[gpu])
+            if colocation_set not in self._seen:
+                self._seen.add(colocation_set)
+                new += [Observation(colocation_set, member, 1.0 / t.rate) for member, t in enumerate(tenants)]
         if new:
             self.posterior.observe(new)
 

@@ -86,7 +86,7 @@ class TablePredictor:
             for row in solo[solo["gpus"].fillna(1) == 1].itertuples()
             if row.step_time_s > 0
         }
-        found: dict[tuple[str, tuple[Workload, ...]], list[tuple[tuple[float, ...], float]]] = {}
+        measured: dict[tuple[str, tuple[Workload, ...]], list[tuple[tuple[float, ...], float]]] = {}
         for _, rows in colocation.groupby("set_id", sort=True):
             rows = rows.sort_values("member")
             device = str(rows["device"].iloc[0])
@@ -96,10 +96,10 @@ class TablePredictor:
             order = _order(members)
             values = tuple(float(rows["throughput_ratio"].iloc[i]) for i in order)
             key = (device, tuple(members[i] for i in order))
-            found.setdefault(key, []).append((values, _number(rows["set_memory_bytes"].iloc[0])))
-        ratios = {k: tuple(np.mean([v for v, _ in many], axis=0)) for k, many in found.items()}
+            measured.setdefault(key, []).append((values, _number(rows["set_memory_bytes"].iloc[0])))
+        ratios = {k: tuple(np.mean([v for v, _ in many], axis=0)) for k, many in measured.items()}
         memory = {
-            k: float(np.max([m for _, m in many])) for k, many in found.items() if any(m for _, m in many)
+            k: float(np.max([m for _, m in many])) for k, many in measured.items() if any(m for _, m in many)
         }
         return cls(alone, ratios, memory_bytes, memory, missing)
 
@@ -114,15 +114,15 @@ class TablePredictor:
         solo, slowdown = np.ones(shape), np.ones(shape)
         memory, share, bound = np.zeros(shape), np.zeros(shape), np.zeros(len(sets))
         fits = np.ones(len(sets), bool)
-        for row, one in enumerate(sets):
-            members = tuple(w.without_solo() for w in one.workloads)
+        for row, colocation_set in enumerate(sets):
+            members = tuple(w.without_solo() for w in colocation_set.workloads)
             size = len(members)
             mask[row, :size] = True
-            alone = [self._solo(one.device, m) for m in members]
+            alone = [self._solo(colocation_set.device, m) for m in members]
             solo[row, :size] = [s.step_time_s for s in alone]
             memory[row, :size] = [s.memory_bytes for s in alone]
             order = _order(members)
-            key = (one.device, tuple(members[i] for i in order))
+            key = (colocation_set.device, tuple(members[i] for i in order))
             ratios = self._ratios(*key)
             if ratios is None:
                 fits[row] = False
@@ -131,7 +131,7 @@ class TablePredictor:
                 slowdown[row, order] = 1.0 / np.minimum(ratios, 1.0)
             share[row, :size] = [s.utilization_ratio for s in alone] / slowdown[row, :size]
             bound[row] = self.set_memory_bytes.get(key, memory[row].sum())
-            fits[row] &= bound[row] <= self.memory_bytes.get(one.device, np.inf)
+            fits[row] &= bound[row] <= self.memory_bytes.get(colocation_set.device, np.inf)
         return PredictionArrays(mask, solo, solo * slowdown, slowdown, memory, share, bound, fits)
 
     def _solo(self, device: str, workload: Workload) -> Solo:
@@ -183,12 +183,17 @@ class NoisyPredictor:
 
         answer = self.predictor.predict_arrays(sets)
         slowdown = answer.slowdown.copy()
-        for row, one in enumerate(sets):
-            if len(one.workloads) < 2:
+        for row, colocation_set in enumerate(sets):
+            if len(colocation_set.workloads) < 2:
                 continue
-            order = _order(one.workloads)
+            order = _order(colocation_set.workloads)
             text = "|".join(
-                [str(self.seed), one.device, one.sharing, *(str(one.workloads[i]) for i in order)]
+                [
+                    str(self.seed),
+                    colocation_set.device,
+                    colocation_set.sharing,
+                    *(str(colocation_set.workloads[i]) for i in order),
+                ]
             )
             draw = np.random.default_rng(int.from_bytes(blake2b(text.encode(), digest_size=8).digest()))
             factor = np.exp(self.sigma * draw.standard_normal(len(order)))

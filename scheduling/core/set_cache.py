@@ -188,9 +188,9 @@ class SetCache:
         groups = [tuple(row[p].tolist()) for row, p in zip(members, present, strict=True)]
         singles: dict[tuple[int, int], int] = {}
         for device, group in zip(devices.tolist(), groups, strict=True):
-            for one in group:
-                singles.setdefault((device, one), len(groups) + len(singles))
-        groups.extend((one,) for _, one in singles)
+            for workload in group:
+                singles.setdefault((device, workload), len(groups) + len(singles))
+        groups.extend((workload,) for _, workload in singles)
         all_devices = [*devices.tolist(), *(device for device, _ in singles)]
         sets = [
             ColocationSet(self.devices[d][0], tuple(self.workloads[m] for m in group), self.devices[d][1])

@@ -203,9 +203,9 @@ def _gpus(raw: Any, where: str) -> tuple[Gpu, ...]:
         if not isinstance(gpu.get("device"), str):
             raise InputError(f"{place}.device is missing", expected="a catalogue name", got=gpu.get("device"))
         tenants = []
-        for number, one in enumerate(_list(gpu.get("tenants") or [], f"{place}.tenants")):
+        for number, described in enumerate(_list(gpu.get("tenants") or [], f"{place}.tenants")):
             tenant = _object(
-                one, f"{place}.tenants[{number}]", {"job", "iterations_left", "job_id", "max_slowdown"}
+                described, f"{place}.tenants[{number}]", {"job", "iterations_left", "job_id", "max_slowdown"}
             )
             left = tenant.get("iterations_left")
             if not isinstance(left, int | float) or isinstance(left, bool):

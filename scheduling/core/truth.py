@@ -92,11 +92,11 @@ class SetTruth:
         own = current_workload(job)
         if len(members) == 1:
             key = (device, sharing, own)
-            found = self._solo.get(key)
-            if found is None:
+            step_time_s = self._solo.get(key)
+            if step_time_s is None:
                 row = self.cache.solo(self.cache.device_id(device, sharing), self.cache.workload_id(own))
-                found = self._solo[key] = float(self.cache.step_time_s[row, 0])
-            return found
+                step_time_s = self._solo[key] = float(self.cache.step_time_s[row, 0])
+            return step_time_s
         ids = [self.cache.workload_id(current_workload(m)) for m in members]
         order = sorted(range(len(ids)), key=ids.__getitem__)
         row = self._row(device, sharing, [ids[k] for k in order])
@@ -120,9 +120,9 @@ class SetTruth:
         return ()
 
     def _row(self, device: str, sharing: str, ids: list[int]) -> int:
-        one = np.array([ids])
+        member_ids = np.array([ids])
         devices = np.array([self.cache.device_id(device, sharing)])
-        return int(self.cache.rows(devices, one, np.ones(one.shape, bool))[0])
+        return int(self.cache.rows(devices, member_ids, np.ones(member_ids.shape, bool))[0])
 
 
 def current_workload(job: JobState) -> Workload:

@@ -70,9 +70,3 @@ def allowed_prefixes(
     affordable = within_debt | (frozen_penalty(share, guards.kappa) <= guards.max_debt_ratio)
     warm = np.asarray(progress) >= guards.warmup_progress
     return (share <= 0.0) | ((share <= guards.max_norm_share) & affordable & warm)
-
-
-def effective_progress(iterations: float, penalty: float, efficiency: float = 1.0) -> tuple[float, float]:
-    """(unfrozen iterations that `iterations` with this penalty are worth, iterations that will be repaid)."""
-    worth = iterations * efficiency * (1.0 - penalty)
-    return worth, iterations * efficiency * penalty

@@ -108,11 +108,11 @@ class GavelScheduler:
         mates = [j for j in self.jobs.values() if j.job.gpus == job.job.gpus and j.job.preemptible]
         members = [*mates, job]
         alone = np.stack([self.alone[j.number] for j in members])
-        found = pair_speeds(
+        speeds = pair_speeds(
             snapshot, belief, members, alone, [(k, len(mates)) for k in range(len(mates))], self.kinds
         )
         units: list[Unit] = []
-        for (mate, _), speed in found.items():
+        for (mate, _), speed in speeds.items():
             first, second = mates[mate].number, job.number
             unit = (min(first, second), max(first, second))
             self.together[unit] = speed if first < second else speed[:, ::-1]
@@ -191,8 +191,8 @@ class GavelScheduler:
     def _speed(self, unit: Unit) -> list[float]:
         """[W] of the slowest member; 0 where the unit cannot run."""
         if len(unit) == 1:
-            found: list[float] = self.alone[unit[0]].tolist()
-            return found
+            speeds: list[float] = self.alone[unit[0]].tolist()
+            return speeds
         pair = self.together.get((unit[0], unit[1]))
         return [0.0] * len(self.kinds) if pair is None else pair.min(axis=1).tolist()
 
@@ -210,7 +210,7 @@ class GavelScheduler:
         leaving = {g for job in snapshot.running.values() for g in job.gpus} - claimed
         pool = Pool(snapshot, leaving)
         rest = [(unit, kind) for unit, kind in chosen if unit not in placed]
-        for unit, kind in sorted(rest, key=lambda one: -self.jobs[one[0][0]].job.gpus):
+        for unit, kind in sorted(rest, key=lambda entry: -self.jobs[entry[0][0]].job.gpus):
             placed[unit] = pool.take(self.jobs[unit[0]].job.gpus, self.kinds[kind], scatter=True)
         decisions = {j.number: Allocation(j) for j in snapshot.running.values()}
         for unit, held in placed.items():

@@ -24,12 +24,12 @@ def solo_speeds(
         too_small: where a type has fewer GPUs than the job takes.
     """
     if isinstance(job.agent, Agent):
-        found = [_measured(snapshot, job, job.agent, kind) for kind in kinds]
+        speeds = [_measured(snapshot, job, job.agent, kind) for kind in kinds]
     else:
         steps = solo_step_s(snapshot, belief, job.job.workload)
-        found = [1.0 / steps[kind] for kind in kinds]
+        speeds = [1.0 / steps[kind] for kind in kinds]
     enough = snapshot.type_size[kinds] >= job.job.gpus
-    return np.where(enough, found, too_small)
+    return np.where(enough, speeds, too_small)
 
 
 def _measured(snapshot: SchedulingSnapshot, job: JobState, agent: Agent, kind: int) -> float:

@@ -64,9 +64,9 @@ class _Level:
             return [(start, end, m, m)]
         for own in self._own(m):
             through = np.maximum(self.tables[m - own][start], self.last(m, own)[:, end])
-            found = np.flatnonzero(through == value)
-            if found.size:
-                middle = int(found[0])
+            ends = np.flatnonzero(through == value)
+            if ends.size:
+                middle = int(ends[0])
                 return [*self.trace(start, middle, m - own), (middle, end, own, m)]
         raise AssertionError("a table holds a value that no chain gives")
 

@@ -48,12 +48,14 @@ class Search:
         self.compute = self._differences(space.compute_s)
         self.parameters = np.where(self.subset, self._differences(space.parameter_bytes), 0.0)
         index = np.arange(space.count + 1)
-        one, two = (
+        once, twice = (
             np.where(self.subset, space.memory_bytes(index[:, None], index[None, :], v), np.inf)
             for v in (1, 2)
         )
-        self.once = one
-        self.each = np.where(self.subset, np.where(self.subset, two, 0) - np.where(self.subset, one, 0), 0.0)
+        self.once = once
+        self.each = np.where(
+            self.subset, np.where(self.subset, twice, 0) - np.where(self.subset, once, 0), 0.0
+        )
         self.moved = space.output_bytes.copy()
         self.moved[[0, -1]] = 0.0
         self._groups: dict[tuple[int, int], NDArray[np.float64]] = {}
@@ -177,9 +179,9 @@ class Search:
                 if cost[end] == value:
                     return self._inner(level, after, start, end, r, own, outer, place)
                 continue
-            found = np.flatnonzero(np.maximum(cost, tables[r - own][:, column]) == value)
-            if found.size:
-                middle = int(found[0])
+            ends = np.flatnonzero(np.maximum(cost, tables[r - own][:, column]) == value)
+            if ends.size:
+                middle = int(ends[0])
                 return [
                     *self._inner(level, after, start, middle, r, own, outer, place),
                     *self._open(level, after, middle, end, r - own, outer, (*place[:-1], place[-1] + 1)),

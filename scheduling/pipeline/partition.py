@@ -189,7 +189,7 @@ def bottleneck_in_words(
 
     `volume` is how often a replica moves its parameters to sum gradients: 2 in a ring, 4 as published.
     """
-    found: list[tuple[float, str]] = []
+    candidates: list[tuple[float, str]] = []
     for number, span in enumerate(spans, start=1):
         compute = float(space.compute_s[span.end] - space.compute_s[span.start])
         parameters = float(space.parameter_bytes[span.end] - space.parameter_bytes[span.start])
@@ -200,11 +200,13 @@ def bottleneck_in_words(
         copies = math.prod(span.replicas)
         share = compute / copies / total if total > 0 else 1.0
         text = f"stage {number} of {len(spans)} ({copies} replica{'s' if copies > 1 else ''}): {share:.0%} computing"
-        found.append((total, text + (f", {1 - share:.0%} summing gradients" if copies > 1 else "")))
+        candidates.append((total, text + (f", {1 - share:.0%} summing gradients" if copies > 1 else "")))
         if options.activation_compression_ratio is None or number == 1:
             continue
         for side in (spans[number - 2], span):
             for own, bandwidth in zip(side.replicas, cluster.bandwidth_bytes_per_s, strict=True):
                 moved = 2 * float(space.output_bytes[span.start]) / options.activation_compression_ratio
-                found.append((moved / (bandwidth * own), f"activations from stage {number - 1} to {number}"))
-    return min(found, key=lambda item: abs(item[0] - bottleneck_s))[1]
+                candidates.append(
+                    (moved / (bandwidth * own), f"activations from stage {number - 1} to {number}")
+                )
+    return min(candidates, key=lambda item: abs(item[0] - bottleneck_s))[1]

@@ -157,7 +157,7 @@ def plan(
         return _replicated(space, cluster, microbatches, allow_idle)
     from scheduling.pipeline.straight import best_copies
 
-    found = best_copies(
+    best = best_copies(
         space,
         cluster,
         schedule,
@@ -167,7 +167,7 @@ def plan(
         batch_size,
         depth,
     )
-    return _as_plan(space, cluster, schedule, microbatches, *found)
+    return _as_plan(space, cluster, schedule, microbatches, *best)
 
 
 def _timed(

@@ -55,12 +55,12 @@ def best_copies(
             continue
         if depth * chunks > space.count or (chunks > 1 and microbatches % depth):
             continue
-        found = _one_depth(space, cluster, schedule, microbatches, chunks, depth, copies)
-        if isinstance(found, tuple) and isinstance(found[0], list):
-            if best is None or found[2] < best[2] * (1 - 1e-12):
-                best = found
-        elif short is None or found[0] < short[0]:
-            short = found
+        outcome = _one_depth(space, cluster, schedule, microbatches, chunks, depth, copies)
+        if isinstance(outcome, tuple) and isinstance(outcome[0], list):
+            if best is None or outcome[2] < best[2] * (1 - 1e-12):
+                best = outcome
+        elif short is None or outcome[0] < short[0]:
+            short = outcome
     if best is not None:
         return best
     if short is not None:

@@ -45,25 +45,27 @@ class PolicyPlacer(Placer):
             TraceJob(_JOB_ID, job, steps, gpus=config.gpus), 0, steps, frozen_prefix=job.frozen_prefix
         )
         state.waiting[0] = waiting
-        found = next((a for a in self.policy.decide(state, self.cache) if a.job is waiting and a.gpus), None)
-        if found is None:
+        allocation = next(
+            (a for a in self.policy.decide(state, self.cache) if a.job is waiting and a.gpus), None
+        )
+        if allocation is None:
             why = f"policy {self.policy.name} lets the job wait"
             return PlacementDecision("wait", ranking.ranked, (*ranking.reasons, why))
-        chosen = self._chosen(found, state, steps, ranking)
+        chosen = self._chosen(allocation, state, steps, ranking)
         others = tuple(r for r in ranking.ranked if (r.node, r.gpu) != (chosen.node, chosen.gpu))
         return PlacementDecision("place", (chosen, *others)[: config.limit], ranking.reasons)
 
     def _chosen(
-        self, found: Allocation, state: SchedulingSnapshot, steps: float, ranking: PlacementDecision
+        self, allocation: Allocation, state: SchedulingSnapshot, steps: float, ranking: PlacementDecision
     ) -> RankedGpu:
         by = f"chosen by policy {self.policy.name}"
-        gang = tuple(state.names[gpu] for gpu in found.gpus)
-        for one in ranking.ranked:
-            if (one.gang or ((one.node, one.gpu),)) == gang:
-                return replace(one, reasons=(*one.reasons, by))
+        gang = tuple(state.names[gpu] for gpu in allocation.gpus)
+        for candidate in ranking.ranked:
+            if (candidate.gang or ((candidate.node, candidate.gpu),)) == gang:
+                return replace(candidate, reasons=(*candidate.reasons, by))
         # A GPU that the ranking refuses (slowdown budget), or one beyond its limit.
-        first = found.gpus[0]
-        together = [*(tenant.job.workload for tenant in state.tenants[first]), found.job.job.workload]
+        first = allocation.gpus[0]
+        together = [*(tenant.job.workload for tenant in state.tenants[first]), allocation.job.job.workload]
         answer = self.cache.answer(state.devices[first], together, state.sharing[first])
         finish_s = steps * answer.step_time_s[-1]
         reasons = (

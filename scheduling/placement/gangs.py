@@ -68,18 +68,18 @@ class Pool:
 
     def _reserve(self, chosen: Sequence[tuple[int, int]]) -> tuple[int, ...]:
         snapshot = self.snapshot
-        found: list[int] = []
+        numbers_of_gang: list[int] = []
         for node, count in chosen:
             numbers = (
                 g
                 for g in snapshot.node_gpus[node]
                 if g not in self.taken and (not snapshot.tenants[g] or g in self.also)
             )
-            found.extend(next(numbers) for _ in range(count))
+            numbers_of_gang.extend(next(numbers) for _ in range(count))
             self.free[node] -= count
             self.free_of_type[snapshot.node_type[node]] -= count
-        self.taken.update(found)
-        return tuple(found)
+        self.taken.update(numbers_of_gang)
+        return tuple(numbers_of_gang)
 
 
 def solo_step_s(snapshot: SchedulingSnapshot, belief: SetCache, workload: Workload) -> list[float]:

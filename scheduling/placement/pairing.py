@@ -103,13 +103,13 @@ def offers(
     With the objective `jct` on a large cluster what was refused lately counts as refused until the GPU's tenants
     change, the queue's length changes by a fifth, or five minutes have passed; members' times are left out then.
     """
-    found = Pairs.none(len(jobs), len(shared))
+    pairs = Pairs.none(len(jobs), len(shared))
     if not shared.size:
-        return found
+        return pairs
     cache, count = tenancy.cache, len(snapshot.waiting)
     ids = np.array([cache.workload_id(j.job.workload) for j in jobs])
     left = np.array([snapshot.left(j) for j in jobs])
-    if config.objective != "jct" or found.score.size <= _ALWAYS:
+    if config.objective != "jct" or pairs.score.size <= _ALWAYS:
         return every_pair(cache, tenancy.candidates(snapshot, shared), ids, left, config)
     looked = snapshot.derived(("looked at", cache, config), _LookedAt)
     if not looked.stamp.size:
@@ -131,6 +131,6 @@ def offers(
             state = tenancy.candidates(snapshot, shared[columns])
             block = every_pair(cache, state, ids[rows], left[rows], config)
             at = np.ix_(rows, columns)
-            found.score[at], found.cost_s[at] = block.score, block.cost_s
-            found.extension_s[at] = block.extension_s
-    return found
+            pairs.score[at], pairs.cost_s[at] = block.score, block.cost_s
+            pairs.extension_s[at] = block.extension_s
+    return pairs

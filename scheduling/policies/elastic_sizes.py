@@ -34,8 +34,8 @@ def speeds(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState, sizes:
         device = snapshot.types[kind]
         per_node = int(snapshot.node_size[snapshot.nodes_of_type[kind]].max())
         nodes = np.array([-(-s // per_node) for s in sizes], float)
-        found = job.agent.goodput(device, nodes, np.array(sizes, float))
-        return [float(s) for s in sizes] if found is None else [float(v) for v in found]
+        goodput = job.agent.goodput(device, nodes, np.array(sizes, float))
+        return [float(s) for s in sizes] if goodput is None else [float(v) for v in goodput]
     steps = solo_step_s(snapshot, belief, job.job.workload)
     step = steps[kind] if np.isfinite(steps[kind]) else min(steps)
     return [(s / job.job.gpus) ** SCALING / step for s in sizes]

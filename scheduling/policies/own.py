@@ -34,13 +34,13 @@ def own_policy(name: str) -> Policy:
     Raises:
         InputError: it cannot be imported, or is neither a `Policy` nor a function.
     """
-    found = import_attribute(name, _EXPECTED)
-    if isinstance(found, Policy):
-        policy = found
-    elif callable(found) and not isinstance(found, type):
-        policy = Policy(name.partition(":")[2], cast(Decide, found))
+    value = import_attribute(name, _EXPECTED)
+    if isinstance(value, Policy):
+        policy = value
+    elif callable(value) and not isinstance(value, type):
+        policy = Policy(name.partition(":")[2], cast(Decide, value))
     else:
-        raise InputError(f"{name!r} is not a policy", expected=_EXPECTED, got=type(found).__name__)
+        raise InputError(f"{name!r} is not a policy", expected=_EXPECTED, got=type(value).__name__)
     return replace(policy, decide=partial(_checked, decide=policy.decide, name=name))
 
 
@@ -54,47 +54,53 @@ def _checked(
         )
     seen: set[int] = set()
     checked = []
-    for one in decisions:
-        if not isinstance(one, Allocation) or not isinstance(one.job, JobState):
+    for allocation in decisions:
+        if not isinstance(allocation, Allocation) or not isinstance(allocation.job, JobState):
             raise PolicyError(
                 f"{name} returned something else than allocations",
                 expected="Allocation(job, gpus), job being one of snapshot.waiting or snapshot.running",
-                got=repr(one)[:120],
+                got=repr(allocation)[:120],
             )
-        job = one.job
+        job = allocation.job
         if job.number not in snapshot.waiting and job.number not in snapshot.running:
             raise PolicyError(f"{name} placed a job that is neither waiting nor running", got=job.id)
         if job.number in seen:
             raise PolicyError(f"{name} decided twice about one job", expected="each job once", got=job.id)
         seen.add(job.number)
-        checked.append(replace(one, gpus=_gpus(one, snapshot, name)))
+        checked.append(replace(allocation, gpus=_gpus(allocation, snapshot, name)))
     return checked
 
 
-def _gpus(one: Allocation, snapshot: SchedulingSnapshot, name: str) -> tuple[int, ...]:
-    if isinstance(one.gpus, str) or not hasattr(one.gpus, "__iter__"):
+def _gpus(allocation: Allocation, snapshot: SchedulingSnapshot, name: str) -> tuple[int, ...]:
+    if isinstance(allocation.gpus, str) or not hasattr(allocation.gpus, "__iter__"):
         raise PolicyError(
-            f"{name}: GPUs of job {one.job.id}", expected="a tuple of GPU numbers", got=repr(one.gpus)
+            f"{name}: GPUs of job {allocation.job.id}",
+            expected="a tuple of GPU numbers",
+            got=repr(allocation.gpus),
         )
-    gpus = tuple(one.gpus)
+    gpus = tuple(allocation.gpus)
     whole = all(isinstance(g, int | np.integer) and not isinstance(g, bool) for g in gpus)
     if not whole or any(not 0 <= g < len(snapshot) for g in gpus) or len(set(gpus)) < len(gpus):
         raise PolicyError(
-            f"{name}: GPUs of job {one.job.id}",
+            f"{name}: GPUs of job {allocation.job.id}",
             expected=f"different numbers from 0 to {len(snapshot) - 1}",
-            got=repr(one.gpus),
+            got=repr(allocation.gpus),
         )
     if len({snapshot.devices[g] for g in gpus}) > 1:
         raise PolicyError(
-            f"{name}: GPUs of job {one.job.id}",
+            f"{name}: GPUs of job {allocation.job.id}",
             expected="GPUs of one type",
             got=", ".join(snapshot.devices[g] for g in gpus),
         )
     resizable = (
-        one.job.job.min_gpus is not None or one.job.job.max_gpus is not None or one.job.agent is not None
+        allocation.job.job.min_gpus is not None
+        or allocation.job.job.max_gpus is not None
+        or allocation.job.agent is not None
     )
-    if gpus and len(gpus) != one.job.job.gpus and not resizable:
+    if gpus and len(gpus) != allocation.job.job.gpus and not resizable:
         raise PolicyError(
-            f"{name}: job {one.job.id} is a gang", expected=f"{one.job.job.gpus} GPUs", got=len(gpus)
+            f"{name}: job {allocation.job.id} is a gang",
+            expected=f"{allocation.job.job.gpus} GPUs",
+            got=len(gpus),
         )
     return tuple(int(g) for g in gpus)

@@ -26,7 +26,7 @@ def list_scheduling(
     """Jobs in the order given, each on the GPUs that have had the least work."""
 
     def pick(job: RingJob, run: RingRun) -> tuple[Gpu, ...] | None:
-        open_gpus = sorted(_open(run, idle), key=lambda one: (run.load[one[0]][one[1]], one))
+        open_gpus = sorted(_open(run, idle), key=lambda gpu: (run.load[gpu[0]][gpu[1]], gpu))
         return tuple(open_gpus[: job.gpus]) if len(open_gpus) >= job.gpus else None
 
     return _placed(cluster, jobs, pick, execution, idle)
@@ -56,7 +56,7 @@ def first_fit(
         if schedule is None:
             low = theta_s
         else:
-            high, best = theta_s, min(best, schedule, key=lambda one: one.makespan_s)
+            high, best = theta_s, min(best, schedule, key=lambda candidate: candidate.makespan_s)
     return best
 
 

@@ -50,15 +50,18 @@ class RingSchedule:
 
     @property
     def makespan_s(self) -> float:
-        return max((one.end_s for one in self.assignments), default=0.0)
+        return max((assignment.end_s for assignment in self.assignments), default=0.0)
 
     def completion_s(self, arrivals_s: Mapping[str, float] | None = None) -> dict[str, float]:
         """Completion time of each job since its arrival (since 0 without `arrivals_s`)."""
-        return {one.job: one.end_s - (arrivals_s or {}).get(one.job, 0.0) for one in self.assignments}
+        return {
+            assignment.job: assignment.end_s - (arrivals_s or {}).get(assignment.job, 0.0)
+            for assignment in self.assignments
+        }
 
     @property
     def mean_completion_s(self) -> float:
-        return sum(one.end_s for one in self.assignments) / len(self.assignments)
+        return sum(assignment.end_s for assignment in self.assignments) / len(self.assignments)
 
 
 @dataclass(slots=True)
@@ -130,18 +133,13 @@ class RingRun:
             RingTiming(0, 0, 1),
         )
         self.running[job.name] = run
-        self.proceed(job.name, job.iterations)
+        run.timing = self._timing(run)
+        run.end_s = self._end_s(run)
         self._retime(links)
 
     def end_s(self, name: str) -> float:
         """When a running job ends if nothing changes."""
         return self.running[name].end_s
-
-    def proceed(self, name: str, left: float) -> None:
-        """Set how many iterations a running job has left now."""
-        run = self.running[name]
-        run.left, run.since_s, run.timing = left, self.now_s, self._timing(run)
-        run.end_s = self._end_s(run)
 
     def next_exit_s(self) -> float:
         """When the next job ends if nothing else starts; infinity when none runs."""
@@ -185,7 +183,9 @@ class RingRun:
         """Let all that runs end; the schedule, by start."""
         while self.running:
             self.leave()
-        return RingSchedule(tuple(sorted(self.done, key=lambda one: (one.start_s, one.job))))
+        return RingSchedule(
+            tuple(sorted(self.done, key=lambda assignment: (assignment.start_s, assignment.job)))
+        )
 
     def split_rings(self, server: int) -> int:
         """Rings that cross the uplink of `server` now."""
@@ -250,11 +250,11 @@ def replay(
         InputError: a start finds a GPU busy, a gang is not whole, or a job is not there or there twice.
     """
     by_name = {job.name: job for job in jobs}
-    planned = sorted(assignments, key=lambda one: one.start_s)
-    if sorted(one.job for one in planned) != sorted(by_name):
+    planned = sorted(assignments, key=lambda assignment: assignment.start_s)
+    if sorted(assignment.job for assignment in planned) != sorted(by_name):
         raise InputError("the schedule does not hold every job once", expected=str(sorted(by_name)))
     run = RingRun(cluster, execution or Execution())
-    for one in planned:
-        run.advance(one.start_s)
-        run.start(by_name[one.job], one.gpus)
+    for assignment in planned:
+        run.advance(assignment.start_s)
+        run.start(by_name[assignment.job], assignment.gpus)
     return run.finish()

@@ -41,10 +41,10 @@ def fit_link(samples: Iterable[LinkSample]) -> LinkFit:
     from scipy.optimize import nnls
 
     rows, times = [], []
-    for one in samples:
-        volume = 2 * one.gradient_size * (one.gpus - 1) / one.gpus
-        rows.append([one.servers, volume * one.contention, volume * (one.contention - 1)])
-        times.append(one.iteration_time_s - one.compute_s)
+    for sample in samples:
+        volume = 2 * sample.gradient_size * (sample.gpus - 1) / sample.gpus
+        rows.append([sample.servers, volume * sample.contention, volume * (sample.contention - 1)])
+        times.append(sample.iteration_time_s - sample.compute_s)
     if len(rows) < 3:
         raise InputError("fit_link", expected="three samples or more", got=len(rows))
     matrix, target = np.asarray(rows, dtype=float), np.asarray(times, dtype=float)

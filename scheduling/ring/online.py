@@ -1,7 +1,6 @@
 """Online: jobs arrive, wait in a queue, start as gangs, and slow each other down on the links.
 
-For another event loop to plug in: `iteration_rates` (ground truth from placements), `state_of` (a `RingRun` from what
-runs), and `choose` (which waiting job starts now, where). `run_online` is the small loop around them.
+`choose` says which waiting job starts now and where; `run_online` is the loop around it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field
 from profiling.errors import InputError
 from scheduling.ring.dispatch import check_gangs
 from scheduling.ring.engine import Execution, Gpu, RingRun, RingSchedule, placement_of
-from scheduling.ring.fabric import SERVER_UPLINKS, Fabric, Placement
 from scheduling.ring.model import RingCluster, RingJob, ring_timing, ring_timings
 from scheduling.ring.pick import Pick, estimate_s, fa_ffp, whole_or_wait
 
@@ -77,7 +75,9 @@ class OnlineResult:
         import numpy as np
 
         jct = np.asarray(list(self.schedule.completion_s(self.arrivals_s).values()) or [0.0])
-        queue = [one.start_s - self.arrivals_s[one.job] for one in self.schedule.assignments]
+        queue = [
+            assignment.start_s - self.arrivals_s[assignment.job] for assignment in self.schedule.assignments
+        ]
         return {
             "jobs": len(self.schedule.assignments),
             "mean_jct_s": float(jct.mean()),
@@ -86,46 +86,6 @@ class OnlineResult:
             "makespan_s": self.schedule.makespan_s,
             "mean_queue_s": float(np.mean(queue)) if queue else 0.0,
         }
-
-
-def iteration_rates(
-    cluster: RingCluster,
-    jobs: Mapping[str, RingJob],
-    placements: Mapping[str, Placement],
-    *,
-    fabric: Fabric = SERVER_UPLINKS,
-    clamp: bool = True,
-) -> dict[str, float]:
-    """Iterations per second of every placed job under the contention of all of them: 1 / tau of equation 8."""
-    timings = ring_timings(cluster, jobs, placements, fabric=fabric, clamp=clamp)
-    return {name: 1.0 / timing.iteration_time_s for name, timing in timings.items()}
-
-
-def state_of(
-    cluster: RingCluster,
-    running: Mapping[str, tuple[RingJob, Sequence[Gpu], float]],
-    *,
-    now_s: float = 0.0,
-    load: Sequence[Sequence[float]] | None = None,
-    execution: Execution | None = None,
-) -> RingRun:
-    """The state `choose` reads, from a simulator's own.
-
-    Args:
-        running: by name: the job, its GPUs (server, GPU), and how many of its iterations are left.
-        load: work given so far to each GPU of each server, in seconds; read by the `spread` pick alone.
-
-    Raises:
-        InputError: a GPU is taken twice or does not exist, or a gang is not whole.
-    """
-    run = RingRun(cluster, execution or Execution())
-    run.now_s = now_s
-    for job, gpus, left in running.values():
-        run.start(job, gpus)
-        run.proceed(job.name, left)
-    if load is not None:
-        run.load = [list(row) for row in load]
-    return run
 
 
 def choose(
@@ -169,16 +129,16 @@ def run_online(
         InfeasibleError: a gang is larger than the cluster. InputError: two jobs have one name.
     """
     config = config or OnlineConfig()
-    coming = sorted(arrivals, key=lambda one: one.arrival_s)
-    arrivals_s = {one.job.name: one.arrival_s for one in coming}
+    coming = sorted(arrivals, key=lambda arrival: arrival.arrival_s)
+    arrivals_s = {arrival.job.name: arrival.arrival_s for arrival in coming}
     if len(arrivals_s) != len(coming):
         raise InputError("arrivals", expected="each job name once")
-    check_gangs(cluster, [one.job for one in coming])
+    check_gangs(cluster, [arrival.job for arrival in coming])
     run = RingRun(cluster, execution or Execution())
     slot_s = run.execution.slot_s
 
-    def visible_s(one: RingArrival) -> float:
-        return one.arrival_s if slot_s is None else -(-one.arrival_s // slot_s) * slot_s
+    def visible_s(arrival: RingArrival) -> float:
+        return arrival.arrival_s if slot_s is None else -(-arrival.arrival_s // slot_s) * slot_s
 
     coming.reverse()
     waiting: list[RingJob] = []
@@ -213,7 +173,7 @@ def _reservation(head: RingJob, run: RingRun) -> tuple[float, int]:
     if idle >= head.gpus:
         # Enough are idle, but not as the pick or the admission wants them: look again at the next exit.
         return run.next_exit_s(), 0
-    for end_s, gpus in sorted((run.end_s(name), one.job.gpus) for name, one in run.running.items()):
+    for end_s, gpus in sorted((run.end_s(name), running.job.gpus) for name, running in run.running.items()):
         idle += gpus
         if idle >= head.gpus:
             return end_s, idle - head.gpus
@@ -225,11 +185,11 @@ def _cheaper_than_waiting(job: RingJob, gpus: tuple[Gpu, ...], run: RingRun) -> 
     if len(placement) == 1 or not run.running:
         return True
     fabric, clamp = run.execution.fabric, run.execution.clamp
-    jobs = {name: one.job for name, one in run.running.items()} | {job.name: job}
-    placements = {name: one.placement for name, one in run.running.items()} | {job.name: placement}
+    jobs = {name: running.job for name, running in run.running.items()} | {job.name: job}
+    placements = {name: running.placement for name, running in run.running.items()} | {job.name: placement}
     then = ring_timings(run.cluster, jobs, placements, fabric=fabric, clamp=clamp)
     alone_s = ring_timing(run.cluster, job, placement, 1, rings=fabric.rings(placement)).iteration_time_s
     delay_s = job.iterations * (then[job.name].iteration_time_s - alone_s)
-    for name, one in run.running.items():
-        delay_s += one.left * (then[name].iteration_time_s - one.timing.iteration_time_s)
+    for name, running in run.running.items():
+        delay_s += running.left * (then[name].iteration_time_s - running.timing.iteration_time_s)
     return delay_s <= run.next_exit_s() - run.now_s

@@ -72,13 +72,14 @@ def local_search(
     source = random.Random(seed)
     best = best_list(cluster, jobs, execution)
     by_name = {job.name: job for job in jobs}
-    order = [by_name[one.job] for one in best.assignments]
+    order = [by_name[assignment.job] for assignment in best.assignments]
     score = (best.makespan_s, best.mean_completion_s) if jobs else (0.0, 0.0)
     for _ in range(trials if len(jobs) > 1 else 0):
         trial = list(order)
         if source.random() < 0.5:
             late = max(
-                source.sample(best.assignments, min(5, len(best.assignments))), key=lambda one: one.end_s
+                source.sample(best.assignments, min(5, len(best.assignments))),
+                key=lambda assignment: assignment.end_s,
             )
             trial.remove(by_name[late.job])
             trial.insert(source.randrange(len(trial)), by_name[late.job])
@@ -88,9 +89,9 @@ def local_search(
         schedule = any_that_fits(cluster, trial, source.choice((fa_ffp, whole_or_wait)), execution)
         if schedule is None:
             continue
-        found = (schedule.makespan_s, schedule.mean_completion_s)
-        if found < score:
-            best, order, score = schedule, trial, found
+        trial_score = (schedule.makespan_s, schedule.mean_completion_s)
+        if trial_score < score:
+            best, order, score = schedule, trial, trial_score
     return best
 
 

@@ -84,7 +84,7 @@ def sjf_bco(
 
 def _largest_load(schedule: RingSchedule, estimates: dict[str, float]) -> float:
     load: dict[Gpu, float] = {}
-    for one in schedule.assignments:
-        for gpu in one.gpus:
-            load[gpu] = load.get(gpu, 0.0) + estimates[one.job]
+    for assignment in schedule.assignments:
+        for gpu in assignment.gpus:
+            load[gpu] = load.get(gpu, 0.0) + estimates[assignment.job]
     return max(load.values())

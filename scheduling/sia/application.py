@@ -121,8 +121,8 @@ class Measured:
 
     def largest_of_replicas(self, replicas: int) -> int | None:
         """Most samples per GPU that were measured with so many GPUs."""
-        found = self._most_of_replicas.get(replicas)
-        return None if found is None else int(found)
+        largest = self._most_of_replicas.get(replicas)
+        return None if largest is None else int(largest)
 
 
 class Application:
@@ -179,7 +179,7 @@ def load_applications(folder: Path, devices: list[str]) -> dict[str, Application
     """
     if not folder.is_dir():
         raise InputError(f"no folder {folder}", expected="the traces of a clone of upstream")
-    found = {}
+    applications = {}
     for path in sorted(p for p in folder.iterdir() if p.is_dir()):
         on = {
             d: Measured(path, d)
@@ -187,12 +187,12 @@ def load_applications(folder: Path, devices: list[str]) -> dict[str, Application
             if d in SUFFIX and (path / f"placements-{SUFFIX[d]}.csv").exists()
         }
         if on:
-            found[path.name] = Application(path, on)
-    if not found:
+            applications[path.name] = Application(path, on)
+    if not applications:
         raise InputError(
             f"{folder} has no application for {', '.join(devices)}", expected="placements-<type>.csv"
         )
-    return found
+    return applications
 
 
 def _name(placement: tuple[int, ...]) -> str:

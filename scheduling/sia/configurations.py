@@ -24,14 +24,14 @@ def configurations(nodes: Sequence[int], per_node: Sequence[int], largest: int =
         nodes: nodes of each type; per_node: GPUs per node.
         largest: no configuration has more GPUs than this.
     """
-    found: list[Configuration] = []
+    table: list[Configuration] = []
     for kind, (count, size) in enumerate(zip(nodes, per_node, strict=True)):
         gpus = 1
         while gpus < size:
-            found.append(Configuration(1, gpus, kind))
+            table.append(Configuration(1, gpus, kind))
             gpus *= 2
-        found.extend(Configuration(n, n * size, kind) for n in range(1, count + 1))
-    return [c for c in found if c.gpus <= largest]
+        table.extend(Configuration(n, n * size, kind) for n in range(1, count + 1))
+    return [c for c in table if c.gpus <= largest]
 
 
 def place_configurations(

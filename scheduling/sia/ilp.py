@@ -96,16 +96,16 @@ def solve_columns(
     kinds, gpus = np.array([c[2] for c in columns]), np.array([c[3] for c in columns], float)
     use = csr_array((gpus, (kinds, np.arange(len(columns)))), shape=(len(capacity), len(columns)))
     with _quiet():
-        found = milp(
+        solution = milp(
             -np.array([c[0] for c in columns]),
             integrality=np.ones(len(columns), np.int64),
             bounds=Bounds(0, 1),
             constraints=[LinearConstraint(once, -np.inf, 1), LinearConstraint(use, -np.inf, capacity)],
             options={"mip_rel_gap": gap},
         )
-    if found.x is None:
-        raise InfeasibleError("the solver found no assignment", got=found.message)
-    return np.flatnonzero(np.round(found.x) > 0).tolist()
+    if solution.x is None:
+        raise InfeasibleError("the solver found no assignment", got=solution.message)
+    return np.flatnonzero(np.round(solution.x) > 0).tolist()
 
 
 def total_worth(worth: Floats, chosen: Ints) -> float:
@@ -150,9 +150,9 @@ def _core(
     while True:
         rows, columns = np.nonzero(price <= cut)
         amounts = _milp(table[rows, columns], rows, columns, count, gpus, kinds, room, gap)
-        found = float(table[rows, columns] @ amounts)
+        value = float(table[rows, columns] @ amounts)
         outside = price[(price > cut) & np.isfinite(price)]
-        slack = bound - found * (1.0 - gap)
+        slack = bound - value * (1.0 - gap)
         if not outside.size or outside.min() > slack:
             return rows, columns, amounts
         cut = slack + 1e-9
@@ -200,16 +200,16 @@ def _milp(
     size = len(value)
     once, use = _constraints(rows, columns, len(count), gpus, kinds, len(room))
     with _quiet():
-        found = milp(
+        solution = milp(
             -value,
             integrality=np.ones(size, np.int64),
             bounds=Bounds(0, count[rows]),
             constraints=[LinearConstraint(once, -np.inf, count), LinearConstraint(use, -np.inf, room)],
             options={"mip_rel_gap": gap},
         )
-    if found.x is None:
-        raise InfeasibleError("the solver found no assignment", got=found.message)
-    return np.round(found.x).astype(np.int64)
+    if solution.x is None:
+        raise InfeasibleError("the solver found no assignment", got=solution.message)
+    return np.round(solution.x).astype(np.int64)
 
 
 @contextmanager

@@ -105,7 +105,7 @@ def sharing_pairs(
     max_slowdown: float,
 ) -> list[SharingPair]:
     """Pairs that may share a GPU; the best few partners of each job."""
-    one = {c.kind: k for k, c in enumerate(table) if c.gpus == 1}
+    single = {c.kind: k for k, c in enumerate(table) if c.gpus == 1}
     rows = [
         r
         for r, j in enumerate(jobs)
@@ -115,8 +115,8 @@ def sharing_pairs(
         return []
     ids = np.array([belief.workload_id(current_workload(jobs[r])) for r in rows])
     first, second = np.triu_indices(len(rows), 1)
-    found: list[SharingPair] = []
-    for kind, column in one.items():
+    pairs: list[SharingPair] = []
+    for kind, column in single.items():
         gpu = int(np.argmax(snapshot.type_of == kind))
         device = belief.device_id(snapshot.devices[gpu], snapshot.sharing[gpu])
         members = np.column_stack([ids[first], ids[second]])
@@ -138,7 +138,7 @@ def sharing_pairs(
             ):
                 taken[[a, b]] += 1
                 alone = goodput[rows[a], column], goodput[rows[b], column]
-                found.append(
+                pairs.append(
                     SharingPair(
                         rows[a],
                         rows[b],
@@ -147,4 +147,4 @@ def sharing_pairs(
                         float(alone[1] / slow[k, 1]),
                     )
                 )
-    return found
+    return pairs

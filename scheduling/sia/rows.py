@@ -96,9 +96,9 @@ def job_goodput(
             continue
         nodes = np.array([table[k].nodes for k in columns], float)
         replicas = np.array([table[k].gpus // unit for k in columns], float)
-        found = agent.goodput(device, nodes, replicas)
-        if found is not None:
-            row[columns] = found
+        goodput = agent.goodput(device, nodes, replicas)
+        if goodput is not None:
+            row[columns] = goodput
         elif rigid:
             row[columns] = agent.application.on[device].single_samples_per_s
         else:

@@ -125,7 +125,7 @@ def fit(profile: Profile) -> ThroughputParams:
         return float(value), grad
 
     bounds = list(zip(lower, upper, strict=True))
-    found = minimize(objective, start, jac=True, bounds=bounds, method="L-BFGS-B", tol=1e-5).x
+    solution = minimize(objective, start, jac=True, bounds=bounds, method="L-BFGS-B", tol=1e-5).x
     if not (nodes > 1).any():  # a link between nodes is not better than one inside
-        found[2], found[3] = max(found[2], 1.1 * found[4]), max(found[3], 1.1 * found[5])
-    return ThroughputParams(*(float(v) for v in found))
+        solution[2], solution[3] = max(solution[2], 1.1 * solution[4]), max(solution[3], 1.1 * solution[5])
+    return ThroughputParams(*(float(v) for v in solution))

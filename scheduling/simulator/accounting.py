@@ -56,11 +56,11 @@ def accounts(
     if not jobs:
         return {}
     weights = np.array([job.job.priority for job in jobs])
-    found: dict[str, Any] = {"weighted_mean_jct_s": float(np.average(completion_s, weights=weights))}
+    figures: dict[str, Any] = {"weighted_mean_jct_s": float(np.average(completion_s, weights=weights))}
     due = [k for k, job in enumerate(jobs) if job.job.deadline_s is not None]
     if due:
         met = [completion_s[k] <= (jobs[k].job.deadline_s or 0.0) for k in due]
-        found |= {"deadlines": len(due), "deadlines_met_ratio": float(np.mean(met))}
+        figures |= {"deadlines": len(due), "deadlines_met_ratio": float(np.mean(met))}
     names = sorted({job.job.user for job in jobs})
     members = {name: [k for k, job in enumerate(jobs) if job.job.user == name] for name in names}
     rho = None
@@ -69,14 +69,14 @@ def accounts(
         asked = np.array([job.job.gpus for job in jobs])
         served = 1.0 / np.maximum(rho, 1e-9)
         by_user = np.array([served[rows].mean() for rows in members.values()])
-        found |= {
+        figures |= {
             "mean_finish_time_rho": float(rho.mean()),
             "max_finish_time_rho": float(rho.max()),
             "jain_index": jain_index(by_user if len(names) > 1 else served),
             "gpu_hours_saved": (float((asked * alone_s).sum()) - busy_s) / 3600.0,
         }
     if len(names) > 1:
-        found["users"] = {
+        figures["users"] = {
             name: {
                 "jobs": len(rows),
                 "mean_jct_s": float(completion_s[rows].mean()),
@@ -85,4 +85,4 @@ def accounts(
             | ({} if rho is None else {"mean_finish_time_rho": float(rho[rows].mean())})
             for name, rows in members.items()
         }
-    return found
+    return figures

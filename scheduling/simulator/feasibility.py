@@ -27,11 +27,11 @@ def infeasible_jobs(
     ]
     most = max(size for *_, size in kinds)
     fits: dict[tuple[Workload, str], bool] = {}
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for job in jobs:
         need = job.gpus if job.min_gpus is None else job.min_gpus
         if need > most:
-            found[job.id] = f"asks for {need} GPUs of one type, and the cluster has {most}"
+            reasons[job.id] = f"asks for {need} GPUs of one type, and the cluster has {most}"
         elif truth is not None:
             large_enough = [(device, sharing) for device, sharing, size in kinds if size >= need]
             for device, sharing in large_enough:
@@ -40,8 +40,8 @@ def infeasible_jobs(
                     fits[key] = truth.answer(device, [job.workload], sharing).fits
             if not any(fits[job.workload, device] for device, _ in large_enough):
                 names = ", ".join(device for device, _ in large_enough)
-                found[job.id] = f"{job.workload} does not fit on {names} even alone"
-    return found
+                reasons[job.id] = f"{job.workload} does not fit on {names} even alone"
+    return reasons
 
 
 def without_infeasible(

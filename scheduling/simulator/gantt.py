@@ -36,12 +36,12 @@ def draw_gantt(
         if gpu not in row_of:
             continue
         height = 0.9 / (1 + max(lane for _, lane in bars))
-        for one, lane in bars:
-            job = result.jobs[one.job]
+        for interval, lane in bars:
+            job = result.jobs[interval.job]
             axis.broken_barh(
-                [(one.start_s / 3600, (one.stop_s - one.start_s) / 3600)],
+                [(interval.start_s / 3600, (interval.stop_s - interval.start_s) / 3600)],
                 (row_of[gpu] - 0.45 + lane * height, height),
-                facecolors=[color_of(job) if color_of else colors[one.job % len(colors)]],
+                facecolors=[color_of(job) if color_of else colors[interval.job % len(colors)]],
                 edgecolor="white",
                 linewidth=0.3,
             )
@@ -55,11 +55,11 @@ def lanes(intervals: Sequence[Interval]) -> dict[int, list[tuple[Interval, int]]
     """By GPU, each interval with the lowest lane that is free when it starts."""
     ends: dict[int, list[float]] = {}
     placed: dict[int, list[tuple[Interval, int]]] = {}
-    for one in sorted(intervals, key=lambda i: i.start_s):
-        own = ends.setdefault(one.gpu, [])
-        lane = next((k for k, end in enumerate(own) if end <= one.start_s + 1e-9), len(own))
+    for interval in sorted(intervals, key=lambda i: i.start_s):
+        own = ends.setdefault(interval.gpu, [])
+        lane = next((k for k, end in enumerate(own) if end <= interval.start_s + 1e-9), len(own))
         if lane == len(own):
             own.append(0.0)
-        own[lane] = one.stop_s
-        placed.setdefault(one.gpu, []).append((one, lane))
+        own[lane] = interval.stop_s
+        placed.setdefault(interval.gpu, []).append((interval, lane))
     return placed

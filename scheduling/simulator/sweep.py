@@ -116,12 +116,12 @@ def summarize(runs: Sequence[Run]) -> list[dict[str, Any]]:
     bodies = []
     for policy in dict.fromkeys(run.policy for run in runs):
         own = [run for run in runs if run.policy == policy]
-        found = [run.result.to_json() for run in own if run.result is not None]
+        results = [run.result.to_json() for run in own if run.result is not None]
         errors = list(dict.fromkeys(run.error for run in own if run.error))
-        body: dict[str, Any] = {**(found[0] if found else {}), "policy": policy}
-        if len(found) > 1:
+        body: dict[str, Any] = {**(results[0] if results else {}), "policy": policy}
+        if len(results) > 1:
             values = {
-                key: np.array([float(one[key]) for one in found])
+                key: np.array([float(result[key]) for result in results])
                 for key in body
                 if isinstance(body[key], int | float)
             }

@@ -71,24 +71,24 @@ def pack(
         raise LimitError("too many jobs for one card", expected=f"at most {MAX_JOBS}", got=jobs)
     if least is None:
         return _pack(partitions, values, jobs, largest)
-    found: list[Packing] = []
-    for one in partitions:
-        names = [p.name for p in one.profiles]
+    packings: list[Packing] = []
+    for partition in partitions:
+        names = [p.name for p in partition.profiles]
         bottleneck = _fold(names, least, jobs, largest, np.minimum, np.inf, {})[-1]
         floor = bottleneck[_most(bottleneck)]
         # Sets below the best least speed are ruled out; among the rest throughput decides.
         ruled = {name: np.where(least[name] >= floor - 1e-12, values[name], NONE) for name in set(names)}
-        found.extend(replace(p, least=float(floor)) for p in _pack([one], ruled, jobs, largest))
-    return found
+        packings.extend(replace(p, least=float(floor)) for p in _pack([partition], ruled, jobs, largest))
+    return packings
 
 
 def _pack(
     partitions: Sequence[Partition], values: Mapping[str, Floats], jobs: int, largest: int
 ) -> list[Packing]:
     memo: dict[tuple[str, ...], Floats] = {}
-    found = []
-    for one in partitions:
-        names = [p.name for p in one.profiles]
+    packings = []
+    for partition in partitions:
+        names = [p.name for p in partition.profiles]
         steps = _fold(names, values, jobs, largest, np.add, 0.0, memo)
         chosen = _most(steps[-1])
         parts, left = [], chosen
@@ -97,8 +97,8 @@ def _pack(
             take = int(inside[np.argmax(before[left & ~inside] + values[name][inside])])
             parts.append(take)
             left &= ~take
-        found.append(Packing(one, chosen, float(steps[-1][chosen]), tuple(reversed(parts))))
-    return found
+        packings.append(Packing(partition, chosen, float(steps[-1][chosen]), tuple(reversed(parts))))
+    return packings
 
 
 def _fold(

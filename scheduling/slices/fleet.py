@@ -258,10 +258,10 @@ def _replan(
     config: SliceConfig,
 ) -> list[tuple[tuple[int, ...], SlicePlan]]:
     """The best plan of each card for its jobs; cards with equal jobs are planned once, all sets asked for together."""
-    numbers = [tuple(sorted(one, key=lambda j: str(jobs[j].workload))) for one in groups]
-    flat = list(dict.fromkeys(jobs[j] for one in numbers for j in one))
+    numbers = [tuple(sorted(group, key=lambda j: str(jobs[j].workload))) for group in groups]
+    flat = list(dict.fromkeys(jobs[j] for group in numbers for j in group))
     index = {job: k for k, job in enumerate(flat)}
-    alike = [tuple(index[jobs[j]] for j in one) for one in numbers]
+    alike = [tuple(index[jobs[j]] for j in group) for group in numbers]
     # Two equal shares are enough here: a fleet has thousands of sets.
     for most in (config.max_together, 2, 1):
         tried = replace(
@@ -270,9 +270,9 @@ def _replan(
             max_together=min(most, config.max_together),
             max_on_card=min(config.max_on_card, 8 if most > 2 else most + 1),
         )
-        sets = dict.fromkeys(s for one in set(alike) for s in sets_of(card, devices, one, tried))
+        sets = dict.fromkeys(s for group in set(alike) for s in sets_of(card, devices, group, tried))
         if len(sets) <= MOST_SETS:
             break
     known = answer(flat, card, list(sets), predictor, tried)
-    plans = {one: best_of(known.restricted(one, devices), alternatives=False) for one in set(alike)}
-    return [(one, plans[key]) for one, key in zip(numbers, alike, strict=True)]
+    plans = {group: best_of(known.restricted(group, devices), alternatives=False) for group in set(alike)}
+    return [(group, plans[key]) for group, key in zip(numbers, alike, strict=True)]

@@ -143,8 +143,8 @@ class Options:
         """The same for some of the jobs, which are numbered anew; a number may stand there more than once."""
         chosen = {}
         for device, places in sets_of(self.card, devices, range(len(numbers)), self.config):
-            found = self.by_set[device, tuple(numbers[k] for k in places)]
-            chosen[device, places] = tuple(option.renumbered(places) for option in found)
+            options = self.by_set[device, tuple(numbers[k] for k in places)]
+            chosen[device, places] = tuple(option.renumbered(places) for option in options)
         index = list(numbers)
         return Options(
             tuple(self.jobs[k] for k in index),
@@ -185,7 +185,7 @@ def ask_unlimited(
             break
         whole = [(card, members) for members in combinations(numbers, size)]
         options = options.joined(answer(jobs, card, whole, predictor, unlimited))
-        modes -= {o.sharing for one in whole for o in options.by_set[one] if o.fits}
+        modes -= {o.sharing for key in whole for o in options.by_set[key] if o.fits}
     return replace(options, config=config)
 
 
@@ -240,24 +240,24 @@ def answer(
     workloads: dict[Workload, int] = {}
     number_of: dict[tuple[int, float], int] = {}
     for _, members, _, shares in forms:
-        for one in zip(members, shares, strict=True):
-            if one not in number_of:
-                limited = _with_share(jobs[one[0]].workload, one[1])
-                number_of[one] = workloads.setdefault(limited, len(workloads))
+        for member in zip(members, shares, strict=True):
+            if member not in number_of:
+                limited = _with_share(jobs[member[0]].workload, member[1])
+                number_of[member] = workloads.setdefault(limited, len(workloads))
     asked: dict[tuple[str, str, tuple[int, ...]], int] = {}
     row = np.empty(len(forms), np.int64)
     for at, (device, members, sharing, shares) in enumerate(forms):
         mode = "time-slice" if sharing == EXCLUSIVE else sharing
-        key = device, mode, tuple([number_of[one] for one in zip(members, shares, strict=True)])
+        key = device, mode, tuple([number_of[member] for member in zip(members, shares, strict=True)])
         row[at] = asked.setdefault(key, len(asked))
     known_workloads = list(workloads)
-    found = predictor.predict_arrays(
+    arrays = predictor.predict_arrays(
         [
             ColocationSet(device, tuple([known_workloads[w] for w in members]), mode)
             for device, mode, members in asked
         ]
     )
-    present, step_time_s = found.mask[row], found.step_time_s[row]
+    present, step_time_s = arrays.mask[row], arrays.step_time_s[row]
     number = np.zeros(present.shape, np.int64)
     number[present] = [j for _, members, _, _ in forms for j in members]
     # Every job alone on the whole card stands first.
@@ -274,8 +274,8 @@ def answer(
         value = (weight * np.where(present, speed, 0.0)).sum(1)
     columns = zip(
         step_time_s.tolist(),
-        found.memory_upper_bytes[row].tolist(),
-        found.fits[row].tolist(),
+        arrays.memory_upper_bytes[row].tolist(),
+        arrays.fits[row].tolist(),
         value.tolist(),
         speed.min(1).tolist(),
         strict=True,

@@ -66,9 +66,9 @@ class CardPlan:
 
     def of_job(self, number: int) -> tuple[PlacedSlice, int] | None:
         """Slice of a job and its position there."""
-        for one in self.slices:
-            if one.option is not None and number in one.option.members:
-                return one, one.option.members.index(number)
+        for placed in self.slices:
+            if placed.option is not None and number in placed.option.members:
+                return placed, placed.option.members.index(number)
         return None
 
 
@@ -88,10 +88,10 @@ class SlicePlan:
 
     def speed(self, plan: CardPlan, number: int) -> float:
         """Relative speed of a job in a plan; 0 where it waits."""
-        found = plan.of_job(number)
-        if found is None or found[0].option is None:
+        placed = plan.of_job(number)
+        if placed is None or placed[0].option is None:
             return 0.0
-        return float(self.options.reference_s[number] / found[0].option.step_time_s[found[1]])
+        return float(self.options.reference_s[number] / placed[0].option.step_time_s[placed[1]])
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of `cotenant plan slices --json`."""
@@ -102,12 +102,12 @@ class SlicePlan:
             **self.card_json(self.chosen),
             "alternatives": [
                 {
-                    "kind": one.kind,
-                    "partition": one.partition,
-                    "value": one.value,
-                    **self.summary(one),
+                    "kind": card.kind,
+                    "partition": card.partition,
+                    "value": card.value,
+                    **self.summary(card),
                 }
-                for one in self.alternatives
+                for card in self.alternatives
             ],
             "reasons": list(self.reasons),
         }
@@ -141,24 +141,24 @@ class SlicePlan:
             **self.summary(plan),
             "slices": [
                 {
-                    "device": one.device,
-                    "start": one.start,
-                    "sharing": one.option.sharing if one.option else None,
-                    "memory_bytes": one.option.memory_bytes if one.option else 0.0,
+                    "device": placed.device,
+                    "start": placed.start,
+                    "sharing": placed.option.sharing if placed.option else None,
+                    "memory_bytes": placed.option.memory_bytes if placed.option else 0.0,
                     "jobs": [
                         {
                             "job": str(options.jobs[j].workload),
-                            "sm_share_ratio": one.option.sm_share_ratio[k],
-                            "step_time_s": one.option.step_time_s[k],
-                            "speed_ratio": float(options.reference_s[j] / one.option.step_time_s[k]),
+                            "sm_share_ratio": placed.option.sm_share_ratio[k],
+                            "step_time_s": placed.option.step_time_s[k],
+                            "speed_ratio": float(options.reference_s[j] / placed.option.step_time_s[k]),
                             "completion_s": self._completion_s(plan, j),
                         }
-                        for k, j in enumerate(one.option.members)
+                        for k, j in enumerate(placed.option.members)
                     ]
-                    if one.option
+                    if placed.option
                     else [],
                 }
-                for one in plan.slices
+                for placed in plan.slices
             ],
             "waiting": [str(options.jobs[j].workload) for j in plan.waiting],
         }
@@ -196,7 +196,7 @@ def plan_slices(
 
 def _shared_sets(plan: SlicePlan) -> list[tuple[str, tuple[int, ...]]]:
     """(device, members) of every set of several jobs in the plan and its alternatives."""
-    used = (one.option for each in (plan.chosen, *plan.alternatives) for one in each.slices)
+    used = (placed.option for card in (plan.chosen, *plan.alternatives) for placed in card.slices)
     return list(dict.fromkeys((o.device, o.members) for o in used if o is not None and len(o.members) > 1))
 
 
@@ -209,7 +209,9 @@ def best_of(options: Options, alternatives: bool = True) -> SlicePlan:
     plans = [*_whole_card(options), *_partitioned(options, alternatives)]
     plans = [p for p in plans if p.placed]
     if not plans:
-        need = min(o.memory_bytes for found in options.by_set.values() for o in found if len(o.members) == 1)
+        need = min(
+            o.memory_bytes for choices in options.by_set.values() for o in choices if len(o.members) == 1
+        )
         raise InfeasibleError(
             f"no job fits on {options.card} (predicted upper bound of the smallest {need / 2**30:.1f} GiB)",
             hint="lower the batch sizes, or plan for a card with more memory",
@@ -221,7 +223,7 @@ def best_of(options: Options, alternatives: bool = True) -> SlicePlan:
 
 def _rank(options: Options, plan: CardPlan) -> tuple[float, ...]:
     """What is compared: jobs placed, the objective, throughput; of equals the simplest kind and the least cuts."""
-    used = [one.option for one in plan.slices if one.option is not None]
+    used = [placed.option for placed in plan.slices if placed.option is not None]
     fair = options.config.objective == "fairness"
     least = round(min(option.least_speed for option in used), 9) if fair else 0.0
     return (plan.placed, least, round(plan.value, 9), -KINDS.index(plan.kind), -len(plan.slices))
@@ -231,10 +233,10 @@ def _whole_card(options: Options) -> list[CardPlan]:
     """The card uncut: the largest set that fits, one plan for each way to share it."""
     fair = options.config.objective == "fairness"
     best: dict[str, tuple[tuple[float, ...], SetOption]] = {}
-    for (device, members), found in options.by_set.items():
+    for (device, members), choices in options.by_set.items():
         if device != options.card:
             continue
-        for option in found:
+        for option in choices:
             if not option.fits:
                 continue
             kind = "whole" if len(members) == 1 else option.sharing
@@ -288,11 +290,11 @@ def _tables(
     for name in names.values():
         values[name][0], least[name][0] = 0.0, np.inf
     fair = options.config.objective == "fairness"
-    for (device, members), found in options.by_set.items():
+    for (device, members), choices in options.by_set.items():
         if device not in names:
             continue
         name, mask = names[device], mask_of(members)
-        for option in found:
+        for option in choices:
             if not option.fits:
                 continue
             key = (option.least_speed if fair else 0.0, option.value)
@@ -315,7 +317,7 @@ def _card_plan(
         _, mask = waiting_parts.pop(at)
         option = chosen[profile.name, mask] if mask else None
         placed.append(PlacedSlice(layout.device(profile), start, option))
-    shared = any(one.option is not None and len(one.option.members) > 1 for one in placed)
+    shared = any(slot.option is not None and len(slot.option.members) > 1 for slot in placed)
     waiting = tuple(j for j in range(len(options.jobs)) if not packing.jobs >> j & 1)
     partition: Partition = packing.partition
     return CardPlan("mixture" if shared else "mig", str(partition), tuple(placed), packing.value, waiting)
@@ -350,8 +352,8 @@ def _reasons(plan: SlicePlan) -> list[str]:
     return reasons
 
 
-def _score(plan: SlicePlan, one: CardPlan) -> str:
-    summary = plan.summary(one)
+def _score(plan: SlicePlan, card: CardPlan) -> str:
+    summary = plan.summary(card)
     match plan.options.config.objective:
         case "jct":
             return f"mean completion {summary['mean_completion_s']:.0f} s"
@@ -366,10 +368,10 @@ def _why_not_fit(plan: SlicePlan, other: CardPlan) -> str:
         return ""
     options = plan.options
     job = other.waiting[0]
-    free = [one for one in other.slices if one.option is None]
+    free = [placed for placed in other.slices if placed.option is None]
     if not free:
         return ""
-    largest = max(free, key=lambda one: get_device(one.device).memory_bytes)
+    largest = max(free, key=lambda placed: get_device(placed.device).memory_bytes)
     need = options.by_set[largest.device, (job,)][0].memory_bytes
     room = get_device(largest.device).memory_bytes
     if need <= room:

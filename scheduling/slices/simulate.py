@@ -346,8 +346,8 @@ class _Simulation:
         sharing = slot.sharing if len(members) > 1 or slot.sm_share_ratio < 1 else "time-slice"
         key = slot.device, sharing, members
         if key not in self.known:
-            found = self.truth.predict_arrays([ColocationSet(slot.device, members, sharing)])
-            self.known[key] = tuple(found.step_time_s[0].tolist()) if found.fits[0] else None
+            arrays = self.truth.predict_arrays([ColocationSet(slot.device, members, sharing)])
+            self.known[key] = tuple(arrays.step_time_s[0].tolist()) if arrays.fits[0] else None
         return self.known[key]
 
     def _sync(self, job: JobState) -> None:

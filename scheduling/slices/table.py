@@ -51,24 +51,24 @@ class SliceTable:
         shape = (len(sets), max((len(s.workloads) for s in sets), default=1))
         mask, solo, step = np.zeros(shape, bool), np.ones(shape), np.ones(shape)
         memory, fits = np.zeros(shape), np.ones(len(sets), bool)
-        for row, one in enumerate(sets):
-            size = len(one.workloads)
+        for row, colocation_set in enumerate(sets):
+            size = len(colocation_set.workloads)
             mask[row, :size] = True
-            for column, workload in enumerate(one.workloads):
+            for column, workload in enumerate(colocation_set.workloads):
                 plain = _plain(workload)
-                alone = self._alone_s(one.device, plain)
+                alone = self._alone_s(colocation_set.device, plain)
                 if alone is None:
                     fits[row] = False
                     continue
-                held = self.solo.get((one.device, plain))
+                held = self.solo.get((colocation_set.device, plain))
                 memory[row, column] = held.memory_bytes if held else 0.0
                 solo[row, column] = alone
                 if workload.sm_share_ratio < 1:
-                    alone = max(alone, self._shared_s(one.device, plain, workload.sm_share_ratio))
+                    alone = max(alone, self._shared_s(colocation_set.device, plain, workload.sm_share_ratio))
                 others = size - 1
-                factor = 1 + others * (self.penalty if one.sharing == "mps" else 1.0)
+                factor = 1 + others * (self.penalty if colocation_set.sharing == "mps" else 1.0)
                 step[row, column] = alone * factor
-            fits[row] &= memory[row].sum() <= get_device(one.device).memory_bytes
+            fits[row] &= memory[row].sum() <= get_device(colocation_set.device).memory_bytes
         return PredictionArrays(
             mask, solo, step, step / solo, memory, np.where(mask, 1.0, 0.0), memory.sum(1), fits
         )
@@ -80,7 +80,7 @@ class SliceTable:
             if part is None:  # the largest slice stands for the whole card
                 layout = mig_layout(card)
                 of_size = (self.solo.get((layout.device(p), workload)) for p in reversed(layout.profiles))
-                held = next((one for one in of_size if one is not None), None)
+                held = next((profile for profile in of_size if profile is not None), None)
         if held is None and workload not in self.workloads:
             raise UnknownNameError(f"{workload} was measured on no slice", got=device)
         return held.step_time_s if held is not None else None

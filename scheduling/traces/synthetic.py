@@ -17,24 +17,27 @@ def parse_synthetic(spec: str) -> dict[str, float]:
     Raises:
         InputError: unknown key, or a value is out of range.
     """
-    found = dict(_DEFAULTS)
+    settings = dict(_DEFAULTS)
     for part in filter(None, spec.split(",")):
         key, _, text = part.partition("=")
-        if key not in found:
-            raise InputError("synthetic trace", expected="keys among " + ", ".join(found), got=repr(key))
+        if key not in settings:
+            raise InputError("synthetic trace", expected="keys among " + ", ".join(settings), got=repr(key))
         try:
-            found[key] = float(text)
+            settings[key] = float(text)
         except ValueError:
             raise InputError(f"synthetic trace: {key}", expected="a number", got=repr(text)) from None
     if not (
-        found["rate"] > 0 and 1 <= found["jobs"] <= 10**7 and found["mean_s"] > 0 and 0 <= found["sigma"] < 10
+        settings["rate"] > 0
+        and 1 <= settings["jobs"] <= 10**7
+        and settings["mean_s"] > 0
+        and 0 <= settings["sigma"] < 10
     ):
         raise InputError(
             "synthetic trace", expected="rate, jobs, mean_s above 0 and sigma from 0 to 10", got=spec
         )
-    if not 0 <= found["gangs"] <= 1:
-        raise InputError("synthetic trace: gangs", expected="a share from 0 to 1", got=found["gangs"])
-    return found
+    if not 0 <= settings["gangs"] <= 1:
+        raise InputError("synthetic trace: gangs", expected="a share from 0 to 1", got=settings["gangs"])
+    return settings
 
 
 def synthetic(spec: str, mix: Mix, seed: int = 0) -> list[TraceJob]:

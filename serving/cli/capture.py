@@ -84,7 +84,7 @@ def command(
 def _print(graph: Any) -> None:
     from rich.table import Table
 
-    found = graph.summary()
+    summary = graph.summary()
     table = Table(box=None, show_header=False, pad_edge=False)
     options = ", ".join(
         f"{key} {value}" for key, value in graph.options.items() if value not in (0, 1, False, None)
@@ -92,9 +92,10 @@ def _print(graph: Any) -> None:
     table.add_row("model", f"{graph.name} ({graph.source}), batch {graph.batch_size}")
     table.add_row("options", options)
     table.add_row(
-        "operators", f"{found['operators']} in {found['nodes']} nodes, {found['edges']} tensors between them"
+        "operators",
+        f"{summary['operators']} in {summary['nodes']} nodes, {summary['edges']} tensors between them",
     )
-    table.add_row("parameters", f"{graph.parameter_count:,} in {found['layers']} atomic layers")
+    table.add_row("parameters", f"{graph.parameter_count:,} in {summary['layers']} atomic layers")
     table.add_row("FLOPs", f"{_si(graph.forward_flops)} forward, {_si(graph.backward_flops)} backward")
     table.add_row(
         "traffic", f"{_si(graph.step_bytes)}B per step, {graph.arithmetic_intensity:.1f} FLOPs per byte"
@@ -108,7 +109,7 @@ def _print(graph: Any) -> None:
     table.add_row("kernels", f"about {graph.kernel_count:.0f} per step")
     table.add_row("tensor cores", f"{100 * graph.tensor_core_ratio:.0f} % of FLOPs in shapes for them")
     table.add_row("host input", f"{_si(graph.host_input_bytes)}B per step")
-    table.add_row("kinds", ", ".join(f"{kind} {count}" for kind, count in found["kinds"].items()))
+    table.add_row("kinds", ", ".join(f"{kind} {count}" for kind, count in summary["kinds"].items()))
     table.add_row("hash", graph.content_hash[:16])
     console().print(table, highlight=False)
 

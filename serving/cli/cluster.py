@@ -80,12 +80,12 @@ def list_clusters(as_json: JsonFlag = False) -> None:
     from scheduling.clusters import cluster_names, load_cluster
     from scheduling.clusters.checks import summary
 
-    found = {name: summary(load_cluster(name)) for name in cluster_names()}
+    clusters = {name: summary(load_cluster(name)) for name in cluster_names()}
     if as_json:
-        print_json(found)
+        print_json(clusters)
         return
     table = plain_table("cluster", "nodes", "GPUs", "devices", right=("nodes", "GPUs"))
-    for name, counts in found.items():
+    for name, counts in clusters.items():
         devices = ", ".join(f"{number} {device}" for device, number in counts["by_device"].items())
         table.add_row(name, str(counts["nodes"]), str(counts["gpus"]), devices)
     console().print(table)

@@ -68,13 +68,13 @@ def command(
                 ],
                 "placements": [
                     {
-                        "id": one.job.id,
-                        "job": str(one.job.job.workload),
-                        "start_s": one.job.started_s,
-                        "gpu": one.gpu,
-                        "beside": [other.id for other in one.beside],
+                        "id": placement.job.id,
+                        "job": str(placement.job.job.workload),
+                        "start_s": placement.job.started_s,
+                        "gpu": placement.gpu,
+                        "beside": [other.id for other in placement.beside],
                     }
-                    for one in placed
+                    for placement in placed
                 ],
                 "policies": {name: result.to_json() for name, result in results.items()},
                 "plot": str(plot),
@@ -131,13 +131,13 @@ def _print(ranked: list[Any], placed: list[Any], results: dict[str, Any], plot: 
         right=("starts",),
         title="\n2. A dozen jobs on two V100 and two P100, shared by prediction (simulated)",
     )
-    for one in placed:
+    for placement in placed:
         table.add_row(
-            one.job.id,
-            one.job.job.workload.model,
-            f"{one.job.started_s / 60:.0f} min",
-            one.gpu,
-            ", ".join(f"{other.id} {other.job.workload.model}" for other in one.beside) or "-",
+            placement.job.id,
+            placement.job.job.workload.model,
+            f"{placement.job.started_s / 60:.0f} min",
+            placement.gpu,
+            ", ".join(f"{other.id} {other.job.workload.model}" for other in placement.beside) or "-",
         )
     out.print(table)
     table = plain_table(

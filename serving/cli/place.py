@@ -57,9 +57,13 @@ def command(
     first = f" on {decision.ranked[0].node}/{decision.ranked[0].gpu}" if decision.decision == "place" else ""
     out.print(f"[bold]{decision.decision}[/]{first}  {job}")
     table = plain_table("node", "GPU", "score", "done in", "why", right=("score", "done in"))
-    for one in decision.ranked:
+    for candidate in decision.ranked:
         table.add_row(
-            one.node, one.gpu, f"{one.score:.4g}", f"{one.finish_s:.0f} s", "; ".join(one.reasons[1:])
+            candidate.node,
+            candidate.gpu,
+            f"{candidate.score:.4g}",
+            f"{candidate.finish_s:.0f} s",
+            "; ".join(candidate.reasons[1:]),
         )
     if decision.ranked:
         out.print(table)

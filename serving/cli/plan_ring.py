@@ -113,12 +113,12 @@ def _schedule(case: RingCase, policy: str, clamp: bool, slot_s: float, json: boo
                 "mean_completion_s": schedule.mean_completion_s,
                 "lower_bound_s": bound_s,
                 "jobs": {
-                    one.job: {
-                        "start_s": one.start_s,
-                        "end_s": one.end_s,
-                        "placement": {str(server): gpus for server, gpus in one.placement.items()},
+                    assignment.job: {
+                        "start_s": assignment.start_s,
+                        "end_s": assignment.end_s,
+                        "placement": {str(server): gpus for server, gpus in assignment.placement.items()},
                     }
-                    for one in schedule.assignments
+                    for assignment in schedule.assignments
                 },
             }
         )
@@ -126,8 +126,13 @@ def _schedule(case: RingCase, policy: str, clamp: bool, slot_s: float, json: boo
     from rich.table import Table
 
     table = Table("job", "servers", "start (s)", "end (s)")
-    for one in schedule.assignments:
-        table.add_row(one.job, _servers(one.placement), f"{one.start_s:.4g}", f"{one.end_s:.4g}")
+    for assignment in schedule.assignments:
+        table.add_row(
+            assignment.job,
+            _servers(assignment.placement),
+            f"{assignment.start_s:.4g}",
+            f"{assignment.end_s:.4g}",
+        )
     console().print(table)
     console().print(
         f"makespan {schedule.makespan_s:.4g} s, mean completion {schedule.mean_completion_s:.4g} s, "

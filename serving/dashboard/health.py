@@ -63,13 +63,13 @@ class Health:
             new = new[:_NEW_SETS]
             if new:
                 await admit_sets(service, new)
-                found: list[str] = []
+                levels: list[str] = []
 
                 def note(predictions: list[Prediction]) -> Any:
-                    found.extend(level_of(p, len(p.members)) for p in predictions)
+                    levels.extend(level_of(p, len(p.members)) for p in predictions)
 
                 await service.batcher.each_part(new, note, belief)
-                known.update(zip(new, found, strict=True))
+                known.update(zip(new, levels, strict=True))
         except CotenantError:
             known = {}
         return [known.get(set_of(g), UNKNOWN) if g.tenants else EMPTY for g in gpus]

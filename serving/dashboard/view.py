@@ -70,7 +70,7 @@ def by_card(tiles: list[Tile]) -> list[CardTiles]:
         of = _CARD_OF_SLICE.fullmatch(tile.id) if part is not None else None
         key = (of["slash"] or of["point"], card, -1) if of else ("", card, number)
         cards.setdefault(key, []).append(tile)
-    return [CardTiles(name, card, tuple(found)) for (name, card, _), found in cards.items()]
+    return [CardTiles(name, card, tuple(on_card)) for (name, card, _), on_card in cards.items()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ async def probes(service: Service, body: ProbesBody) -> dict[str, Any]:
         )
     belief = service.belief()
     job = job_of(body.job)
-    partners: list[Workload] = [job_of(one) for one in body.running] or [
+    partners: list[Workload] = [job_of(running) for running in body.running] or [
         Workload.parse(name) for name in STANDARD_PARTNERS
     ]
     await admit(service, (job, *partners), (body.device,))

@@ -40,5 +40,5 @@ def read_stored(store: Store, after: int = 0) -> Iterator[StoredObservation]:
     )
     with store.read() as session:
         for number, version, device, sharing, jobs, member, step_time_s in session.execute(query):
-            one = ColocationSet(device, tuple(map(spec_of, jobs)), sharing)
-            yield StoredObservation(number, version, Observation(one, member, step_time_s))
+            colocation_set = ColocationSet(device, tuple(map(spec_of, jobs)), sharing)
+            yield StoredObservation(number, version, Observation(colocation_set, member, step_time_s))

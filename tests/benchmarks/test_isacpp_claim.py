@@ -48,7 +48,7 @@ def test_a_belief_is_asked_about_measured_pairs_and_no_others() -> None:
 
 def test_the_belief_that_is_the_truth_gets_all_of_the_oracles_gain() -> None:
     truth = believed(TABLE, TABLE, "v100")
-    results = [run(TABLE, "v100", truth, jobs=30, gpus=4, seed=seed) for seed in range(2)]
+    results = [run(TABLE, "v100", truth, jobs=15, gpus=3, seed=seed) for seed in range(2)]
     figures = report(results)
     assert all(r["oracle"]["mean_jct_s"] == r["predictor"]["mean_jct_s"] for r in results)
     for figure, body in figures.items():

@@ -26,6 +26,7 @@ from models.features import (
     solo_features,
     workload_features,
 )
+from profiling.capture import capture_zoo
 from profiling.devices import get_device
 from profiling.workload import SoloProfile, Workload
 from tests.predictor.synthetic import MODELS, graph_source
@@ -68,11 +69,26 @@ def test_a_longer_frozen_prefix_wants_less(model: str) -> None:
 
 
 def test_freezing_masks_backward_passes_only() -> None:
-    columns = graph_source(Workload("gamma")).columns
-    mask = pass_mask(columns, Workload("gamma", frozen_prefix=2))
+    """Parameters are at odd operators, two operators a layer: the first trained one is operator 5, a batch norm."""
+    graph = graph_source(Workload("gamma"))
+    mask = pass_mask(graph, Workload("gamma", frozen_prefix=2))
     assert mask[0].all()
-    assert (mask[1] == (columns["layer_index"] >= 2)).all()
-    assert pass_mask(columns, Workload("gamma")).all()
+    assert mask[1].tolist() == [0.0] * 5 + [1.0] * 7
+    # A linear layer right behind the frozen prefix computes no gradient of its inputs.
+    assert pass_mask(graph, Workload("gamma", frozen_prefix=3))[1].tolist() == [0.0] * 7 + [0.5] + [1.0] * 4
+    assert pass_mask(graph, Workload("gamma")).all()
+
+
+@pytest.mark.parametrize("model", ["resnet18-cifar:batch_size=4", "gpt-125m:batch_size=1,sequence_length=32"])
+def test_a_masked_step_has_the_backward_flops_that_autograd_records(model: str) -> None:
+    """GPT's last layer is tied to its first: frozen with it, and yet it hands gradients on."""
+    workload = Workload.parse(model)
+    graph = capture_zoo(workload)
+    for prefix in (1, len(graph.layers) // 2, len(graph.layers) - 1, len(graph.layers)):
+        frozen = replace(workload, frozen_prefix=prefix)
+        recorded, backward = capture_zoo(frozen), pass_mask(graph, frozen)[1]
+        masked = float((graph.columns["backward_flops"] * backward * graph.columns["repeat"]).sum())
+        assert masked == pytest.approx(recorded.backward_flops, rel=0.01)
 
 
 def test_absent_measurements_are_zero_beside_a_flag() -> None:

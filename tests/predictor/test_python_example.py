@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +13,7 @@ import pytest
 from datasets.tables import write_table
 from predictor import predictor as module
 from predictor.predictor import Predictor
+from predictor.training.fine_tuning import FineTuning
 from profiling.errors import UnavailableError
 from profiling.workload import Workload
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
@@ -35,6 +37,8 @@ def test_the_example_runs(
     )
     monkeypatch.setattr(module, "NetworkConfig", lambda: NETWORK)
     monkeypatch.setattr(module, "TrainingConfig", lambda: TRAINING)
+    quick = partial(FineTuning, epochs=3, cross_fits=1)
+    monkeypatch.setattr("predictor.training.fine_tuning.FineTuning", quick)
     monkeypatch.chdir(tmp_path)
     space: dict[str, object] = {}
     exec(compile(code, str(DOCS), "exec"), space)
@@ -45,7 +49,8 @@ def test_the_example_runs(
     assert (tmp_path / "my-model" / "config.json").is_file()
 
 
-def test_manners(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+def test_manners(measured: tuple[pd.DataFrame, pd.DataFrame], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("predictor.training.fit.CROSS_FITS", 2)
     predictor = Predictor(NETWORK, TRAINING, graph_source)
     assert (predictor.network, predictor.training, predictor.graph_source) == (
         NETWORK,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from serving.app import create_app
 from serving.config import ServiceConfig
+from serving.store import Store
 from tests.serving.table import TableSource
 from tests.waiting import LONG_S, until
 
@@ -29,8 +31,18 @@ def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
 Start = Callable[..., TestClient]
 
 
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty store's file: a copy of it opens in a fifth of the time that the migrations take."""
+    path = tmp_path_factory.mktemp("migrated") / "store.db"
+    Store(f"sqlite:///{path}").close()
+    return path
+
+
 @pytest.fixture
-def start(tmp_path: Path, source: TableSource, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+def start(
+    tmp_path: Path, migrated: Path, source: TableSource, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Start]:
     """Start a service with other settings; every one is stopped at the end.
 
     Bounds of time are far off where a test does not set them: a busy machine must not meet them.
@@ -40,6 +52,8 @@ def start(tmp_path: Path, source: TableSource, monkeypatch: pytest.MonkeyPatch) 
     clients: list[TestClient] = []
 
     def begin(**settings: Any) -> TestClient:
+        if "database_url" not in settings and not (tmp_path / "store.db").exists():
+            shutil.copy(migrated, tmp_path / "store.db")
         settings.setdefault("database_url", f"sqlite:///{tmp_path}/store.db")
         settings.setdefault("poll_s", 0.1)
         for name in (

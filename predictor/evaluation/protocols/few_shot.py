@@ -263,30 +263,42 @@ def report(
 
 def markdown(result: dict[str, Any]) -> str:
     """A report's figures as a Markdown page: MAPE % (R2), and the coverage of 90 % intervals."""
-    counts = [str(count) for count in result["counts"]]
     about = (
-        f"{result['about'][0].upper()}{result['about'][1:]}. MAPE % (R2) of the co-located / solo throughput after K "
-        f"observed sets per device; {result['sets']} sets, {result['points']} points, seeds "
-        f"{', '.join(map(str, result['seeds']))}. Sets are chosen by the probe rule of `process` for all learners alike."
+        "MAPE % (R2) of the co-located / solo throughput after K observed sets per device; "
+        f"{result['sets']} sets, {result['points']} points, seeds {', '.join(map(str, result['seeds']))}. "
+        "Sets are chosen by the probe rule of `process` for all learners alike."
     )
+    return learning_page(result, about, "sets", lambda f: f"{f['mape_percent']:.1f} ({f['r2']:.2f})")
+
+
+def learning_page(
+    result: dict[str, Any], about: str, chosen_by: str, cell: Callable[[dict[str, float]], str]
+) -> str:
+    """A Markdown page of figures against the number of observations.
+
+    Args:
+        about: behind the report's own words.
+        chosen_by: title of the second column: how what is observed or asked is chosen.
+        cell: of the figures of one learner after K observations.
+    """
+    counts = [str(count) for count in result["counts"]]
     lines = [
         f"# {result['protocol']}",
         "",
-        about,
+        f"{result['about'][0].upper()}{result['about'][1:]}. {about}",
         "",
         f"`{result['command']}`, {result['date']}, {result['machine'].get('processor', 'unknown processor')}",
         "",
-        f"| learner | sets | {' | '.join(f'K = {c}' for c in counts)} |",
+        f"| learner | {chosen_by} | {' | '.join(f'K = {c}' for c in counts)} |",
         "|" + "---|" * (len(counts) + 2),
     ]
-    for name, by_probes in result["learners"].items():
-        for probes, found in by_probes.items():
-            cells = [
-                f"{found[c]['mape_percent']:.1f} ({found[c]['r2']:.2f})" if c in found else "-"
-                for c in counts
-            ]
-            lines.append(f"| {name} | {probes} | {' | '.join(cells)} |")
-    for probes, found in result["learners"].get("process", {}).items():
-        cells = [f"{100 * found[c]['coverage_90']:.0f} %" if c in found else "-" for c in counts]
-        lines.append(f"| process, coverage | {probes} | {' | '.join(cells)} |")
+
+    def row(title: str, by: str, text: Callable[[dict[str, float]], str], figures: dict[str, Any]) -> str:
+        cells = [text(figures[c]) if c in figures else "-" for c in counts]
+        return f"| {title} | {by} | {' | '.join(cells)} |"
+
+    for name, groups in result["learners"].items():
+        lines += [row(name, by, cell, figures) for by, figures in groups.items()]
+    for by, figures in result["learners"].get("process", {}).items():
+        lines.append(row("process, coverage", by, lambda f: f"{100 * f['coverage_90']:.0f} %", figures))
     return "\n".join(lines) + "\n"

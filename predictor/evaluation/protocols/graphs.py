@@ -52,9 +52,9 @@ def kind_times(bundle: Bundle) -> pd.DataFrame:
     import pandas as pd
 
     rows = bundle.rows
-    found = [_kind_times(spec, device) for spec, device in zip(rows["workload"], rows["device"], strict=True)]
+    times = [_kind_times(spec, device) for spec, device in zip(rows["workload"], rows["device"], strict=True)]
     return pd.DataFrame(
-        np.array(found).reshape(-1, 1 + len(GROUPS)), index=rows.index, columns=["roofline", *GROUPS]
+        np.array(times).reshape(-1, 1 + len(GROUPS)), index=rows.index, columns=["roofline", *GROUPS]
     )
 
 
@@ -73,26 +73,26 @@ def _kind_times(spec: str, device: str) -> Floats:
 
 
 def _times(graph: ComputationGraph, workload: Workload, card: DeviceSpec) -> Floats:
-    found = graph.columns
+    columns = graph.columns
     training = workload.mode == "training"
-    runs = found["repeat"] if training else found["repeat"] * (found["training_only"] == 0)
+    runs = columns["repeat"] if training else columns["repeat"] * (columns["training_only"] == 0)
     # [2, N]: the forward pass, and the backward pass.
-    flops = np.stack([found["forward_flops"], found["backward_flops"]])
-    moved = np.stack([found["bytes_read"] + found["bytes_written"], found["backward_bytes"]])
-    kernels = found["kernel_count"] if training else found["forward_kernel_count"]
+    flops = np.stack([columns["forward_flops"], columns["backward_flops"]])
+    moved = np.stack([columns["bytes_read"] + columns["bytes_written"], columns["backward_bytes"]])
+    kernels = columns["kernel_count"] if training else columns["forward_kernel_count"]
     if not training:
         flops[1] = moved[1] = 0.0
     peak = np.where(
-        found["tensor_core"] > 0,
+        columns["tensor_core"] > 0,
         card.peak_flops(workload.precision),
         card.peak_flops(workload.precision, tensor_core=False),
     )
     compute, memory = flops / peak, moved / card.memory_bandwidth_bytes_per_s
     seconds = (np.maximum(compute, memory) * runs).sum(axis=0)
     bound = np.where(compute.sum(axis=0) > memory.sum(axis=0), "compute", "memory")
-    part = np.where(found["groups"] > 1, "grouped", bound)
-    names = np.array(KINDS, dtype=object)[found["kind"].astype(int)]
-    names = np.where(found["kind"] == _CONVOLUTION, "convolution_" + part.astype(object), names)
+    part = np.where(columns["groups"] > 1, "grouped", bound)
+    names = np.array(KINDS, dtype=object)[columns["kind"].astype(int)]
+    names = np.where(columns["kind"] == _CONVOLUTION, "convolution_" + part.astype(object), names)
     sums = dict.fromkeys(GROUPS, 0.0)
     for name, value in zip(names, seconds, strict=True):
         sums[str(name)] += float(value) * _NS

@@ -140,10 +140,10 @@ def absent(report: dict[str, Any]) -> list[str]:
 
 def _breakdowns(scored: dict[str, Any]) -> list[str]:
     """What the results are broken down by (`model`, `family`, ...), the first being that of the bar chart."""
-    found = dict.fromkeys(
+    names = dict.fromkeys(
         key.removeprefix("by_") for result in scored.values() for key in result if key.startswith("by_")
     )
-    return [what for what in found if what != "seed"]
+    return [what for what in names if what != "seed"]
 
 
 def _values(scored: dict[str, Any], what: str) -> list[str]:

@@ -13,6 +13,7 @@ from scipy.optimize import minimize
 
 from models.features import Floats
 from predictor.evaluation.metrics import score
+from predictor.evaluation.protocols.few_shot import learning_page
 from predictor.examples.examples import Integers
 from predictor.examples.featurizer import Featurizer
 from predictor.learning.covariances import Evidence
@@ -106,13 +107,13 @@ class SoloPoints:
 
     def groups(self, axis: str, among: Integers) -> list[Integers]:
         """Numbers of points that differ in the device, or in the batch size, alone; at least two in each."""
-        found: dict[Any, list[int]] = {}
+        groups: dict[Any, list[int]] = {}
         for number in among.tolist():
             workload, campaign = self.workloads[number], self.campaigns[number]
             other_device = axis == AXES[0]
             key = (workload, None) if other_device else (replace(workload, batch_size=None), self.devices[number])  # fmt: skip
-            found.setdefault((campaign, key), []).append(number)
-        return [np.array(group) for group in found.values() if len(group) > 1]
+            groups.setdefault((campaign, key), []).append(number)
+        return [np.array(group) for group in groups.values() if len(group) > 1]
 
 
 def _alone(numbers: Integers) -> Rows:
@@ -159,8 +160,8 @@ def _fit(
     rows = _alone(train)
 
     def parameters_at(values: Floats) -> KernelParameters:
-        found = dict(zip(_FITTED, np.exp(values).tolist(), strict=True))
-        return replace(start, **{**found, "across_devices": min(found["across_devices"], 0.99)})
+        fitted = dict(zip(_FITTED, np.exp(values).tolist(), strict=True))
+        return replace(start, **{**fitted, "across_devices": min(fitted["across_devices"], 0.99)})
 
     def loss(values: Floats) -> float:
         p = parameters_at(values)
@@ -176,8 +177,8 @@ def _fit(
         return fit + 0.5 * float((((values - begin) / _DEVIATION) ** 2).sum())
 
     bounds = list(zip(begin - 3 * _DEVIATION, begin + 3 * _DEVIATION, strict=True))
-    found = minimize(loss, begin, method="L-BFGS-B", bounds=bounds, options={"maxiter": 8, "eps": 1e-4})
-    return parameters_at(found.x)
+    solution = minimize(loss, begin, method="L-BFGS-B", bounds=bounds, options={"maxiter": 8, "eps": 1e-4})
+    return parameters_at(solution.x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,7 @@ def _answers(
     yield "uncorrected", _Answer(expected[asked])
     yield "factor-per-job", _Answer(expected[asked] + (error.mean() if count else 0.0))
     if count:
-        apart = [[ratios.between(one, other) for one in seen.tolist()] for other in asked.tolist()]
+        apart = [[ratios.between(known, other) for known in seen.tolist()] for other in asked.tolist()]
         yield "proportional", _Answer((points.log_step_s[seen] + np.array(apart)).mean(1))
 
 
@@ -303,27 +304,9 @@ def report(tables: dict[str, Any], command: str, done: Callable[[str], None] = l
 
 def markdown(result: dict[str, Any]) -> str:
     """A report's figures as a Markdown page."""
-    counts = [str(count) for count in result["counts"]]
     about = (
-        f"{result['about'][0].upper()}{result['about'][1:]}. MAPE % of the step time after K measured points of the job; "
-        f"{result['points']} points, seeds {', '.join(map(str, result['seeds']))}. The cost model is the shipped one, which has learned "
+        f"MAPE % of the step time after K measured points of the job; {result['points']} points, "
+        f"seeds {', '.join(map(str, result['seeds']))}. The cost model is the shipped one, which has learned "
         "from some of these campaigns."
     )
-    lines = [
-        f"# {result['protocol']}",
-        "",
-        about,
-        "",
-        f"`{result['command']}`, {result['date']}, {result['machine'].get('processor', 'unknown processor')}",
-        "",
-        f"| learner | asked | {' | '.join(f'K = {c}' for c in counts)} |",
-        "|" + "---|" * (len(counts) + 2),
-    ]
-    for name, by_axis in result["learners"].items():
-        for axis, found in by_axis.items():
-            cells = [f"{found[c]['mape_percent']:.1f}" if c in found else "-" for c in counts]
-            lines.append(f"| {name} | {axis} | {' | '.join(cells)} |")
-    for axis, found in result["learners"].get("process", {}).items():
-        cells = [f"{100 * found[c]['coverage_90']:.0f} %" if c in found else "-" for c in counts]
-        lines.append(f"| process, coverage | {axis} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return learning_page(result, about, "asked", lambda f: f"{f['mape_percent']:.1f}")

@@ -117,12 +117,12 @@ def _rounded(values: Floats) -> Floats:
 
 def balanced(examples: Iterable[CostExample], group_of: Callable[[CostExample], str]) -> list[CostExample]:
     """Examples with weights by which a group counts as the square root of its size."""
-    found = list(examples)
-    groups = [group_of(e) for e in found]
+    listed = list(examples)
+    groups = [group_of(e) for e in listed]
     sizes = {g: groups.count(g) for g in set(groups)}
     raw = np.array([sizes[g] ** -0.5 for g in groups])
     weights = raw / raw.mean() if len(raw) else raw
-    return [replace(e, weight=float(w)) for e, w in zip(found, weights, strict=True)]
+    return [replace(e, weight=float(w)) for e, w in zip(listed, weights, strict=True)]
 
 
 def rows_of(examples: Sequence[CostExample]) -> np.ndarray:

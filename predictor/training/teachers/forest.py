@@ -150,10 +150,10 @@ class ForestTeacher:
             between = rng.random(len(rows)) < 0.5
             share = rng.beta(0.7, 0.7, len(rows))
             odds = rng.random(len(rows))
-            for found, numbers in ((features, variants.features), (demand, variants.demand)):
+            for parts, numbers in ((features, variants.features), (demand, variants.demand)):
                 taken = rng.random((len(rows), numbers.shape[1])) < odds[:, None]
                 taken = np.where(between[:, None], share[:, None], taken)
-                found.append(taken * numbers[first] + (1 - taken) * numbers[second])
+                parts.append(taken * numbers[first] + (1 - taken) * numbers[second])
             if len(self.gpus):
                 moved = np.repeat(rng.random(count) < MOVED, 2)
                 device = np.repeat(rng.integers(len(self.gpus), size=count), 2)

@@ -58,14 +58,14 @@ def _entries_1() -> Iterator[Entry]:
             continue
         default = registry.get_pretrained_cfg(name)
         plain = {"": vars(default)} if default is not None else {}
-        for title, found in registry.get_arch_pretrained_cfgs(name).items():
-            plain[title.partition(".")[2]] = vars(found)
+        for title, settings in registry.get_arch_pretrained_cfgs(name).items():
+            plain[title.partition(".")[2]] = vars(settings)
         sizes = _sizes(list(plain.values())) + _EXTRA_SIZES.get(name, ())
         tags = {
             shape[-2]: tag
             for key in ("test_input_size", "input_size")
-            for tag, found in reversed(plain.items())
-            if (shape := found[key])
+            for tag, settings in reversed(plain.items())
+            if (shape := settings[key])
         }
         shapes = {size: _input_shape(plain, size) for size in sizes}
         yield Entry(
@@ -84,8 +84,8 @@ def _sizes(configurations: list[dict[str, Any]]) -> tuple[int, ...]:
 
 def _input_shape(configurations: dict[str, dict[str, Any]], size: int) -> tuple[int, int]:
     """Height and width; a few networks take images that are not square."""
-    for found in configurations.values():
-        shape = found["input_size"]
+    for settings in configurations.values():
+        shape = settings["input_size"]
         if shape and shape[-2] == size:
             return tuple(shape[-2:])
     return size, size

@@ -30,12 +30,12 @@ def entries() -> Iterator[Entry]:
 
 def _sizes(name: str, models: Any) -> list[int]:
     """Sizes at which the published weights of a network are used."""
-    found = []
+    crops = []
     for weights in models.get_model_weights(name):
         size = getattr(weights.transforms, "keywords", {}).get("crop_size")
         if size:
-            found.append(int(size[0] if isinstance(size, list | tuple) else size))
-    return found
+            crops.append(int(size[0] if isinstance(size, list | tuple) else size))
+    return crops
 
 
 def _makers(name: str, size: int) -> Iterator[Maker]:

@@ -17,9 +17,9 @@ _MIG_TYPE = re.compile(r"(?:(?P<card>.+?)_)?(?P<profile>\d+g\.\d+gb)(?:\+me)?", 
 
 def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
     """Nodes with GPUs in their `Gres`, in the order of the text; each once, however many partitions it is in."""
-    found = dict(_json_nodes(text) if text.lstrip().startswith("{") else _text_nodes(text))
+    gres_of = dict(_json_nodes(text) if text.lstrip().startswith("{") else _text_nodes(text))
     nodes = []
-    for name, gres in found.items():
+    for name, gres in gres_of.items():
         kinds, _ = gpus_of(gres)
         if "" in kinds:
             raise InputError(

@@ -31,11 +31,11 @@ def device_of(title: str, devices: Mapping[str, str], memory_bytes: float | None
     if memory_bytes is None and told:
         memory_bytes = float(told[1]) * 2**30
     sizes = [memory_bytes] if memory_bytes else [spec.memory_bytes for spec in list_devices()]
-    found = {spec.name for size in sizes if (spec := match_catalogue(words, size)) is not None}
-    if len(found) == 1:
-        return found.pop()
+    matches = {spec.name for size in sizes if (spec := match_catalogue(words, size)) is not None}
+    if len(matches) == 1:
+        return matches.pop()
     raise UnknownNameError(
-        f"GPU type {title!r} is not recognised" if not found else f"GPU type {title!r} may be several",
-        expected="a product of the catalogue" if not found else "one of " + ", ".join(sorted(found)),
+        f"GPU type {title!r} is not recognised" if not matches else f"GPU type {title!r} may be several",
+        expected="a product of the catalogue" if not matches else "one of " + ", ".join(sorted(matches)),
         hint=f"name it: --device '{title}=CATALOGUE_NAME' (see `cotenant devices list`)",
     )

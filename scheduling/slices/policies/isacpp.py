@@ -58,22 +58,22 @@ class IsacppSlices:
         for job in snapshot.queue:
             best: tuple[float, int, tuple[Slot, ...]] | None = None
             for card in snapshot.cards:
-                found = self._cut(snapshot, belief, card, (*card.jobs, job))
-                if found is None:
+                cut = self._cut(snapshot, belief, card, (*card.jobs, job))
+                if cut is None:
                     continue
-                added = found[0] - self._now(snapshot, belief, card)
+                added = cut[0] - self._now(snapshot, belief, card)
                 if best is None or added < best[0] - 1e-9:
-                    best = added, card.number, found[1]
+                    best = added, card.number, cut[1]
             if best is not None:
                 return Reshape(best[1], best[2], drain=False)
         if snapshot.queue:
             return None  # somebody waits: what is free is kept for it
         for card in snapshot.cards:
             if card.left and card.jobs and card.left_s <= snapshot.now_s - snapshot.report_s:
-                found = self._cut(snapshot, belief, card, card.jobs)
+                cut = self._cut(snapshot, belief, card, card.jobs)
                 stay = self._now(snapshot, belief, card)
-                if found is not None and found[0] < stay - 1e-6:
-                    return Reshape(card.number, found[1], drain=False)
+                if cut is not None and cut[0] < stay - 1e-6:
+                    return Reshape(card.number, cut[1], drain=False)
         return None
 
     def _left_s(self, snapshot: SliceSnapshot, belief: SetPredictor, card: Card, job: int) -> float:
@@ -111,10 +111,10 @@ class IsacppSlices:
             if len(self.cuts) >= _MOST_CUTS:
                 self.cuts.clear()
             self.cuts[key] = self._search(snapshot, belief, key, jobs)
-        found = self.cuts[key]
-        if found is None:
+        cut = self.cuts[key]
+        if cut is None:
             return None
-        return found[0], tuple(Slot(device, start, (jobs[at],)) for device, start, at in found[1])
+        return cut[0], tuple(Slot(device, start, (jobs[at],)) for device, start, at in cut[1])
 
     def _search(
         self, snapshot: SliceSnapshot, belief: SetPredictor, key: _Key, jobs: Sequence[int]

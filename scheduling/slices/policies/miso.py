@@ -48,9 +48,9 @@ class SliceTimes:
         if key not in self.known:
             layout = mig_layout(device.partition(":")[0])
             devices = [layout.device(profile) for profile in layout.profiles]
-            found = belief.predict_arrays([ColocationSet(d, (workload,)) for d in devices])
+            arrays = belief.predict_arrays([ColocationSet(d, (workload,)) for d in devices])
             for row, name in enumerate(devices):
-                self.known[name, workload] = float(found.step_time_s[row, 0]) if found.fits[row] else None
+                self.known[name, workload] = float(arrays.step_time_s[row, 0]) if arrays.fits[row] else None
         return self.known[key]
 
 

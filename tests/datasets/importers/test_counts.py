@@ -175,9 +175,9 @@ def test_pipedream_agrees_with_a_hand_count(tmp_path: Path) -> None:
 def test_sources_live_in_one_folder_and_writing_one_again_changes_nothing(tmp_path: Path) -> None:
     imports = {name: read_source(name, shared_data(name)) for name in ("lucid", "pipedream", "gavel")}
     written = []
-    for _ in range(2):
-        for name, rows in imports.items():
-            write_source(name, rows.tables(), tmp_path)
+    for names in (tuple(imports), ("lucid",)):
+        for name in names:
+            write_source(name, imports[name].tables(), tmp_path)
         written.append({table: read_table(tmp_path, table) for table in available_tables(tmp_path)})
     counts = written[0]["colocation"]["source"].value_counts().to_dict()
     assert counts == {name: len(imports[name].rows["colocation"]) for name in ("gavel", "lucid")}

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from predictor.config import TrainingConfig
 from predictor.examples.observations import (
     Observation,
     default_store,
@@ -19,7 +19,7 @@ from predictor.examples.observations import (
 from predictor.predictor import Predictor
 from profiling.errors import ConflictError, InputError
 from profiling.workload import ColocationSet, Workload
-from tests.predictor.synthetic import NETWORK, graph_source
+from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
 
 BETA = "beta:batch_size=32,step_time_s=0.03"
 PAIR = ColocationSet("v100", (Workload("alpha", 32), Workload.parse(BETA)))
@@ -122,7 +122,7 @@ def test_rows_for_the_next_training(measured: tuple[pd.DataFrame, pd.DataFrame])
     assert colocation.is_target.all()
     assert dict(zip(solo.architecture, solo.step_time_s, strict=True)) == {"alpha": 0.02, "beta": 0.03}
     # They are rows like any other.
-    training = TrainingConfig(ensemble=1, epochs=1, encoder_steps=1)
+    training = replace(TRAINING, epochs=1, encoder_steps=1)
     both = [pd.concat([a, b], ignore_index=True) for a, b in zip(measured, (colocation, solo), strict=True)]
     few = [t[t.device == "v100"] for t in both]
     fitted = Predictor(NETWORK, training, graph_source).fit(*few)

@@ -11,6 +11,7 @@ import torch
 
 from models.features import DEMAND_WIDTH
 from predictor.fitted import onnx_export as exporting
+from predictor.fitted.checkpoint import save
 from predictor.fitted.onnx_export import export
 from predictor.load import load_predictor
 from predictor.predictor import Predictor
@@ -21,18 +22,21 @@ from tests.predictor.synthetic import graph_source
 
 
 @pytest.fixture(scope="module")
-def shipped() -> Predictor:
-    """Weights of the shipped size; the graphs are the hand-made ones."""
-    return load_predictor("default", graph_source)
+def saved(predictor: Predictor, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    version = predictor.version
+    save(predictor, folder)
+    predictor.version = version
+    return str(folder)
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(saved: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Written by the command, once: torch takes seconds for each part."""
     folder = tmp_path_factory.mktemp("onnx") / "files"
     out = io.StringIO()
     with pytest.raises(SystemExit) as done, contextlib.redirect_stdout(out):
-        main(["models", "export", "-o", str(folder), "--members", "2", "--json"])
+        main(["models", "export", "--model", saved, "-o", str(folder), "--members", "2", "--json"])
     assert not done.value.code
     result = json.loads(out.getvalue())
     assert (result["folder"], result["set_network"]["members"]) == (str(folder), 2)
@@ -47,13 +51,13 @@ def test_files_and_their_account(exported: Path) -> None:
     assert about["features"]["edge"]
 
 
-def test_exported_set_network_answers_as_the_predictor(shipped: Predictor, exported: Path) -> None:
+def test_exported_set_network_answers_as_the_predictor(predictor: Predictor, exported: Path) -> None:
     import onnxruntime
 
     jobs = [Workload("alpha", 32), Workload("beta", 32), Workload("gamma", 32)]
     sets = [ColocationSet("v100", (a, b)) for a in jobs for b in jobs]
-    expected = shipped.predict_arrays(sets).slowdown
-    model = shipped.fitted_.model
+    expected = predictor.predict_arrays(sets).slowdown
+    model = predictor.fitted_.model
     variants, where = model.variants([w for s in sets for w in s.workloads], ["v100"] * (2 * len(sets)))
     from predictor.answering.job_table import setting_rows
 
@@ -71,12 +75,12 @@ def test_exported_set_network_answers_as_the_predictor(shipped: Predictor, expor
     assert utilization_residual.shape == (len(sets),)
 
 
-def test_exported_encoder_answers_as_the_predictor(shipped: Predictor, exported: Path) -> None:
+def test_exported_encoder_answers_as_the_predictor(predictor: Predictor, exported: Path) -> None:
     import onnxruntime
 
     from predictor.fitted.model import encoder_input
 
-    model, key = shipped.fitted_.model, (Workload("delta", 32), "p100")
+    model, key = predictor.fitted_.model, (Workload("delta", 32), "p100")
     graph, *rest = encoder_input([model.featurizer.job(*key)], model.featurizer)
     session = onnxruntime.InferenceSession(exported / "encoder.onnx")
     names = [i.name for i in session.get_inputs()]
@@ -88,11 +92,11 @@ def test_exported_encoder_answers_as_the_predictor(shipped: Predictor, exported:
 
 
 def test_a_file_that_disagrees_is_not_written(
-    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved: str, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = (exported / "set_network_2.onnx").read_bytes()
     monkeypatch.setattr(exporting, "_to_onnx", lambda *_: file)
-    changed = load_predictor("default", graph_source)
+    changed = load_predictor(saved, graph_source)
     with torch.no_grad():
         next(changed.fitted_.model.networks[0].parameters()).add_(0.1)
     with pytest.raises(InputError, match="set network and torch disagree"):

@@ -1,14 +1,14 @@
-"""A training of the hand-made measurements that kills itself: `python -m tests.predictor.training.killed_training OUT PHASE STEP`."""
+"""A training of the hand-made measurements, in a process that kills itself."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import torch
 
 from predictor.config import LossCallback, TrainingConfig
 from predictor.fitted.checkpoint import save
@@ -31,11 +31,12 @@ def train(
     return progress
 
 
-if __name__ == "__main__":
-    where = (sys.argv[2], int(sys.argv[3]))
+def train_until(out: Path, phase: str, step: int) -> None:
+    """Kill this process at a step."""
 
-    def kill(phase: str, step: int, steps: int, loss: float) -> None:
-        if (phase, step) == where:
+    def kill(*at: object) -> None:
+        if at[:2] == (phase, step):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    train(Path(sys.argv[1]), kill)
+    torch.set_num_threads(1)
+    train(out, kill)

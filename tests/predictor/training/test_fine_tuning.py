@@ -53,7 +53,7 @@ def new() -> Tables:
 
 @pytest.fixture(scope="module")
 def base(old: Tables) -> Predictor:
-    training = replace(TRAINING, ensemble=2, epochs=100, encoder_steps=20)
+    training = replace(TRAINING, ensemble=2, epochs=50, encoder_steps=20)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("predictor.training.fit.CROSS_FITS", 2)  # enough for intervals that can widen
         return Predictor(NETWORK, training, graph_source, "base-1").fit(*old)
@@ -102,7 +102,7 @@ def said(home: Path) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
         patch.setattr("profiling.capture.graph_for", graph_source)
         patch.setattr(
-            "predictor.training.fine_tuning.FineTuning", partial(FineTuning, epochs=100, cross_fits=1)
+            "predictor.training.fine_tuning.FineTuning", partial(FineTuning, epochs=50, cross_fits=1)
         )
         with pytest.raises(SystemExit) as done:
             main(command(home, "--tracking-uri", f"sqlite:///{home}/mlflow.db", "--json"))
@@ -132,7 +132,7 @@ def test_learns_the_new_and_keeps_the_old(
     assert error_percent(base, old) < 2
     assert error_percent(tuned, old) < error_percent(base, old) + 2
     # Without the memory it would have forgotten.
-    forgetful = fine_tune(base, *new, FineTuning(keeping=0.0, epochs=100, cross_fits=1))
+    forgetful = fine_tune(base, *new, FineTuning(keeping=0.0, epochs=50, cross_fits=1))
     assert error_percent(forgetful, old) > error_percent(tuned, old) + 3
 
 

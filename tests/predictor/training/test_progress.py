@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import json
-import os
+import multiprocessing
 import pickle
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +14,9 @@ from safetensors import safe_open
 
 from predictor.training.progress import Progress, fingerprint
 from tests.predictor.synthetic import NETWORK, TRAINING, tables
+from tests.predictor.training import killed_training
 from tests.predictor.training.killed_training import CONFIG, train
+from tests.waiting import LONG_S
 
 FILES = ("weights.safetensors", "config.json", "manifest.json")
 
@@ -34,13 +34,12 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[
 
 
 def killed(out: Path, phase: str, step: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.predictor.training.killed_training", str(out), phase, str(step)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-2000:]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([killed_training.__name__])
+    child = context.Process(target=killed_training.train_until, args=(out, phase, step))
+    child.start()
+    child.join(LONG_S)
+    assert child.exitcode == -signal.SIGKILL
     assert not out.exists()
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import profiling
+from tests.waiting import LONG_S
 
 _PROGRAM = """
 import sys
@@ -32,7 +33,7 @@ _ABSENT = (
 
 def test_profiling_imports_nothing_else() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, _ABSENT], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _PROGRAM, _ABSENT], capture_output=True, text=True, timeout=LONG_S, check=False
     )
     assert done.returncode == 0, done.stderr
 

@@ -17,12 +17,18 @@ def _square(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> torch.Tensor
     return model(batch).square().mean()
 
 
-def mlp(workload: Workload, device: str) -> TrainingJob:
+def mlp(workload: Workload, device: str, optimizer: str = "sgd") -> TrainingJob:
     """Four linear layers of 128."""
     model = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(128, 128), nn.ReLU()))).to(device)
     freeze_prefix(model, workload.frozen_prefix)
     size = workload.batch_size or 64
-    return TrainingJob(model, torch.randn(size, 128, device=device), [Phase(_square)], batch_size=size)
+    batch = torch.randn(size, 128, device=device)
+    return TrainingJob(model, batch, [Phase(_square)], batch_size=size, optimizer=optimizer)
+
+
+def plain(workload: Workload, device: str) -> TrainingJob:
+    """The same without an optimiser: the first step of one imports torch._dynamo, which takes longer than a test."""
+    return mlp(workload, device, "none")
 
 
 class _Failing(TrainingJob):

@@ -15,7 +15,7 @@ from profiling.measure.tables import tables
 from profiling.workload import Workload
 
 QUICK = MeasureSettings(
-    repeats=2, window_s=0.1, alone_window_s=0.05, min_steps=3, max_warmup_s=1.0, retries=0
+    repeats=2, window_s=0.1, alone_window_s=0.05, min_steps=3, max_warmup_s=0.2, retries=0
 )
 
 
@@ -26,8 +26,11 @@ def job(name: str, **options: int) -> Workload:
 def test_pair_alone_and_together(tmp_path: Path) -> None:
     from datasets.tables import validate_table
 
-    record = measure(RunRequest("colocation", (job("mlp", batch_size=256), job("mlp", batch_size=64))), QUICK)
+    members = job("plain", batch_size=256), job("plain", batch_size=64)
+    record = measure(RunRequest("colocation", members, sharing="mps"), QUICK)
     json.dumps(record, allow_nan=False)
+    assert record["sharing"] == "time-slice", "a CPU has no MPS"
+    assert any("mps" in note for note in record["notes"])
     assert [m["outcome"] for m in record["members"]] == ["ok", "ok"]
     assert len(record["repeats"]) == 2
     for m in record["members"]:
@@ -45,7 +48,7 @@ def test_pair_alone_and_together(tmp_path: Path) -> None:
 
 
 def test_member_that_runs_out_of_memory_is_a_labelled_row() -> None:
-    record = measure(RunRequest("colocation", (job("mlp"), job("out_of_memory"))), QUICK)
+    record = measure(RunRequest("colocation", (job("plain"), job("out_of_memory"))), QUICK)
     first, second = record["members"]
     assert first["outcome"] == "ok"
     assert second["outcome"] == "out-of-memory"
@@ -63,7 +66,7 @@ def test_member_that_dies_while_building(name: str, outcome: str) -> None:
 
 
 def test_frozen_prefix_with_and_without_cache() -> None:
-    frozen = job("mlp", batch_size=512, frozen_prefix=3)
+    frozen = job("plain", batch_size=512, frozen_prefix=3)
     plain = measure(RunRequest("freezing", (frozen,)), QUICK)
     cached = measure(RunRequest("freezing", (frozen,), cached_activations=True), QUICK)
     frames = tables([plain, cached], "test")
@@ -83,9 +86,9 @@ def test_operator_times_add_up_to_the_step() -> None:
 
 def test_loader_feeds_every_step() -> None:
     settings = MeasureSettings(
-        repeats=1, window_s=0.1, min_steps=2, max_warmup_s=0.5, host_input="loader", loader_processes=1
+        repeats=1, window_s=0.1, min_steps=2, max_warmup_s=0.2, host_input="loader", loader_processes=1
     )
-    record = measure(RunRequest("solo", (job("mlp"),)), settings)
+    record = measure(RunRequest("solo", (job("plain"),)), settings)
     assert record["members"][0]["outcome"] == "ok"
     assert record["host_input"] == "loader"
     assert record["members"][0]["host_input_bytes"] == 64 * 128 * 4
@@ -93,7 +96,7 @@ def test_loader_feeds_every_step() -> None:
 
 @pytest.mark.parametrize("rewrapped", [True, False])
 def test_two_ranks_with_a_frozen_prefix(rewrapped: bool) -> None:
-    request = RunRequest("ddp", (job("mlp", frozen_prefix=2),), processes=2, rewrapped=rewrapped)
+    request = RunRequest("ddp", (job("plain", frozen_prefix=2),), processes=2, rewrapped=rewrapped)
     record = measure(request, QUICK)
     member = record["members"][0]
     assert member["outcome"] == "ok", member["message"]
@@ -102,12 +105,6 @@ def test_two_ranks_with_a_frozen_prefix(rewrapped: bool) -> None:
     frame = tables([record], "test")["freezing"]
     assert list(frame["gpus"]) == [2]
     assert list(frame["note"].fillna("")) == ["" if rewrapped else "wrapped-before-freezing"]
-
-
-def test_sharing_mode_that_a_cpu_does_not_have_is_noted() -> None:
-    record = measure(RunRequest("colocation", (job("mlp"), job("mlp")), sharing="mps"), QUICK)
-    assert record["sharing"] == "time-slice"
-    assert any("mps" in note for note in record["notes"])
 
 
 def test_cuda_without_a_gpu_says_so() -> None:

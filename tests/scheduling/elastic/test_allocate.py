@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from profiling.errors import InfeasibleError, InputError
 from scheduling.elastic.allocate import allocate
-from scheduling.elastic.exact import allocate_exact, objective
 from scheduling.elastic.jobs import SIZES, ElasticJob, IceFrogConfig
 from scheduling.elastic.penalty import FreezingGuards
+from tests.scheduling.elastic.exact import allocate_exact, objective
 from tests.scheduling.elastic.jobs import job, some
 
 FREE = IceFrogConfig(min_prefix_gain=0.0)

@@ -10,7 +10,6 @@ from scheduling.elastic.controller import FreezingController, best_prefix
 from scheduling.elastic.penalty import (
     FreezingGuards,
     allowed_prefixes,
-    effective_progress,
     frozen_penalty,
     norm_shares,
 )
@@ -27,9 +26,8 @@ def test_shares_rise_from_nothing_to_all(norms: list[float]) -> None:
     assert shares[-1] == pytest.approx(1.0) or not np.any(np.array(norms) > 0)
 
 
-def test_penalty_and_effective_progress() -> None:
+def test_penalty() -> None:
     np.testing.assert_allclose(frozen_penalty(SHARES, 2.0), SHARES**2)
-    assert effective_progress(100.0, 0.2) == pytest.approx((80.0, 20.0))
 
 
 def test_guards() -> None:

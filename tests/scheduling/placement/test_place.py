@@ -16,8 +16,8 @@ from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.place import Placer, _first, place
 from scheduling.placement.ranking import PlacementConfig
-from scheduling.placement.stages import quantify
 from scheduling.policies import get_policy
+from tests.scheduling.placement.plain_stages import quantify
 from tests.scheduling.tables import JOBS, table
 
 PREDICTOR = table()

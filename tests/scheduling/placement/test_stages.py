@@ -10,7 +10,8 @@ from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import Gpu, Tenant
 from scheduling.placement.ranking import Candidates, PlacementConfig, rank
-from scheduling.placement.stages import quantify, stages
+from scheduling.placement.stages import stages
+from tests.scheduling.placement.plain_stages import quantify
 from tests.scheduling.tables import JOBS, table
 
 A, B = Workload("a"), Workload("b")

@@ -12,9 +12,9 @@ from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.ranking import PlacementConfig
-from scheduling.placement.stages import quantify
 from scheduling.policies import get_policy
 from scheduling.policies.isacpp import decide
+from tests.scheduling.placement.plain_stages import quantify
 from tests.scheduling.tables import JOBS, table
 
 

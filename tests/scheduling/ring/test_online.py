@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling.errors import InfeasibleError, InputError
-from scheduling.ring.engine import Execution, replay
-from scheduling.ring.model import ring_timings
+from scheduling.ring.engine import Execution, Gpu, RingRun, replay
+from scheduling.ring.model import RingCluster, RingJob
 from scheduling.ring.online import (
     ADMISSIONS,
     BACKFILLS,
@@ -17,9 +17,7 @@ from scheduling.ring.online import (
     OnlineConfig,
     RingArrival,
     choose,
-    iteration_rates,
     run_online,
-    state_of,
 )
 from tests.scheduling.ring.instances import cluster, instances, job
 
@@ -67,14 +65,21 @@ def test_backfilling_lets_a_short_job_pass_and_reserve_lets_no_long_one():
     assert reserve["long"] > reserve["wide"]
 
 
+def running(place: RingCluster, jobs: dict[RingJob, list[Gpu]]) -> RingRun:
+    run = RingRun(place, Execution())
+    for ring, gpus in jobs.items():
+        run.start(ring, gpus)
+    return run
+
+
 def test_admission_holds_a_ring_back_that_would_cost_more_than_it_gains():
     place = cluster(2, 2)
     heavy = [job(name, 2, 0.01, 125, 100) for name in "ab"]
-    single = job("s", 1, 0.1, 0, 5)
+    single = job("s", 1, 0.1, 0, 1)
     other = job("t", 1, 0.1, 0, 400)
-    run = state_of(place, {"a": (heavy[0], [(0, 0), (1, 0)], 100.0), "s": (single, [(0, 1)], 1.0)})
+    run = running(place, {heavy[0]: [(0, 0), (1, 0)], single: [(0, 1)]})
     assert choose([job("n", 1)], run, OnlineConfig()) is not None
-    run = state_of(place, {"a": (heavy[0], [(0, 0), (1, 0)], 100.0)})
+    run = running(place, {heavy[0]: [(0, 0), (1, 0)]})
     start = choose([heavy[1]], run, OnlineConfig())
     assert start is not None
     assert start[1] == ((0, 1), (1, 1))
@@ -85,21 +90,9 @@ def test_admission_holds_a_ring_back_that_would_cost_more_than_it_gains():
     )
 
 
-def test_state_rates_and_choice_agree_with_the_model():
+def test_choosing_leaves_the_state_as_it_is():
     place = cluster(2, 2, 4)
-    jobs = {name: job(name, 2, 0.05, 60, 200) for name in "ab"}
-    placed = {name: {0: 1, 1: 1} for name in "ab"}
-    rates = iteration_rates(place, jobs, placed)
-    timings = ring_timings(place, jobs, placed)
-    run = state_of(
-        place,
-        {name: (jobs[name], [(0, n), (1, n)], 50.0) for n, name in enumerate("ab")},
-        now_s=7.0,
-        load=[[1, 2], [3, 4], [0, 0, 0, 0]],
-    )
-    for name in "ab":
-        assert rates[name] == pytest.approx(1 / timings[name].iteration_time_s)
-        assert run.end_s(name) == pytest.approx(7 + 50 / rates[name])
+    run = running(place, {job(name, 2, 0.05, 60, 200): [(0, n), (1, n)] for n, name in enumerate("ab")})
     before = [set(idle) for idle in run.idle]
     assert choose([job("c", 4)], run, OnlineConfig()) == (job("c", 4), tuple((2, g) for g in range(4)))
     assert run.idle == before

@@ -44,8 +44,8 @@ def _sum_of_nodes(bundle: Bundle) -> Floats:
     )
     key = ["device", "workload", "campaign"]
     total = times.groupby([nodes[name] for name in key]).sum().rename("total").reset_index()
-    found: Floats = bundle.rows[key].merge(total, on=key, how="left")["total"].to_numpy(dtype=np.float64)
-    return found
+    totals: Floats = bundle.rows[key].merge(total, on=key, how="left")["total"].to_numpy(dtype=np.float64)
+    return totals
 
 
 def _nodes() -> FoldPredictor:

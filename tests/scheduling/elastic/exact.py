@@ -44,18 +44,18 @@ def allocate_exact(
     used = np.array([float(SIZES[s]) for _, s, _ in keys])
     for column, (j, _, _) in enumerate(keys):
         once[j, column] = 1.0
-    found = milp(
+    solution = milp(
         cost,
         integrality=np.ones(len(keys), dtype=np.int64),
         bounds=Bounds(0, 1),
         constraints=[LinearConstraint(once, 1, 1), LinearConstraint(used[None, :], 0, gpus)],
         options={"time_limit": time_limit_s},
     )
-    if found.x is None:
+    if solution.x is None:
         raise InfeasibleError(
             "no exact allocation found",
             expected=f"at least {len(jobs)} GPUs and enough time",
-            got=found.message,
+            got=solution.message,
         )
-    chosen = [keys[i] for i in np.flatnonzero(found.x > 0.5)]
+    chosen = [keys[i] for i in np.flatnonzero(solution.x > 0.5)]
     return [Grant(jobs[j].number, int(s), int(k)) for j, s, k in sorted(chosen)]
