@@ -22,6 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 PORT = 8765
+TALLEST = 2400  # pixels of a picture
 BASE = f"http://127.0.0.1:{PORT}"
 
 
@@ -70,10 +71,21 @@ def server(*command: str, ready: str) -> Iterator[None]:
         process.wait(60)
 
 
-def keep(driver: Any, name: str) -> None:
-    """The window as WebP, 300 kB at most."""
+def window(driver: Any, width: int, height: int) -> None:
+    """A viewport of that many pixels, also one narrower than a window of Chromium can be."""
+    driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
+    )
+
+
+def keep(driver: Any, name: str, whole: bool = True) -> None:
+    """The page, or the window alone, as WebP of 300 kB at most."""
     from PIL import Image
 
+    if whole:
+        width, height = driver.execute_script("return [innerWidth, document.body.scrollHeight]")
+        window(driver, width, min(height, TALLEST))
     picture = Image.open(BytesIO(driver.get_screenshot_as_png())).convert("RGB")
     path = IMAGES / f"{name}.webp"
     picture.save(path, quality=80, method=6)
@@ -81,8 +93,14 @@ def keep(driver: Any, name: str) -> None:
     print(path, picture.size, path.stat().st_size)
 
 
+def colours(driver: Any, scheme: str) -> None:
+    """What pages are told that the reader prefers, `light` or `dark`."""
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
 def dashboard() -> None:
-    """Overview in light and dark, a job's page and a what-if, with the predictor that ships."""
+    """Overview (light, dark, filtered, on a telephone), a job's page and a what-if, with the predictor that ships."""
     import httpx
 
     gpus = [{"device": "v100", "id": str(i)} for i in range(4)]
@@ -104,23 +122,24 @@ def dashboard() -> None:
                 for i, job in enumerate(jobs)
             ]
             last = placed[-1].raise_for_status().json()["id"]
-            question = (
-                "/what-if?device=v100&device=p100&sharing=time-slice&jobs=resnet18-cifar%0Alstm-wikitext2"
-            )
-            with chromium(1200, 1200) as driver:
-                for scheme in ("light", "dark"):
-                    features = [{"name": "prefers-color-scheme", "value": scheme}]
-                    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-                    driver.get(BASE)
-                    keep(driver, f"dashboard_{scheme}")
-                driver.execute_cdp_cmd(
-                    "Emulation.setEmulatedMedia",
-                    {"features": [{"name": "prefers-color-scheme", "value": "light"}]},
-                )
-                driver.get(f"{BASE}/jobs/{last}")
-                keep(driver, "dashboard_job")
-                driver.get(BASE + question)
-                keep(driver, "dashboard_what_if")
+            question = "/what-if?device=v100&device=p100&sharing=time-slice&sharing=mps&jobs=resnet18-cifar%0Alstm-wikitext2"
+            pages = {
+                "light": "/",
+                "dark": "/",
+                "filtered": "/?state=shared",
+                "job": f"/jobs/{last}",
+                "what_if": question,
+            }
+            with chromium(1200, 900) as driver:
+                for name, path in pages.items():
+                    window(driver, 1200, 900)
+                    colours(driver, "dark" if name == "dark" else "light")
+                    driver.get(BASE + path)
+                    keep(driver, f"dashboard_{name}")
+                for name, path in (("phone", "/"), ("phone_what_if", question)):
+                    window(driver, 390, 844)
+                    driver.get(BASE + path)
+                    keep(driver, f"dashboard_{name}")
 
 
 def mlflow(store: str) -> None:
@@ -146,7 +165,7 @@ def mlflow(store: str) -> None:
         while "Metrics" not in driver.page_source and time.monotonic() < deadline:
             time.sleep(1)
         time.sleep(10)
-        keep(driver, "mlflow_compare")
+        keep(driver, "mlflow_compare", whole=False)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from serving.cli.output import JsonFlag, console, job_cell, plain_table, print_json
+from serving.cli.output import JsonFlag, bullets, console, job_cell, plain_table, print_json
 
 JobOption = Annotated[
     list[str],
@@ -98,8 +98,7 @@ def show(prediction: object) -> None:
         )
     out = console()
     out.print(table)
-    for reason in answer.reasons:
-        out.print(f" - {reason}")
+    out.print(bullets(answer.reasons))
 
 
 def _ms(seconds: float) -> str:
