@@ -103,10 +103,19 @@ def dashboard() -> None:
     """Overview (light, dark, filtered, on a telephone), a job's page and a what-if, with the predictor that ships."""
     import httpx
 
-    gpus = [{"device": "v100", "id": str(i)} for i in range(4)]
+    gpus: list[dict[str, Any]] = [{"device": "v100", "id": str(i)} for i in range(4)]
+    for gpu, pair in ((0, ["transformer-multi30k", "neumf-ml1m"]), (1, ["resnet50-imagenet"] * 2)):
+        gpus[gpu]["tenants"] = [
+            {"job": job, "iterations_left": 50_000, "job_id": f"earlier-{gpu}{place}"}
+            for place, job in enumerate(pair)
+        ]
     nodes = [{"name": "node-a", "gpus": gpus}, {"name": "node-b", "gpus": [{"device": "p100", "id": "0"}]}]
-    jobs = ["resnet18-cifar:batch_size=64", "lstm-wikitext2:batch_size=20", "resnet18-cifar:batch_size=128",
-            "dcgan-64", "neumf-ml1m", "resnet18-cifar:batch_size=32"]  # fmt: skip
+    jobs = [
+        "resnet18-cifar:batch_size=64",
+        "lstm-wikitext2:batch_size=20",
+        "transformer-multi30k",
+        "dcgan-64",
+    ]
     with TemporaryDirectory() as folder:
         command = (sys.executable, "-m", "serving.cli.main", "serve", "--port", str(PORT), "--workers", "1",
                    "--database", f"sqlite:///{folder}/store.db")  # fmt: skip
@@ -121,7 +130,8 @@ def dashboard() -> None:
                 )
                 for i, job in enumerate(jobs)
             ]
-            last = placed[-1].raise_for_status().json()["id"]
+            shown = [answer.raise_for_status().json() for answer in placed]
+            last = [entry for entry in shown if entry["node"]][-1]["id"]
             question = "/what-if?device=v100&device=p100&sharing=time-slice&sharing=mps&jobs=resnet18-cifar%0Alstm-wikitext2"
             pages = {
                 "light": "/",
@@ -150,7 +160,7 @@ def mlflow(store: str) -> None:
 
     client = MlflowClient(store)
     for experiment in client.search_experiments(order_by=["last_update_time DESC"]):
-        runs = client.search_runs([experiment.experiment_id], max_results=2)
+        runs = client.search_runs([experiment.experiment_id], "status = 'FINISHED'", max_results=2)
         if len(runs) == 2:
             break
     else:

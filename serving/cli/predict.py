@@ -41,9 +41,14 @@ def command(
     """
     from dataclasses import replace
 
+    from profiling.devices import get_device
+    from profiling.workload import ColocationSet, Workload
+
+    # What is misspelt is said before seconds of imports.
+    get_device(device)
+    ColocationSet(device, tuple(map(Workload.parse, job)), sharing)
     from predictor import load_predictor
     from profiling.capture import local_workload
-    from profiling.workload import ColocationSet, Workload
 
     members = tuple(local_workload(spec) for spec in job)
     if frozen_prefix is not None:
