@@ -152,8 +152,21 @@ def dashboard() -> None:
                     keep(driver, f"dashboard_{name}")
 
 
+def settle(driver: Any, text: str) -> None:
+    """Wait until the page says `text` and has drawn the same for five seconds, five minutes at most."""
+    deadline, before, since = time.monotonic() + 300, "", time.monotonic()
+    while time.monotonic() < deadline:
+        now = driver.page_source
+        if now != before or text not in now:
+            before, since = now, time.monotonic()
+        if time.monotonic() - since >= 5:
+            return
+        time.sleep(1)
+    raise SystemExit(f"{driver.current_url} did not show {text!r}")
+
+
 def mlflow(store: str) -> None:
-    """The compare page of the two latest runs of the newest experiment that has two."""
+    """The compare page of the two latest runs of the newest experiment that has two, and one loss of both."""
     import json
 
     from mlflow import MlflowClient
@@ -166,16 +179,20 @@ def mlflow(store: str) -> None:
     else:
         raise SystemExit("no experiment has two runs")
     ids = json.dumps([run.info.run_id for run in runs])
-    page = f"{BASE}/#/compare-runs?runs={ids}&experiments={json.dumps([experiment.experiment_id])}"
+    of = f"runs={ids}&experiments={json.dumps([experiment.experiment_id])}"
+    loss = "loss network 1"
+    pages = {
+        "mlflow_compare": f"/#/compare-runs?{of}",
+        "mlflow_loss": f'/#/metric?{of}&metric="{loss}"&plot_metric_keys=["{loss}"]',
+    }
     command = (sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store, "--port", str(PORT),
                "--workers", "1")  # fmt: skip
     with server(*command, ready=f"{BASE}/health"), chromium(1200, 900) as driver:
-        driver.get(page)
-        deadline = time.monotonic() + 300
-        while "Metrics" not in driver.page_source and time.monotonic() < deadline:
-            time.sleep(1)
-        time.sleep(10)
-        keep(driver, "mlflow_compare", whole=False)
+        for name, path in pages.items():
+            driver.get("about:blank")  # a change of the fragment alone loads nothing
+            driver.get(BASE + path)
+            settle(driver, "network 1")
+            keep(driver, name, whole=False)
 
 
 if __name__ == "__main__":
