@@ -22,6 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 PORT = 8765
+TALLEST = 2400  # pixels of a picture
 BASE = f"http://127.0.0.1:{PORT}"
 
 
@@ -70,10 +71,21 @@ def server(*command: str, ready: str) -> Iterator[None]:
         process.wait(60)
 
 
-def keep(driver: Any, name: str) -> None:
-    """The window as WebP, 300 kB at most."""
+def window(driver: Any, width: int, height: int) -> None:
+    """A viewport of that many pixels, also one narrower than a window of Chromium can be."""
+    driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
+    )
+
+
+def keep(driver: Any, name: str, whole: bool = True) -> None:
+    """The page, or the window alone, as WebP of 300 kB at most."""
     from PIL import Image
 
+    if whole:
+        width, height = driver.execute_script("return [innerWidth, document.body.scrollHeight]")
+        window(driver, width, min(height, TALLEST))
     picture = Image.open(BytesIO(driver.get_screenshot_as_png())).convert("RGB")
     path = IMAGES / f"{name}.webp"
     picture.save(path, quality=80, method=6)
@@ -81,14 +93,29 @@ def keep(driver: Any, name: str) -> None:
     print(path, picture.size, path.stat().st_size)
 
 
+def colours(driver: Any, scheme: str) -> None:
+    """What pages are told that the reader prefers, `light` or `dark`."""
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
 def dashboard() -> None:
-    """Overview in light and dark, a job's page and a what-if, with the predictor that ships."""
+    """Overview (light, dark, filtered, on a telephone), a job's page and a what-if, with the predictor that ships."""
     import httpx
 
-    gpus = [{"device": "v100", "id": str(i)} for i in range(4)]
+    gpus: list[dict[str, Any]] = [{"device": "v100", "id": str(i)} for i in range(4)]
+    for gpu, pair in ((0, ["transformer-multi30k", "neumf-ml1m"]), (1, ["resnet50-imagenet"] * 2)):
+        gpus[gpu]["tenants"] = [
+            {"job": job, "iterations_left": 50_000, "job_id": f"earlier-{gpu}{place}"}
+            for place, job in enumerate(pair)
+        ]
     nodes = [{"name": "node-a", "gpus": gpus}, {"name": "node-b", "gpus": [{"device": "p100", "id": "0"}]}]
-    jobs = ["resnet18-cifar:batch_size=64", "lstm-wikitext2:batch_size=20", "resnet18-cifar:batch_size=128",
-            "dcgan-64", "neumf-ml1m", "resnet18-cifar:batch_size=32"]  # fmt: skip
+    jobs = [
+        "resnet18-cifar:batch_size=64",
+        "lstm-wikitext2:batch_size=20",
+        "transformer-multi30k",
+        "dcgan-64",
+    ]
     with TemporaryDirectory() as folder:
         command = (sys.executable, "-m", "serving.cli.main", "serve", "--port", str(PORT), "--workers", "1",
                    "--database", f"sqlite:///{folder}/store.db")  # fmt: skip
@@ -103,50 +130,69 @@ def dashboard() -> None:
                 )
                 for i, job in enumerate(jobs)
             ]
-            last = placed[-1].raise_for_status().json()["id"]
-            question = (
-                "/what-if?device=v100&device=p100&sharing=time-slice&jobs=resnet18-cifar%0Alstm-wikitext2"
-            )
-            with chromium(1200, 1200) as driver:
-                for scheme in ("light", "dark"):
-                    features = [{"name": "prefers-color-scheme", "value": scheme}]
-                    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-                    driver.get(BASE)
-                    keep(driver, f"dashboard_{scheme}")
-                driver.execute_cdp_cmd(
-                    "Emulation.setEmulatedMedia",
-                    {"features": [{"name": "prefers-color-scheme", "value": "light"}]},
-                )
-                driver.get(f"{BASE}/jobs/{last}")
-                keep(driver, "dashboard_job")
-                driver.get(BASE + question)
-                keep(driver, "dashboard_what_if")
+            shown = [answer.raise_for_status().json() for answer in placed]
+            last = [entry for entry in shown if entry["node"]][-1]["id"]
+            question = "/what-if?device=v100&device=p100&sharing=time-slice&sharing=mps&jobs=resnet18-cifar%0Alstm-wikitext2"
+            pages = {
+                "light": "/",
+                "dark": "/",
+                "filtered": "/?state=shared",
+                "job": f"/jobs/{last}",
+                "what_if": question,
+            }
+            with chromium(1200, 900) as driver:
+                for name, path in pages.items():
+                    window(driver, 1200, 900)
+                    colours(driver, "dark" if name == "dark" else "light")
+                    driver.get(BASE + path)
+                    keep(driver, f"dashboard_{name}")
+                for name, path in (("phone", "/"), ("phone_what_if", question)):
+                    window(driver, 390, 844)
+                    driver.get(BASE + path)
+                    keep(driver, f"dashboard_{name}")
+
+
+def settle(driver: Any, text: str) -> None:
+    """Wait until the page says `text` and has drawn the same for five seconds, five minutes at most."""
+    deadline, before, since = time.monotonic() + 300, "", time.monotonic()
+    while time.monotonic() < deadline:
+        now = driver.page_source
+        if now != before or text not in now:
+            before, since = now, time.monotonic()
+        if time.monotonic() - since >= 5:
+            return
+        time.sleep(1)
+    raise SystemExit(f"{driver.current_url} did not show {text!r}")
 
 
 def mlflow(store: str) -> None:
-    """The compare page of the two latest runs of the newest experiment that has two."""
+    """The compare page of the two latest runs of the newest experiment that has two, and one loss of both."""
     import json
 
     from mlflow import MlflowClient
 
     client = MlflowClient(store)
     for experiment in client.search_experiments(order_by=["last_update_time DESC"]):
-        runs = client.search_runs([experiment.experiment_id], max_results=2)
+        runs = client.search_runs([experiment.experiment_id], "status = 'FINISHED'", max_results=2)
         if len(runs) == 2:
             break
     else:
         raise SystemExit("no experiment has two runs")
     ids = json.dumps([run.info.run_id for run in runs])
-    page = f"{BASE}/#/compare-runs?runs={ids}&experiments={json.dumps([experiment.experiment_id])}"
+    of = f"runs={ids}&experiments={json.dumps([experiment.experiment_id])}"
+    loss = "loss network 1"
+    pages = {
+        "mlflow_compare": f"/#/compare-runs?{of}",
+        "mlflow_loss": f'/#/metric?{of}&metric="{loss}"&plot_metric_keys=["{loss}"]',
+    }
     command = (sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store, "--port", str(PORT),
                "--workers", "1")  # fmt: skip
     with server(*command, ready=f"{BASE}/health"), chromium(1200, 900) as driver:
-        driver.get(page)
-        deadline = time.monotonic() + 300
-        while "Metrics" not in driver.page_source and time.monotonic() < deadline:
-            time.sleep(1)
-        time.sleep(10)
-        keep(driver, "mlflow_compare")
+        for name, path in pages.items():
+            driver.get("about:blank")  # a change of the fragment alone loads nothing
+            driver.get(BASE + path)
+            settle(driver, "network 1")
+            keep(driver, name, whole=False)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ class CotenantError(Exception):
         if self.got is not None:
             text += f"{', ' if self.expected is not None else ': '}got {self.got}"
         if self.hint is not None:
-            text += f". {self.hint.rstrip('.')}"
+            # A hint that begins with a small letter, often a command, goes on in the same sentence.
+            text += f"{';' if self.hint[:1].islower() else '.'} {self.hint.rstrip('.')}"
         return " ".join(text.split()) + "."
 
     def problem(self) -> dict[str, Any]:

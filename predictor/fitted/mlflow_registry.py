@@ -22,11 +22,14 @@ def use_store(tracking_uri: str | None) -> None:
     Raises:
         InputError: MLflow knows no such kind of store.
     """
+    import logging
     import os
 
     import mlflow
     from mlflow.exceptions import MlflowException
 
+    # That a new store gets its tables is no news.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     # A bar for five small files is over before it is seen.
     mlflow.environment_variables.MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
     # MLflow tries again for minutes where nothing can be opened; a person waits for the answer.
@@ -174,7 +177,10 @@ def promote(version: str, force: bool = False) -> dict[str, Any]:
     rows = {row["version"]: row for row in versions()}
     if version not in rows:
         raise UnknownNameError(
-            "no such version", expected="one of " + (", ".join(rows) or "none yet"), got=version
+            "no such version",
+            expected="one of " + ", ".join(rows) if rows else "a registered predictor; there is none yet",
+            got=version,
+            hint=None if rows else "`cotenant train` registers one",
         )
     new, old = rows[version], next((r for r in rows.values() if r["champion"]), None)
     # A version that was not compared on pairs left out (a fine-tuned one) has not shown that it is not worse.

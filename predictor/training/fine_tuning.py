@@ -83,20 +83,13 @@ def fine_tune(
     config = config or FineTuning()
     base._table()  # raises where nothing was fitted
     before, training = base.fitted_, base.training or TrainingConfig()
-    known = colocation.set_id.astype(str).isin(set(before.manifest.set_ids))
-    if known.all():
-        raise InputError(
-            "nothing to fine-tune on",
-            expected="sets that the predictor was not made of",
-            got=f"{colocation.set_id.nunique()} sets, all known",
-        )
+    colocation = new_sets(base, colocation)
     if before.replay is None:
         raise InputError(
             f"predictor {base.version} holds no replay sets and would forget",
             expected="a checkpoint written by this version",
             hint="train it again",
         )
-    colocation = colocation[~known]
     solo = solo[
         solo.architecture.isin(set(colocation.architecture)) & solo.campaign.isin(set(colocation.campaign))
     ]
@@ -115,6 +108,22 @@ def fine_tune(
         together(replay, remember(model, new, config.seed)),
     )
     return Predictor.of(fitted, "fine-tuned", before.model.config, training)
+
+
+def new_sets(base: Predictor, colocation: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the sets that `base` was not made of.
+
+    Raises:
+        InputError: there are none.
+    """
+    new = colocation[~colocation.set_id.astype(str).isin(set(base.fitted_.manifest.set_ids))]
+    if new.empty:
+        raise InputError(
+            "nothing to fine-tune on",
+            expected="sets that the predictor was not made of",
+            got=f"{colocation.set_id.nunique()} sets, all known",
+        )
+    return new
 
 
 def with_campaigns(network: ColocationNetwork, campaigns: tuple[str, ...]) -> ColocationNetwork:

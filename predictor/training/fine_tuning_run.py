@@ -16,7 +16,7 @@ from predictor.fitted.mlflow_registry import log_predictor
 from predictor.fitted.model_card import model_card
 from predictor.load import load_predictor
 from predictor.predictor import Predictor
-from predictor.training.fine_tuning import FineTuning, fine_tune
+from predictor.training.fine_tuning import FineTuning, fine_tune, new_sets
 from predictor.training.run import described, flat, learned_sets, log_scores, training_tables
 from predictor.training.tracking import LiveMetrics, log_tables, tracked
 from profiling.files import write_json, write_whole
@@ -59,7 +59,7 @@ def fine_tune_run(
     config = config or FineTuning()
     base = load_predictor(base_name)
     colocation, solo = training_tables(data, bundled=False, own_use=own_use)
-    new = colocation[~colocation.set_id.astype(str).isin(set(base.fitted_.manifest.set_ids))]
+    new = new_sets(base, colocation)
     name = f"fine-tune {out.name} from {base.version}: {described(new)}, seed {config.seed}"
     with tracked(tracking_uri, experiment, name, system_metrics=system_metrics) as mlflow:
         run_id, uri = mlflow.active_run().info.run_id, mlflow.get_tracking_uri()

@@ -250,7 +250,8 @@ def log_scores(mlflow: Any, comparison: dict[str, dict[str, Any]]) -> None:
 def described(colocation: pd.DataFrame) -> str:
     """How many sets, and from which sources, for the name of a run."""
     sources = ", ".join(sorted({str(source) for source in colocation.source}))
-    return f"{colocation.set_id.nunique():,} sets of {sources}"
+    count = colocation.set_id.nunique()
+    return f"{count:,} {'set' if count == 1 else 'sets'} of {sources}"
 
 
 def scatter(compared: dict[str, dict[str, Any]]) -> Any:

@@ -191,7 +191,7 @@ def job_from(value: Any) -> Workload:
     raise InputError(
         "a job is neither SPEC nor object",
         expected='"NAME:key=value" or {"workload": ...}',
-        got=type(value).__name__,
+        got=_kind(value),
     )
 
 
@@ -209,10 +209,18 @@ def _gpus(raw: Any, where: str) -> tuple[Gpu, ...]:
             )
             left = tenant.get("iterations_left")
             if not isinstance(left, int | float) or isinstance(left, bool):
-                raise InputError(f"{place}.tenants[{number}].iterations_left", expected="a number", got=left)
+                raise InputError(
+                    f"{place}.tenants[{number}].iterations_left is not a number",
+                    expected="training steps that are left",
+                    got="nothing" if left is None else left,
+                )
             budget = tenant.get("max_slowdown")
             if budget is not None and (not isinstance(budget, int | float) or isinstance(budget, bool)):
-                raise InputError(f"{place}.tenants[{number}].max_slowdown", expected="a number", got=budget)
+                raise InputError(
+                    f"{place}.tenants[{number}].max_slowdown is not a number",
+                    expected="a number from 1",
+                    got=budget,
+                )
             tenants.append(
                 Tenant(job_from(tenant.get("job")), float(left), str(tenant.get("job_id", "")), budget)
             )
@@ -229,12 +237,25 @@ def _gpus(raw: Any, where: str) -> tuple[Gpu, ...]:
     return tuple(gpus)
 
 
+def _kind(value: Any) -> str:
+    """What YAML and JSON call a value of that type."""
+    kinds = {
+        dict: "an object",
+        list: "a list",
+        str: "text",
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+    }
+    return "nothing" if value is None else kinds.get(type(value), type(value).__name__)
+
+
 def _object(value: Any, where: str, known: set[str]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(
             f"{where} is not an object",
             expected="fields " + ", ".join(sorted(known)),
-            got=type(value).__name__,
+            got=_kind(value),
         )
     for key in value:
         if key not in known:
@@ -246,5 +267,5 @@ def _object(value: Any, where: str, known: set[str]) -> dict[str, Any]:
 
 def _list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
-        raise InputError(f"{where} is not a list", expected="a list", got=type(value).__name__)
+        raise InputError(f"{where} is not a list", expected="a list", got=_kind(value))
     return value

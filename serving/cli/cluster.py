@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from serving.cli.output import JsonFlag, console, plain_table, print_json
+from serving.cli.output import JsonFlag, console, counted, plain_table, print_json
 
 app = typer.Typer(
     rich_markup_mode="markdown",
     no_args_is_help=True,
     help="cluster.yaml: write a sample, check it, import it from other tools.\n\nExample: `cotenant cluster init`",
 )
+_COUNTED = {"nodes": "node", "gpus": "GPU", "tenants": "tenant", "links": "link"}
 Cluster = Annotated[
     str, typer.Argument(help="cluster.yaml, or the name of one that comes with the project (`small-mixed`).")
 ]
@@ -59,8 +60,7 @@ def validate(cluster: Cluster, as_json: JsonFlag = False) -> None:
         return
     out = console()
     out.print(
-        f"{cluster}: {counts['nodes']} nodes, {counts['gpus']} GPUs, {counts['tenants']} tenants, "
-        f"{counts['links']} links",
+        f"{cluster}: {', '.join(counted(counts[name], one) for name, one in _COUNTED.items())}",
         highlight=False,
     )
     table = plain_table("device", "GPUs", right=("GPUs",))
@@ -140,9 +140,10 @@ def import_(
     from profiling.errors import InputError
     from profiling.files import write_whole
     from scheduling.clusters.checks import summary
-    from scheduling.clusters.importers import import_cluster
+    from scheduling.clusters.importers import check_source, import_cluster
     from scheduling.clusters.writing import to_yaml
 
+    check_source(source)
     pairs = [text.partition("=") for text in device or []]
     if any(not (kind and name) for kind, _, name in pairs):
         raise InputError("--device is not a pair", expected="TYPE=CATALOGUE_NAME", got=device)
@@ -159,5 +160,7 @@ def import_(
     write_whole(out, to_yaml(cluster))
     counts = summary(cluster)
     console().print(
-        f"wrote {out}: {counts['nodes']} nodes, {counts['gpus']} GPUs", highlight=False, soft_wrap=True
+        f"wrote {out}: {counted(counts['nodes'], 'node')}, {counted(counts['gpus'], 'GPU')}",
+        highlight=False,
+        soft_wrap=True,
     )

@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "simulate": ("simulate", "Run a policy over a trace of jobs."),
     "compare": ("compare", "Run several policies over one trace."),
-    "plan": ("plan", "Planners: pipeline stages, ring all-reduce."),
+    "plan": ("plan", "Planners: pipeline stages, ring all-reduce, MIG slices and MPS shares."),
     "serve": ("serve", "Run the REST service."),
     "door": ("door", "Let Slurm ask the service where a job goes."),
     "models": ("models", "Registered predictors: list, promote, export."),

@@ -31,6 +31,12 @@ def command(
 
     Example: `cotenant matrix --device a100 --job resnet18-cifar --job lstm-wikitext2 --job bert-base-squad --plot pairs.svg`
     """
+    from profiling.devices import get_device
+    from profiling.workload import Workload
+
+    get_device(device)
+    for spec in job or ():
+        Workload.parse(spec)
     from profiling.capture import local_workload
     from profiling.zoo import zoo_names
     from scheduling.beliefs.own import load_belief
@@ -40,9 +46,9 @@ def command(
     if plot is not None:
         check_plot_format(plot)
     names = job or zoo_names()
+    jobs = [local_workload(name) for name in names]
     with progress() as bar:
         bar.add_task(f"predicting {len(names) * (len(names) + 1) // 2} pairs on {device}", total=None)
-        jobs = [local_workload(name) for name in names]
         matrix = pair_matrix(load_belief(model), device, jobs, sharing, names)
         if plot is not None:
             write_matrix(matrix, plot)

@@ -39,6 +39,21 @@ def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = No
     return table
 
 
+def bullets(lines: Sequence[str]) -> Any:
+    """A list for a console; a long line goes on under its beginning."""
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 1))
+    for line in lines:
+        grid.add_row("-", line)
+    return grid
+
+
+def counted(number: int, thing: str) -> str:
+    """A number of things: `1 node`, `2 nodes`."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def job_cell(spec: str) -> str:
     """A job SPEC for a table's cell: the name, and its options in the next line."""
     name, separator, options = spec.rpartition(":") if "=" in spec else (spec, "", "")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from serving.cli.output import JsonFlag, console, plain_table, print_json
+from serving.cli.output import JsonFlag, bullets, console, plain_table, print_json
 
 
 def command(
@@ -67,5 +67,4 @@ def command(
         )
     if decision.ranked:
         out.print(table)
-    for reason in decision.reasons:
-        out.print(f"- {reason}")
+    out.print(bullets(decision.reasons))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import typer
 
 from serving.cli.plan_pipeline import pipeline
+from serving.cli.plan_ring import ring
 from serving.cli.plan_slices import slices
 
 app = typer.Typer(
@@ -18,7 +17,4 @@ app = typer.Typer(
 )
 app.command()(pipeline)
 app.command()(slices)
-if find_spec("serving.cli.plan_ring") is not None:
-    from serving.cli.plan_ring import ring
-
-    app.command()(ring)
+app.command()(ring)

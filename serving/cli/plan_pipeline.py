@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from profiling.errors import InputError
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.output import JsonFlag, console, plain_table, print_json
 
 if TYPE_CHECKING:
     from scheduling.pipeline.partition import Partition
@@ -123,13 +123,12 @@ def _draw(path: Path | None, timeline: Timeline, title: str) -> None:
 
 
 def _print_plan(found: Plan) -> None:
-    from rich.table import Table
-
     out = console()
     out.print(
         f"[bold]{found.name}[/], {found.schedule}: {found.step_time_s:.6g} s per step, bubble {found.bubble_ratio:.1%}"
     )
-    table = Table("stage", "devices", "forward (s)", "backward (s)", "in flight", "memory per worker")
+    numbers = ("forward\n(s)", "backward\n(s)", "in\nflight", "memory per\nworker")
+    table = plain_table("stage", "devices", *numbers, right=numbers)
     for number, stage in enumerate(found.stages, start=1):
         table.add_row(
             str(number),
@@ -155,14 +154,13 @@ def _print_split(spec: dict[str, str] | None) -> None:
 
 
 def _print(plan: Partition) -> None:
-    from rich.table import Table
-
     out = console()
     out.print(
         f"[bold]{plan.name}[/]: {plan.bottleneck_s:.6g} s per minibatch, {plan.speedup:.3f} times data parallel"
         f" ({plan.data_parallel_s:.6g} s)"
     )
-    table = Table("stage", "replicas", "nodes", "compute (s)", "in flight", "memory per worker")
+    numbers = ("compute\n(s)", "in\nflight", "memory per\nworker")
+    table = plain_table("stage", "replicas", "nodes", *numbers, right=numbers)
     for number, stage in enumerate(plan.stages, start=1):
         nodes = stage.nodes[0] if len(stage.nodes) == 1 else f"{stage.nodes[0]} … {stage.nodes[-1]}"
         replicas = str(stage.replicas)

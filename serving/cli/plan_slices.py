@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.output import JsonFlag, bullets, console, plain_table, print_json
 
 if TYPE_CHECKING:
     from predictor.types import SetPredictor
@@ -98,12 +98,11 @@ def _fleet(
 
 def show(plan: SlicePlan) -> None:
     """Print a plan as tables with its reasons."""
-    from rich.table import Table
-
     from scheduling.slices.plan import describe
 
     out, options = console(), plan.options
-    table = Table("slice", "job", "how", "share", "step", "speed", box=None, pad_edge=False)
+    numbers = ("share", "step", "speed")
+    table = plain_table("slice", "job", "how", *numbers, right=numbers)
     for one in plan.chosen.slices:
         if one.option is None:
             table.add_row(one.device, "(empty)", "", "", "", "")
@@ -122,9 +121,9 @@ def show(plan: SlicePlan) -> None:
     out.print(table)
     for number in plan.chosen.waiting:
         out.print(f"waits: {options.jobs[number].workload}")
-    for reason in plan.reasons:
-        out.print(f"- {reason}")
-    others = Table("otherwise", "jobs", "speeds", "least", "mean completion", box=None, pad_edge=False)
+    out.print(bullets(plan.reasons))
+    numbers = ("jobs", "speeds", "least", "mean\ncompletion")
+    others = plain_table("otherwise", *numbers, right=numbers)
     for other in plan.alternatives[:8]:
         summary = plan.summary(other)
         others.add_row(

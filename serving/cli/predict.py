@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from serving.cli.output import JsonFlag, console, job_cell, plain_table, print_json
+from serving.cli.output import JsonFlag, bullets, console, job_cell, plain_table, print_json
 
 JobOption = Annotated[
     list[str],
@@ -41,9 +41,14 @@ def command(
     """
     from dataclasses import replace
 
+    from profiling.devices import get_device
+    from profiling.workload import ColocationSet, Workload
+
+    # What is misspelt is said before seconds of imports.
+    get_device(device)
+    ColocationSet(device, tuple(map(Workload.parse, job)), sharing)
     from predictor import load_predictor
     from profiling.capture import local_workload
-    from profiling.workload import ColocationSet, Workload
 
     members = tuple(local_workload(spec) for spec in job)
     if frozen_prefix is not None:
@@ -98,8 +103,7 @@ def show(prediction: object) -> None:
         )
     out = console()
     out.print(table)
-    for reason in answer.reasons:
-        out.print(f" - {reason}")
+    out.print(bullets(answer.reasons))
 
 
 def _ms(seconds: float) -> str:

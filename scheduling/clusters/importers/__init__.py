@@ -20,6 +20,12 @@ SOURCES = {
 """By name: the module that reads it, and the command whose output it reads."""
 
 
+def check_source(source: str) -> None:
+    """Raise `UnknownNameError` unless the name is one of `SOURCES`."""
+    if source not in SOURCES:
+        raise UnknownNameError("unknown source", expected="one of " + ", ".join(SOURCES), got=source)
+
+
 def import_cluster(
     source: str, text: str, devices: Mapping[str, str] | None = None, node: str = "node"
 ) -> ClusterSnapshot:
@@ -34,8 +40,7 @@ def import_cluster(
         UnknownNameError: no such source, or a GPU type that is not recognised.
         InputError: the text is not that tool's.
     """
-    if source not in SOURCES:
-        raise UnknownNameError("unknown source", expected="one of " + ", ".join(SOURCES), got=source)
+    check_source(source)
     module, command = SOURCES[source]
     reader = import_module(f"scheduling.clusters.importers.{module}")
     nodes = reader.read(text, dict(devices or {}), node)

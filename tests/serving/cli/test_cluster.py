@@ -52,6 +52,12 @@ def test_clusters_of_the_project(name: str, tmp_path: Path, capsys: pytest.Captu
             "bandwidth_bytes_per_s",
         ),
         ("nodes: [{name: a, gpu: []}]", "unknown field"),
+        ("", "got nothing"),
+        ("nodes: 3", "expected a list, got a number"),
+        (
+            "nodes: [{name: a, gpus: [{device: v100, tenants: [{job: dcgan-64}]}]}]",
+            "iterations_left is not a number",
+        ),
     ],
 )
 def test_mistakes(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,4 +88,5 @@ def test_import_from_standard_input(
     body = json.loads(run(capsys, "cluster", "show", tmp_path / "c.yaml", "--json")[1])
     assert [len(node["gpus"]) for node in body["nodes"]] == [2, 2]
     assert run(capsys, "cluster", "import", "sinfo", tmp_path / "nowhere")[0] == 2
+    assert "unknown source" in run(capsys, "cluster", "import", "squeue", tmp_path / "nowhere")[2]
     assert run(capsys, "cluster", "import", "sinfo", "-", "--device", "a")[0] == 2

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from profiling.errors import InputError
 from serving.cli.lazy import COMMANDS
 from serving.cli.main import main
 
@@ -19,6 +22,8 @@ from serving.cli.main import main
         ["campaign", "run", "FOLDER", "-o", "FOLDER"],
         ["plan", "ring", "FOLDER"],
         ["place", "--cluster", "FOLDER", "--job", "ppo-lunarlander"],
+        ["predict", "--device", "nothing", "--job", "ppo-lunarlander"],
+        ["matrix", "--device", "nothing"],
         ["door", "slurm", "--device", "tesla=nothing"],
         ["door", "slurm", "--service", "nothing"],
         ["serve", "--host", "192.0.2.1", "--database", "sqlite:///FOLDER/x.db"],
@@ -46,3 +51,23 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     out = capsys.readouterr().out
     assert "Usage" in out
     assert "--install-completion" not in out  # it would be that of a program called like the command
+
+
+def test_what_is_misspelt_is_said_before_torch_is_imported() -> None:
+    code = (
+        "import sys\nfrom serving.cli.main import main\n"
+        "try:\n    main(['predict', '--device', 'v100', '--job', 'dcgan-64:batchsize=3'])\n"
+        "except SystemExit as end:\n    print(end.code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 False\n"
+    assert "batchsize" in done.stderr
+
+
+def test_a_hint_goes_on_in_the_sentence_unless_it_begins_one() -> None:
+    assert InputError("x exists", expected="a new file", hint="name another").message == (
+        "x exists: expected a new file; name another."
+    )
+    assert (
+        InputError("x", hint="`cotenant zoo list` shows all").message == "x. `cotenant zoo list` shows all."
+    )
