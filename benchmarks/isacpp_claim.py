@@ -51,6 +51,8 @@ BELIEFS = {
     "constant-online": True,
 }
 CONSTANT = 0.65
+# `isacpp` itself, whatever the figure, is not to lose to these.
+FLOOR = ("sjf", "blind-sjf")
 
 
 def mean_ratio(table: TablePredictor, device: str) -> float:
@@ -88,7 +90,8 @@ def report(results: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     """Means over seeds with standard errors, and gains over the best simple control of each figure.
 
     `gain_percent` of a belief is over that control; `over_constant_percent` the part of the oracle's gain over the
-    constant belief that a belief gets, None where the oracle gains less than a standard error.
+    constant belief that a belief gets, None where the oracle gains less than a standard error. `floor_percent` of a
+    belief is the gain of `isacpp`, whatever the figure, over the better of `FLOOR`.
     """
     figures: dict[str, Any] = {}
     for figure, objective in FIGURES.items():
@@ -101,13 +104,16 @@ def report(results: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
             "gain_percent": {},
             "gain_standard_error": {},
             "over_constant_percent": {},
+            "floor_percent": {},
         }
+        floor = min(float(values[name].mean()) for name in FLOOR)
         for peer in PEERS:
             body["gain_percent"][peer] = 100 * float(1 - values[peer].mean() / values[best].mean())
         over = values["constant" + objective] - values["oracle" + objective]
         for name in BELIEFS:
             own = values[name + objective]
             body["gain_percent"][name] = 100 * float(1 - own.mean() / values[best].mean())
+            body["floor_percent"][name] = 100 * float(1 - values[name].mean() / floor)
             body["gain_standard_error"][name] = _error(100 * (1 - own / values[best]))
             part = float((values["constant" + objective] - own).mean() / over.mean()) if over.mean() else 0.0
             known = len(results) > 1 and over.mean() > _error(over)
@@ -139,6 +145,19 @@ def markdown(figures: dict[str, Any]) -> str:
             told = ", ".join("-" if p is None else f"{p:.0f} %" for p in part)
             control = f"{body['best_simple']} {body['mean'][body['best_simple']]:,.0f} s"
             lines.append(f"| {name} | {figure[:-2]} | {control} | " + " | ".join(gains) + f" | {told} |")
+    return "\n".join(lines)
+
+
+def floor_markdown(figures: dict[str, Any]) -> str:
+    """The second table: `isacpp` alone in all three figures, over the better of `FLOOR`."""
+    lines = [
+        "| trace | " + " | ".join(f"{b}: {', '.join(f[:-2] for f in FIGURES)}" for b in BELIEFS) + " |",
+        "|---" * (1 + len(BELIEFS)) + "|",
+    ]
+    for name, trace in figures.items():
+        if isinstance(trace, dict):
+            cells = [", ".join(f"{trace[f]['floor_percent'][b]:+.1f}" for f in FIGURES) for b in BELIEFS]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -182,6 +201,7 @@ def main() -> None:
                 _print(f"{name}: {jobs} jobs, {gpus} GPUs, {arguments.seeds} seeds", body)
                 record(arguments.name, figures)
     print(markdown(figures))
+    print(floor_markdown(figures))
 
 
 def _model(
