@@ -29,13 +29,20 @@ from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
 from scheduling.elastic.agent import ElasticAgent, ElasticTruth, size_index
+from scheduling.elastic.curves import norm_curve
 from scheduling.elastic.jobs import SIZES, IceFrogConfig
 from scheduling.elastic.penalty import FreezingGuards
-from scheduling.elastic.policy import icefrog, icefrog_unfrozen, optimus, pollux
+from scheduling.elastic.policy import (
+    icefrog,
+    icefrog_unfrozen,
+    optimus,
+    optimus_shortest,
+    pollux,
+    pollux_freezing,
+)
 from scheduling.policies import srtf, tiresias
 from scheduling.simulator.engine import SimulationConfig, simulate
 
-CURVES = Path(__file__).parent / "inputs" / "gradient_norms.json"
 NODES, GPUS_PER_NODE, DEVICE = 12, 4, "v100"
 # Zoo name, batch per GPU that it asks for, and whose norms it has.
 TYPES = (
@@ -106,21 +113,11 @@ def rate_table(kind: int, asked: int, cache: bool) -> np.ndarray:
 @functools.cache
 def shares_table(kind: int, curve: str) -> tuple[np.ndarray, np.ndarray]:
     """(progress [P], S [P, K]) of the candidates; `uniform` spreads the norm evenly over layers."""
-    body = read_json(CURVES)
-    grid = np.array(body["progress"])
     prefixes = step_parts(kind, False)[0]
     smallest = Workload(TYPES[kind][0], batch_size=max(TYPES[kind][1] // 8, 1))
-    layers = len(shared_featurizer().graph(smallest).layers)
-    depth = np.array(prefixes) / layers
-    if curve == "uniform":
-        return grid, np.broadcast_to(depth, (len(grid), len(depth))).copy()
-    measured = body["curves"][TYPES[kind][2]]
-    rows, settled = np.array(measured["norm_shares"]), np.array(measured["settled_ratio"])
-    own = np.linspace(0.0, 1.0, rows.shape[1])
-    shares = np.array([np.interp(depth, own, row) for row in rows])
-    # A prefix that had not settled in at least half of the trainings is not to be frozen yet: as if S were 1.
-    ready = np.array([np.interp(depth, own, row) for row in settled]) >= 0.5
-    return grid, np.where(ready | (depth == 0.0), shares, 1.0)
+    depth = np.array(prefixes) / len(shared_featurizer().graph(smallest).layers)
+    grid, shares = norm_curve(TYPES[kind][2], depth)
+    return grid, np.broadcast_to(depth, shares.shape).copy() if curve == "uniform" else shares
 
 
 class StepTimes:
@@ -193,7 +190,9 @@ def build_policy(case: Case) -> Policy:
         "icefrog-shared": lambda: icefrog(config),
         "icefrog-shared-unfrozen": lambda: icefrog_unfrozen(config),
         "optimus": lambda: optimus(config),
+        "optimus-shortest": lambda: optimus_shortest(config),
         "pollux": lambda: pollux(config),
+        "pollux-freezing": lambda: pollux_freezing(config),
         "tiresias": lambda: tiresias.POLICY,
         "srtf": lambda: srtf.POLICY,
     }

@@ -9,10 +9,9 @@ import numpy as np
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import SCALING
 from scheduling.placement.gangs import Pool, exclusive_gpus, solo_step_s
 from scheduling.sia.agent import Agent
-
-SCALING = 0.9
 
 
 def ladder(job: JobState) -> list[int]:
