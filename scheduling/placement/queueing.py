@@ -30,7 +30,8 @@ class QueueConfig:
             before all others; where nothing can take it, the GPUs that fall empty for it first are kept for it.
         critical_ratio: a job is critical where it needs alone more than this many times what all work needs spread over
             the GPUs: every second that it waits is one of the makespan. With the objective `jct` the longest critical job
-            is decided first, and none is stopped for a shorter one. `inf`: no job is.
+            is decided first, and none is stopped for a shorter one; not in queues of more than eight batches. `inf`: no
+            job is.
     """
 
     order: str = "shortest"

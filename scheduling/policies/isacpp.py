@@ -65,7 +65,8 @@ def decide(
     tenancy = Tenancy.of(snapshot, belief, config.max_members)
     if jobs:
         longest_s, critical = np.inf, None
-        if config.objective == "jct" and np.isfinite(queue.critical_ratio):
+        # A queue longer than what is looked at is far from its end.
+        if config.objective == "jct" and len(head) + (overdue is not None) >= len(snapshot.waiting):
             longest_s = queue.critical_ratio * work_s(snapshot, tenancy)
             critical = _longest(snapshot, belief, jobs, longest_s)
         if critical is not None:
