@@ -75,6 +75,6 @@ def check_upstream_rounds(names: Sequence[str]) -> None:
     if all(name not in POLICIES or get_policy(name).as_published is None for name in names):
         raise InputError(
             "--upstream-rounds changes none of these policies",
-            expected="gavel or another of Gavel's",
+            expected="gavel or another of Gavel's, or sia",
             got=", ".join(names),
         )

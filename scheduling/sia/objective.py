@@ -38,6 +38,8 @@ class SiaConfig:
             raise InputError(
                 "p is out of range", expected="a number from -10 to 10 that is not 0", got=self.p
             )
+        if self.decimals is not None and self.decimals < 0:
+            raise InputError("decimals is out of range", expected="an integer from 0", got=self.decimals)
         if not self.lambda_n >= 1:
             raise InputError("lambda_n is out of range", expected="a number from 1", got=self.lambda_n)
 
