@@ -59,7 +59,8 @@ def freezing_agents(
         prefixes = tuple(sorted(found))
         convolutional = any("convolution" in operator.kind for operator in graph.operators)
         curve = "cnn-digits" if convolutional else "lstm-scratch"
-        return (prefixes, *norm_curve(curve, np.array(prefixes) / max(layers, 1)))
+        grid, shares = norm_curve(curve, np.array(prefixes) / max(layers, 1))
+        return prefixes, grid, shares
 
     @cache
     def gains(workload: Workload, device: str) -> Floats:

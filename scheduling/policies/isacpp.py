@@ -64,7 +64,8 @@ def decide(
             jobs = []
     tenancy = Tenancy.of(snapshot, belief, config.max_members)
     if jobs:
-        longest_s, critical = np.inf, None
+        longest_s = np.inf
+        critical: JobState | None = None
         # A queue longer than what is looked at is far from its end.
         if config.objective == "jct" and len(head) + (overdue is not None) >= len(snapshot.waiting):
             longest_s = queue.critical_ratio * work_s(snapshot, tenancy)
