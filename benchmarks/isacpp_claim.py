@@ -136,7 +136,7 @@ def _error(values: np.ndarray[Any, Any]) -> float:
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
-def markdown(figures: dict[str, Any], names: Sequence[str]) -> str:
+def markdown(figures: dict[str, Any], names: Sequence[str] = tuple(BELIEFS)) -> str:
     """The table of `docs/scheduling.md`: one line a trace and figure."""
     lines = [
         "| trace | figure | best simple control | "
