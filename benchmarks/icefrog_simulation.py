@@ -1,6 +1,6 @@
 """IceFrog against Tiresias, SRTF, Optimus, Pollux and itself with k = 0, on 48 V100 GPUs and windows of the Philly trace.
 
-`python -m benchmarks.icefrog_simulation --trace philly.csv [--seeds 5] [--loads 1]`. The norm curves come from
+`python -m benchmarks.icefrog_simulation --trace philly.csv [--seeds 5] [--loads 1] [--policies ...]`. The norm curves come from
 `benchmarks.icefrog_training` and were fixed before; step times come from the graphs by `predictor.freezing`.
 """
 
@@ -29,13 +29,20 @@ from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
 from scheduling.elastic.agent import ElasticAgent, ElasticTruth, size_index
+from scheduling.elastic.curves import norm_curve
 from scheduling.elastic.jobs import SIZES, IceFrogConfig
 from scheduling.elastic.penalty import FreezingGuards
-from scheduling.elastic.policy import icefrog, icefrog_unfrozen, optimus, pollux
+from scheduling.elastic.policy import (
+    icefrog,
+    icefrog_unfrozen,
+    optimus,
+    optimus_shortest,
+    pollux,
+    pollux_freezing,
+)
 from scheduling.policies import srtf, tiresias
 from scheduling.simulator.engine import SimulationConfig, simulate
 
-CURVES = Path(__file__).parent / "inputs" / "gradient_norms.json"
 NODES, GPUS_PER_NODE, DEVICE = 12, 4, "v100"
 # Zoo name, batch per GPU that it asks for, and whose norms it has.
 TYPES = (
@@ -106,21 +113,11 @@ def rate_table(kind: int, asked: int, cache: bool) -> np.ndarray:
 @functools.cache
 def shares_table(kind: int, curve: str) -> tuple[np.ndarray, np.ndarray]:
     """(progress [P], S [P, K]) of the candidates; `uniform` spreads the norm evenly over layers."""
-    body = read_json(CURVES)
-    grid = np.array(body["progress"])
     prefixes = step_parts(kind, False)[0]
     smallest = Workload(TYPES[kind][0], batch_size=max(TYPES[kind][1] // 8, 1))
-    layers = len(shared_featurizer().graph(smallest).layers)
-    depth = np.array(prefixes) / layers
-    if curve == "uniform":
-        return grid, np.broadcast_to(depth, (len(grid), len(depth))).copy()
-    measured = body["curves"][TYPES[kind][2]]
-    rows, settled = np.array(measured["norm_shares"]), np.array(measured["settled_ratio"])
-    own = np.linspace(0.0, 1.0, rows.shape[1])
-    shares = np.array([np.interp(depth, own, row) for row in rows])
-    # A prefix that had not settled in at least half of the trainings is not to be frozen yet: as if S were 1.
-    ready = np.array([np.interp(depth, own, row) for row in settled]) >= 0.5
-    return grid, np.where(ready | (depth == 0.0), shares, 1.0)
+    depth = np.array(prefixes) / len(shared_featurizer().graph(smallest).layers)
+    grid, shares = norm_curve(TYPES[kind][2], depth)
+    return grid, np.broadcast_to(depth, shares.shape).copy() if curve == "uniform" else shares
 
 
 class StepTimes:
@@ -193,7 +190,9 @@ def build_policy(case: Case) -> Policy:
         "icefrog-shared": lambda: icefrog(config),
         "icefrog-shared-unfrozen": lambda: icefrog_unfrozen(config),
         "optimus": lambda: optimus(config),
+        "optimus-shortest": lambda: optimus_shortest(config),
         "pollux": lambda: pollux(config),
+        "pollux-freezing": lambda: pollux_freezing(config),
         "tiresias": lambda: tiresias.POLICY,
         "srtf": lambda: srtf.POLICY,
     }
@@ -258,7 +257,7 @@ def cases(seeds: Iterable[int], loads: Sequence[float]) -> list[Case]:
     found: dict[Case, None] = {}
     for seed in seeds:
         for load in loads:
-            for policy in ("tiresias", "srtf", "optimus", "pollux"):
+            for policy in (*PEERS, "pollux-freezing"):
                 found[Case(policy, load, seed)] = None
             for policy in ("icefrog-unfrozen", *SHARING):
                 found[Case(policy, load, seed, shortness=1.0)] = None
@@ -270,6 +269,13 @@ def cases(seeds: Iterable[int], loads: Sequence[float]) -> list[Case]:
     return list(found)
 
 
+PEERS = ("tiresias", "srtf", "optimus", "optimus-shortest", "pollux")
+# Policies that freeze -> the same allocator without freezing.
+CONTROLS = {
+    "icefrog": "icefrog-unfrozen",
+    "icefrog-shared": "icefrog-shared-unfrozen",
+    "pollux-freezing": "pollux",
+}
 NUMBERS = (
     "mean_jct_s", "median_jct_s", "p99_jct_s", "makespan_s", "gpu_hours", "mean_debt", "max_debt",
     "size_changes", "prefix_changes", "restarts", "mean_decision_s", "p99_decision_s",
@@ -283,12 +289,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--loads", type=float, nargs="+", choices=sorted(JOBS_AT_LOAD), default=sorted(JOBS_AT_LOAD)
     )
+    parser.add_argument("--policies", nargs="+", help="only these; `icefrog` then with kappa 2 and no cache")
+    parser.add_argument("--name", default="icefrog_simulation", help="name of the file of results")
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args(arguments)
     for kind in range(len(TYPES)):  # capture the graphs once, before the pool
         for cache in (False, True):
             step_parts(kind, cache)
     todo = cases(range(options.seeds), options.loads)
+    if options.policies:
+        plain = [
+            c
+            for c in todo
+            if c.policy != "icefrog" or (c.kappa, c.cache, c.curve) == (2.0, False, "measured")
+        ]
+        todo = [c for c in plain if c.policy in options.policies]
     if options.processes > 1:
         with ProcessPoolExecutor(options.processes) as pool:
             rows = list(pool.map(run, todo, [options.trace] * len(todo), chunksize=4))
@@ -302,22 +317,23 @@ def main(arguments: list[str] | None = None) -> None:
         entry = {k: getattr(case, k) for k in ("policy", "load", "kappa", "cache", "curve", "shortness")}
         entry |= {"seeds": len(found), "jobs": found[0]["jobs"]}
         entry |= {name: float(np.mean([row[name] for row in found])) for name in NUMBERS}
-        control = {"icefrog": "icefrog-unfrozen", "icefrog-shared": "icefrog-shared-unfrozen"}.get(
-            case.policy
-        )
-        for peer in ("tiresias", "srtf", "optimus", "pollux", control):
-            other = peer and groups.get(
-                Case(peer, case.load, -1, shortness=case.shortness if peer == control else 0.0)
+        control = CONTROLS.get(case.policy)
+        for peer in dict.fromkeys((*PEERS, control)) if control else ():
+            other = groups.get(
+                Case(str(peer), case.load, -1, shortness=0.0 if peer in PEERS else case.shortness)
             )
-            if control and other:
+            if other:
                 change = [a["mean_jct_s"] / b["mean_jct_s"] - 1 for a, b in zip(found, other, strict=True)]
                 entry[f"jct_change_vs_{peer}_percent"] = 100.0 * float(np.mean(change))
+                if len(change) > 1:
+                    error = float(np.std(change, ddof=1)) / len(change) ** 0.5
+                    entry[f"jct_change_vs_{peer}_standard_error"] = 100.0 * error
         table.append(entry)
         print({k: round(v, 3) if isinstance(v, float) else v for k, v in entry.items()})
-    before = RESULTS / "icefrog_simulation.json"
+    before = RESULTS / f"{options.name}.json"
     if before.exists():  # loads may be run one by one
         table += [r for r in read_json(before)["figures"]["rows"] if r["load"] not in options.loads]
-    record("icefrog_simulation", {"types": [t[0] for t in TYPES], "rows": table})
+    record(options.name, {"types": [t[0] for t in TYPES], "rows": table})
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 `python -m benchmarks.icefrog_training [--seeds 5]` writes accuracy, time (of the processor, one thread: what the wall
 shows on an idle machine) and penalties to
 `benchmarks/results/icefrog_training.json`, a picture beside it, and the norm curves that
-`benchmarks.icefrog_simulation` reads to `benchmarks/inputs/gradient_norms.json`.
+`benchmarks.icefrog_simulation` reads to `scheduling/elastic/gradient_norms.json`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from benchmarks.icefrog_tasks import UNMEASURED, Run, Task, digits, pretrained_t
 from benchmarks.record import RESULTS, record
 from profiling.files import write_json
 from scheduling.elastic.controller import FreezingController
+from scheduling.elastic.curves import NORM_CURVES
 from scheduling.elastic.penalty import FreezingGuards
 from scheduling.elastic.tracker import GradientNormTracker
 
-CURVES = Path(__file__).parent / "inputs" / "gradient_norms.json"
 GRID = np.linspace(0.0, 1.0, 21)
 KAPPAS = (1.0, 1.5, 2.0, 3.0)
 
@@ -241,8 +241,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             "penalties": penalties[task.name],
         }
         print({k: v for k, v in figures[task.name].items() if k not in ("runs", "penalties")})
-    write_json(CURVES, {"progress": np.round(GRID, 3).tolist(), "curves": curves})
-    print(f"picture: {plot(penalties, curves).name}; curves: {CURVES.name}")
+    write_json(NORM_CURVES, {"progress": np.round(GRID, 3).tolist(), "curves": curves})
+    print(f"picture: {plot(penalties, curves).name}; curves: {NORM_CURVES.name}")
     record("icefrog_training", figures)
     return figures
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -51,6 +52,8 @@ BELIEFS = {
     "constant-online": True,
 }
 CONSTANT = 0.65
+# `isacpp` itself, whatever the figure, is not to lose to these.
+FLOOR = ("sjf", "blind-sjf")
 
 
 def mean_ratio(table: TablePredictor, device: str) -> float:
@@ -60,9 +63,15 @@ def mean_ratio(table: TablePredictor, device: str) -> float:
 
 
 def run(
-    table: TablePredictor, device: str, belief: TablePredictor, jobs: int, gpus: int, seed: int
+    table: TablePredictor,
+    device: str,
+    belief: TablePredictor,
+    jobs: int,
+    gpus: int,
+    seed: int,
+    names: Sequence[str] = tuple(BELIEFS),
 ) -> dict[str, dict[str, Any]]:
-    """Every policy on one trace."""
+    """Every simple policy on one trace, and `isacpp` with the beliefs in `names`."""
     cluster = ClusterSnapshot.from_mapping(
         {"nodes": [{"name": "node", "count": -(-gpus // 4), "gpus": [{"device": device, "count": 4}]}]}
     )
@@ -72,7 +81,8 @@ def run(
     beliefs = {"oracle": table, "constant": constant, "mean": mean, "predictor": belief}
     entries: list[tuple[str, str, TablePredictor]] = [(name, name, table) for name in (*SIMPLE, *PEERS)]
     for objective in ("", "-makespan"):
-        for name, online in BELIEFS.items():
+        for name in names:
+            online = BELIEFS[name]
             suffix = "-online" if online else ""
             policy = f"isacpp{objective}{suffix}"
             entries.append((name + objective, policy, beliefs[name.removesuffix("-online")]))
@@ -88,7 +98,8 @@ def report(results: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     """Means over seeds with standard errors, and gains over the best simple control of each figure.
 
     `gain_percent` of a belief is over that control; `over_constant_percent` the part of the oracle's gain over the
-    constant belief that a belief gets, None where the oracle gains less than a standard error.
+    constant belief that a belief gets, None where the oracle gains less than a standard error. `floor_percent` of a
+    belief is the gain of `isacpp`, whatever the figure, over the better of `FLOOR`.
     """
     figures: dict[str, Any] = {}
     for figure, objective in FIGURES.items():
@@ -101,16 +112,21 @@ def report(results: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
             "gain_percent": {},
             "gain_standard_error": {},
             "over_constant_percent": {},
+            "floor_percent": {},
         }
+        floor = min(float(values[name].mean()) for name in FLOOR)
         for peer in PEERS:
             body["gain_percent"][peer] = 100 * float(1 - values[peer].mean() / values[best].mean())
-        over = values["constant" + objective] - values["oracle" + objective]
-        for name in BELIEFS:
+        names = [name for name in BELIEFS if name in values]
+        unknown = np.zeros(len(results))
+        over = values.get("constant" + objective, unknown) - values.get("oracle" + objective, unknown)
+        for name in names:
             own = values[name + objective]
             body["gain_percent"][name] = 100 * float(1 - own.mean() / values[best].mean())
+            body["floor_percent"][name] = 100 * float(1 - values[name].mean() / floor)
             body["gain_standard_error"][name] = _error(100 * (1 - own / values[best]))
-            part = float((values["constant" + objective] - own).mean() / over.mean()) if over.mean() else 0.0
-            known = len(results) > 1 and over.mean() > _error(over)
+            known = {"constant", "oracle"} <= set(names) and len(results) > 1 and over.mean() > _error(over)
+            part = float((values["constant" + objective] - own).mean() / over.mean()) if known else 0.0
             body["over_constant_percent"][name] = 100 * part if known else None
         figures[figure] = body
     return figures
@@ -120,25 +136,36 @@ def _error(values: np.ndarray[Any, Any]) -> float:
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
-def markdown(figures: dict[str, Any]) -> str:
+def markdown(figures: dict[str, Any], names: Sequence[str] = tuple(BELIEFS)) -> str:
     """The table of `docs/scheduling.md`: one line a trace and figure."""
     lines = [
         "| trace | figure | best simple control | "
-        + " | ".join(BELIEFS)
+        + " | ".join(names)
         + " | of the oracle's gain over the constant |",
-        "|---" * (4 + len(BELIEFS)) + "|",
+        "|---" * (4 + len(names)) + "|",
     ]
     for name, trace in figures.items():
         if not isinstance(trace, dict):
             continue
         for figure, body in trace.items():
-            gains = [
-                f"{body['gain_percent'][b]:+.1f} ({body['gain_standard_error'][b]:.1f})" for b in BELIEFS
-            ]
-            part = [body["over_constant_percent"][b] for b in ("predictor", "predictor-online")]
+            gains = [f"{body['gain_percent'][b]:+.1f} ({body['gain_standard_error'][b]:.1f})" for b in names]
+            part = [body["over_constant_percent"].get(b) for b in ("predictor", "predictor-online")]
             told = ", ".join("-" if p is None else f"{p:.0f} %" for p in part)
             control = f"{body['best_simple']} {body['mean'][body['best_simple']]:,.0f} s"
             lines.append(f"| {name} | {figure[:-2]} | {control} | " + " | ".join(gains) + f" | {told} |")
+    return "\n".join(lines)
+
+
+def floor_markdown(figures: dict[str, Any], names: Sequence[str]) -> str:
+    """The second table: `isacpp` alone in all three figures, over the better of `FLOOR`."""
+    lines = [
+        "| trace | " + " | ".join(f"{b}: {', '.join(f[:-2] for f in FIGURES)}" for b in names) + " |",
+        "|---" * (1 + len(names)) + "|",
+    ]
+    for name, trace in figures.items():
+        if isinstance(trace, dict):
+            cells = [", ".join(f"{trace[f]['floor_percent'][b]:+.1f}" for f in FIGURES) for b in names]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -156,11 +183,17 @@ def main() -> None:
     parser.add_argument(
         "--table", default="", help="only tables whose name contains this, e.g. `gavel-2020 v100`"
     )
+    parser.add_argument(
+        "--beliefs", default=",".join(BELIEFS), help="only these; without predictor no model is read"
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--sizes", type=int, default=2, help="how many of the sizes, smallest first")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--name", default="isacpp_claim", help="name of the file of results")
     arguments = parser.parse_args()
+    names = [name for name in BELIEFS if name in arguments.beliefs.split(",")]
+    if not any(name.startswith("predictor") for name in names):
+        arguments.model = "none"
     figures: dict[str, Any] = {"model": arguments.model, "left_out_folds": arguments.folds}
     with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
         cases: dict[str, tuple[str, TablePredictor, TablePredictor]] = {}
@@ -168,7 +201,8 @@ def main() -> None:
             model, seen = _model(arguments, data, pool)
             for name, (device, table, set_ids) in load_tables(data, arguments.source).items():
                 if arguments.table in name:
-                    belief = believed(model or NoisyPredictor(table, 0.3, 1), table, device)
+                    own = model or NoisyPredictor(table, 0.3, 1)
+                    belief = table if arguments.model == "none" else believed(own, table, device)
                     cases[name] = (device, table, belief)
                     share = len(set_ids & seen) / len(set_ids)
                     figures[f"{name}: part of its sets that the model learned from"] = round(share, 3)
@@ -177,18 +211,19 @@ def main() -> None:
         for jobs, gpus in SIZES[: arguments.sizes]:
             for name, (device, table, belief) in cases.items():
                 seeds = range(arguments.seeds)
-                futures = [pool.submit(run, table, device, belief, jobs, gpus, seed) for seed in seeds]
+                futures = [pool.submit(run, table, device, belief, jobs, gpus, seed, names) for seed in seeds]
                 figures[f"{name}, {jobs} jobs on {gpus} GPUs"] = body = report([f.result() for f in futures])
                 _print(f"{name}: {jobs} jobs, {gpus} GPUs, {arguments.seeds} seeds", body)
                 record(arguments.name, figures)
-    print(markdown(figures))
+    print(markdown(figures, names))
+    print(floor_markdown(figures, names))
 
 
 def _model(
     arguments: argparse.Namespace, data: Path, pool: ProcessPoolExecutor
 ) -> tuple[SetPredictor | None, set[str]]:
     """The predictor to ask (None: noise on the truth), and the ids of the sets that it learned from."""
-    if arguments.model == "noisy":
+    if arguments.model in ("noisy", "none"):
         return None, set()
     from predictor import load_predictor
 
@@ -206,8 +241,10 @@ def _print(title: str, figures: dict[str, Any]) -> None:
     for figure, body in figures.items():
         best = body["best_simple"]
         print(f"  {figure}: best simple control {best}, {body['mean'][best]:.0f} s")
-        for name in BELIEFS:
-            part = body["over_constant_percent"][name]
+        for name in body["gain_percent"]:
+            part = body["over_constant_percent"].get(name)
+            if name in PEERS:
+                continue
             print(
                 f"    {name:16s} {body['gain_percent'][name]:+6.1f} % ({body['gain_standard_error'][name]:.1f})"
                 + ("" if part is None else f", {part:.0f} % of the oracle's gain over the constant"),

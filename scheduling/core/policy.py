@@ -22,6 +22,7 @@ class Policy:
         preemptive: also called when nobody waits.
         aligned: rounds lie on multiples of `round_s`; else one begins as soon as somebody waits and nothing runs.
         rests: after a round that serves nobody the next begins with the next arrival, where there is one.
+        freezes: freezes layers of jobs, which it has to be told the gradient norms of.
         as_published: the same policy with known faults of its published code.
     """
 
@@ -31,4 +32,5 @@ class Policy:
     preemptive: bool = False
     aligned: bool = True
     rests: bool = False
+    freezes: bool = False
     as_published: Policy | None = None

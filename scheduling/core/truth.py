@@ -14,6 +14,9 @@ from scheduling.core.job import JobState
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 
+# Of a job resized to k times its GPUs: it makes k ** SCALING times the progress.
+SCALING = 0.9
+
 
 class Segment(NamedTuple):
     """How a job proceeds from now on: iterations per second, until `until` of them are left."""
@@ -66,7 +69,7 @@ class SetTruth:
         predictor: SetPredictor | SetCache,
         restart_s: float = 30.0,
         inter_node_slowdown: float = 1.0,
-        scaling: float = 0.9,
+        scaling: float = SCALING,
     ) -> None:
         self.scaling = scaling
         self.cache = SetCache.of(predictor)

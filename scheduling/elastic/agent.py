@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from predictor.types import Floats, SetPredictor
-from scheduling.core.job import JobState
+from profiling.errors import InputError
+from scheduling.core.job import JobState, TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.core.truth import Segment, current_workload
+from scheduling.core.truth import SCALING, Segment, current_workload
 from scheduling.elastic.jobs import SIZES, ElasticJob
 from scheduling.elastic.pairs import pair_slowdowns
+from scheduling.placement.gangs import solo_step_s
 
 
 @dataclass(eq=False, slots=True)
@@ -24,6 +28,8 @@ class ElasticAgent:
         rate: [S, K] iterations per second (fixed total batch), 0 where it does not fit.
         grid: [P] progress at which `norm_shares` [P, K] were measured.
         kappa: exponent of the penalty that the job really pays.
+        rate_on, believed_on: by device type, the true rates where types differ, and those that a policy goes by where it
+            does not know the true ones.
         debt: penalty integrated over effective progress; `progress`: up to which it was integrated.
     """
 
@@ -38,6 +44,16 @@ class ElasticAgent:
     prefix: int = 0
     size_changes: int = 0
     prefix_changes: int = 0
+    rate_on: Mapping[str, Floats] = field(default_factory=dict)
+    believed_on: Mapping[str, Floats] = field(default_factory=dict)
+
+    def rate_for(self, device: str) -> Floats:
+        """[S, K] true iterations per second on a type."""
+        return self.rate_on.get(device, self.rate)
+
+    def believed_for(self, device: str) -> Floats:
+        """[S, K] iterations per second on a type, as a policy has them."""
+        return self.believed_on.get(device, self.rate_for(device))
 
     def shares_at(self, progress: float) -> Floats:
         """[K] S_k at this progress."""
@@ -52,20 +68,49 @@ def size_index(gpus: int) -> int:
     return bisect_right(SIZES, gpus) - 1
 
 
-def elastic_job(state: JobState, snapshot: SchedulingSnapshot) -> ElasticJob:
-    """The allocator's view of a job in the simulator."""
-    agent: ElasticAgent = state.agent
+def size_rates(job: TraceJob, step_time_s: float, scaling: float) -> Floats:
+    """[S] iterations per second on each size that `job` may have; k times its GPUs make k ** scaling times the progress.
+
+    Raises:
+        InputError: none of the sizes is in the job's range.
+    """
+    least, most = job.min_gpus or job.gpus, job.max_gpus or job.gpus
+    sizes = np.array(SIZES, dtype=np.float64)
+    allowed = (sizes >= least) & (sizes <= most)
+    if not allowed.any():
+        raise InputError(
+            f"job {job.id} cannot have any of the sizes that are allocated",
+            expected=", ".join(map(str, SIZES)) + " GPUs",
+            got=f"{least} to {most}",
+        )
+    return np.where(allowed, (sizes / job.gpus) ** scaling / step_time_s, 0.0)
+
+
+def elastic_job(state: JobState, snapshot: SchedulingSnapshot, belief: SetCache) -> ElasticJob:
+    """The allocator's view of a job in the simulator: on the type it holds, or the one where it is fastest.
+
+    A job without an `ElasticAgent` is never frozen.
+    """
+    agent = state.agent if isinstance(state.agent, ElasticAgent) else None
     left = snapshot.left(state)
     progress = 1.0 - left / state.job.iterations
+    if agent is None or agent.believed_on or agent.rate_on:
+        steps = solo_step_s(snapshot, belief, state.job.workload)
+        kind = int(snapshot.type_of[state.gpus[0]]) if state.gpus else int(np.argmin(steps))
+        device = snapshot.types[kind]
+    if agent is None:
+        rate = size_rates(state.job, steps[kind], SCALING)[:, None]
+    else:
+        rate = agent.believed_for(device) if agent.believed_on or agent.rate_on else agent.rate
     return ElasticJob(
         number=state.number,
         left=left,
-        rate=agent.rate,
-        norm_share=agent.shares_at(progress),
+        rate=rate,
+        norm_share=agent.shares_at(progress) if agent else np.zeros(1),
         progress=progress,
-        debt=agent.debt + agent.penalty * max(progress - agent.progress, 0.0),
+        debt=agent.debt + agent.penalty * max(progress - agent.progress, 0.0) if agent else 0.0,
         size=size_index(len(state.gpus)),
-        prefix=agent.prefixes.index(state.frozen_prefix),
+        prefix=agent.prefixes.index(state.frozen_prefix) if agent else 0,
         waited_s=0.0 if state.gpus else snapshot.now_s - state.waiting_since_s,
     )
 
@@ -97,7 +142,9 @@ class ElasticTruth:
         agent.progress = progress
         k = agent.prefixes.index(job.frozen_prefix)
         agent.penalty = min(max(float(agent.shares_at(progress)[k]), 0.0), 1.0) ** agent.kappa
-        rate = float(agent.rate[size_index(len(job.gpus)), k]) * (1.0 - agent.penalty)
+        rate = float(agent.rate_for(snapshot.devices[job.gpus[0]])[size_index(len(job.gpus)), k]) * (
+            1.0 - agent.penalty
+        )
         mates = [t for t in snapshot.tenants[job.gpus[0]] if t is not job]
         if mates:
             rate /= self._slowdown([job, *mates], job.gpus[0], snapshot)[0]

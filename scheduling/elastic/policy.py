@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from scheduling.core.job import Allocation
+from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.elastic.agent import elastic_job
+from scheduling.elastic.agent import ElasticAgent, elastic_job
 from scheduling.elastic.allocate import allocate
 from scheduling.elastic.jobs import SIZES, ElasticJob, Grant, IceFrogConfig
 from scheduling.elastic.penalty import FreezingGuards
 from scheduling.elastic.sharing import share_gpus
-from scheduling.placement.gangs import Pool
+from scheduling.placement.gangs import Pool, exclusive_gpus
 
 Allocator = Callable[[Sequence[ElasticJob], int, IceFrogConfig], list[Grant]]
+OPTIMUS_ROUND_S = 600.0
 NEVER = FreezingGuards(max_norm_share=0.0)
 
 
@@ -36,8 +37,14 @@ def icefrog_unfrozen(config: IceFrogConfig | None = None) -> Policy:
 
 
 def optimus(config: IceFrogConfig | None = None) -> Policy:
-    """Greatest fall of the sum of remaining times per GPU."""
-    return _policy("optimus", _optimus, replace(config or IceFrogConfig(), guards=NEVER))
+    """Greatest fall of the sum of remaining times per GPU; admission by submission, rounds of 600 s, as published."""
+    base = config or IceFrogConfig()
+    return _policy("optimus", _optimus, replace(base, guards=NEVER, round_s=OPTIMUS_ROUND_S))
+
+
+def optimus_shortest(config: IceFrogConfig | None = None) -> Policy:
+    """Ours: Optimus in IceFrog's rounds, with the shortest job admitted first."""
+    return _policy("optimus-shortest", _optimus_shortest, replace(config or IceFrogConfig(), guards=NEVER))
 
 
 def pollux(config: IceFrogConfig | None = None) -> Policy:
@@ -45,7 +52,16 @@ def pollux(config: IceFrogConfig | None = None) -> Policy:
     return _policy("pollux", _pollux, replace(config or IceFrogConfig(), guards=NEVER, shortness=0.0))
 
 
+def pollux_freezing(config: IceFrogConfig | None = None) -> Policy:
+    """Pollux's allocation on effective progress: each job freezes what pays, and nothing else changes."""
+    return _policy("pollux-freezing", _pollux, replace(config or IceFrogConfig(), shortness=0.0))
+
+
 def _optimus(jobs: Sequence[ElasticJob], gpus: int, config: IceFrogConfig) -> list[Grant]:
+    return allocate(jobs, gpus, config, admit_by="submission", weigh_by="remaining")
+
+
+def _optimus_shortest(jobs: Sequence[ElasticJob], gpus: int, config: IceFrogConfig) -> list[Grant]:
     return allocate(jobs, gpus, config, weigh_by="remaining")
 
 
@@ -54,9 +70,11 @@ def _pollux(jobs: Sequence[ElasticJob], gpus: int, config: IceFrogConfig) -> lis
 
 
 def _policy(name: str, allocator: Allocator, config: IceFrogConfig) -> Policy:
+    freezes = config.guards.max_norm_share > 0
+
     def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
         states = sorted(snapshot.active(), key=lambda s: s.number)
-        jobs = [elastic_job(state, snapshot) for state in states]
+        jobs = [elastic_job(state, snapshot, belief) for state in states]
         grants = allocator(jobs, len(snapshot), config)
         pairs = share_gpus(snapshot, states, grants, belief, config) if config.share_gpus else []
         prefix = {state.number: grant.prefix for state, grant in zip(states, grants, strict=True)}
@@ -70,6 +88,7 @@ def _policy(name: str, allocator: Allocator, config: IceFrogConfig) -> Policy:
             mates = [t for t in snapshot.tenants[state.gpus[0]] if t is not state] if state.gpus else []
             if state.number in staying and any(m.number in staying for m in mates):
                 staying.discard(state.number)
+        runs = {job.number: job.rate[:, 0] > 0 for job in jobs}
         moving = [(s, g) for s, g in own if s.number not in staying and (s.gpus or g.gpus)]
         held = {gpu for s, _ in own if s.number in staying for gpu in s.gpus}
         places = {s.number: s.gpus for s, _ in own if s.number in staying}
@@ -77,16 +96,23 @@ def _policy(name: str, allocator: Allocator, config: IceFrogConfig) -> Policy:
         for state, grant in sorted(moving, key=lambda item: -item[1].gpus):
             places[state.number] = ()
             for size in range(grant.size, -1, -1):  # no node has room for it: the next smaller size
-                taken = pool.take(SIZES[size], 0)
+                if not runs[state.number][size]:
+                    continue
+                taken = exclusive_gpus(pool, belief, state, SIZES[size])
                 if taken:
                     places[state.number] = taken
                     break
         for pair in pairs:
             places[pair.guest.number] = places[pair.host.number]
         return [
-            Allocation(state, places[state.number], state.agent.prefixes[prefix[state.number]])
+            Allocation(state, places[state.number], _layers(state, prefix[state.number]))
             for state in [*(s for s, _ in own), *(pair.guest for pair in pairs)]
             if places.get(state.number) or state.gpus
         ]
 
-    return Policy(name, decide, round_s=config.round_s, preemptive=True)
+    return Policy(name, decide, round_s=config.round_s, preemptive=True, freezes=freezes)
+
+
+def _layers(state: JobState, prefix: int) -> int:
+    """Frozen layers of a candidate; a job without an `ElasticAgent` keeps what it has."""
+    return state.agent.prefixes[prefix] if isinstance(state.agent, ElasticAgent) else state.frozen_prefix

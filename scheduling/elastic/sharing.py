@@ -48,7 +48,7 @@ def share_gpus(
     snapshot: SchedulingSnapshot,
     states: Sequence[JobState],
     grants: Sequence[Grant],
-    predictor: SetPredictor | SetCache,
+    belief: SetCache,
     config: IceFrogConfig,
 ) -> list[Shared]:
     """Pairs of this round, each job in one at most.
@@ -58,7 +58,9 @@ def share_gpus(
     """
     granted = {state.number: grant.gpus for state, grant in zip(states, grants, strict=True)}
     options = {
-        s.number: _option(snapshot, s, config) for s in states if granted[s.number] <= 1 and not s.exclusive
+        s.number: _option(snapshot, s, belief, config)
+        for s in states
+        if granted[s.number] <= 1 and not s.exclusive
     }
     hosts = {number: option for number, option in options.items() if granted[number] == 1}
     guests = {number: option for number, option in options.items() if granted[number] == 0}
@@ -66,7 +68,7 @@ def share_gpus(
     for guest in [g for g in guests.values() if g.state.gpus]:
         mates = [t for t in snapshot.tenants[guest.state.gpus[0]] if t is not guest.state]
         if mates and mates[0].number in hosts:
-            found = _pair(snapshot, hosts[mates[0].number], guest, predictor, config, together=True)
+            found = _pair(snapshot, hosts[mates[0].number], guest, belief, config, together=True)
             if found is not None:
                 pairs.append(found[1])
                 del hosts[mates[0].number], guests[guest.state.number]
@@ -75,7 +77,7 @@ def share_gpus(
         offers = [
             offer
             for host in hosts.values()
-            if (offer := _pair(snapshot, host, guest, predictor, config)) is not None
+            if (offer := _pair(snapshot, host, guest, belief, config)) is not None
         ]
         if offers:
             best = max(offers, key=lambda offer: offer[0])[1]
@@ -84,8 +86,10 @@ def share_gpus(
     return pairs
 
 
-def _option(snapshot: SchedulingSnapshot, state: JobState, config: IceFrogConfig) -> _Option:
-    job = elastic_job(state, snapshot)
+def _option(
+    snapshot: SchedulingSnapshot, state: JobState, belief: SetCache, config: IceFrogConfig
+) -> _Option:
+    job = elastic_job(state, snapshot, belief)
     allowed = allowed_prefixes(job.norm_share, job.progress, job.debt, config.guards) & (job.rate[0] > 0)
     return _Option(
         state,

@@ -30,6 +30,7 @@ def preempt(
     restart_s: float,
     used: Collection[int],
     sharing: Mapping[int, tuple[int, float]],
+    longest_s: float = np.inf,
 ) -> list[Allocation]:
     """Stop the longest jobs for the first of `jobs`, where those are much shorter.
 
@@ -37,9 +38,11 @@ def preempt(
         jobs: who waits or is to share a GPU, shortest first; one GPU each.
         used: GPUs that jobs come to in this decision.
         sharing: by job number, GPU and finish plus delays of those that are to share.
+        longest_s: a job that needs more than this alone is not stopped.
     """
     belief, decided, touched = tenancy.cache, list[Allocation](), set(used)
     remaining = _remaining_s(snapshot, tenancy)
+    remaining[remaining > longest_s] = 0.0
     for job in jobs[:_HEADS]:
         steps = np.array(solo_step_s(snapshot, belief, job.job.workload))
         alone = snapshot.left(job) * steps[snapshot.type_of]

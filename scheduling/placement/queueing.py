@@ -28,11 +28,16 @@ class QueueConfig:
         batch: how many of them are decided at a time.
         aging_s: seconds of waiting after which a job is overdue. The overdue job that was submitted first is decided
             before all others; where nothing can take it, the GPUs that fall empty for it first are kept for it.
+        critical_ratio: a job is critical where it needs alone more than this many times what all work needs spread over
+            the GPUs: every second that it waits is one of the makespan. With the objective `jct` the longest critical job
+            is decided first, and none is stopped for a shorter one; not in queues of more than eight batches. `inf`: no
+            job is.
     """
 
     order: str = "shortest"
     batch: int = 64
     aging_s: float = 24 * 3600.0
+    critical_ratio: float = 1.5
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
@@ -41,6 +46,10 @@ class QueueConfig:
             raise InputError("batch is out of range", expected="an integer from 1", got=self.batch)
         if not self.aging_s >= 0:
             raise InputError("aging_s is out of range", expected="seconds from 0", got=self.aging_s)
+        if not self.critical_ratio > 0:
+            raise InputError(
+                "critical_ratio is out of range", expected="a number above 0", got=self.critical_ratio
+            )
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +98,12 @@ def first_overdue(snapshot: SchedulingSnapshot, belief: SetCache, aging_s: float
         elif job.started_s is None:
             return None  # who was submitted later and never ran has not waited longer
     return None
+
+
+def work_s(snapshot: SchedulingSnapshot, tenancy: Tenancy) -> float:
+    """Predicted seconds until everything is done if the work were spread evenly over all GPUs and nobody shared anew."""
+    waiting = sum(remaining_s(snapshot, tenancy.cache, j) * j.job.gpus for j in snapshot.waiting.values())
+    return (float(tenancy.empty_in_s(snapshot).sum()) + waiting) / len(snapshot)
 
 
 def first_empty(snapshot: SchedulingSnapshot, belief: SetCache, tenancy: Tenancy, job: JobState) -> Ints:

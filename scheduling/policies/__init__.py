@@ -15,6 +15,7 @@ POLICIES = {
     "edf": "edf:POLICY",
     "tiresias": "tiresias:POLICY",
     "optimus": "optimus:POLICY",
+    "optimus-shortest": "optimus:SHORTEST",
     "themis": "themis:POLICY",
     "gavel": "gavel:POLICY",
     "gavel-packed": "gavel:PACKED",
@@ -28,6 +29,9 @@ POLICIES = {
     "gavel-sia": "gavel:SIA",
     "allox": "gavel:ALLOX",
     "pollux": "pollux:POLICY",
+    "icefrog": "icefrog:POLICY",
+    "icefrog-unfrozen": "icefrog:UNFROZEN",
+    "pollux-freezing": "icefrog:POLLUX",
     "exclusive": "exclusive:POLICY",
     "blind": "blind:POLICY",
     "blind-sjf": "blind:SHORTEST",
@@ -71,6 +75,6 @@ def check_upstream_rounds(names: Sequence[str]) -> None:
     if all(name not in POLICIES or get_policy(name).as_published is None for name in names):
         raise InputError(
             "--upstream-rounds changes none of these policies",
-            expected="gavel or another of Gavel's",
+            expected="gavel or another of Gavel's, or sia",
             got=", ".join(names),
         )

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import SCALING
 from scheduling.placement.gangs import Pool, exclusive_gpus, solo_step_s
 from scheduling.sia.agent import Agent
-
-SCALING = 0.9
 
 
 def ladder(job: JobState) -> list[int]:
@@ -39,6 +38,30 @@ def speeds(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState, sizes:
     steps = solo_step_s(snapshot, belief, job.job.workload)
     step = steps[kind] if np.isfinite(steps[kind]) else min(steps)
     return [(s / job.job.gpus) ** SCALING / step for s in sizes]
+
+
+def best_sizes(rows: Sequence[tuple[Sequence[int], Sequence[float]]], gpus: int) -> list[int]:
+    """One size for each job with the least sum of costs, on at most `gpus` GPUs: an exact dynamic programme.
+
+    Args:
+        rows: by job, the sizes it may have, smallest first, and the cost of each. The smallest sizes fit together.
+    """
+    if not rows:
+        return []
+    cost = np.zeros(gpus + 1)
+    picks = np.zeros((len(rows), gpus + 1), np.int64)
+    for row, (sizes, costs) in enumerate(rows):
+        found = np.full((len(sizes), gpus + 1), np.inf)
+        for k, (size, own) in enumerate(zip(sizes, costs, strict=True)):
+            if size <= gpus:
+                found[k, size:] = cost[: gpus + 1 - size] + own
+        picks[row] = found.argmin(axis=0)  # of equal ones the smallest
+        cost = np.take_along_axis(found, picks[row][None, :], axis=0)[0]
+    chosen, left = [0] * len(rows), gpus
+    for row in range(len(rows) - 1, -1, -1):
+        chosen[row] = rows[row][0][int(picks[row, left])]
+        left -= chosen[row]
+    return chosen
 
 
 def allocate_sizes(

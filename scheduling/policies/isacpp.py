@@ -18,13 +18,13 @@ from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import Pool, exclusive_gpus, solo_step_s
+from scheduling.placement.gangs import Pool, exclusive_gpus, remaining_s, solo_step_s
 from scheduling.placement.packing import Tenancy, may_share, shared_gpus
 from scheduling.placement.pairing import offers
 from scheduling.placement.parting import part
 from scheduling.placement.preempting import preempt
 from scheduling.placement.pricing import start_at_price
-from scheduling.placement.queueing import QueueConfig, first_empty, first_overdue, in_order
+from scheduling.placement.queueing import QueueConfig, first_empty, first_overdue, in_order, work_s
 from scheduling.placement.ranking import PlacementConfig
 
 _NEVER = 1e18
@@ -64,14 +64,22 @@ def decide(
             jobs = []
     tenancy = Tenancy.of(snapshot, belief, config.max_members)
     if jobs:
+        longest_s = np.inf
+        critical: JobState | None = None
+        # A queue longer than what is looked at is far from its end.
+        if config.objective == "jct" and len(head) + (overdue is not None) >= len(snapshot.waiting):
+            longest_s = queue.critical_ratio * work_s(snapshot, tenancy)
+            critical = _longest(snapshot, belief, jobs, longest_s)
+        if critical is not None:
+            jobs = [critical, *(j for j in jobs if j is not critical)]
         shared = np.setdiff1d(shared_gpus(snapshot, tenancy, config.max_members), kept, assume_unique=True)
         if shared.size or any(pool.free_of_type):
             placed, sharing = _start(snapshot, tenancy, pool, shared, jobs[: queue.batch], config)
             if restart_s is not None and config.objective == "jct":
                 on_empty = {a.job.number for a in placed} - set(sharing)
-                rest = [j for j in jobs[: queue.batch] if j.number not in on_empty]
+                rest = [j for j in jobs[: queue.batch] if j.number not in on_empty and j is not critical]
                 used = {gpu for a in [*started, *placed] for gpu in a.gpus}
-                swaps = preempt(snapshot, tenancy, rest, config, restart_s, used, sharing)
+                swaps = preempt(snapshot, tenancy, rest, config, restart_s, used, sharing, longest_s)
                 swapped = {a.job.number for a in swaps}
                 placed = [a for a in placed if a.job.number not in swapped] + swaps
             started += placed
@@ -82,6 +90,15 @@ def decide(
         moved = part(snapshot, tenancy, pool, restart_s, joined, makespan=config.objective == "makespan")
         started += moved
     return started
+
+
+def _longest(
+    snapshot: SchedulingSnapshot, belief: SetCache, jobs: list[JobState], above_s: float
+) -> JobState | None:
+    """The longest of `jobs` that needs more than `above_s` alone; not one that fits nowhere."""
+    needed = ((remaining_s(snapshot, belief, j), j.number, j) for j in jobs)
+    found = max(((s, n, j) for s, n, j in needed if above_s < s < np.inf), default=None)
+    return None if found is None else found[2]
 
 
 def _start(

@@ -22,6 +22,7 @@ class SiaConfig:
         clip: largest normalised goodput.
         largest: no configuration has more GPUs.
         gap: relative gap at which the solver may stop.
+        decimals: of the normalised goodput to the power p, as the public simulator rounds it; None: not rounded.
     """
 
     p: float = -0.5
@@ -30,12 +31,15 @@ class SiaConfig:
     clip: float = 3000.0
     largest: int = 64
     gap: float = 1e-4
+    decimals: int | None = None
 
     def __post_init__(self) -> None:
         if self.p == 0 or not -10 <= self.p <= 10:
             raise InputError(
                 "p is out of range", expected="a number from -10 to 10 that is not 0", got=self.p
             )
+        if self.decimals is not None and self.decimals < 0:
+            raise InputError("decimals is out of range", expected="an integer from 0", got=self.decimals)
         if not self.lambda_n >= 1:
             raise InputError("lambda_n is out of range", expected="a number from 1", got=self.lambda_n)
 
@@ -70,6 +74,8 @@ def utilities(goodput: Floats, least: Floats, factor: Floats, current: Ints, con
     row = np.where(other, row * factor[:, None], row)
     with np.errstate(invalid="ignore", divide="ignore"):
         power = row**config.p
+    if config.decimals is not None:
+        power = power.round(config.decimals)
     worth = power + config.lambda_n if config.p > 0 else config.lambda_n - power
     # Every change costs lambda_a, being left out too; so what is kept is worth that much more.
     kept = np.zeros(goodput.shape)

@@ -8,12 +8,12 @@ from predictor.types import Floats
 from scheduling.core.job import JobState
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import SCALING
 from scheduling.placement.gangs import solo_step_s
 from scheduling.sia.agent import Agent
 from scheduling.sia.configurations import Configuration, configurations
 from scheduling.sia.objective import SiaConfig, restart_factor
 
-_SCALING = 0.9
 _RESTART_S = 30.0
 
 
@@ -74,7 +74,7 @@ def job_goodput(
         top = job.job.gpus if rigid else job.job.max_gpus or job.job.gpus
         for column, c in enumerate(table):
             if (c.gpus == job.job.gpus if rigid else c.gpus <= top) and np.isfinite(steps[c.kind]):
-                row[column] = (c.gpus / job.job.gpus) ** _SCALING / steps[c.kind]
+                row[column] = (c.gpus / job.job.gpus) ** SCALING / steps[c.kind]
         return row, least
     most = job.job.gpus if rigid else agent.most_gpus()
     for kind, device in enumerate(snapshot.types):

@@ -163,17 +163,20 @@ class Scenario:
     def _run_gpus(
         self, policy: str, on_progress: Callable[[int, int], None] | None, record: bool
     ) -> SimulationResult:
-        config = SimulationConfig(self.config.free_moves, record, self.config.reevaluate_each_round)
-        return simulate(
-            self.jobs,
-            self.cluster,
-            get_policy(policy, self.upstream_rounds),
-            self.truth,
-            self.belief,
-            config,
-            on_progress,
-            self.agent,
-        )
+        chosen, truth, agent = get_policy(policy, self.upstream_rounds), self.truth, self.agent
+        belief, anew = SetCache.of(self.belief), self.config.reevaluate_each_round
+        if chosen.freezes:
+            if not isinstance(truth, SetTruth):
+                raise InputError(
+                    f"policy {policy} cannot run this trace", expected="jobs with step times of their own"
+                )
+            from scheduling.elastic.agent import ElasticTruth
+            from scheduling.elastic.curves import freezing_agents
+
+            agent, anew = freezing_agents(self.cluster, truth, belief), True
+            truth = ElasticTruth(truth.resume_s, round_s=chosen.round_s or 60.0)
+        config = SimulationConfig(self.config.free_moves, record, anew)
+        return simulate(self.jobs, self.cluster, chosen, truth, belief, config, on_progress, agent)
 
     def _run_slices(self, policy: str, on_progress: Callable[[int, int], None] | None) -> SimulationResult:
         if not isinstance(self.truth, SetTruth):

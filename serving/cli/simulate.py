@@ -51,7 +51,7 @@ Kind = Annotated[
 UpstreamRounds = Annotated[
     bool,
     typer.Option(
-        "--upstream-rounds", help="Gavel's policies with two artefacts of its public simulator's rounds."
+        "--upstream-rounds", help="Gavel's policies and sia with the artefacts of their public simulators."
     ),
 ]
 

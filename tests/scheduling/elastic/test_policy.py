@@ -14,7 +14,15 @@ from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
 from scheduling.elastic.agent import ElasticAgent, ElasticTruth, size_index
 from scheduling.elastic.jobs import SIZES, IceFrogConfig
-from scheduling.elastic.policy import NEVER, icefrog, icefrog_unfrozen, optimus, pollux
+from scheduling.elastic.policy import (
+    NEVER,
+    icefrog,
+    icefrog_unfrozen,
+    optimus,
+    optimus_shortest,
+    pollux,
+    pollux_freezing,
+)
 from scheduling.simulator.engine import SimulationConfig, simulate
 from scheduling.simulator.result import SimulationResult
 from tests.scheduling.elastic.test_pairs import Additive
@@ -42,7 +50,9 @@ def run(policy: Policy, count: int = 20, shared: Additive | None = None) -> Simu
     return simulate(jobs, CLUSTER, policy, truth, belief, config, agent=agent)
 
 
-@pytest.mark.parametrize("make", [icefrog, icefrog_unfrozen, optimus, pollux])
+@pytest.mark.parametrize(
+    "make", [icefrog, icefrog_unfrozen, optimus, optimus_shortest, pollux, pollux_freezing]
+)
 def test_every_job_is_done_and_no_gpu_is_held_twice(make: type) -> None:
     result = run(make())
     assert all(job.finished_s is not None for job in result.jobs)

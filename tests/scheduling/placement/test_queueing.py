@@ -83,7 +83,8 @@ def test_a_job_too_large_for_the_cluster_does_not_stand_in_the_way() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"order": "random"}, {"batch": 0}, {"aging_s": -1.0}, {"aging_s": math.nan}]
+    "wrong",
+    [{"order": "random"}, {"batch": 0}, {"aging_s": -1.0}, {"aging_s": math.nan}, {"critical_ratio": 0}],
 )
 def test_settings_out_of_range(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):

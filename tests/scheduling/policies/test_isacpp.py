@@ -11,6 +11,7 @@ from scheduling.core.job import JobState, TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
 from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.queueing import QueueConfig
 from scheduling.placement.ranking import PlacementConfig
 from scheduling.policies import get_policy
 from scheduling.policies.isacpp import decide
@@ -67,6 +68,25 @@ def test_a_bad_neighbour_is_waited_out() -> None:
     state = snapshot(Gpu("0", "v100", tenants=(Tenant(b, 10.0),)))
     queue(state, TraceJob("a", a, 1000.0))
     assert decide(state, SetCache(predictor), PlacementConfig(max_members=2)) == []
+
+
+def test_a_job_longer_than_all_work_spread_over_the_gpus_goes_first_and_is_not_stopped() -> None:
+    predictor = table()
+    short = [TraceJob(f"s{k}", JOBS[0], 200.0) for k in range(2)]  # 20 s each
+    state = snapshot(Gpu("0", "v100"), Gpu("1", "v100", tenants=(Tenant(JOBS[5], 10.0),)))
+    queue(state, *short, TraceJob("long", JOBS[4], 1000.0))  # 500 s, of 273 on each of two GPUs
+
+    def first(ratio: float) -> str:
+        found = decide(
+            state,
+            SetCache(predictor),
+            PlacementConfig(max_members=1),
+            QueueConfig(critical_ratio=ratio),
+        )
+        return {a.gpus: a.job.id for a in found}[(0,)]
+
+    assert first(1.5) == "long"
+    assert first(2.0) == first(float("inf")) == "s0"
 
 
 def test_unknown_policy() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.errors import InfeasibleError
+from profiling.errors import InfeasibleError, InputError
 from scheduling.sia.configurations import configurations
 from scheduling.sia.ilp import solve, solve_full, total_worth
 from scheduling.sia.objective import SiaConfig, restart_factor, utilities
@@ -51,6 +51,15 @@ def test_same_objective_as_the_full_matrix(jobs: int, seed: int, p: float, copie
     assert total_worth(worth, ours) == pytest.approx(total_worth(worth, full), rel=1e-6)
     chosen = np.flatnonzero(ours >= 0)
     assert (np.bincount(kinds[ours[chosen]], gpus[ours[chosen]], 3) <= capacity).all()
+
+
+def test_as_published_utilities_are_rounded_and_a_change_costs_nothing() -> None:
+    config = SiaConfig(lambda_a=0.0, decimals=2)
+    goodput = np.array([[1.0, 15.0, 16.0]])
+    worth = utilities(goodput, np.ones(1), np.ones(1), np.array([1]), config)
+    np.testing.assert_allclose(worth, [[0.1, 1.1 - 0.26, 1.1 - 0.25]])
+    with pytest.raises(InputError, match="decimals"):
+        SiaConfig(decimals=-1)
 
 
 def test_forced_configurations_are_kept() -> None:

@@ -100,6 +100,17 @@ SHARED = (
 )
 
 
+RESIZING = (
+    "optimus",
+    "optimus-shortest",
+    "pollux",
+    "sia",
+    "icefrog",
+    "icefrog-unfrozen",
+    "pollux-freezing",
+)
+
+
 @pytest.mark.parametrize("name", EXCLUSIVE + SHARED)
 @settings(max_examples=6, deadline=None)
 @given(jobs=jobs_strategy)
@@ -108,7 +119,7 @@ def test_invariants(name: str, jobs: list[TraceJob]) -> None:
     check(result, jobs, name in EXCLUSIVE)
 
 
-@pytest.mark.parametrize("name", ["optimus", "pollux", "sia"])
+@pytest.mark.parametrize("name", RESIZING)
 @settings(max_examples=5, deadline=None)
 @given(jobs=jobs_strategy)
 def test_resizing_policies_end(name: str, jobs: list[TraceJob]) -> None:
@@ -120,7 +131,7 @@ def test_resizing_policies_end(name: str, jobs: list[TraceJob]) -> None:
 
 
 def test_every_policy_is_covered() -> None:
-    assert set(POLICIES) == {*EXCLUSIVE, *SHARED, "optimus", "pollux", "sia", "allox"}
+    assert set(POLICIES) == {*EXCLUSIVE, *SHARED, *RESIZING, "allox"}
 
 
 def test_allox_places_jobs_of_one_gpu_only() -> None:

@@ -1,0 +1,70 @@
+"""Every policy on one trace, rigid and elastic, with measured pairs as truth and belief: the tables of `docs/scheduling.md`.
+
+    python -m benchmarks.policies --data TABLES [--seeds 3] [--policies fifo,srtf,...] [--kinds rigid,elastic]
+
+TABLES is a folder of imported tables with Gavel's pairs. Elastic: every job may have 1 GPU to 2 or 4 times those it asks
+for. Cheap policies run first, and the results are written after each.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from benchmarks.record import record
+from scheduling.simulator.scenario import ScenarioSpec
+from scheduling.simulator.sweep import compare
+
+TRACE, CLUSTER = "synthetic:rate=16,jobs=100", "small-mixed"
+POLICIES = (
+    "fifo", "exclusive", "sjf", "srtf", "blind", "blind-sjf", "tiresias", "themis", "optimus", "optimus-shortest",
+    "pollux", "icefrog-unfrozen", "isacpp", "isacpp-makespan", "gavel-fifo", "gavel-max-sum", "gavel-finish-time",
+    "gavel", "sia", "sia-packed",
+)  # fmt: skip
+COLUMNS = {
+    "mean_jct_s": "mean JCT s",
+    "p99_jct_s": "p99 s",
+    "makespan_s": "makespan s",
+    "mean_queue_s": "queue s",
+    "utilization_ratio": "GPUs used",
+    "restarts": "restarts",
+    "mean_decision_s": "decision ms",
+}
+
+
+def cell(body: dict[str, Any], name: str) -> str:
+    """A figure and, over several seeds, its standard error."""
+    factor, digits = {"mean_decision_s": (1e3, 1), "utilization_ratio": (1.0, 2)}.get(name, (1.0, 0))
+    text = f"{factor * body[name]:,.{digits}f}"
+    error = body.get("standard_error", {}).get(name)
+    return text if error is None or name == "mean_decision_s" else f"{text} ({factor * error:,.{digits}f})"
+
+
+def main() -> None:
+    """Run and record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--policies", default=",".join(POLICIES))
+    parser.add_argument("--kinds", default="rigid,elastic")
+    parser.add_argument("--name", default="policies", help="name of the file of results")
+    arguments = parser.parse_args()
+    figures: dict[str, dict[str, Any]] = {kind: {} for kind in arguments.kinds.split(",")}
+    lines = ["| jobs | policy | " + " | ".join(COLUMNS.values()) + " |\n" + "|---" * (2 + len(COLUMNS)) + "|"]
+    for policy in arguments.policies.split(","):
+        for kind, found in figures.items():
+            elastic = 1.0 if kind == "elastic" else 0.0
+            spec = ScenarioSpec(TRACE, CLUSTER, 1, arguments.data, belief="truth", elastic=elastic)
+            body = compare(spec, [policy], seeds=arguments.seeds)[0]
+            body.pop("users", None)
+            found[policy] = body
+            cells = [body["error"]] if "error" in body else [cell(body, name) for name in COLUMNS]
+            lines.append(f"| {kind} | {policy} | " + " | ".join(cells) + " |")
+            record(arguments.name, {**figures, "seeds": arguments.seeds})
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from profiling.errors import InputError
+from profiling.workload import Workload
+from scheduling.beliefs.table import Solo, TablePredictor
+from scheduling.core.job import TraceJob
+from scheduling.core.set_cache import SetCache
+from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.truth import SetTruth
+from scheduling.elastic.curves import freezing_agents, norm_curve
+from scheduling.elastic.jobs import SIZES
+from scheduling.policies import get_policy
+from scheduling.simulator.scenario import Scenario
+
+CNN = Workload("resnet18-cifar", batch_size=128)
+CLUSTER = ClusterSnapshot.from_mapping(
+    {"nodes": [{"name": "n", "count": 2, "gpus": [{"device": "v100", "count": 4}]}]}
+)
+
+
+def solo(step_time_s: float) -> SetCache:
+    return SetCache(TablePredictor({("v100", CNN): Solo(step_time_s, 2.0**30, 0.5)}, {}))
+
+
+def test_agents_have_the_truth_and_the_belief_and_the_same_gain_by_freezing() -> None:
+    make = freezing_agents(CLUSTER, SetTruth(solo(0.1)), solo(0.2))
+    agent = make(TraceJob("j", CNN, 100.0, gpus=2, min_gpus=1, max_gpus=4))
+    really, believed = agent.rate_for("v100"), agent.believed_for("v100")
+    sizes = np.array(SIZES)
+    np.testing.assert_allclose(really[:, 0], np.where(sizes <= 4, (sizes / 2) ** 0.9 / 0.1, 0.0))
+    np.testing.assert_allclose(really, 2 * believed)
+    gain = really[0] / really[0, 0]
+    assert agent.prefixes[0] == 0
+    assert (np.diff(gain) >= 0).all()
+    assert 1.0 < gain[-1] < 6.0
+    assert agent.norm_shares[:, 0].max() == 0.0
+
+
+def test_sizes_that_nobody_allocates_are_an_error() -> None:
+    make = freezing_agents(CLUSTER, SetTruth(solo(0.1)), solo(0.1))
+    with pytest.raises(InputError, match="j5"):
+        make(TraceJob("j5", CNN, 100.0, gpus=5))
+
+
+def test_what_has_not_settled_is_not_frozen() -> None:
+    _, shares = norm_curve("lstm-scratch", np.array([0.0, 0.5, 0.9]))
+    assert shares[:, 0].max() == 0.0
+    assert shares.max() <= 1.0
+    assert (np.diff(shares, axis=1) >= -1e-9).all()
+
+
+def test_simulate_freezes_where_the_policy_does() -> None:
+    jobs = [
+        TraceJob(f"j{k}", CNN, 20_000.0 + 1000 * k, 60.0 * k, min_gpus=1, max_gpus=4, gpus=2)
+        for k in range(8)
+    ]
+    scenario = Scenario(jobs, CLUSTER, SetTruth(solo(0.1)), solo(0.1))
+    frozen, plain = scenario.run("icefrog"), scenario.run("icefrog-unfrozen")
+    assert all(j.finished_s is not None for j in [*frozen.jobs, *plain.jobs])
+    assert any(j.agent.prefix_changes for j in frozen.jobs)
+    assert frozen.completion_s.mean() < plain.completion_s.mean()
+
+
+def test_who_freezes() -> None:
+    freezing = ("icefrog", "pollux-freezing")
+    others = ("icefrog-unfrozen", "pollux", "optimus", "isacpp")
+    assert [get_policy(n).freezes for n in (*freezing, *others)] == [True] * 2 + [False] * 4
