@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from scheduling.placement.grouping import GroupedGpus
 from serving.handlers import reserving
 from serving.store import Store
 from tests.serving.conftest import Start
@@ -72,6 +73,34 @@ def test_a_group_is_one_transaction_and_each_sees_those_before(
     assert len({entry["sequence"] for entry in entries}) == 11
     assert sorted(entry["cluster_version"] for entry in entries) == list(range(before + 1, before + 12))
     assert len(writes) < 11
+
+
+def test_a_group_takes_its_lane_once_and_each_tenant_is_taken_in_once(
+    start: Start, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a decision had in view is what the store gives back: nothing is worked out for it again."""
+    client = start()
+    client.put("/v1/cluster", json=nodes(12))
+    client.post("/v1/place", json=JOB)
+    batcher, written, write, take_in = client.app.state.service.batcher, [], Store.write, GroupedGpus._write  # type: ignore[attr-defined]
+    calls, taken, run = [], [], batcher.placing.run
+
+    def counted(grouped: GroupedGpus, new: dict[int, Any]) -> None:
+        taken.extend(new)
+        take_in(grouped, new)
+
+    async def one_call(*arguments: Any) -> Any:
+        calls.append(1)
+        return await run(*arguments)
+
+    monkeypatch.setattr(Store, "write", lambda store: written.append(1) or write(store))
+    monkeypatch.setattr(batcher.placing, "run", one_call)
+    monkeypatch.setattr(GroupedGpus, "_write", counted)
+    answers = client.portal.call(together, client.app, gate, [(JOB, {})] * 10)  # type: ignore[union-attr]
+    assert [answer.status_code for answer in answers] == [201] * 11
+    assert len(calls) <= len(written) < 11
+    assert client.post("/v1/place", json=JOB).status_code == 200
+    assert len(taken) == 11
 
 
 def test_one_that_fails_fails_alone(start: Start, gate: threading.Event) -> None:
