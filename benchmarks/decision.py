@@ -39,7 +39,9 @@ def measure(states: int, copies: int) -> dict[str, Any]:
         for copy in range(copies)
         for first in range(0, states, 8)
     ]
-    placer, seconds, loops = Placer(TablePredictor()), [], []
+    placer = Placer(TablePredictor())
+    seconds: list[float] = []
+    loops: list[float] = []
     for number in range(_DECISIONS + len(jobs)):  # the first of each job asks the predictor
         k = rng.randrange(len(nodes))
         changed = replace(nodes[k].gpus[0], tenants=tenants(1))

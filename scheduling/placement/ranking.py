@@ -151,9 +151,9 @@ def rank(
         return whole.T
 
     members, left = joined(candidates.members, workload), joined(candidates.iterations, iterations)
-    present, newcomer = joined(candidates.present, True), None
-    if config.objective == "interference":
-        newcomer = joined(np.zeros_like(candidates.present), True)
+    present = joined(candidates.present, True)
+    scored = config.objective == "interference"  # the others take no account of it
+    newcomer = joined(np.zeros_like(candidates.present), True) if scored else None
     after = stages(cache, candidates.devices, members, left, present, newcomer, config.literal)
     if before is None:
         c = candidates

@@ -191,7 +191,7 @@ def _decisions(
         started = time.perf_counter()
         if outcomes and started - began > _TOGETHER_S:
             break
-        asked, outcome = request.asked, None
+        asked = request.asked
         try:
             outcome = placer.place(asked.job, asked.body.iterations, snapshot, request.config)
         except CotenantError as error:
