@@ -14,6 +14,7 @@ SELF_CONTAINED = (
     "kill_campaign",
     "serve_kill",
     "placement",
+    "decision",
     "queue_order",
     "slices_plan",
     "rings",

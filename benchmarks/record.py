@@ -6,6 +6,7 @@ import datetime
 import os
 import platform
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,14 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
     }
+
+
+def loop_ms() -> float:
+    """Processor time of a fixed loop: how fast the machine is at this moment, where other work uses it too."""
+    started, total = time.process_time(), 0
+    for number in range(1_000_000):
+        total += number & 7
+    return 1000 * (time.process_time() - started)
 
 
 def record(name: str, figures: dict[str, Any]) -> Path:

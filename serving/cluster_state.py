@@ -7,15 +7,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, bindparam, select
 
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Link, Node, Tenant
 from serving.job_ranges import spec_of
 from serving.store import Store
-from serving.store.tables import ClusterRow, NodeRow, TenantRow
+from serving.store.tables import ClusterRow, NodeRow, TenantRow, table_of
 
 _NAMES_A_QUERY = 500
+
+_CLUSTER, _NODES, _TENANTS = (table_of(row).c for row in (ClusterRow, NodeRow, TenantRow))
+_READ_NUMBERS = select(_CLUSTER.version, _CLUSTER.changes).where(_CLUSTER.id == 1)
+_READ_LINKS = select(_CLUSTER.links).where(_CLUSTER.id == 1)
+_READ_CHANGED = select(_NODES.name, _NODES.position, _NODES.gpus, _NODES.removed).where(
+    _NODES.revision > bindparam("after")
+)
+_READ_TENANTS = (
+    select(_TENANTS.id, _TENANTS.node, _TENANTS.gpu, _TENANTS.job, _TENANTS.job_id, _TENANTS.iterations_left,
+           _TENANTS.max_slowdown, _TENANTS.placement_id)
+    .where(_TENANTS.node.in_(bindparam("names", expanding=True)))
+    .order_by(_TENANTS.id)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +89,16 @@ class ClusterReader:
     def current(self) -> ClusterState:
         """The state as stored now. Raises `UnavailableError` where the store does not answer."""
         with self._lock, self.store.read() as session:
-            row = ClusterRow
-            meta = session.execute(select(row.version, row.changes, row.links).where(row.id == 1)).first()
-            version, changes, links = meta or (0, 0, [])
+            connection = session.connection()
+            version, changes = connection.execute(_READ_NUMBERS).first() or (0, 0)
             known = self.latest
             if known is not None and known.changes == changes:
                 return known
             if known is not None and changes < known.changes:  # another database in the same place
                 self.forget()
                 known = None
-            self._take(session, known.changes if known else -1)
+            self._take(connection, known.changes if known else -1)
+            links = connection.execute(_READ_LINKS).scalar() or []
             if links != self._raw_links:
                 self._raw_links, self._links = links, tuple(Link(**link) for link in links)
             snapshot = ClusterSnapshot(tuple(self._nodes), self._links)
@@ -98,12 +110,10 @@ class ClusterReader:
         self.latest = None
         self._stored, self._place_of, self._nodes, self._seats = {}, {}, [], []
 
-    def _take(self, session: Session, after: int) -> None:
+    def _take(self, connection: Connection, after: int) -> None:
         """Take in the nodes that changed after change number `after`."""
-        row = NodeRow
-        query = select(row.name, row.position, row.gpus, row.removed).where(row.revision > after)
-        changed = session.execute(query).all()
-        tenants = self._tenants(session, sorted(c.name for c in changed if not c.removed))
+        changed = connection.execute(_READ_CHANGED, {"after": after}).all()
+        tenants = self._tenants(connection, sorted(name for name, _, _, removed in changed if not removed))
         moved = False
         for name, position, raw_gpus, removed in changed:
             old = self._stored.get(name)
@@ -129,13 +139,11 @@ class ClusterReader:
             self._seats = [self._stored[name].seats for name in order]
 
     @staticmethod
-    def _tenants(session: Session, names: list[str]) -> dict[tuple[str, str], list[Any]]:
+    def _tenants(connection: Connection, names: list[str]) -> dict[tuple[str, str], list[Any]]:
         """The tenants on the nodes `names`, by node and GPU."""
         tenants: dict[tuple[str, str], list[Any]] = {}
-        row = TenantRow
-        columns = (row.id, row.node, row.gpu, row.job, row.job_id, row.iterations_left, row.max_slowdown, row.placement_id)  # fmt: skip
         for part in _parts(names):
-            for tenant in session.execute(select(*columns).where(row.node.in_(part)).order_by(row.id)):
+            for tenant in connection.execute(_READ_TENANTS, {"names": part}):
                 tenants.setdefault((tenant.node, tenant.gpu), []).append(tenant)
         return tenants
 

@@ -159,4 +159,4 @@ def _state(gpu: Gpu) -> State:
 def _alone(cache: SetCache, candidates: Candidates) -> Stages:
     """What becomes of each state if no job joins it."""
     c = candidates
-    return stages(cache, c.devices, c.members, c.iterations, c.present, np.zeros_like(c.present))
+    return stages(cache, c.devices, c.members, c.iterations, c.present)

@@ -56,7 +56,7 @@ class Placer:
             check_iterations("iterations", iterations)
         cache, grouped = self.cache, self._grouped(snapshot)
         workload = cache.workload_id(job)
-        devices = np.unique(grouped.candidates.devices)
+        devices = np.flatnonzero(np.bincount(grouped.candidates.devices))
         alone = dict(zip(devices.tolist(), cache.solos(devices, workload).tolist(), strict=True))
         fitting = [row for row in alone.values() if cache.fits[row]]
         if not fitting:
@@ -71,9 +71,10 @@ class Placer:
         if config.gpus > 1:
             return _place_gang(snapshot, cache, workload, iterations, config, notes)
         ranking = rank(cache, grouped.candidates, workload, iterations, config, grouped.without)
-        order = _first(ranking.score[grouped.state_of], ranking.cost_s[grouped.state_of], config.limit)
+        count_of = np.bincount(grouped.state_of, minlength=len(ranking.score))
+        order = _first(ranking.score, ranking.cost_s, grouped.state_of, count_of, config.limit)
         ranked = tuple(_ranked(grouped, ranking, int(i)) for i in order)
-        refusals = _refusals(ranking, grouped.state_of)
+        refusals = _refusals(ranking, count_of)
         best = ranked[0].score if ranked else np.inf
         if not ranked or (config.wait and config.objective != "interference"):
             waiting = best_wait(
@@ -133,11 +134,28 @@ def _infeasible(job: Workload, cache: SetCache, alone: dict[int, int]) -> Infeas
     )
 
 
-def _first(score: Floats, cost_s: Floats, limit: int) -> Ints:
-    """The `limit` least finite scores, of equal ones the least cost: only those that can be among them are sorted."""
+def _first(score: Floats, cost_s: Floats, state_of: Ints, count_of: Ints, limit: int) -> Ints:
+    """The `limit` GPUs of least finite score, of equal ones the least cost: only states that can be among them are sorted.
+
+    Args:
+        score, cost_s: [S] of the states. state_of: [G] the state of each GPU; count_of: [S] how many GPUs are in each.
+    """
+    score = np.where(count_of > 0, score, np.inf)
     last = np.partition(score, limit - 1)[limit - 1] if limit < len(score) else np.inf
-    among = np.flatnonzero(np.isfinite(score) & (score <= last))
-    return among[np.lexsort((cost_s[among], score[among]))][:limit]
+    states = np.flatnonzero(np.isfinite(score) & (score <= last))
+    states = states[np.lexsort((cost_s[states], score[states]))]
+    enough = int(np.searchsorted(np.cumsum(count_of[states]), limit)) + 1
+    if enough < len(
+        states
+    ):  # those that equal the last one stay too, for the GPUs' order decides between them
+        end = states[enough - 1]
+        same = (score[states] == score[end]) & (cost_s[states] == cost_s[end])
+        states = states[: max(enough, int(np.flatnonzero(same)[-1]) + 1)]
+    chosen = np.zeros(len(score), bool)
+    chosen[states] = True
+    among = np.flatnonzero(chosen[state_of])
+    of = state_of[among]
+    return among[np.lexsort((cost_s[of], score[of]))][:limit]
 
 
 def _place_gang(
@@ -198,11 +216,11 @@ def _ranked(grouped: GroupedGpus, ranking: Ranking, index: int) -> RankedGpu:
     )
 
 
-def _refusals(ranking: Ranking, state_of: Ints) -> list[str]:
-    """How many GPUs were refused, by the first reason that holds."""
-    room = ~ranking.has_room[state_of]
-    memory = ranking.has_room[state_of] & ~ranking.fits[state_of]
-    budget = ranking.has_room[state_of] & ranking.fits[state_of] & ~ranking.within_budget[state_of]
+def _refusals(ranking: Ranking, count_of: Ints) -> list[str]:
+    """How many GPUs were refused, by the first reason that holds; `count_of` is how many are in each state."""
+    room = ~ranking.has_room
+    memory = ranking.has_room & ~ranking.fits
+    budget = ranking.has_room & ranking.fits & ~ranking.within_budget
     texts = (
         (room, "already hold as many jobs as may share one"),
         (
@@ -211,6 +229,5 @@ def _refusals(ranking: Ranking, state_of: Ints) -> list[str]:
         ),
         (budget, "refused on a member's slowdown budget"),
     )
-    return [
-        f"{int(mask.sum())} GPU{'s' if mask.sum() != 1 else ''} {text}" for mask, text in texts if mask.any()
-    ]
+    numbers = [(int(count_of[mask].sum()), text) for mask, text in texts]
+    return [f"{number} GPU{'s' if number != 1 else ''} {text}" for number, text in numbers if number]

@@ -143,15 +143,21 @@ def rank(
         before: outcome of the candidates without the job, when the caller has it already.
     """
     count = len(candidates.devices)
-    members = np.column_stack([candidates.members, np.broadcast_to(np.asarray(workload, np.int64), count)])
-    left = np.column_stack([candidates.iterations, np.broadcast_to(np.asarray(iterations, float), count)])
-    present = np.column_stack([candidates.present, np.ones(count, bool)])
-    newcomer = np.zeros_like(present)
-    newcomer[:, -1] = True
+
+    def joined(of_tenants: NDArray[Any], of_job: Any) -> NDArray[Any]:
+        """[N, M + 1], laid out along N, as `stages` works."""
+        whole = np.empty((of_tenants.shape[1] + 1, count), of_tenants.dtype)
+        whole[:-1], whole[-1] = of_tenants.T, of_job
+        return whole.T
+
+    members, left = joined(candidates.members, workload), joined(candidates.iterations, iterations)
+    present = joined(candidates.present, True)
+    scored = config.objective == "interference"  # the others take no account of it
+    newcomer = joined(np.zeros_like(candidates.present), True) if scored else None
     after = stages(cache, candidates.devices, members, left, present, newcomer, config.literal)
     if before is None:
-        c, nobody = candidates, np.zeros_like(candidates.present)
-        before = stages(cache, c.devices, c.members, c.iterations, c.present, nobody)
+        c = candidates
+        before = stages(cache, c.devices, c.members, c.iterations, c.present)
     delays = np.where(candidates.present, after.finish_s[:, :-1] - before.finish_s, 0.0)
     finish = after.finish_s[:, -1]
     cost = finish + delays.sum(axis=1)
@@ -163,7 +169,7 @@ def rank(
         tenants = np.maximum(candidates.present.sum(axis=1), 1)
         score = after.interference[:, -1] + after.interference[:, :-1].sum(axis=1) / tenants
     budgets = np.where(np.isnan(candidates.budgets), config.max_slowdown, candidates.budgets)
-    budgets = np.column_stack([budgets, np.full(count, config.max_slowdown)])
+    budgets = joined(budgets, config.max_slowdown)
     within = np.all(~present | (after.slowdown <= budgets), axis=1)
     room = candidates.present.sum(axis=1) < config.max_members
     score = np.where(after.fits & within & room, score, np.inf)
@@ -198,18 +204,23 @@ def best_wait(
     """
     jobs = len(workloads)
     best, wait_s, where = np.full(jobs, np.inf), np.zeros(jobs), np.full(jobs, -1, np.int64)
-    rows = np.flatnonzero(candidates.present.any(axis=1))
+    if before is None:
+        c = candidates
+        before = stages(cache, c.devices, c.members, c.iterations, c.present)
+    gone = np.where(candidates.present, before.finish_s, np.inf)
+    # Nothing is done sooner than alone after the first departure: most candidates go by that.
+    soonest = gone.min(axis=1, initial=np.inf)
+    alone = iterations[:, None] * np.stack(
+        [_solo_step_s(cache, candidates.devices, int(w)) for w in workloads]
+    )
+    rows = np.flatnonzero(np.isfinite(soonest) & (soonest + alone < bounds[:, None]).any(axis=0))
     if not rows.size:
         return Waiting(best, wait_s, where)
-    if before is None:
-        c, nobody = candidates, np.zeros_like(candidates.present)
-        before = stages(cache, c.devices, c.members, c.iterations, c.present, nobody)
-    state, gone = candidates.take(rows), before.finish_s[rows]
-    leave = np.sort(np.where(state.present, gone, np.inf), axis=1)
-    alone = iterations[:, None] * np.stack([_solo_step_s(cache, state.devices, int(w)) for w in workloads])
+    state, alone = candidates.take(rows), alone[:, rows]
+    leave = np.sort(gone[rows], axis=1)
     for departures in range(leave.shape[1]):
         wait = leave[:, departures]
-        least = wait[None, :] + alone  # nothing is done sooner than alone
+        least = wait[None, :] + alone
         job, row = np.nonzero(np.isfinite(wait)[None, :] & (least < np.minimum(bounds, best)[:, None]))
         if not job.size:
             continue

@@ -40,7 +40,7 @@ def stages(
     members: Ints,
     iterations: Floats,
     present: NDArray[np.bool_],
-    newcomer: NDArray[np.bool_],
+    newcomer: NDArray[np.bool_] | None = None,
     literal: bool = False,
 ) -> Stages:
     """Follow N sets until each is empty; all of them together, one departure at a time.
@@ -53,15 +53,17 @@ def stages(
         members: [N, M] workload numbers of `cache`.
         iterations: [N, M] iterations left.
         present: [N, M] which members there are.
-        newcomer: [N, M] which of them is the job that joins (at most one a row; none for the state without it).
+        newcomer: [N, M] which of them is the job that joins (at most one a row); where there is none, or None is given,
+            interference is 0.
         literal: weigh contention itself, not contention - 1.
     """
     count, width = members.shape
     # [M, N] from here on: numpy works along the long axis, several times faster than along rows of a few members.
     order = np.argsort(np.where(present, members, np.iinfo(np.int64).max), axis=1, kind="stable").T
     flat = np.arange(count) * width + order
-    ids, alive, new = members.take(flat), present.take(flat), newcomer.take(flat)
-    left = np.where(alive, iterations.take(flat), 0.0)
+    ids, alive = members.take(flat), present.take(flat)
+    left = np.where(alive, iterations.take(flat), np.inf)  # who is not there never leaves
+    new = newcomer.take(flat) if newcomer is not None and newcomer.any() else None
     finish, harm, worst = np.zeros((width, count)), np.zeros((width, count)), np.ones((width, count))
     fits, memory = np.ones(count, bool), np.zeros(count)
     out_finish, out_harm, out_worst = finish.copy(), harm.copy(), worst.copy()
@@ -76,37 +78,45 @@ def stages(
             if not go.all():
                 gone, kept = np.flatnonzero(~go), np.flatnonzero(go)
                 where = at_work[gone]
-                out_finish[:, where] = finish.take(gone, axis=1)
-                out_harm[:, where], out_worst[:, where] = harm.take(gone, axis=1), worst.take(gone, axis=1)
-                ids, stays, new, left = (x.take(kept, axis=1) for x in (ids, stays, new, left))
-                finish, harm, worst = (x.take(kept, axis=1) for x in (finish, harm, worst))
+                out_finish[:, where], out_worst[:, where] = (
+                    finish.take(gone, axis=1),
+                    worst.take(gone, axis=1),
+                )
+                ids, stays, left, finish, worst = (
+                    x.take(kept, axis=1) for x in (ids, stays, left, finish, worst)
+                )
+                if new is not None:
+                    out_harm[:, where] = harm.take(gone, axis=1)
+                    new, harm = new.take(kept, axis=1), harm.take(kept, axis=1)
                 at_work, clock = at_work[kept], clock[kept]
             if not at_work.size:
                 break
             alive = stays
             rows = cache.rows(devices[at_work], ids.T, alive.T)
-            rank = np.maximum(np.cumsum(alive, axis=0) - 1, 0)
-            at = rows * cache.step_time_s.shape[1] + rank
+            at = np.cumsum(
+                alive, axis=0
+            )  # where the answer for each stands; for who is absent it is not used
+            at += rows * cache.step_time_s.shape[1] - 1
             step = cache.step_time_s.take(at)
             if first:
                 fits[at_work], memory[at_work] = cache.fits[rows], cache.memory_upper_bytes[rows]
                 first = False
-            need = np.where(alive, left * step, np.inf)
+            need = left * step
             period = need.min(axis=0)
-            done = alive & (need <= period * (1.0 + 1e-12))
-            done[need.argmin(axis=0), np.arange(len(at_work))] = (
-                True  # whatever rounding says of the comparison
-            )
+            done = (need <= period * (1.0 + 1e-12)) & alive
             stays = alive & ~done
-            left = np.where(stays, left - period / step, 0.0)
-            together = alive & ((alive & new).any(axis=0) & (alive.sum(axis=0) > 1))
-            if together.any():
+            left -= period / step
+            np.copyto(left, np.inf, where=done)
+            if new is not None:
+                together = alive & ((alive & new).any(axis=0) & (alive.sum(axis=0) > 1))
                 kappa = cache.contention.take(at)
                 harm += np.where(together, period * (kappa if literal else kappa - 1.0), 0.0)
-            worst = np.maximum(worst, np.where(alive, cache.slowdown.take(at), 1.0))
+            np.maximum(worst, cache.slowdown.take(at), out=worst, where=alive)
             clock += period
-            finish = np.where(done, clock, finish)
-    score = np.divide(out_harm, out_finish, out=np.zeros_like(out_harm), where=out_finish > 0)
+            np.copyto(finish, clock, where=done)
+    score = out_harm
+    if new is not None:
+        score = np.divide(out_harm, out_finish, out=np.zeros_like(out_harm), where=out_finish > 0)
     back = np.empty_like(order)
     back[order, np.arange(count)] = np.arange(width)[:, None]
     flat = back * count + np.arange(count)

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from profiling.errors import InfeasibleError, InputError, LimitError
+from profiling.errors import CotenantError, InfeasibleError, InputError, LimitError
 from profiling.workload import Workload
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Tenant
 from scheduling.placement.decision import PlacementDecision
@@ -81,22 +81,38 @@ async def choose(
     belief, batcher = service.belief(), service.batcher
     snapshot = await prepare(service, job, snapshot)
     started = time.perf_counter()
+    outcome: PlacementDecision | CotenantError
     try:
-        decision = await batcher.place(belief.placer.place, job, iterations, snapshot, config)
-    except InfeasibleError:
-        service.metrics.placements.labels("infeasible").inc()
-        raise
-    service.metrics.decision_duration.observe(time.perf_counter() - started)
-    service.metrics.placements.labels(decision.decision).inc()
-    return decision
+        outcome = await batcher.place(belief.placer.place, job, iterations, snapshot, config)
+    except InfeasibleError as error:
+        outcome = error
+    return counted(service, outcome, time.perf_counter() - started)
 
 
-def with_tenant(snapshot: ClusterSnapshot, node: str, gpu: str, tenant: Tenant) -> ClusterSnapshot:
-    """The snapshot with one more job on one GPU; all other nodes are the same objects."""
+def counted(service: Service, outcome: PlacementDecision | CotenantError, took_s: float) -> PlacementDecision:
+    """The decision, counted in the metrics; an error is raised."""
+    if isinstance(outcome, CotenantError):
+        if isinstance(outcome, InfeasibleError):
+            service.metrics.placements.labels("infeasible").inc()
+        raise outcome
+    service.metrics.decision_duration.observe(took_s)
+    service.metrics.placements.labels(outcome.decision).inc()
+    return outcome
+
+
+def with_tenant(
+    snapshot: ClusterSnapshot, node: str, gpu: str, tenant: Tenant, place: int | None = None
+) -> ClusterSnapshot:
+    """The snapshot with one more job on one GPU; all other nodes are the same objects.
+
+    Args:
+        place: of the node in the snapshot, where it is known.
+    """
 
     def on_gpu(present: Gpu) -> Gpu:
         return replace(present, tenants=(*present.tenants, tenant)) if present.id == gpu else present
 
-    place = next(k for k, one in enumerate(snapshot.nodes) if one.name == node)
+    if place is None:
+        place = next(k for k, one in enumerate(snapshot.nodes) if one.name == node)
     changed = replace(snapshot.nodes[place], gpus=tuple(map(on_gpu, snapshot.nodes[place].gpus)))
     return replace(snapshot, nodes=(*snapshot.nodes[:place], changed, *snapshot.nodes[place + 1 :]))

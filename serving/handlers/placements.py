@@ -13,6 +13,8 @@ from serving.handlers.tenancy import move, touch
 from serving.service import Service
 from serving.store.tables import NodeRow, PlacementRow, TenantRow
 
+_COLUMNS = tuple(PlacementRow.__table__.columns.keys())
+
 
 def change(service: Service, key: str, state: str) -> dict[str, Any]:
     """Confirm or end a placement; doing it again changes nothing.
@@ -107,24 +109,12 @@ class _Staleness:
 
 def entry_of(row: PlacementRow, stale: bool = False) -> dict[str, Any]:
     """What a caller sees of a placement."""
-    return {
-        "id": row.id,
-        "sequence": row.sequence,
-        "job": row.job,
-        "job_id": row.job_id,
-        "iterations": row.iterations,
-        "max_slowdown": row.max_slowdown,
-        "state": row.state,
-        "stale": stale,
-        "node": row.node,
-        "gpu": row.gpu,
-        "decision": row.decision,
-        "model_version": row.model_version,
-        "cluster_version": row.cluster_version,
-        "created_at": row.created_at,
-        "updated_at": row.updated_at,
-        "expires_at": row.expires_at,
-    }
+    return entry_from({name: getattr(row, name) for name in _COLUMNS}, stale)
+
+
+def entry_from(values: dict[str, Any], stale: bool = False) -> dict[str, Any]:
+    """The same from the values of its row."""
+    return values | {"stale": stale}
 
 
 def _row(session: Session, key: str) -> PlacementRow:

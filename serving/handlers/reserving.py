@@ -9,46 +9,35 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from sqlalchemy import func, insert, select, update
-from sqlalchemy.orm import Session
 
 from profiling.errors import ConflictError, CotenantError
-from profiling.workload import Workload
-from scheduling.core.snapshot import Tenant
+from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.placement.decision import PlacementDecision
+from scheduling.placement.place import Placer
 from scheduling.placement.ranking import PlacementConfig
 from serving.cluster_state import ClusterState
-from serving.handlers.cluster import advance, stored_state
-from serving.handlers.idempotency import remember, replay
-from serving.handlers.place import choose, prepare, with_tenant
-from serving.handlers.placements import entry_of
-from serving.handlers.tenancy import values_of
+from serving.handlers.cluster import stored_state
+from serving.handlers.idempotency import replay
+from serving.handlers.keeping import Answer, Asked, keep
+from serving.handlers.place import counted, prepare, with_tenant
 from serving.http import Once
 from serving.lanes import CALLER, FairQueue, OverloadError
 from serving.schemas import PlacementBody, job_of
 from serving.service import Service
-from serving.store.tables import NodeRow, PlacementRow, TenantRow
 
 _TRIES = 40
 _TOGETHER, _TOGETHER_S = 32, 0.05  # decisions of one transaction, and how long it may take to make them
 _TURN_S = 0.25  # a process that keeps its turn for longer is not waited for
-_UNKNOWN_ITERATIONS = 1e6
-
-Answer = tuple[int, dict[str, Any]]  # status and entry
 
 
 @dataclass(slots=True, eq=False)
 class Request:
     """A request that waits for its decision."""
 
-    body: PlacementBody
-    job: Workload
+    asked: Asked
     config: PlacementConfig
-    once: Once | None
     caller: str
     answer: asyncio.Future[Answer]
     tries: int = 0
@@ -56,10 +45,6 @@ class Request:
     def fail(self, error: BaseException) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
-
-    def tenant(self, placement_id: str = "") -> Tenant:
-        left = self.body.iterations if self.body.iterations is not None else _UNKNOWN_ITERATIONS
-        return Tenant(self.job, left, self.body.job_id or placement_id, self.body.max_slowdown)
 
 
 Decided = tuple[Request, PlacementDecision]
@@ -94,7 +79,7 @@ class Reserver:
             service, job, state.snapshot
         )  # what is new is encoded before others have to wait for it
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        request = Request(body, job, config, once, CALLER.get(), answer)
+        request = Request(Asked(uuid.uuid4().hex, body, job, once), config, CALLER.get(), answer)
         self._enqueue(request)
         late = asyncio.get_running_loop().call_later(
             service.config.queue_wait_s, self._refuse, request, "wait"
@@ -136,7 +121,9 @@ class Reserver:
         state, leave = await service.read(_begin, service)
         try:
             decided = await self._choose(group, state)
-            answers = await service.stored(_keep, service, decided, state)
+            made = [(request.asked, decision) for request, decision in decided]
+            answers = await service.stored(_keep, service, made, state, leave)
+            leave = None
         finally:
             if leave is not None:
                 await service.read(leave)
@@ -156,26 +143,25 @@ class Reserver:
 
     async def _choose(self, group: list[Request], state: ClusterState) -> list[Decided]:
         """Decide one after the other, each with those before it in view; whoever there is no time for waits on."""
-        service, snapshot, began = self.service, state.snapshot, time.monotonic()
-        decided: list[Decided] = []
-        for number, request in enumerate(group):
-            if request.answer.done():
-                continue
-            if decided and time.monotonic() - began > _TOGETHER_S:
-                for later in reversed(group[number:]):
-                    self._waiting.push_first(later.caller, later)
-                break
+        service, snapshot = self.service, state.snapshot
+        waiting = []
+        for request in group:
             try:
-                decision = await choose(
-                    service, request.job, request.body.iterations, snapshot, request.config
-                )
+                if not request.answer.done():
+                    snapshot = await prepare(service, request.asked.job, state.snapshot)
+                    waiting.append(request)
             except CotenantError as error:
                 request.fail(error)
-                continue
-            decided.append((request, decision))
-            if decision.decision == "place":
-                top = decision.ranked[0]
-                snapshot = with_tenant(snapshot, top.node, top.gpu, request.tenant())
+        placer = service.belief().placer
+        outcomes = await service.batcher.place(_decisions, placer, waiting, snapshot, state.place_of)
+        for later in reversed(waiting[len(outcomes) :]):
+            self._waiting.push_first(later.caller, later)
+        decided: list[Decided] = []
+        for request, (outcome, took_s) in zip(waiting, outcomes, strict=False):
+            try:
+                decided.append((request, counted(service, outcome, took_s)))
+            except CotenantError as error:
+                request.fail(error)
         return decided
 
 
@@ -195,75 +181,38 @@ def _begin(service: Service) -> tuple[ClusterState, Callable[[], None] | None]:
         raise
 
 
+def _decisions(
+    placer: Placer, requests: Sequence[Request], snapshot: ClusterSnapshot, place_of: dict[str, int]
+) -> list[tuple[PlacementDecision | CotenantError, float]]:
+    """What is decided of each, or the error, and the seconds that it took; of the first ones where time runs out."""
+    outcomes: list[tuple[PlacementDecision | CotenantError, float]] = []
+    began = time.perf_counter()
+    for request in requests:
+        started = time.perf_counter()
+        if outcomes and started - began > _TOGETHER_S:
+            break
+        asked = request.asked
+        try:
+            outcome = placer.place(asked.job, asked.body.iterations, snapshot, request.config)
+        except CotenantError as error:
+            outcomes.append((error, time.perf_counter() - started))
+            continue
+        outcomes.append((outcome, time.perf_counter() - started))
+        if outcome.decision == "place":
+            top = outcome.ranked[0]
+            snapshot = with_tenant(snapshot, top.node, top.gpu, asked.tenant(), place_of.get(top.node))
+    return outcomes
+
+
 def _keep(
-    service: Service, decided: list[Decided], state: ClusterState
+    service: Service,
+    made: list[tuple[Asked, PlacementDecision]],
+    state: ClusterState,
+    leave: Callable[[], None] | None,
 ) -> list[Answer | CotenantError | None]:
-    """Write the decisions in one transaction; None for one whose GPU is no longer as it was ranked."""
-    if not decided:
-        return []
-    with service.store.write() as session:
-        meta = advance(session, counts=False)
-        same = meta.changes == state.changes + 1
-        now, model = service.store.now(session), service.life.current().version
-        sequence = session.scalar(select(func.max(PlacementRow.sequence))) or 0
-        answers: list[Answer | CotenantError | None] = []
-        tenants: list[dict[str, Any]] = []
-        for request, decision in decided:
-            try:
-                given = replay(session, request.once)
-            except CotenantError as error:
-                answers.append(error)
-                continue
-            if given is not None:
-                answers.append(given)
-                continue
-            top = decision.ranked[0] if decision.decision == "place" else None
-            if top is not None and not same and not _as_ranked(session, top.node, top.gpu, state):
-                answers.append(None)
-                continue
-            sequence += 1
-            meta.version += int(top is not None)
-            row = PlacementRow(
-                id=uuid.uuid4().hex,
-                sequence=sequence,
-                job=str(request.job),
-                job_id=request.body.job_id,
-                iterations=request.body.iterations,
-                max_slowdown=request.body.max_slowdown,
-                state="decided" if top else "waiting",
-                node=top.node if top else None,
-                gpu=top.gpu if top else None,
-                decision=decision.to_json(),
-                model_version=model,
-                cluster_version=meta.version,
-                created_at=now,
-                updated_at=now,
-                expires_at=now + service.config.reservation_s if top else None,
-            )
-            session.add(row)
-            if top is not None:
-                tenants.append(values_of(top.node, top.gpu, request.tenant(row.id), row.id))
-            entry = entry_of(row)
-            remember(session, request.once, 201, entry)
-            if request.once is not None:
-                session.flush()  # the same key may come again further down
-            answers.append((201, entry))
-        if tenants:
-            session.execute(insert(TenantRow), tenants)
-            nodes = {tenant["node"] for tenant in tenants}
-            session.execute(update(NodeRow).where(NodeRow.name.in_(nodes)).values(revision=meta.changes))
-    for tenant in tenants:
-        gpus = state.snapshot.nodes[state.place_of[tenant["node"]]].gpus
-        device = next(gpu.device for gpu in gpus if gpu.id == tenant["gpu"])
-        service.metrics.placed.labels(device).inc()
-    return answers
-
-
-def _as_ranked(session: Session, node: str, gpu: str, state: ClusterState) -> bool:
-    """Whether a GPU is as in `state`, or better (a tenant left)."""
-    row = session.get(NodeRow, node)
-    if row is None or row.removed or not any(one["id"] == gpu for one in row.gpus):
-        return False
-    seen = {seat.tenant_id for seat in state.seats_on(node, gpu)}
-    present = session.scalars(select(TenantRow.id).where(TenantRow.node == node, TenantRow.gpu == gpu))
-    return seen.issuperset(present)
+    """Write the decisions, and end this process's turn."""
+    try:
+        return keep(service, made, state)
+    finally:
+        if leave is not None:
+            leave()

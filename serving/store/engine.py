@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -24,6 +24,10 @@ from profiling.errors import ConflictError, InputError, UnavailableError
 _UPGRADE, _WRITE, _TURN = 0xC07E4A, 0xC07E4B, 0xC07E4C
 _TURN_LOOK_S = 0.001
 _STATEMENT_MS = 30_000
+_CLOCKS = {  # seconds since 1970, by whether it is SQLite
+    True: "SELECT (julianday('now') - 2440587.5) * 86400.0",
+    False: "SELECT extract(epoch FROM clock_timestamp())",
+}
 
 
 class Store:
@@ -66,10 +70,12 @@ class Store:
         except OSError as error:
             raise UnavailableError("the database's folder cannot be made", got=str(error)) from None
         if self.sqlite:
-            for engine in (self.engine, self.reading):
+            # A writer takes its lock at once: a read that turns into a write could fail half-way.
+            for engine, begin in ((self.engine, "BEGIN IMMEDIATE"), (self.reading, "BEGIN")):
                 event.listen(engine, "connect", _sqlite_settings)
-                event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+                event.listen(engine, "begin", partial(_begin, statement=begin))
         self._busy_ms = round(1000 * busy_s)
+        self._clock = text(_CLOCKS[self.sqlite])
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
         self._readers = sessionmaker(self.reading, expire_on_commit=False)
         self._upgrade()
@@ -124,13 +130,10 @@ class Store:
             InputError: the database cannot hold a value.
         """
         with _as_unavailable(), self._sessions() as session, session.begin():
-            if self.sqlite:
-                # Take the write lock now: a read that turns into a write could fail half-way.
-                session.connection().exec_driver_sql("ROLLBACK")
-                session.connection().exec_driver_sql("BEGIN IMMEDIATE")
-            else:  # the same order of writers, so that what holds with SQLite holds here
-                session.execute(text(f"SET LOCAL lock_timeout = {self._busy_ms}"))
-                session.execute(text(f"SELECT pg_advisory_xact_lock({_WRITE})"))
+            connection = session.connection()
+            if not self.sqlite:  # the same order of writers, so that what holds with SQLite holds here
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._busy_ms}")
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITE})")
             yield session
 
     def take_turn(self, wait_s: float) -> Callable[[], None] | None:
@@ -140,7 +143,7 @@ class Store:
             wait_s: how long to wait for it.
 
         Returns:
-            what ends the turn; None where others kept it for too long.
+            what ends the turn, once; None where others kept it for too long.
 
         Raises:
             UnavailableError: the database does not answer.
@@ -167,7 +170,7 @@ class Store:
             finally:
                 connection.close()
 
-        return leave
+        return _once(leave)
 
     def _turn_by_file(self, wait_s: float) -> Callable[[], None] | None:
         assert self._folder is not None
@@ -179,7 +182,7 @@ class Store:
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return partial(os.close, handle)
+                return _once(partial(os.close, handle))
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     os.close(handle)
@@ -188,12 +191,7 @@ class Store:
 
     def now(self, session: Session) -> float:
         """Seconds since 1970 by the database's clock: the one clock that all processes share."""
-        seconds = (
-            "(julianday('now') - 2440587.5) * 86400.0"
-            if self.sqlite
-            else "extract(epoch FROM clock_timestamp())"
-        )
-        return float(session.execute(text(f"SELECT {seconds}")).scalar_one())
+        return float(session.connection().execute(self._clock).scalar_one())
 
     def ping(self) -> None:
         """Raises `UnavailableError` where the database does not answer."""
@@ -203,6 +201,21 @@ class Store:
     def close(self) -> None:
         self.engine.dispose()
         self.reading.dispose()
+
+
+def _once(function: Callable[[], None]) -> Callable[[], None]:
+    """`function` for its first call; nothing for those after it."""
+    left = [function]
+
+    def call() -> None:
+        if left:
+            left.pop()()
+
+    return call
+
+
+def _begin(connection: Connection, statement: str) -> None:
+    connection.exec_driver_sql(statement)
 
 
 def _to_json(value: Any) -> str:

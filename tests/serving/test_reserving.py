@@ -9,7 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from scheduling.placement.grouping import GroupedGpus
 from serving.handlers import reserving
+from serving.handlers.reserving import Reserver
 from serving.store import Store
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
@@ -36,7 +38,7 @@ async def together(
         first = post(JOB, {})
         await until_async(lambda: gate.entered, "the first decision begins")  # type: ignore[attr-defined]
         rest = [post(body, headers) for body, headers in requests]
-        await asyncio.sleep(0.3)  # enough for them to queue; where it is not, they form one group more
+        await until_async(lambda: gate.queued == 1 + len(rest), "all wait")  # type: ignore[attr-defined]
         gate.set()
         return await asyncio.gather(first, *rest)
 
@@ -44,8 +46,12 @@ async def together(
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Holds up whoever begins to decide."""
-    event, begin = threading.Event(), reserving._begin
-    event.entered = False  # type: ignore[attr-defined]
+    event, begin, enqueue = threading.Event(), reserving._begin, Reserver._enqueue
+    event.entered, event.queued = False, 0  # type: ignore[attr-defined]
+
+    def counted(reserver: Reserver, request: Any) -> None:
+        event.queued += 1  # type: ignore[attr-defined]
+        enqueue(reserver, request)
 
     def held(service: Any) -> Any:
         event.entered = True  # type: ignore[attr-defined]
@@ -53,6 +59,8 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         return begin(service)
 
     monkeypatch.setattr(reserving, "_begin", held)
+    monkeypatch.setattr(Reserver, "_enqueue", counted)
+    monkeypatch.setattr(reserving, "_TOGETHER_S", LONG_S)
     return event
 
 
@@ -72,6 +80,33 @@ def test_a_group_is_one_transaction_and_each_sees_those_before(
     assert len({entry["sequence"] for entry in entries}) == 11
     assert sorted(entry["cluster_version"] for entry in entries) == list(range(before + 1, before + 12))
     assert len(writes) < 11
+
+
+def test_a_group_takes_its_lane_once_and_each_tenant_is_taken_in_once(
+    start: Start, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a decision had in view is what the store gives back: nothing is worked out for it again."""
+    client = start()
+    client.put("/v1/cluster", json=nodes(60))
+    client.post("/v1/place", json=JOB)
+    placing, take_in = client.app.state.service.batcher.placing, GroupedGpus._write  # type: ignore[attr-defined]
+    calls, taken, run = [], [], placing.run
+
+    def counted(grouped: GroupedGpus, new: dict[int, Any]) -> None:
+        taken.extend(new)
+        take_in(grouped, new)
+
+    async def one_call(*arguments: Any) -> Any:
+        calls.append(1)
+        return await run(*arguments)
+
+    monkeypatch.setattr(placing, "run", one_call)
+    monkeypatch.setattr(GroupedGpus, "_write", counted)
+    answers = client.portal.call(together, client.app, gate, [(JOB, {})] * 10)  # type: ignore[union-attr]
+    assert [answer.status_code for answer in answers] == [201] * 11
+    assert len(calls) == 2, "the first one, and those that waited meanwhile"
+    assert client.post("/v1/place", json=JOB).status_code == 200
+    assert len(taken) == 11
 
 
 def test_one_that_fails_fails_alone(start: Start, gate: threading.Event) -> None:

@@ -199,10 +199,12 @@ def test_gangs_take_whole_gpus_of_one_type() -> None:
         place(JOBS[1], 100, snapshot, PREDICTOR, PlacementConfig(gpus=9))
 
 
-@pytest.mark.parametrize("limit", [1, 5, 40, 100])
+@pytest.mark.parametrize("limit", [1, 5, 17, 40, 100])
 def test_the_first_of_many_equal_scores(limit: int) -> None:
     rng = np.random.default_rng(limit)
-    score = rng.choice([1.0, 2.0, 3.0, np.inf], 60)
-    cost_s = rng.choice([10.0, 20.0], 60)
-    whole = np.lexsort((cost_s, score))
-    assert _first(score, cost_s, limit).tolist() == whole[np.isfinite(score[whole])][:limit].tolist()
+    score = rng.choice([1.0, 2.0, 3.0, np.inf], 20)
+    cost_s = rng.choice([10.0, 20.0], 20)
+    state_of = rng.integers(0, 20, 60)  # a state that no GPU is in counts for nothing
+    whole = np.lexsort((cost_s[state_of], score[state_of]))
+    expected = whole[np.isfinite(score[state_of][whole])][:limit].tolist()
+    assert _first(score, cost_s, state_of, np.bincount(state_of, minlength=20), limit).tolist() == expected

@@ -1,0 +1,138 @@
+"""Decisions written to the store: those that were made together in one transaction of a few statements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy.orm import Session
+
+from profiling.errors import CotenantError
+from profiling.workload import Workload
+from scheduling.core.snapshot import Tenant
+from scheduling.placement.decision import PlacementDecision
+from serving.cluster_state import ClusterState
+from serving.handlers.idempotency import remember, replay
+from serving.handlers.placements import entry_from
+from serving.handlers.tenancy import values_of
+from serving.http import Once
+from serving.schemas import PlacementBody
+from serving.service import Service
+from serving.store.tables import ClusterRow, NodeRow, PlacementRow, TenantRow, table_of
+
+_UNKNOWN_ITERATIONS = 1e6
+
+Answer = tuple[int, dict[str, Any]]  # status and entry
+
+_CLUSTER, _NODES, _TENANTS, _PLACEMENTS = map(table_of, (ClusterRow, NodeRow, TenantRow, PlacementRow))
+_NEWEST = select(
+    _CLUSTER.c.version, _CLUSTER.c.changes, select(func.max(_PLACEMENTS.c.sequence)).scalar_subquery()
+).where(_CLUSTER.c.id == 1)
+_ADD_PLACEMENTS, _ADD_TENANTS = insert(_PLACEMENTS), insert(_TENANTS)
+_TOUCH_NODES = (
+    update(_NODES)
+    .where(_NODES.c.name.in_(bindparam("names", expanding=True)))
+    .values(revision=bindparam("number"))
+)
+_ADVANCE = (
+    update(_CLUSTER)
+    .where(_CLUSTER.c.id == 1)
+    .values(changes=bindparam("number"), version=bindparam("to_version"))
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """A placement that was asked for; `placement_id` is its number from the first."""
+
+    placement_id: str
+    body: PlacementBody
+    job: Workload
+    once: Once | None
+
+    def tenant(self) -> Tenant:
+        """The tenant that it becomes, the same in a decision's view as it is read from the store."""
+        left = self.body.iterations if self.body.iterations is not None else _UNKNOWN_ITERATIONS
+        return Tenant(self.job, left, self.body.job_id or self.placement_id, self.body.max_slowdown)
+
+
+def keep(
+    service: Service, decided: list[tuple[Asked, PlacementDecision]], state: ClusterState
+) -> list[Answer | CotenantError | None]:
+    """Write the decisions in one transaction; None for one whose GPU is no longer as it was ranked."""
+    if not decided:
+        return []
+    with service.store.write() as session:
+        connection = session.connection()
+        version, changes, sequence = connection.execute(_NEWEST).first() or (0, 0, None)
+        now, model = service.store.now(session), service.life.current().version
+        answers: list[Answer | CotenantError | None] = []
+        rows: list[dict[str, Any]] = []
+        tenants: list[dict[str, Any]] = []
+        for asked, decision in decided:
+            try:
+                given = replay(session, asked.once)
+            except CotenantError as error:
+                answers.append(error)
+                continue
+            if given is not None:
+                answers.append(given)
+                continue
+            top = decision.ranked[0] if decision.decision == "place" else None
+            if (
+                top is not None
+                and changes != state.changes
+                and not _as_ranked(session, top.node, top.gpu, state)
+            ):
+                answers.append(None)
+                continue
+            if top is not None:
+                version += 1
+                tenants.append(values_of(top.node, top.gpu, asked.tenant(), asked.placement_id))
+            rows.append(
+                {
+                    "id": asked.placement_id,
+                    "sequence": (sequence or 0) + len(rows) + 1,
+                    "job": str(asked.job),
+                    "job_id": asked.body.job_id,
+                    "iterations": asked.body.iterations,
+                    "max_slowdown": asked.body.max_slowdown,
+                    "state": "decided" if top else "waiting",
+                    "node": top.node if top else None,
+                    "gpu": top.gpu if top else None,
+                    "decision": decision.to_json(),
+                    "model_version": model,
+                    "cluster_version": version,
+                    "created_at": now,
+                    "updated_at": now,
+                    "expires_at": now + service.config.reservation_s if top else None,
+                }
+            )
+            entry = entry_from(rows[-1])
+            if asked.once is not None:
+                remember(session, asked.once, 201, entry)
+                session.flush()  # the same key may come again further down
+            answers.append((201, entry))
+        if rows:
+            connection.execute(_ADD_PLACEMENTS, rows)
+        if tenants:
+            nodes = sorted({tenant["node"] for tenant in tenants})
+            connection.execute(_ADD_TENANTS, tenants)
+            connection.execute(_TOUCH_NODES, {"names": nodes, "number": changes + 1})
+            connection.execute(_ADVANCE, {"number": changes + 1, "to_version": version})
+    for tenant in tenants:
+        gpus = state.snapshot.nodes[state.place_of[tenant["node"]]].gpus
+        device = next(gpu.device for gpu in gpus if gpu.id == tenant["gpu"])
+        service.metrics.placed.labels(device).inc()
+    return answers
+
+
+def _as_ranked(session: Session, node: str, gpu: str, state: ClusterState) -> bool:
+    """Whether a GPU is as in `state`, or better (a tenant left)."""
+    row = session.get(NodeRow, node)
+    if row is None or row.removed or not any(one["id"] == gpu for one in row.gpus):
+        return False
+    seen = {seat.tenant_id for seat in state.seats_on(node, gpu)}
+    present = session.scalars(select(TenantRow.id).where(TenantRow.node == node, TenantRow.gpu == gpu))
+    return seen.issuperset(present)
