@@ -122,8 +122,8 @@ def show(plan: SlicePlan) -> None:
     for number in plan.chosen.waiting:
         out.print(f"waits: {options.jobs[number].workload}")
     out.print(bullets(plan.reasons))
-    numbers = ("jobs", "speeds", "least", "mean\ncompletion")
-    others = plain_table("otherwise", *numbers, right=numbers)
+    summed = ("jobs", "speeds", "least", "mean\ncompletion")
+    others = plain_table("otherwise", *summed, right=summed)
     for other in plan.alternatives[:8]:
         summary = plan.summary(other)
         others.add_row(
