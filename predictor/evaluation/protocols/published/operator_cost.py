@@ -50,6 +50,7 @@ register(
     Contender(
         "operator-cost-model",
         OperatorCostPredictor,
+        version="2",
         targets=("latency_s",),
         partial=True,
         seconds_per_fold=120,

@@ -108,6 +108,7 @@ for _name, _corrected, _seconds in (("share-cost-model", False, 5), ("share-cost
         Contender(
             _name,
             lambda corrected=_corrected: ShareCostPredictor(corrected),  # type: ignore[misc]
+            version="2",
             targets=TARGETS,
             protocols=frozenset({"rapp-by-model"}),
             partial=True,
