@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 OUTPUTS = ("compute_efficiency", "memory_efficiency", "block_share", "latency", "fused_traffic")
 """Of the network, per operator and pass, before their squashing (see `operator_times`)."""
 EFFECTS = ("compute_efficiency", "memory_efficiency", "latency")
@@ -23,3 +25,8 @@ LATENCY_S, LATENCY_RANGE = 3e-6, 1.0
 OVERLAP, HOST_OVERLAP = 3.0, 4.0
 # Where efficiencies start: logits of about 0.73 and 0.82, a third of a tile, 3 microseconds, a third of the traffic.
 OFFSETS = (1.0, 1.5, -1.0, 0.0, -0.5)
+
+
+def overlapped(device_s: Any, host_s: Any) -> Any:
+    """Seconds of two that run side by side, floats, arrays or tensors: about the longer one, and more where they are close."""
+    return (device_s**HOST_OVERLAP + host_s**HOST_OVERLAP) ** (1 / HOST_OVERLAP)

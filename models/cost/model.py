@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from models.cost.form import EFFECTS, HOST_OVERLAP, LATENCY_RANGE, LATENCY_S, OFFSETS, OUTPUTS, OVERLAP
+from models.cost.form import EFFECTS, LATENCY_RANGE, LATENCY_S, OFFSETS, OUTPUTS, OVERLAP, overlapped
 from models.cost.job import JobCost, JobInput, OperatorCost, effect_names, mean_cost
 from models.cost.operator_features import OPERATOR_FEATURES
 from models.cost.work import Floats, memory_s, width_of
@@ -64,7 +64,7 @@ class CostModel:
         for w in self.members:
             busy = (self._operator_times(w, job) * job.mask).sum(0)
             call = np.exp(w["log_call_s"])[job.kind]
-            members.append((busy**HOST_OVERLAP + call**HOST_OVERLAP) ** (1 / HOST_OVERLAP))
+            members.append(overlapped(busy, call))
         return np.asarray(np.mean(members, axis=0))
 
     def _cost_by(self, w: Mapping[str, Floats], job: JobInput, campaign: str) -> JobCost:
@@ -90,7 +90,7 @@ class CostModel:
         launching = float(launches * launch_s)
         host = job.host_bytes / device.pcie_bytes_per_s if job.host_bytes else 0.0
         overhead = float(fixed_s + job.batch_size * sample_s)
-        step = (busy**HOST_OVERLAP + launching**HOST_OVERLAP) ** (1 / HOST_OVERLAP) + overhead + host
+        step = overlapped(busy, launching) + overhead + host
         return JobCost(
             operators,
             busy,

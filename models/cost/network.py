@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from models.cost.form import (
     EFFECTS,
     HOST_COSTS,
-    HOST_OVERLAP,
     HOST_START_S,
     HOSTS,
     LATENCY_RANGE,
@@ -21,6 +20,7 @@ from models.cost.form import (
     OUTPUTS,
     OVERLAP,
     TIMINGS,
+    overlapped,
 )
 from models.cost.operator_features import OPERATOR_FEATURES
 from profiling.operators import KINDS
@@ -108,20 +108,20 @@ class EfficiencyNetwork(nn.Module):
         times = []
         for side in (0, 1):
             which = torch.full((len(jobs.kind), 1), float(side))
-            found = self.output(self.layers(torch.cat([jobs.features, which], 1)))
-            found = found + self.by_kind[side][jobs.kind] + shift + offsets
-            compute = jobs.compute_s[side] + jobs.block_s[side] * torch.exp(found[:, 2])
+            outputs = self.output(self.layers(torch.cat([jobs.features, which], 1)))
+            outputs = outputs + self.by_kind[side][jobs.kind] + shift + offsets
+            compute = jobs.compute_s[side] + jobs.block_s[side] * torch.exp(outputs[:, 2])
             memory = jobs.traffic_s[side] - (1.0 - cached_share) * jobs.cached_s[side]
-            kept = torch.where(jobs.compiled > 0, torch.sigmoid(found[:, 4]), 1.0)
-            compute = compute * (1.0 + feeding[0] * jobs.density) * torch.exp(-F.logsigmoid(found[:, 0]))
-            memory = memory * kept * (1.0 + feeding[1] * jobs.width) * torch.exp(-F.logsigmoid(found[:, 1]))
+            kept = torch.where(jobs.compiled > 0, torch.sigmoid(outputs[:, 4]), 1.0)
+            compute = compute * (1.0 + feeding[0] * jobs.density) * torch.exp(-F.logsigmoid(outputs[:, 0]))
+            memory = memory * kept * (1.0 + feeding[1] * jobs.width) * torch.exp(-F.logsigmoid(outputs[:, 1]))
             joined = (compute.clamp_min(1e-12) ** OVERLAP + memory.clamp_min(1e-12) ** OVERLAP) ** (
                 1 / OVERLAP
             )
             kernels = jobs.kernels[side] * torch.where(
                 jobs.compiled > 0, torch.exp(self.log_compiled_launches), 1.0
             )
-            varies = (found[:, 3] - shift[:, 3]).clamp(-LATENCY_RANGE, LATENCY_RANGE) + shift[:, 3]
+            varies = (outputs[:, 3] - shift[:, 3]).clamp(-LATENCY_RANGE, LATENCY_RANGE) + shift[:, 3]
             latency = kernels * LATENCY_S * torch.exp(varies)
             runs = (jobs.compute_s[side] + jobs.traffic_s[side]) > 0
             times.append(torch.where(runs, joined + latency, 0.0))
@@ -142,7 +142,7 @@ class EfficiencyNetwork(nn.Module):
         call = torch.zeros(len(busy)).index_put((jobs.job,), torch.exp(self.log_call_s)[jobs.kind])
         is_operator = jobs.timing == TIMINGS.index("operator")
         waiting = torch.where(is_operator, call, launching)
-        device = (busy**HOST_OVERLAP + waiting**HOST_OVERLAP) ** (1 / HOST_OVERLAP)
+        device = overlapped(busy, waiting)
         step = torch.where(is_operator, device, device + overhead)
         return torch.log(torch.where(jobs.timing == TIMINGS.index("busy"), busy, step))
 

@@ -260,14 +260,19 @@ def candidate_sets(jobs: int, config: PlanConfig) -> list[tuple[int, ...]]:
     return pairs + sorted(triples)
 
 
+def _fastest_by_model(chosen: Sequence[Candidate]) -> list[Candidate]:
+    """One job of each model, the one with the shortest step."""
+    by_model: dict[str, Candidate] = {}
+    for c in sorted(chosen, key=lambda c: c.step_time_s):
+        by_model.setdefault(c.workload.model, c)
+    return list(by_model.values())
+
+
 def _frozen_runs(
     chosen: Sequence[Candidate], device: str, config: PlanConfig, settings: MeasureSettings
 ) -> list[PlannedRun]:
     """The grid of k for the deepest model and those most unlike it, one job each."""
-    by_model: dict[str, Candidate] = {}
-    for c in sorted(chosen, key=lambda c: c.step_time_s):
-        by_model.setdefault(c.workload.model, c)
-    deepest = sorted((c for c in by_model.values() if c.layers > 8), key=lambda c: -c.layers)
+    deepest = sorted((c for c in _fastest_by_model(chosen) if c.layers > 8), key=lambda c: -c.layers)
     models = farthest(deepest, 1, config.frozen_models) if config.frozen_models else []
     runs = []
     for c in models:
@@ -285,10 +290,7 @@ def share_runs(
     chosen: Sequence[Candidate], device: str, config: PlanConfig, settings: MeasureSettings
 ) -> list[PlannedRun]:
     """Models alone under MPS at every share: the fastest model and those most unlike it, one job each."""
-    by_model: dict[str, Candidate] = {}
-    for c in sorted(chosen, key=lambda c: c.step_time_s):
-        by_model.setdefault(c.workload.model, c)
-    models = farthest(list(by_model.values()), 1, config.share_models) if config.sm_shares else []
+    models = farthest(_fastest_by_model(chosen), 1, config.share_models) if config.sm_shares else []
     return [
         PlannedRun(
             RunRequest("solo", (replace(c.workload, sm_share_ratio=share),), device, "mps"),

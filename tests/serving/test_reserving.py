@@ -25,6 +25,14 @@ def nodes(count: int) -> dict[str, Any]:
     return {"nodes": [{"name": "n", "count": count, "gpus": [{"device": "v100"}]}]}
 
 
+def warm(start: Start, count: int) -> Any:
+    """A client of a service with so many empty GPUs, which has predicted `JOB` before."""
+    client = start()
+    client.put("/v1/cluster", json=nodes(count))
+    client.post("/v1/place", json=JOB)
+    return client
+
+
 async def together(
     app: Any, gate: threading.Event, requests: list[tuple[Any, dict[str, str]]]
 ) -> list[httpx.Response]:
@@ -67,9 +75,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 def test_a_group_is_one_transaction_and_each_sees_those_before(
     start: Start, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = start()
-    client.put("/v1/cluster", json=nodes(12))
-    client.post("/v1/place", json=JOB)
+    client = warm(start, 12)
     writes, write = [], Store.write
     monkeypatch.setattr(Store, "write", lambda store: writes.append(1) or write(store))
     before = client.get("/v1/cluster").json()["version"]
@@ -86,9 +92,7 @@ def test_a_group_takes_its_lane_once_and_each_tenant_is_taken_in_once(
     start: Start, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a decision had in view is what the store gives back: nothing is worked out for it again."""
-    client = start()
-    client.put("/v1/cluster", json=nodes(60))
-    client.post("/v1/place", json=JOB)
+    client = warm(start, 60)
     placing, take_in = client.app.state.service.batcher.placing, GroupedGpus._write  # type: ignore[attr-defined]
     calls, taken, run = [], [], placing.run
 

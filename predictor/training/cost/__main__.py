@@ -189,13 +189,12 @@ def main(arguments: list[str] | None = None) -> int:
         card,
         lambda epoch, loss: print(f"epoch {epoch + 1}: {loss:.4f}", file=sys.stderr, flush=True),
     )
-    model.save(given.out)
     model = with_script_hosts(model, scripts, examples)
     model.save(given.out)
     if given.folds:
         families = [family(str(solo.workload.iloc[e.row])) for e in examples]
-        found = left_out_errors(examples, families, given.folds, config)
-        model = replace(model, card=card | found)
+        errors = left_out_errors(examples, families, given.folds, config)
+        model = replace(model, card=card | errors)
         model.save(given.out)
     print(f"{len(examples)} rows, {len(model.devices)} device effects: {given.out}")
     return 0

@@ -112,8 +112,10 @@ def _train(
         for begin in range(0, len(order), config.batch_jobs):
             jobs = order[begin : begin + config.batch_jobs]
             which = torch.from_numpy(jobs)
-            found = network.log_seconds(tensors.batch(jobs, mean, scale))
-            error = F.smooth_l1_loss(found, tensors.target[which], beta=config.huber_beta, reduction="none")
+            predicted = network.log_seconds(tensors.batch(jobs, mean, scale))
+            error = F.smooth_l1_loss(
+                predicted, tensors.target[which], beta=config.huber_beta, reduction="none"
+            )
             loss = (error * tensors.weight[which]).mean() + config.effect_penalty * network.penalty()
             optimizer.zero_grad()
             loss.backward()

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from models.cost.form import HOST_OVERLAP, HOSTS
+from models.cost.form import HOSTS, overlapped
 from models.cost.model import CostModel
 from models.cost.work import Floats
 from predictor.training.cost.examples import CostExample
@@ -24,7 +24,7 @@ def with_script_hosts(
 ) -> CostModel:
     """The same with host costs of fed training steps (a kernel, a step, a sample) fitted to scripts.
 
-    Harnesses launch kernels back to back; a script in an eager framework also runs its loop, loader and logging. Campaigns of
+    Harnesses launch kernels back to back; a script also runs its loop, loader and logging. Campaigns of
     the fit keep the host costs that they have. Campaigns and devices weigh alike.
 
     Args:
@@ -49,7 +49,7 @@ def with_script_hosts(
 
     def errors(log_host_s: Floats) -> Floats:
         launch_s, fixed_s, sample_s = np.exp(log_host_s)
-        device = (busy**HOST_OVERLAP + (launches * launch_s) ** HOST_OVERLAP) ** (1 / HOST_OVERLAP)
+        device = overlapped(busy, launches * launch_s)
         off = weight * (np.log(device + fixed_s + samples * sample_s + host) - measured)
         return np.concatenate([off, _PRIOR * (log_host_s - start)])
 
