@@ -127,8 +127,8 @@ class StepTimes:
         width = max(len(s.workloads) for s in sets)
         times = np.ones((len(sets), width))
         mask = np.zeros((len(sets), width), dtype=bool)
-        for row, one in enumerate(sets):
-            for column, workload in enumerate(one.workloads):
+        for row, jobs_together in enumerate(sets):
+            for column, workload in enumerate(jobs_together.workloads):
                 times[row, column] = workload.solo.step_time_s or 1.0
                 mask[row, column] = True
         ones = np.ones_like(times)
@@ -254,19 +254,19 @@ def run(case: Case, trace: Path) -> dict[str, Any]:
 
 def cases(seeds: Iterable[int], loads: Sequence[float]) -> list[Case]:
     """Peers, controls and IceFrog (kappa 2, also with shared GPUs) at every load; at load 1 also over kappa and norms."""
-    found: dict[Case, None] = {}
+    distinct: dict[Case, None] = {}
     for seed in seeds:
         for load in loads:
             for policy in (*PEERS, "pollux-freezing"):
-                found[Case(policy, load, seed)] = None
+                distinct[Case(policy, load, seed)] = None
             for policy in ("icefrog-unfrozen", *SHARING):
-                found[Case(policy, load, seed, shortness=1.0)] = None
+                distinct[Case(policy, load, seed, shortness=1.0)] = None
             for cached in (False, True):
                 for kappa in (1.0, 1.5, 2.0, 3.0) if load == 1.0 else (2.0,):
-                    found[Case("icefrog", load, seed, kappa, cached, "measured", 1.0)] = None
+                    distinct[Case("icefrog", load, seed, kappa, cached, "measured", 1.0)] = None
                 if load == 1.0:
-                    found[Case("icefrog", load, seed, 2.0, cached, "uniform", 1.0)] = None
-    return list(found)
+                    distinct[Case("icefrog", load, seed, 2.0, cached, "uniform", 1.0)] = None
+    return list(distinct)
 
 
 PEERS = ("tiresias", "srtf", "optimus", "optimus-shortest", "pollux")
@@ -313,17 +313,17 @@ def main(arguments: list[str] | None = None) -> None:
     for row in rows:
         groups.setdefault(replace(row["case"], seed=-1), []).append(row)
     table = []
-    for case, found in groups.items():
+    for case, results in groups.items():
         entry = {k: getattr(case, k) for k in ("policy", "load", "kappa", "cache", "curve", "shortness")}
-        entry |= {"seeds": len(found), "jobs": found[0]["jobs"]}
-        entry |= {name: float(np.mean([row[name] for row in found])) for name in NUMBERS}
+        entry |= {"seeds": len(results), "jobs": results[0]["jobs"]}
+        entry |= {name: float(np.mean([row[name] for row in results])) for name in NUMBERS}
         control = CONTROLS.get(case.policy)
         for peer in dict.fromkeys((*PEERS, control)) if control else ():
             other = groups.get(
                 Case(str(peer), case.load, -1, shortness=0.0 if peer in PEERS else case.shortness)
             )
             if other:
-                change = [a["mean_jct_s"] / b["mean_jct_s"] - 1 for a, b in zip(found, other, strict=True)]
+                change = [a["mean_jct_s"] / b["mean_jct_s"] - 1 for a, b in zip(results, other, strict=True)]
                 entry[f"jct_change_vs_{peer}_percent"] = 100.0 * float(np.mean(change))
                 if len(change) > 1:
                     error = float(np.std(change, ddof=1)) / len(change) ** 0.5

@@ -54,12 +54,12 @@ def main() -> None:
     figures: dict[str, dict[str, Any]] = {kind: {} for kind in arguments.kinds.split(",")}
     lines = ["| jobs | policy | " + " | ".join(COLUMNS.values()) + " |\n" + "|---" * (2 + len(COLUMNS)) + "|"]
     for policy in arguments.policies.split(","):
-        for kind, found in figures.items():
+        for kind, by_policy in figures.items():
             elastic = 1.0 if kind == "elastic" else 0.0
             spec = ScenarioSpec(TRACE, CLUSTER, 1, arguments.data, belief="truth", elastic=elastic)
             body = compare(spec, [policy], seeds=arguments.seeds)[0]
             body.pop("users", None)
-            found[policy] = body
+            by_policy[policy] = body
             cells = [body["error"]] if "error" in body else [cell(body, name) for name in COLUMNS]
             lines.append(f"| {kind} | {policy} | " + " | ".join(cells) + " |")
             record(arguments.name, {**figures, "seeds": arguments.seeds})

@@ -15,12 +15,12 @@ FOLDERS = ("profiling", "datasets", "models", "predictor", "scheduling", "servin
 
 def modules() -> dict[str, Path]:
     """Dotted name to file."""
-    found = {}
+    paths = {}
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+            paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
 
 
 MODULES = modules()
@@ -68,7 +68,7 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     number: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    found: list[list[str]] = []
+    rings: list[list[str]] = []
 
     def visit(node: str) -> None:
         number[node] = low[node] = len(number)
@@ -83,12 +83,12 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
             component = stack[stack.index(node) :]
             del stack[stack.index(node) :]
             if len(component) > 1:
-                found.append(sorted(component))
+                rings.append(sorted(component))
 
     for node in sorted(graph):
         if node not in number:
             visit(node)
-    return found
+    return rings
 
 
 def test_no_circle_among_modules() -> None:

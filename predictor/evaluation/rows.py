@@ -140,8 +140,8 @@ def _host_factors(featurizer: Featurizer, rows: pd.DataFrame, answered: set[tupl
         spec, device, campaign = key
         if (spec, device) in answered and campaign in cost_model.campaigns:
             job = featurizer.job(Workload.parse(spec), device)
-            there = cost_model.cost(job.graph, job.device, job.workload, campaign)
-            factors[key] = there.step_time_s / job.cost.step_time_s
+            cost_on_host = cost_model.cost(job.graph, job.device, job.workload, campaign)
+            factors[key] = cost_on_host.step_time_s / job.cost.step_time_s
     return np.array([factors.get(key, 1.0) for key in keys])
 
 

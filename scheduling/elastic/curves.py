@@ -55,8 +55,8 @@ def freezing_agents(
     def candidates(workload: Workload) -> tuple[tuple[int, ...], Floats, Floats]:
         graph = shared_featurizer().graph(workload)
         layers = len(graph.layers)
-        found = {int(layers * _DEEPEST * i / (_CANDIDATES - 1)) for i in range(_CANDIDATES)}
-        prefixes = tuple(sorted(found))
+        depths = {int(layers * _DEEPEST * i / (_CANDIDATES - 1)) for i in range(_CANDIDATES)}
+        prefixes = tuple(sorted(depths))
         convolutional = any("convolution" in operator.kind for operator in graph.operators)
         curve = "cnn-digits" if convolutional else "lstm-scratch"
         grid, shares = norm_curve(curve, np.array(prefixes) / max(layers, 1))

@@ -68,9 +68,9 @@ def share_gpus(
     for guest in [g for g in guests.values() if g.state.gpus]:
         mates = [t for t in snapshot.tenants[guest.state.gpus[0]] if t is not guest.state]
         if mates and mates[0].number in hosts:
-            found = _pair(snapshot, hosts[mates[0].number], guest, belief, config, together=True)
-            if found is not None:
-                pairs.append(found[1])
+            kept_pair = _pair(snapshot, hosts[mates[0].number], guest, belief, config, together=True)
+            if kept_pair is not None:
+                pairs.append(kept_pair[1])
                 del hosts[mates[0].number], guests[guest.state.number]
     shortest = sorted(guests.values(), key=lambda g: (g.remaining_s, g.state.number))
     for guest in shortest[: config.pairs_per_round]:

@@ -51,12 +51,12 @@ def best_sizes(rows: Sequence[tuple[Sequence[int], Sequence[float]]], gpus: int)
     cost = np.zeros(gpus + 1)
     picks = np.zeros((len(rows), gpus + 1), np.int64)
     for row, (sizes, costs) in enumerate(rows):
-        found = np.full((len(sizes), gpus + 1), np.inf)
+        total_cost = np.full((len(sizes), gpus + 1), np.inf)
         for k, (size, own) in enumerate(zip(sizes, costs, strict=True)):
             if size <= gpus:
-                found[k, size:] = cost[: gpus + 1 - size] + own
-        picks[row] = found.argmin(axis=0)  # of equal ones the smallest
-        cost = np.take_along_axis(found, picks[row][None, :], axis=0)[0]
+                total_cost[k, size:] = cost[: gpus + 1 - size] + own
+        picks[row] = total_cost.argmin(axis=0)  # of equal ones the smallest
+        cost = np.take_along_axis(total_cost, picks[row][None, :], axis=0)[0]
     chosen, left = [0] * len(rows), gpus
     for row in range(len(rows) - 1, -1, -1):
         chosen[row] = rows[row][0][int(picks[row, left])]

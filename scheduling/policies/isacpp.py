@@ -97,8 +97,8 @@ def _longest(
 ) -> JobState | None:
     """The longest of `jobs` that needs more than `above_s` alone; not one that fits nowhere."""
     needed = ((remaining_s(snapshot, belief, j), j.number, j) for j in jobs)
-    found = max(((s, n, j) for s, n, j in needed if above_s < s < np.inf), default=None)
-    return None if found is None else found[2]
+    longest = max(((s, n, j) for s, n, j in needed if above_s < s < np.inf), default=None)
+    return None if longest is None else longest[2]
 
 
 def _start(

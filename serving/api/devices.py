@@ -47,7 +47,7 @@ def routes(_service: Service) -> APIRouter:
         summary="One GPU type",
         **operation(scope="read", answer=_DEVICE, also={304: "Not changed"}, errors=(404,)),
     )
-    async def one(request: Request, name: str) -> Response:
+    async def get(request: Request, name: str) -> Response:
         device = asdict(get_device(name))
         return tagged(request, device, etag(device))
 

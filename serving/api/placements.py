@@ -57,7 +57,7 @@ def routes(service: Service) -> APIRouter:
         summary="One placement",
         **operation(scope="read", answer=PlacementEntry, also={304: "Not changed"}, errors=(404,)),
     )
-    async def one(request: Request, key: str) -> Response:
+    async def get(request: Request, key: str) -> Response:
         entry = await service.read(handler.get_placement, service, key)
         return tagged(request, entry, etag(entry["id"], entry["state"], entry["updated_at"], entry["stale"]))
 

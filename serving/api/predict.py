@@ -41,7 +41,7 @@ def routes(service: Service) -> APIRouter:
             parameters=_DEADLINE,
         ),
     )
-    async def one(request: Request) -> Response:
+    async def predict(request: Request) -> Response:
         body = await handler.predict(service, await read_json(request))
         return Response(body, media_type="application/json")
 

@@ -85,7 +85,7 @@ def routes(service: Service) -> APIRouter:
         summary="One workload",
         **operation(scope="read", answer=WorkloadEntry, also={304: "Not changed"}, errors=(404,)),
     )
-    async def one(request: Request, key: str) -> Response:
+    async def get(request: Request, key: str) -> Response:
         entry = await service.read(handler.get_workload, service, key)
         return tagged(request, entry, etag(entry["hash"]))
 

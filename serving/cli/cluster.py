@@ -60,7 +60,7 @@ def validate(cluster: Cluster, as_json: JsonFlag = False) -> None:
         return
     out = console()
     out.print(
-        f"{cluster}: {', '.join(counted(counts[name], one) for name, one in _COUNTED.items())}",
+        f"{cluster}: {', '.join(counted(counts[name], singular) for name, singular in _COUNTED.items())}",
         highlight=False,
     )
     table = plain_table("device", "GPUs", right=("GPUs",))

@@ -109,9 +109,9 @@ def pipeline(
             expected="--depth and --recompute with --schedule, --fewer-machines with --compat",
         )
     states = read_states(graph, device, as_published=compat, granularity=granularity)
-    found = partition(states, cluster, options, compat=compat)
-    print_json(found.to_json()) if json else _print(found)
-    _draw(plot, found.timeline(microbatches), f"{found.name}, pipedream")
+    chosen = partition(states, cluster, options, compat=compat)
+    print_json(chosen.to_json()) if json else _print(chosen)
+    _draw(plot, chosen.timeline(microbatches), f"{chosen.name}, pipedream")
 
 
 def _draw(path: Path | None, timeline: Timeline, title: str) -> None:
@@ -122,14 +122,14 @@ def _draw(path: Path | None, timeline: Timeline, title: str) -> None:
         print(f"written: {path}", file=sys.stderr)
 
 
-def _print_plan(found: Plan) -> None:
+def _print_plan(plan: Plan) -> None:
     out = console()
     out.print(
-        f"[bold]{found.name}[/], {found.schedule}: {found.step_time_s:.6g} s per step, bubble {found.bubble_ratio:.1%}"
+        f"[bold]{plan.name}[/], {plan.schedule}: {plan.step_time_s:.6g} s per step, bubble {plan.bubble_ratio:.1%}"
     )
     numbers = ("forward\n(s)", "backward\n(s)", "in\nflight", "memory per\nworker")
     table = plain_table("stage", "devices", *numbers, right=numbers)
-    for number, stage in enumerate(found.stages, start=1):
+    for number, stage in enumerate(plan.stages, start=1):
         table.add_row(
             str(number),
             ", ".join(map(str, stage.devices)),
@@ -139,8 +139,8 @@ def _print_plan(found: Plan) -> None:
             _bytes(stage.memory_bytes),
         )
     out.print(table)
-    _print_split(found.split_spec)
-    out.print(f"Bottleneck: {found.bottleneck}.")
+    _print_split(plan.split_spec)
+    out.print(f"Bottleneck: {plan.bottleneck}.")
 
 
 def _print_split(spec: dict[str, str] | None) -> None:

@@ -103,18 +103,18 @@ def show(plan: SlicePlan) -> None:
     out, options = console(), plan.options
     numbers = ("share", "step", "speed")
     table = plain_table("slice", "job", "how", *numbers, right=numbers)
-    for one in plan.chosen.slices:
-        if one.option is None:
-            table.add_row(one.device, "(empty)", "", "", "", "")
+    for part in plan.chosen.slices:
+        if part.option is None:
+            table.add_row(part.device, "(empty)", "", "", "", "")
             continue
-        for k, number in enumerate(one.option.members):
-            share = one.option.sm_share_ratio[k]
+        for k, number in enumerate(part.option.members):
+            share = part.option.sm_share_ratio[k]
             table.add_row(
-                one.device if k == 0 else "",
+                part.device if k == 0 else "",
                 str(options.jobs[number].workload),
-                one.option.sharing,
+                part.option.sharing,
                 f"{share:.0%}" if share < 1 else "",
-                _ms(one.option.step_time_s[k]),
+                _ms(part.option.step_time_s[k]),
                 f"{plan.speed(plan.chosen, number):.2f}",
             )
     out.print(f"[bold]{describe(plan.chosen)}[/]")

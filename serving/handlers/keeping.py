@@ -131,7 +131,7 @@ def keep(
 def _as_ranked(session: Session, node: str, gpu: str, state: ClusterState) -> bool:
     """Whether a GPU is as in `state`, or better (a tenant left)."""
     row = session.get(NodeRow, node)
-    if row is None or row.removed or not any(one["id"] == gpu for one in row.gpus):
+    if row is None or row.removed or not any(listed["id"] == gpu for listed in row.gpus):
         return False
     seen = {seat.tenant_id for seat in state.seats_on(node, gpu)}
     present = session.scalars(select(TenantRow.id).where(TenantRow.node == node, TenantRow.gpu == gpu))

@@ -113,6 +113,6 @@ def with_tenant(
         return replace(present, tenants=(*present.tenants, tenant)) if present.id == gpu else present
 
     if place is None:
-        place = next(k for k, one in enumerate(snapshot.nodes) if one.name == node)
+        place = next(k for k, candidate in enumerate(snapshot.nodes) if candidate.name == node)
     changed = replace(snapshot.nodes[place], gpus=tuple(map(on_gpu, snapshot.nodes[place].gpus)))
     return replace(snapshot, nodes=(*snapshot.nodes[:place], changed, *snapshot.nodes[place + 1 :]))

@@ -59,7 +59,7 @@ class Block:
             return []
         lines = iter(self.text.replace("\\\n", " ").splitlines())
         prompts = "$ " in {line.lstrip()[:2] for line in self.text.splitlines()}
-        found = []
+        parts = []
         for line in lines:
             typed = line.strip()
             if prompts and not typed.startswith("$ "):
@@ -69,8 +69,8 @@ class Block:
                 typed += "\n" + next(lines)
             words = shlex.split(typed, comments=True)
             if words and words[0] in PROGRAMS:
-                found += split(words, "&&")
-        return found
+                parts += split(words, "&&")
+        return parts
 
 
 def split(words: list[str], mark: str) -> list[list[str]]:
@@ -87,12 +87,12 @@ def split(words: list[str], mark: str) -> list[list[str]]:
 def blocks(page: Path) -> list[Block]:
     """All fenced blocks of a page, in order."""
     text = page.read_text()
-    found = []
+    listed = []
     for match in _BLOCK.finditer(text):
         mark = _MARK.search(text[: match.start()])
         indent = match["indent"]
         body = "".join(line.removeprefix(indent) for line in match["text"].splitlines(keepends=True))
-        found.append(
+        listed.append(
             Block(
                 page,
                 text[: match.start()].count("\n") + 1,
@@ -102,4 +102,4 @@ def blocks(page: Path) -> list[Block]:
                 (mark["what"] or "") if mark else "",
             )
         )
-    return found
+    return listed

@@ -88,8 +88,8 @@ def port(tmp_path: Path) -> Iterator[int]:
     store = tmp_path / "store.db"
     # Lines of its log would mix with what commands print.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    with serve(create_app(ServiceConfig(database_url=f"sqlite:///{store}"), TableSource())) as found:
-        yield found
+    with serve(create_app(ServiceConfig(database_url=f"sqlite:///{store}"), TableSource())) as served_port:
+        yield served_port
     structlog.reset_defaults()
 
 

@@ -16,11 +16,11 @@ from tests.docs.blocks import PAGES, ROOT
 def anchors(page: Path) -> frozenset[str]:
     """What headings of a page are called in links."""
     text = re.sub(r"(?ms)^```.*?^```", "", page.read_text())
-    found = []
+    slugs = []
     for heading in re.findall(r"(?m)^#+ (.+)$", text):
         words = unicodedata.normalize("NFKD", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading))
-        found.append(re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", words).strip().lower()))
-    return frozenset(found)
+        slugs.append(re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", words).strip().lower()))
+    return frozenset(slugs)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

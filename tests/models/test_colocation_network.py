@@ -26,11 +26,11 @@ SETTINGS = len(SHARING_MODES) + len(CAMPAIGNS) + 1
 def network(config: NetworkConfig = NETWORK, spread: float = 0.0) -> ColocationNetwork:
     """As it starts; with `spread`, as if it had learned something wild."""
     torch.manual_seed(1)
-    one = ColocationNetwork(config, CAMPAIGNS)
+    net = ColocationNetwork(config, CAMPAIGNS)
     if spread:
-        for parameter in one.parameters():
+        for parameter in net.parameters():
             torch.nn.init.normal_(parameter, std=spread)
-    return one.eval()
+    return net.eval()
 
 
 def sets_of(sizes: list[int], seed: int = 0) -> SetTensors:
@@ -52,18 +52,18 @@ def sets_of(sizes: list[int], seed: int = 0) -> SetTensors:
 
 def between(sets: SetTensors) -> torch.Tensor:
     """[S, M, M] 1 where an edge leads from one member to another."""
-    there = sets.present.float()
-    return there[:, :, None] * there[:, None] * (1 - torch.eye(there.shape[1]))
+    present = sets.present.float()
+    return present[:, :, None] * present[:, None] * (1 - torch.eye(present.shape[1]))
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 5.0])
 @pytest.mark.parametrize("form", ["gatv2", "paper"])
 def test_slowdown_is_one_alone_and_never_less(form: str, spread: float) -> None:
-    one = network(replace(NETWORK, form=form), spread)
+    net = network(replace(NETWORK, form=form), spread)
     with torch.no_grad():
-        assert one(sets_of([1, 1, 1])).log_slowdown.tolist() == [[0.0], [0.0], [0.0]]
+        assert net(sets_of([1, 1, 1])).log_slowdown.tolist() == [[0.0], [0.0], [0.0]]
         sets = sets_of([2, 3, 4, 1])
-        together = one(sets).log_slowdown
+        together = net(sets).log_slowdown
     assert torch.isfinite(together).all()
     assert (together >= 0).all()
     assert not together[3].any()
@@ -71,13 +71,13 @@ def test_slowdown_is_one_alone_and_never_less(form: str, spread: float) -> None:
 
 
 def test_order_of_members_and_padding_do_not_matter() -> None:
-    one, sets = network(spread=0.5), sets_of([2, 4, 1, 3])
+    net, sets = network(spread=0.5), sets_of([2, 4, 1, 3])
     order = torch.tensor([3, 1, 0, 2])
     shuffled = replace(
         sets, member=sets.member[:, order], demand=sets.demand[:, order], present=sets.present[:, order]
     )
     with torch.no_grad():
-        expected, got, alone = one(sets), one(shuffled), one(replace_rows(sets, 0, 2))
+        expected, got, alone = net(sets), net(shuffled), net(replace_rows(sets, 0, 2))
     for column in ("log_slowdown", "log_baseline", "utilization"):
         right = getattr(expected, column)
         torch.testing.assert_close(
@@ -104,12 +104,12 @@ def test_edges_are_those_of_numpy() -> None:
 
 
 def test_starts_at_the_prior() -> None:
-    one, sets = network(), sets_of([2, 3])
+    net, sets = network(), sets_of([2, 3])
     mask = between(sets)
     demand = sets.demand * sets.present[..., None]
     with torch.no_grad():
-        prior = one.prior(edge_tensor(demand, mask), sets.setting, mask)
-        output = one(sets)
+        prior = net.prior(edge_tensor(demand, mask), sets.setting, mask)
+        output = net(sets)
     others = demand.sum(1, keepdim=True) - demand
     expected = bounded_excess(prior, others[..., SUMMED_WIDTH - 1])
     torch.testing.assert_close(output.log_slowdown.expm1(), expected, rtol=1e-4, atol=1e-5)
@@ -128,19 +128,19 @@ def test_a_neighbour_takes_no_larger_a_share_of_the_time_than_alone() -> None:
 
 
 def test_no_answer_passes_what_the_neighbours_leave() -> None:
-    one, sets = network(spread=3.0), sets_of([2, 2])
+    net, sets = network(spread=3.0), sets_of([2, 2])
     sets.demand[..., SUMMED_WIDTH - 1] = 0.2
     with torch.no_grad():
-        assert (one(sets).log_slowdown.exp() <= 1.25 + 1e-4).all()
+        assert (net(sets).log_slowdown.exp() <= 1.25 + 1e-4).all()
 
 
 def test_the_parts_of_the_prior_sum_to_it() -> None:
-    one, sets = network(spread=0.5), sets_of([2])
+    net, sets = network(spread=0.5), sets_of([2])
     mask = between(sets)
     edges = edge_tensor(sets.demand, mask)
     with torch.no_grad():
-        parts = one.prior.parts(edges, sets.setting[:, None, None])
-        whole = one.prior(edges, sets.setting, mask)
+        parts = net.prior.parts(edges, sets.setting[:, None, None])
+        whole = net.prior(edges, sets.setting, mask)
     torch.testing.assert_close(parts[0, [0, 1], [1, 0]].sum(1), whole[0])
     assert (parts >= 0).all()
 

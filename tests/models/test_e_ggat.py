@@ -17,9 +17,9 @@ def layer(form: str = "gatv2", **options: bool) -> EGGATLayer:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_shape_and_gradient(form: str) -> None:
-    one = layer(form)
+    attention = layer(form)
     nodes, edges = torch.randn(2, 8, requires_grad=True), torch.randn(4, 3)
-    result = one(nodes, PAIR, edges)
+    result = attention(nodes, PAIR, edges)
     assert result.shape == (2, 8)
     result.sum().backward()
     assert nodes.grad is not None
@@ -31,8 +31,8 @@ def test_one_neighbour_s_edge_matters() -> None:
     nodes, alone, moved = torch.randn(2, 8), torch.tensor([[0], [1]]), {}
     for form in FORMS:
         with torch.no_grad():
-            there, back = (layer(form)(nodes, alone, sign * torch.ones(1, 3)) for sign in (1, -1))
-        moved[form] = float((there - back)[1].abs().max())
+            forth, back = (layer(form)(nodes, alone, sign * torch.ones(1, 3)) for sign in (1, -1))
+        moved[form] = float((forth - back)[1].abs().max())
     assert moved["gatv2"] > 1e-3
     assert moved["paper"] == 0.0
 
@@ -41,19 +41,19 @@ def test_one_neighbour_s_edge_matters() -> None:
 def test_edge_switch(form: str) -> None:
     nodes, edges = torch.randn(2, 8), torch.randn(4, 3)
     for use_edge, expected in ((True, True), (False, False)):
-        one = layer(form, use_edge=use_edge)
-        changed = not torch.equal(one(nodes, PAIR, edges), one(nodes, PAIR, edges * 5 + 1))
+        attention = layer(form, use_edge=use_edge)
+        changed = not torch.equal(attention(nodes, PAIR, edges), attention(nodes, PAIR, edges * 5 + 1))
         assert changed is expected
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_numbering_of_nodes_and_order_of_edges_do_not_matter(form: str) -> None:
-    one = layer(form)
+    attention = layer(form)
     nodes, edge_index, edges = torch.randn(5, 8), torch.randint(0, 5, (2, 12)), torch.randn(12, 3)
-    expected = one(nodes, edge_index, edges)
+    expected = attention(nodes, edge_index, edges)
     order, shuffle = torch.randperm(5), torch.randperm(12)
     new_name = torch.argsort(order)
-    got = one(nodes[order], new_name[edge_index][:, shuffle], edges[shuffle])
+    got = attention(nodes[order], new_name[edge_index][:, shuffle], edges[shuffle])
     torch.testing.assert_close(got, expected[order])
 
 

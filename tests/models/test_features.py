@@ -111,16 +111,16 @@ def test_vectors_are_as_long_as_their_names() -> None:
 
 def test_edge_features() -> None:
     target, source = np.linspace(0.1, 1.0, DEMAND_WIDTH), np.linspace(1.0, 0.1, DEMAND_WIDTH)
-    there, back = edge_features(target, source), edge_features(source, target)
-    named = dict(zip(EDGE_FEATURES, there, strict=True))
+    forth, back = edge_features(target, source), edge_features(source, target)
+    named = dict(zip(EDGE_FEATURES, forth, strict=True))
     assert named["gpu_product"] == pytest.approx(0.1)
     assert named["gpu_excess"] == pytest.approx(0.1)
     assert named["memory_capacity_sum"] == pytest.approx(target[5] + source[5])
     # Demands are the same both ways; pace says who is slower, so it changes sign.
-    np.testing.assert_allclose(there[:8], back[:8])
-    np.testing.assert_allclose(there[8:], -back[8:])
+    np.testing.assert_allclose(forth[:8], back[:8])
+    np.testing.assert_allclose(forth[8:], -back[8:])
     many = edge_features(np.stack([target] * 3), np.stack([source] * 3))
-    np.testing.assert_allclose(many, np.stack([there] * 3))
+    np.testing.assert_allclose(many, np.stack([forth] * 3))
 
 
 def test_occupancy_is_what_was_measured_on_a_gpu_and_everything_otherwise() -> None:

@@ -75,9 +75,9 @@ def test_sets_of_one_to_four(predictor: Predictor, count: int, sharing: str) -> 
 def test_order_of_members_does_not_change_answers(predictor: Predictor) -> None:
     forth = predictor.predict(ColocationSet("v100", JOBS[:3])).members
     back = predictor.predict(ColocationSet("v100", JOBS[2::-1])).members[::-1]
-    for one, other in zip(forth, back, strict=True):
+    for member, other in zip(forth, back, strict=True):
         for name in QUANTITIES:
-            assert getattr(one, name).value == pytest.approx(getattr(other, name).value, rel=1e-5)
+            assert getattr(member, name).value == pytest.approx(getattr(other, name).value, rel=1e-5)
 
 
 def test_arrays_equal_predictions(predictor: Predictor) -> None:
@@ -148,16 +148,16 @@ def test_a_frozen_prefix_is_never_slower(predictor: Predictor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "word"),
+    ("asked", "word"),
     [
         (ColocationSet("abacus", JOBS[:1]), "abacus"),
         (ColocationSet("v100", (Workload("omega"),)), "omega"),
     ],
 )
-def test_unknown_names(predictor: Predictor, one: ColocationSet, word: str) -> None:
+def test_unknown_names(predictor: Predictor, asked: ColocationSet, word: str) -> None:
     for ask in (predictor.predict, lambda s: predictor.predict_arrays([s])):
         with pytest.raises(UnknownNameError, match=word):
-            ask(one)
+            ask(asked)
     # The table is as it was: the next question is answered.
     assert isinstance(predictor.predict(ColocationSet("v100", JOBS[:1])), Prediction)
 

@@ -38,9 +38,9 @@ def test_zoo_list(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_zoo_check(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "zoo", "check", "ppo-lunarlander", "neumf-ml1m")
-    assert [m["matches"] for m in found["models"]] == [True, True]
-    assert found["mismatches"] == []
+    body = answer(capsys, "zoo", "check", "ppo-lunarlander", "neumf-ml1m")
+    assert [m["matches"] for m in body["models"]] == [True, True]
+    assert body["mismatches"] == []
     code, out, _ = run(capsys, "zoo", "check", "ppo-lunarlander")
     assert code == 0
     assert "1 of 1 match" in out
@@ -64,7 +64,7 @@ def test_zoo_check_says_no_when_a_count_differs(
 
 def test_capture_of_a_zoo_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     graph, plot = tmp_path / "graph.json", tmp_path / "graph.svg"
-    found = answer(
+    body = answer(
         capsys,
         "capture",
         "neumf-ml1m",
@@ -77,12 +77,12 @@ def test_capture_of_a_zoo_model(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         "--plot",
         str(plot),
     )
-    assert found["batch_size"] == 64
-    assert found["options"]["optimizer"] == "adam"
-    assert found["optimizer_state_bytes"] == 8 * 1_602_657
+    assert body["batch_size"] == 64
+    assert body["options"]["optimizer"] == "adam"
+    assert body["optimizer_state_bytes"] == 8 * 1_602_657
     from profiling.graph import ComputationGraph
 
-    assert ComputationGraph.load(graph).content_hash == found["hash"]
+    assert ComputationGraph.load(graph).content_hash == body["hash"]
     assert plot.read_text().startswith("<?xml")
     code, out, _ = run(capsys, "capture", "neumf-ml1m:batch_size=64,frozen_prefix=2")
     assert code == 0
@@ -137,9 +137,9 @@ def test_a_failing_factory_shows_its_own_traceback_with_debug(
 
 
 def test_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    found = answer(capsys, "devices", "list")
-    assert {"v100", "a100", "cpu"} <= {d["name"] for d in found["devices"]}
-    assert found["discovered"][-1]["name"] == "cpu"
+    body = answer(capsys, "devices", "list")
+    assert {"v100", "a100", "cpu"} <= {d["name"] for d in body["devices"]}
+    assert body["discovered"][-1]["name"] == "cpu"
     assert answer(capsys, "devices", "show", "v100")["memory_bytes"] == 16 * 2**30
     path = tmp_path / "mine.yaml"
     path.write_text(

@@ -15,9 +15,9 @@ from tests.scheduling.tables import JOBS, table
 def test_every_entry_is_that_of_the_pair() -> None:
     matrix = pair_matrix(table(memory_gib=11.0), "v100", JOBS)
     assert matrix.slowdown.shape == (6, 6)
-    for row, one in enumerate(JOBS):
+    for row, first in enumerate(JOBS):
         for column, other in enumerate(JOBS):
-            answer = table(memory_gib=11.0).predict_arrays([ColocationSet("v100", (one, other))])
+            answer = table(memory_gib=11.0).predict_arrays([ColocationSet("v100", (first, other))])
             assert matrix.slowdown[row, column] == pytest.approx(answer.slowdown[0, 0])
             assert matrix.fits[row, column] == answer.fits[0]
     assert not matrix.fits[5, 0]

@@ -16,9 +16,9 @@ import psutil
 
 def programs() -> Path | None:
     """The folder with `initdb` and `pg_ctl`; None where there is none."""
-    found = shutil.which("initdb")
-    if found:
-        return Path(found).parent
+    program = shutil.which("initdb")
+    if program:
+        return Path(program).parent
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     return folders[-1].parent if folders else None
 
@@ -59,10 +59,10 @@ def server(fsync: bool = False) -> Iterator[Server]:
         if user == "root":
             user, prefix = "postgres", ["runuser", "-u", "postgres", "--"]
             shutil.chown(folder, user)
-        one = Server(folder, user, prefix, fsync)
-        one.run("initdb", "-A", "trust", "-E", "UTF8")
-        one.start()
+        postgres = Server(folder, user, prefix, fsync)
+        postgres.run("initdb", "-A", "trust", "-E", "UTF8")
+        postgres.start()
         try:
-            yield one
+            yield postgres
         finally:
-            one.stop()
+            postgres.stop()

@@ -124,12 +124,12 @@ SCOPES: dict[str | None, str] = {
 
 def routes_of(app: Any) -> set[str]:
     """Method and path of every route, those of included routers too."""
-    found = set()
+    paths = set()
     for entry in app.routes:
         inner = getattr(entry, "original_router", None)  # how FastAPI keeps a router that was included
         for route in inner.routes if inner else [entry]:
-            found |= {f"{method} {route.path}" for method in route.methods if method != "HEAD"}
-    return found
+            paths |= {f"{method} {route.path}" for method in route.methods if method != "HEAD"}
+    return paths
 
 
 def test_every_route_has_its_scope(start: Start, store: Store) -> None:

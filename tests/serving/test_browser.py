@@ -168,11 +168,11 @@ def test_axe_finds_no_serious_fault(browser: Any, base: str, colours: str) -> No
     for path in pages(base):
         browser.get(base + path)
         browser.execute_script(AXE.read_text())
-        found = browser.execute_async_script(
+        report = browser.execute_async_script(
             "axe.run().then(arguments[0], e => arguments[0]({error: String(e)}))"
         )
-        assert found["passes"], "axe looked at the page"
-        serious = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+        assert report["passes"], "axe looked at the page"
+        serious = [v for v in report["violations"] if v["impact"] in ("serious", "critical")]
         assert [(path, v["id"], [n["html"] for n in v["nodes"]]) for v in serious] == []
 
 

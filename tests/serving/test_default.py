@@ -64,8 +64,8 @@ def test_placement(client: TestClient) -> None:
 def test_registered_graph(client: TestClient) -> None:
     entry = client.post("/v1/workloads", json={"workload": "vgg11-cifar", "batch_size": 32}).json()
     sets = [{"device": "v100", "jobs": [job]} for job in (entry["workload"], "vgg11-cifar:batch_size=32")]
-    one, other = client.post("/v1/predict/batch", json={"sets": sets}).json()["predictions"]
-    assert one["members"][0]["solo_step_time_s"] == other["members"][0]["solo_step_time_s"]
+    first, other = client.post("/v1/predict/batch", json={"sets": sets}).json()["predictions"]
+    assert first["members"][0]["solo_step_time_s"] == other["members"][0]["solo_step_time_s"]
     wrong = {"device": "v100", "jobs": [{"workload": entry["workload"], "batch_size": 64}]}
     assert "another batch size" in client.post("/v1/predict", json=wrong).json()["detail"]
 

@@ -74,10 +74,10 @@ def test_helm_values_follow_their_schema() -> None:
     # Every value that a template reads is one that there is.
     for template in (chart / "templates").glob("*.yaml"):
         for path in re.findall(r"\.Values\.([A-Za-z.]+)", template.read_text()):
-            found: Any = values
+            value: Any = values
             for key in path.split("."):
-                assert key in found, f"{template.name} reads {path}"
-                found = found[key]
+                assert key in value, f"{template.name} reads {path}"
+                value = value[key]
 
 
 def test_alerts_and_dashboard_read_metrics_that_there_are() -> None:

@@ -79,9 +79,9 @@ def test_a_restart_remembers(start: Start) -> None:
 
 
 def test_other_processes_learn_it(start: Start) -> None:
-    one, other = start(), start()
+    first, other = start(), start()
     before = step_times(other)
-    observe(one)
+    observe(first)
     until(lambda: step_times(other) != before, "the other process learns")
     assert step_times(other)[0] == pytest.approx(before[0] * EXPECTED, rel=0.03)
 

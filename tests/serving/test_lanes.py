@@ -17,21 +17,21 @@ def lane(**bounds: Any) -> Lane:
     return Lane("test", Metrics(), **bounds)
 
 
-async def ask(one: Lane, caller: str, function: Any, *arguments: Any) -> Any:
+async def ask(target: Lane, caller: str, function: Any, *arguments: Any) -> Any:
     CALLER.set(caller)
-    return await one.run(function, *arguments)
+    return await target.run(function, *arguments)
 
 
 def test_callers_take_turns() -> None:
     order: list[str] = []
 
     async def run() -> None:
-        one, gate = lane(), threading.Event()
-        first = asyncio.create_task(ask(one, "x", gate.wait, LONG_S))
+        target, gate = lane(), threading.Event()
+        first = asyncio.create_task(ask(target, "x", gate.wait, LONG_S))
         await asyncio.sleep(0)
-        many = [asyncio.create_task(ask(one, "greedy", order.append, "greedy")) for _ in range(10)]
+        many = [asyncio.create_task(ask(target, "greedy", order.append, "greedy")) for _ in range(10)]
         await asyncio.sleep(0)
-        few = asyncio.create_task(ask(one, "modest", order.append, "modest"))
+        few = asyncio.create_task(ask(target, "modest", order.append, "modest"))
         await asyncio.sleep(0)
         gate.set()
         await asyncio.gather(first, few, *many)
@@ -42,12 +42,12 @@ def test_callers_take_turns() -> None:
 
 def test_the_longest_queue_is_refused_first() -> None:
     async def run() -> list[Any]:
-        one, gate = lane(length=4), threading.Event()
-        first = asyncio.create_task(ask(one, "x", gate.wait, LONG_S))
+        target, gate = lane(length=4), threading.Event()
+        first = asyncio.create_task(ask(target, "x", gate.wait, LONG_S))
         await asyncio.sleep(0)
-        greedy = [asyncio.create_task(ask(one, "greedy", int)) for _ in range(6)]
+        greedy = [asyncio.create_task(ask(target, "greedy", int)) for _ in range(6)]
         await asyncio.sleep(0)
-        modest = asyncio.create_task(ask(one, "modest", int))
+        modest = asyncio.create_task(ask(target, "modest", int))
         await asyncio.sleep(0)
         gate.set()
         await first
@@ -60,30 +60,30 @@ def test_the_longest_queue_is_refused_first() -> None:
 
 def test_waiting_is_bounded() -> None:
     async def run() -> None:
-        one, gate = lane(wait_s=0.1), threading.Event()
-        first = asyncio.create_task(ask(one, "x", gate.wait, LONG_S))
+        target, gate = lane(wait_s=0.1), threading.Event()
+        first = asyncio.create_task(ask(target, "x", gate.wait, LONG_S))
         await asyncio.sleep(0)
         with pytest.raises(OverloadError):
-            await ask(one, "y", int)
+            await ask(target, "y", int)
         assert not first.done(), "refused while the other call went on"
         gate.set()
         await first
-        assert await ask(one, "y", int) == 0
+        assert await ask(target, "y", int) == 0
 
     asyncio.run(run())
 
 
 def test_a_stuck_lane_is_seen_and_refuses_at_once() -> None:
     async def run() -> None:
-        one, gate = lane(stuck_s=0.05, wait_s=10 * LONG_S), threading.Event()
-        first = asyncio.create_task(ask(one, "x", gate.wait, LONG_S))
-        await until_async(lambda: one.stuck_for() > 0, "stuck")
+        target, gate = lane(stuck_s=0.05, wait_s=10 * LONG_S), threading.Event()
+        first = asyncio.create_task(ask(target, "x", gate.wait, LONG_S))
+        await until_async(lambda: target.stuck_for() > 0, "stuck")
         with pytest.raises(OverloadError):
-            await ask(one, "y", int)
+            await ask(target, "y", int)
         assert not first.done(), "refused while the lane was stuck, without a wait"
         gate.set()
         await first
-        assert one.stuck_for() <= 0
+        assert target.stuck_for() <= 0
 
     asyncio.run(run())
 

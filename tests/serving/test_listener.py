@@ -48,18 +48,21 @@ def live(port: int) -> int:
 
 
 def test_a_long_head_is_refused_early(tmp_path: Path) -> None:
-    with service(tmp_path, header_bytes=4096) as port, connected(port, b"GET / HTTP/1.1\r\nx: ") as one:
+    with (
+        service(tmp_path, header_bytes=4096) as port,
+        connected(port, b"GET / HTTP/1.1\r\nx: ") as connection,
+    ):
         sent = 0
         try:
             while sent < 2**26:
-                sent += one.send(b"x" * 2**16)
+                sent += connection.send(b"x" * 2**16)
         except OSError:
             pass
         assert sent < 2**24, "the service stopped reading"
         assert live(port) == 200
     head = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nx: " + b"y" * 5000 + b"\r\n\r\n"
-    with service(tmp_path, header_bytes=4096) as port, connected(port, head) as one:
-        assert answer(one).startswith(b"HTTP/1.1 431")
+    with service(tmp_path, header_bytes=4096) as port, connected(port, head) as connection:
+        assert answer(connection).startswith(b"HTTP/1.1 431")
 
 
 def test_slow_heads_bodies_and_idle_connections_end(tmp_path: Path) -> None:
@@ -67,18 +70,18 @@ def test_slow_heads_bodies_and_idle_connections_end(tmp_path: Path) -> None:
     get = b"GET /v1/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with service(tmp_path, header_s=0.3, body_s=0.3) as port:
         for sent in (b"GET / HT", post, b""):
-            with connected(port, sent) as one:
-                assert answer(one).split(b" ")[1] == b"408"
-    with service(tmp_path, idle_s=0.3, header_s=LONG_S) as port, connected(port, get) as one:
-        assert answer(one).split(b" ")[1] == b"200"
+            with connected(port, sent) as connection:
+                assert answer(connection).split(b" ")[1] == b"408"
+    with service(tmp_path, idle_s=0.3, header_s=LONG_S) as port, connected(port, get) as connection:
+        assert answer(connection).split(b" ")[1] == b"200"
 
 
 def test_half_open_connections_keep_nobody_out(tmp_path: Path) -> None:
     with service(tmp_path, connections=20, connections_per_address=1000) as port:
         opened = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
         assert live(port) == 200
-        for one in opened:
-            one.close()
+        for connection in opened:
+            connection.close()
 
 
 def test_connections_of_one_address(tmp_path: Path) -> None:
@@ -86,11 +89,11 @@ def test_connections_of_one_address(tmp_path: Path) -> None:
         opened = [
             socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)) for _ in range(3)
         ]
-        with connected(port, source="127.0.0.2") as one:
-            assert answer(one).startswith(b"HTTP/1.1 503")
+        with connected(port, source="127.0.0.2") as connection:
+            assert answer(connection).startswith(b"HTTP/1.1 503")
         assert live(port) == 200
-        for one in opened:
-            one.close()
+        for connection in opened:
+            connection.close()
 
 
 def test_bodies_that_are_being_read_take_no_slot(tmp_path: Path) -> None:
@@ -99,14 +102,14 @@ def test_bodies_that_are_being_read_take_no_slot(tmp_path: Path) -> None:
         opened = []
         for path in (b"/v1/predict", b"/login"):
             for _ in range(10):
-                one = socket.create_connection(("127.0.0.1", port))
-                one.sendall(head % path)
-                opened.append(one)
+                connection = socket.create_connection(("127.0.0.1", port))
+                connection.sendall(head % path)
+                opened.append(connection)
         body = {"device": "v100", "jobs": ["resnet18-cifar"]}
         asked = httpx.post(f"http://127.0.0.1:{port}/v1/predict", json=body, timeout=LONG_S, trust_env=False)
         assert asked.status_code == 200
-        for one in opened:
-            one.close()
+        for connection in opened:
+            connection.close()
 
 
 def test_who_leaves_is_499_and_no_fault(tmp_path: Path) -> None:

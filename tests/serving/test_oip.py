@@ -36,9 +36,9 @@ def tensors(binary: bool) -> list[triton.InferInput]:
     }
     inputs = []
     for name, array in values.items():
-        one = triton.InferInput(name, list(array.shape), "BYTES")
-        one.set_data_from_numpy(array, binary_data=binary)
-        inputs.append(one)
+        tensor = triton.InferInput(name, list(array.shape), "BYTES")
+        tensor.set_data_from_numpy(array, binary_data=binary)
+        inputs.append(tensor)
     return inputs
 
 

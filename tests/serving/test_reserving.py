@@ -118,8 +118,8 @@ def test_one_that_fails_fails_alone(start: Start, gate: threading.Event) -> None
     client.put("/v1/cluster", json=nodes(8))
     once = {"Idempotency-Key": "k"}
     asked: list[tuple[Any, dict[str, str]]] = [(JOB, {}), (HUGE, {}), (JOB, once), (JOB, once), (JOB, {})]
-    _, one, huge, first, again, last = client.portal.call(together, client.app, gate, asked)  # type: ignore[union-attr]
-    assert [a.status_code for a in (one, first, again, last)] == [201] * 4
+    _, small, huge, first, again, last = client.portal.call(together, client.app, gate, asked)  # type: ignore[union-attr]
+    assert [a.status_code for a in (small, first, again, last)] == [201] * 4
     assert first.json() == again.json()
     problem(huge, 409)
     problem(client.post("/v1/placements", json=JOB | {"iterations": 7}, headers=once), 422)
@@ -139,18 +139,18 @@ def test_one_key_with_two_bodies_is_answered_for_one_of_them(start: Start, gate:
 
 def test_a_gpu_that_was_taken_meanwhile_is_chosen_anew(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the other process keeps its turn for too long."""
-    one, other = start(), start()
-    one.put("/v1/cluster", json=nodes(2))
+    first, other = start(), start()
+    first.put("/v1/cluster", json=nodes(2))
     begin, intruded = reserving._begin, []
 
     def intrude(service: Any) -> Any:
         state, leave = begin(service)
-        if service is one.app.state.service and not intruded:  # type: ignore[attr-defined]
+        if service is first.app.state.service and not intruded:  # type: ignore[attr-defined]
             intruded.append(other.post("/v1/placements", json=JOB))
         return state, leave
 
     monkeypatch.setattr(reserving, "_begin", intrude)
-    placed = one.post("/v1/placements", json=JOB)
+    placed = first.post("/v1/placements", json=JOB)
     assert [placed.status_code, intruded[0].status_code] == [201, 201]
     assert placed.json()["node"] != intruded[0].json()["node"]
 
@@ -168,8 +168,8 @@ def test_callers_are_refused_where_too_many_wait(start: Start, gate: threading.E
 
 @pytest.mark.parametrize("held", [True, False])
 def test_turns(tmp_path: Any, held: bool) -> None:
-    one, other = Store(f"sqlite:///{tmp_path}/s.db"), Store(f"sqlite:///{tmp_path}/s.db")
-    leave = one.take_turn(LONG_S)
+    store, other = Store(f"sqlite:///{tmp_path}/s.db"), Store(f"sqlite:///{tmp_path}/s.db")
+    leave = store.take_turn(LONG_S)
     assert leave is not None
     if not held:
         leave()

@@ -74,14 +74,14 @@ def attack(session: requests.Session, base: str, operation: Any, mode: Generatio
         suppress_health_check=list(HealthCheck),
     )
     @given(operation.as_strategy(generation_mode=mode))
-    def one(case: schemathesis.Case) -> None:
+    def attack_operation(case: schemathesis.Case) -> None:
         response = case.call(session=session, base_url=base)
         # 503 and 504 are documented answers (a reload that fails, a deadline of nanoseconds); 500 never is.
         assert response.status_code not in (500, 501, 502), response.text
         case.validate_response(response, checks=CHECKS)
 
     try:
-        one()
+        attack_operation()
     except Exception as error:
         if type(error).__name__ not in ("Unsatisfiable", "InvalidArgument"):
             raise AssertionError(f"{operation.label} ({mode}): {error}") from error

@@ -136,11 +136,11 @@ def test_an_unknown_tenant_stops_nobody(client: TestClient) -> None:
 
 
 def test_a_deleted_workload_is_gone_everywhere_within_two_seconds(start: Start) -> None:
-    one, other = start(), start()
-    entry = one.post("/v1/workloads", json={"workload": "lstm-wikitext2"}).json()
+    first, other = start(), start()
+    entry = first.post("/v1/workloads", json={"workload": "lstm-wikitext2"}).json()
     asked = {"device": "v100", "jobs": [entry["workload"]]}
     assert other.post("/v1/predict", json=asked).status_code == 200
-    assert one.delete(f"/v1/workloads/{entry['hash']}").status_code == 204
+    assert first.delete(f"/v1/workloads/{entry['hash']}").status_code == 204
     until(lambda: other.post("/v1/predict", json=asked).status_code != 200, "the other process learns")
     assert POLL_S <= 1.0, "it looks often enough"
     problem(other.post("/v1/predict", json=asked), 404)
@@ -226,13 +226,13 @@ class StoredCluster(RuleBasedStateMachine):
     @rule(node=st.sampled_from("ab"), force=st.booleans())
     def delete(self, node: str, force: bool) -> None:
         answer = self.client.delete(f"/v1/cluster/nodes/{node}?replace_tenants={str(force).lower()}")
-        there = [k for k, s in self.states.items() if s in SEATED and self.places[k][0] == node]
+        seated = [k for k, s in self.states.items() if s in SEATED and self.places[k][0] == node]
         if answer.status_code == 200:
-            assert force or not there
-            self.states |= dict.fromkeys(there, "ended")
+            assert force or not seated
+            self.states |= dict.fromkeys(seated, "ended")
         else:
             assert answer.status_code in (404, 409)
-            assert answer.status_code == 404 or (there and not force)
+            assert answer.status_code == 404 or (seated and not force)
 
     @rule(node=st.sampled_from("ab"), gpus=st.integers(0, 2), force=st.booleans())
     def put(self, node: str, gpus: int, force: bool) -> None:

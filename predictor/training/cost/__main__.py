@@ -81,8 +81,8 @@ def stored_graph(workload: Workload) -> ComputationGraph:
 def family(workload: str) -> str:
     """Letters that a network's name begins with: what folds go by, whatever the collection (`resnet`, `vit`)."""
     name = Workload.parse(workload).model.rpartition("/")[2]
-    found = re.match(r"[a-z]+", name)
-    return found.group() if found else name
+    letters = re.match(r"[a-z]+", name)
+    return letters.group() if letters else name
 
 
 def left_out_errors(
@@ -100,8 +100,8 @@ def left_out_errors(
     for k in range(folds):
         model = fit_cost(weighted([e for e, f in zip(examples, fold, strict=True) if f != k]), config)
         for i in np.flatnonzero(fold == k):
-            one = examples[int(i)]
-            predicted[i] = model.cost_of(one.job, one.campaign).step_time_s
+            example = examples[int(i)]
+            predicted[i] = model.cost_of(example.job, example.campaign).step_time_s
     measured = np.exp([e.log_s for e in examples])
     errors = 100.0 * np.abs(predicted / measured - 1.0)
     groups = np.array([e.campaign for e in examples])

@@ -23,9 +23,9 @@ def test_learns_what_a_framework_costs() -> None:
         blank = MeasuredGraph(made, Rows.of(np.arange(10), 32, np.ones(10)), update_kernels=4.0)
         times = predicted_s(blank, V100, real)
         measured.append(MeasuredGraph(made, Rows.of(np.arange(10), 32, times), 4.0))
-    found = calibrate(measured, V100)
-    for one in measured:
-        error = predicted_s(one, V100, found) / one.rows.step_time_s - 1
+    overheads = calibrate(measured, V100)
+    for network in measured:
+        error = predicted_s(network, V100, overheads) / network.rows.step_time_s - 1
         assert np.abs(error).mean() < 0.03
     with pytest.raises(InputError, match="nothing to calibrate"):
         calibrate([], V100)

@@ -26,17 +26,17 @@ def rows_of(model: LayerTimeModel, gpus: tuple[int, ...] = (1,)) -> Rows:
 
 def test_recovers_a_model_of_its_own_form() -> None:
     model = truth(3)
-    found = LayerTimeModel.fit(model.profile, rows_of(model))
+    fitted = LayerTimeModel.fit(model.profile, rows_of(model))
     k, b = np.array([1, 5, 9]), np.array([6.0, 12.0, 24.0])
-    np.testing.assert_allclose(found.compute_s(k, b), model.compute_s(k, b), rtol=0.03)
+    np.testing.assert_allclose(fitted.compute_s(k, b), model.compute_s(k, b), rtol=0.03)
 
 
 def test_fits_the_exchange_of_several_gpus() -> None:
     model = truth(3, Exchange(0.1, 0.01, 0.0, 0.6, 0.1, 1.1, 0.02))
     rows = rows_of(model, (1, 2, 4, 8, 16))
-    found = LayerTimeModel.fit(model.profile, rows)
+    fitted = LayerTimeModel.fit(model.profile, rows)
     error = (
-        found.step_time_s(rows.frozen_prefix, rows.batch_size, rows.gpus, rows.nodes) / rows.step_time_s - 1
+        fitted.step_time_s(rows.frozen_prefix, rows.batch_size, rows.gpus, rows.nodes) / rows.step_time_s - 1
     )
     assert np.abs(error).mean() < 0.03
 
@@ -77,16 +77,16 @@ def test_says_what_it_needs() -> None:
 
 def test_profile_of_a_graph() -> None:
     made = graph(layers=5, batch_size=8)
-    found = LayerProfile.from_graph(made)
-    assert found.layers == 5
-    assert found.flops.sum() * 8 == pytest.approx(made.forward_flops)
-    assert found.parameter_bytes.sum() == pytest.approx(made.parameter_bytes)
-    assert found.flop_share[0] == pytest.approx(1.0)
-    assert found.flop_share[-1] == 0.0
+    profile = LayerProfile.from_graph(made)
+    assert profile.layers == 5
+    assert profile.flops.sum() * 8 == pytest.approx(made.forward_flops)
+    assert profile.parameter_bytes.sum() == pytest.approx(made.parameter_bytes)
+    assert profile.flop_share[0] == pytest.approx(1.0)
+    assert profile.flop_share[-1] == 0.0
 
 
 def test_profile_of_published_shares() -> None:
-    found = LayerProfile.from_shares(
+    profile = LayerProfile.from_shares(
         "x", np.array([1.0, 0.5, 0.6]), np.array([1, 1, 0.5]), np.array([1, 0.2, 0])
     )
-    np.testing.assert_allclose(found.flop_share, [1.0, 0.5, 0.5, 0.0])
+    np.testing.assert_allclose(profile.flop_share, [1.0, 0.5, 0.5, 0.0])

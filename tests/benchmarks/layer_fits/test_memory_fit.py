@@ -72,10 +72,10 @@ def test_memory_model_recovers_itself_and_falls_with_the_prefix() -> None:
     real = MemoryModel(CENTRE * np.array([1.2, 1.3, 1.1, 1.0]), 128.0)
     k, b = (v.ravel() for v in np.meshgrid(np.arange(4), [1, 4, 32, 256, 1024]))
     measured = [(s, k, b, real.bytes(s, k, b)) for s in shapes[:3]]
-    found = MemoryModel.fit(measured)
-    assert found.winograd_channels == 128.0
+    fitted = MemoryModel.fit(measured)
+    assert fitted.winograd_channels == 128.0
     wanted = real.bytes(shapes[3], k, b)
-    assert np.abs(found.bytes(shapes[3], k, b) / wanted - 1).mean() < 0.05
+    assert np.abs(fitted.bytes(shapes[3], k, b) / wanted - 1).mean() < 0.05
     for shape in shapes:
         layers = len(shape.unfrozen_parameters)
         assert np.all(np.diff(real.bytes(shape, np.arange(layers), 256)) <= 0)

@@ -23,7 +23,7 @@ FILES = {
 def _pairs(campaign: str) -> dict[tuple[str, frozenset[str]], tuple[list[float], list[float]]]:
     """(gpu, both jobs) -> rates of the two in order of name, and their solo rates; failed and multi-GPU pairs left out."""
     body = json.loads(shared_data("gavel", FILES[campaign]).read_text())
-    found = {}
+    measured = {}
     for gpu, jobs in body.items():
         if gpu.endswith("unconsolidated"):
             continue
@@ -32,8 +32,8 @@ def _pairs(campaign: str) -> dict[tuple[str, frozenset[str]], tuple[list[float],
                 if b == "null" or 0 in rates or (a.startswith("(") and not a.endswith(", 1)")):
                     continue
                 pair = sorted([(a, rates[0]), (b, rates[1])])
-                found[gpu, frozenset((a, b))] = ([r for _, r in pair], [jobs[j]["null"] for j, _ in pair])
-    return found
+                measured[gpu, frozenset((a, b))] = ([r for _, r in pair], [jobs[j]["null"] for j, _ in pair])
+    return measured
 
 
 @pytest.fixture(scope="module")

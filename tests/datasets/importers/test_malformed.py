@@ -139,15 +139,15 @@ def test_sia_placement_with_a_letter(tmp_path: Path) -> None:
 
 
 def _isacpp(folder: Path, edges: str) -> Path:
-    one = folder / "src" / "ResNet50_32_and_VGG_19_64_in_RTX_4090"
-    one.mkdir(parents=True)
-    (one / "node_features.csv").write_text(
+    source = folder / "src" / "ResNet50_32_and_VGG_19_64_in_RTX_4090"
+    source.mkdir(parents=True)
+    (source / "node_features.csv").write_text(
         "Model name,Batch size,FLOPs (G)\nResNet50,0.1,0.5\nVGG_19,0.3,0.7\n"
     )
-    (one / "labels.csv").write_text(
+    (source / "labels.csv").write_text(
         "execution_time,gpu_memory,pcie_band,gpu_util\n.1,.2,.3,.4\n.1,.2,.3,.4\n"
     )
-    (one / "edges.csv").write_text("src,dst,performance degradation\n" + edges)
+    (source / "edges.csv").write_text("src,dst,performance degradation\n" + edges)
     return folder / "src"
 
 

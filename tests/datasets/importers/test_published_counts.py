@@ -55,8 +55,8 @@ def test_timm_steps(imported: Any) -> None:
                 expected["training" if prefix == "train" else "inference", "dynamo" in name] += 1
                 total_ms += float(row[f"{prefix}_step_time"])
     solo = tables["solo"]
-    found = Counter(zip(solo["mode"], solo["compiler"] == "compile", strict=True))
-    assert found == expected
+    counts = Counter(zip(solo["mode"], solo["compiler"] == "compile", strict=True))
+    assert counts == expected
     assert sum(result.dropped.values()) == result.read - len(solo)
     assert solo["step_time_s"].sum() == pytest.approx(total_ms / 1e3)
     assert solo["data_on_device"].all()
@@ -297,11 +297,11 @@ def test_parvagpu(imported: Any) -> None:
     assert len(colocation) == sum(int(r["Workload Number"]) for r in sets)
     by_size = colocation.groupby("processes")["throughput_ratio"].mean().round(2).tolist()
     assert by_size == [0.68, 0.54, 0.45, 0.39]
-    one = colocation[
+    pair = colocation[
         colocation["set_id"]
         == "parvagpu/a100-80gb:mig=1g/2 x torchvision/vgg16:batch_size=1,image_size=224,mode=inference,precision=tf32"
     ]
-    assert one["throughput_ratio"].tolist() == pytest.approx([66.415 / 123.337] * 2)
+    assert pair["throughput_ratio"].tolist() == pytest.approx([66.415 / 123.337] * 2)
 
 
 def test_rapp(imported: Any) -> None:

@@ -103,11 +103,11 @@ def test_bounds_are_not_learned_as_points() -> None:
     )
     changed = table.assign(throughput_ratio=table["throughput_ratio"].where(~table["censored"], 0.001))
     for make in (ConstantPredictor, lambda: TreePredictor(trees=10)):
-        one, two = (
+        first, second = (
             make().fit(Bundle("throughput_ratio", t, SOLO)).predict(Bundle("throughput_ratio", TEST, SOLO))
             for t in (table, changed)
         )
-        np.testing.assert_array_equal(one, two)
+        np.testing.assert_array_equal(first, second)
 
 
 def test_nothing_to_learn_from() -> None:

@@ -18,12 +18,12 @@ def network(kind: str) -> SetConvolutions:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_neighbours_matter_and_their_order_does_not(kind: str) -> None:
-    one, sets = network(kind), sets_of([2, 3, 1])
+    gnn, sets = network(kind), sets_of([2, 3, 1])
     order = torch.tensor([2, 0, 1])
     shuffled = replace(sets, member=sets.member[:, order], present=sets.present[:, order])
     with torch.no_grad():
-        expected, got = one(sets), one(shuffled)
-        apart = torch.cat([one(alone(sets, i)) for i in range(3)], 1)
+        expected, got = gnn(sets), gnn(shuffled)
+        apart = torch.cat([gnn(alone(sets, i)) for i in range(3)], 1)
     torch.testing.assert_close(
         got[shuffled.present], expected[:, order][shuffled.present], rtol=1e-4, atol=1e-5
     )
@@ -33,11 +33,11 @@ def test_neighbours_matter_and_their_order_does_not(kind: str) -> None:
 
 def alone(sets: SetTensors, member: int) -> SetTensors:
     """The same members, each in a set of its own."""
-    one = slice(member, member + 1)
+    column = slice(member, member + 1)
     return replace(
         sets,
-        member=sets.member[:, one],
-        demand=sets.demand[:, one],
+        member=sets.member[:, column],
+        demand=sets.demand[:, column],
         present=torch.ones(3, 1, dtype=torch.bool),
     )
 

@@ -42,15 +42,15 @@ def table(*rows: dict[str, object], device: str = "v100") -> pd.DataFrame:
 def test_columns_are_those_of_a_captured_operator(row: dict[str, object], network: str, kind: str) -> None:
     graph = graph_for(Workload.parse(f"{network}:batch_size=8").captured())
     position = next(i for i, op in enumerate(graph.operators) if op.kind == kind)
-    found = operator_columns(table(row))
-    assert set(found) == set(COLUMNS)
+    columns = operator_columns(table(row))
+    assert set(columns) == set(COLUMNS)
     for name in COLUMNS:
         if name in ("bytes_read", "backward_flops", "backward_bytes", "parameter_bytes", "layer_index"):
             continue  # the bias of a layer; what a forward call has not
         if name in ("saved_activation_bytes", "kernel_count", "forward_kernel_count"):
             continue  # what training keeps and starts, and the counter of the batch norm that follows
-        assert found[name][0] == graph.columns[name][position], name
-    assert found["bytes_read"][0] == pytest.approx(graph.columns["bytes_read"][position], rel=0.01)
+        assert columns[name][0] == graph.columns[name][position], name
+    assert columns["bytes_read"][0] == pytest.approx(graph.columns["bytes_read"][position], rel=0.01)
 
 
 def test_times_grow_with_work_and_never_beat_the_call() -> None:

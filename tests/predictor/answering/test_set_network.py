@@ -15,10 +15,10 @@ from tests.predictor.synthetic import NETWORK
 
 def network(config: NetworkConfig, seed: int = 0) -> ColocationNetwork:
     torch.manual_seed(seed)
-    one = ColocationNetwork(config, ("somewhere",))
-    for parameter in one.parameters():
+    net = ColocationNetwork(config, ("somewhere",))
+    for parameter in net.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    return one
+    return net
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_padding_and_chunks_do_not_change_answers() -> None:
 
 
 def test_parts_of_the_prior_are_those_of_torch() -> None:
-    one = network(NETWORK)
-    twin = from_torch(one)
+    net = network(NETWORK)
+    twin = from_torch(net)
     rng = np.random.default_rng(0)
     demand = rng.random((6, DEMAND_WIDTH)).astype(np.float32)
     settings = np.zeros((2, twin.prior.shape[0]), dtype=np.float32)
@@ -70,7 +70,7 @@ def test_parts_of_the_prior_are_those_of_torch() -> None:
         others = [r for j, r in enumerate(rows[k]) if j != i and r >= 0]
         edges = torch.from_numpy(np.stack([edge_features(demand[rows[k, i]], demand[r]) for r in others]))
         with torch.no_grad():
-            expected = one.prior.parts(edges, torch.from_numpy(settings[k]).expand(len(others), -1)).sum(0)
+            expected = net.prior.parts(edges, torch.from_numpy(settings[k]).expand(len(others), -1)).sum(0)
         np.testing.assert_allclose(parts[k, i], expected.numpy(), rtol=1e-4)
     assert not parts[1, 2].any()
 

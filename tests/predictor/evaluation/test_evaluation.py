@@ -76,10 +76,10 @@ def test_refitted_by_model(quick: tuple[Predictor, Tables]) -> None:
 def test_weights_of_the_given_model_are_not_used(
     quick: tuple[Predictor, Tables], predictor: Predictor
 ) -> None:
-    one, few = quick
-    other = Predictor.of(predictor.fitted_, "other", NETWORK, one.training or TRAINING)
+    refitted, few = quick
+    other = Predictor.of(predictor.fitted_, "other", NETWORK, refitted.training or TRAINING)
     two = tuple(t[t.architecture.isin(["alpha", "beta"])] for t in few)
-    first, second = (evaluate(p, two[0], two[1], "by-model")["metrics"] for p in (one, other))
+    first, second = (evaluate(p, two[0], two[1], "by-model")["metrics"] for p in (refitted, other))
     assert first == second
 
 

@@ -41,9 +41,9 @@ def test_measured_times_are_not_given_to_the_predictor(
     first, second = (evaluate_rows(predictor, "step-time", rows) for rows in (solo, slower))
     assert first["metrics"]["mape_percent"] != second["metrics"]["mape_percent"]
     answer = predictor.predict(ColocationSet("v100", (Workload.parse(str(solo["workload"].iloc[0])),)))
-    one = solo[(solo["device"] == "v100") & (solo["workload"] == solo["workload"].iloc[0])].iloc[:1]
-    scored = evaluate_rows(predictor, "step-time", one)
-    expected = abs(answer.members[0].solo_step_time_s.value / one["step_time_s"].iloc[0] - 1)
+    row = solo[(solo["device"] == "v100") & (solo["workload"] == solo["workload"].iloc[0])].iloc[:1]
+    scored = evaluate_rows(predictor, "step-time", row)
+    expected = abs(answer.members[0].solo_step_time_s.value / row["step_time_s"].iloc[0] - 1)
     assert scored["metrics"]["mape_percent"] == pytest.approx(100 * expected)
 
 

@@ -80,12 +80,12 @@ def test_bad_files(tmp_path: Path) -> None:
 
 
 def test_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, one = tmp_path / "deep" / "feedback.json", Observation(PAIR, 1, 0.04)
+    store, observation = tmp_path / "deep" / "feedback.json", Observation(PAIR, 1, 0.04)
     assert stored(store) == []
-    assert keep(store, [one]) == [one]
-    assert keep(store, [one, one]) == [one] * 3 == stored(store)
+    assert keep(store, [observation]) == [observation]
+    assert keep(store, [observation, observation]) == [observation] * 3 == stored(store)
     with pytest.raises(ConflictError, match="before"):
-        keep(store, [one])
+        keep(store, [observation])
     assert len(stored(store)) == 3
     for body in ("[]", '{"format": "cotenant-feedback", "version": 2}', "{"):
         store.write_text(body)

@@ -33,9 +33,9 @@ def test_loads_what_was_saved(predictor: Predictor, saved: Path) -> None:
     first, second = predictor.predict_arrays(SETS), again.predict_arrays(SETS)
     for name in ("slowdown", "step_time_s", "memory_bytes", "utilization_ratio", "fits"):
         np.testing.assert_allclose(getattr(first, name), getattr(second, name), rtol=1e-6)
-    for one, other in zip(predictor.predict_many(SETS), again.predict_many(SETS), strict=True):
-        assert [m.in_domain for m in one.members] == [m.in_domain for m in other.members]
-        assert one.members[0].slowdown.upper == pytest.approx(other.members[0].slowdown.upper)
+    for before, after in zip(predictor.predict_many(SETS), again.predict_many(SETS), strict=True):
+        assert [m.in_domain for m in before.members] == [m.in_domain for m in after.members]
+        assert before.members[0].slowdown.upper == pytest.approx(after.members[0].slowdown.upper)
     assert again.version.startswith("model-")
     assert again.fitted_.manifest == predictor.fitted_.manifest
     assert again.fitted_.heads == predictor.fitted_.heads

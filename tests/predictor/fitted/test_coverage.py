@@ -10,7 +10,7 @@ COVERAGE = Coverage.of(JOBS, ("v100", "k80"), ("mps", "time-slice"))
 
 
 @pytest.mark.parametrize(
-    ("one", "expected"),
+    ("asked", "expected"),
     [
         (ColocationSet("v100", JOBS, "mps"), []),
         (ColocationSet("v100", JOBS, "time-slice"), ["time slicing was measured on k80 only"]),
@@ -26,8 +26,8 @@ COVERAGE = Coverage.of(JOBS, ("v100", "k80"), ("mps", "time-slice"))
         ),
     ],
 )
-def test_says_what_was_never_measured(one: ColocationSet, expected: list[str]) -> None:
-    assert COVERAGE.never_measured(one) == expected
+def test_says_what_was_never_measured(asked: ColocationSet, expected: list[str]) -> None:
+    assert COVERAGE.never_measured(asked) == expected
 
 
 def test_an_old_predictor_says_nothing_and_coverages_join() -> None:

@@ -34,23 +34,23 @@ def test_non_increasing_in_frozen_prefix(
     layers: int, seed: int, gpus: int, device: str, kernels: float
 ) -> None:
     made = source(layers, seed=seed, kernels=kernels)
-    found = [
+    by_prefix = [
         layer_throughput(JOB, device, k, gpus, nodes=max(gpus // 4, 1), featurizer=made)
         for k in range(layers)
     ]
-    for before, after in itertools.pairwise(found):
+    for before, after in itertools.pairwise(by_prefix):
         assert after.step_time_s <= before.step_time_s * (1 + 1e-12)
         assert after.memory_bytes <= before.memory_bytes * (1 + 1e-12)
-    assert found[0].speedup == pytest.approx(1.0)
-    assert all(one.step_time_s > 0 and one.exchange_s >= 0 for one in found)
+    assert by_prefix[0].speedup == pytest.approx(1.0)
+    assert all(answer.step_time_s > 0 and answer.exchange_s >= 0 for answer in by_prefix)
 
 
 def test_parts_sum_to_the_step() -> None:
-    one = layer_throughput(JOB, "v100", 2, gpus=4, featurizer=source())
-    parts = one.forward_s + one.backward_s + one.optimizer_s + one.exchange_s + one.overhead_s
-    assert parts == pytest.approx(one.step_time_s)
-    assert one.samples_per_s == pytest.approx(4 * 32 / one.step_time_s)
-    assert one.to_json()["frozen_prefix"] == 2
+    answer = layer_throughput(JOB, "v100", 2, gpus=4, featurizer=source())
+    parts = answer.forward_s + answer.backward_s + answer.optimizer_s + answer.exchange_s + answer.overhead_s
+    assert parts == pytest.approx(answer.step_time_s)
+    assert answer.samples_per_s == pytest.approx(4 * 32 / answer.step_time_s)
+    assert answer.to_json()["frozen_prefix"] == 2
 
 
 def test_solo_measurement_sets_the_scale() -> None:
@@ -103,10 +103,10 @@ def test_bad_numbers_are_named(options: dict[str, object]) -> None:
 
 def test_zoo_model() -> None:
     job = Workload.parse("resnet18-cifar:batch_size=32")
-    found = [layer_throughput(job, "v100", k) for k in (0, 20, 40)]
-    assert found[0].total_layers == 41
-    assert found[0].step_time_s > found[1].step_time_s > found[2].step_time_s
-    assert found[0].memory_bytes > found[1].memory_bytes > found[2].memory_bytes
+    by_prefix = [layer_throughput(job, "v100", k) for k in (0, 20, 40)]
+    assert by_prefix[0].total_layers == 41
+    assert by_prefix[0].step_time_s > by_prefix[1].step_time_s > by_prefix[2].step_time_s
+    assert by_prefix[0].memory_bytes > by_prefix[1].memory_bytes > by_prefix[2].memory_bytes
 
 
 def test_memory_is_that_of_a_prediction_and_a_measurement_is_moved() -> None:

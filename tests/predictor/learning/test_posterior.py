@@ -24,11 +24,11 @@ def pairs_of(jobs: Sequence[Workload], device: str = "v100") -> list[ColocationS
     return [ColocationSet(device, (a, b)) for k, a in enumerate(jobs) for b in jobs[k + 1 :]]
 
 
-def seen(predictor: Predictor, one: ColocationSet, member: int, factor: float) -> Observation:
+def seen(predictor: Predictor, pair: ColocationSet, member: int, factor: float) -> Observation:
     """A step time such that the excess of the slowdown is `factor` times the predicted one."""
-    arrays = predictor.predict_arrays([one])
+    arrays = predictor.predict_arrays([pair])
     slowdown = 1 + (arrays.slowdown[0, member] - 1) * factor
-    return Observation(one, member, float(arrays.solo_step_time_s[0, member] * slowdown))
+    return Observation(pair, member, float(arrays.solo_step_time_s[0, member] * slowdown))
 
 
 def test_nothing_observed_changes_nothing(predictor: Predictor) -> None:
@@ -53,7 +53,7 @@ def test_an_observed_set_is_answered_nearly_as_observed_and_others_move_with_it(
 
 def test_order_and_division_of_observations_do_not_matter(predictor: Predictor) -> None:
     rng = np.random.default_rng(0)
-    told = [seen(predictor, one, m, float(rng.uniform(0.5, 2))) for one in pairs_of(JOBS) for m in (0, 1)]
+    told = [seen(predictor, pair, m, float(rng.uniform(0.5, 2))) for pair in pairs_of(JOBS) for m in (0, 1)]
     first, second = Posterior(predictor), Posterior(predictor)
     first.observe(told)
     for k in rng.permutation(len(told)):
@@ -115,7 +115,7 @@ def test_absurd_observations_of_one_job_stay_with_it(predictor: Predictor) -> No
 
 def test_a_stalled_step_among_good_ones_is_not_believed(predictor: Predictor) -> None:
     honest, spoiled = Posterior(predictor), Posterior(predictor)
-    told = [seen(predictor, one, m, 1.2) for one in pairs_of(JOBS) for m in (0, 1)]
+    told = [seen(predictor, pair, m, 1.2) for pair in pairs_of(JOBS) for m in (0, 1)]
     honest.observe(told)
     spoiled.observe([*told[1:], seen(predictor, pairs_of(JOBS)[0], 0, 200.0)])
     asked = pairs_of(JOBS)
@@ -126,7 +126,7 @@ def test_a_stalled_step_among_good_ones_is_not_believed(predictor: Predictor) ->
 
 def test_kept_rows_and_sets_are_answered_alike(predictor: Predictor) -> None:
     posterior = Posterior(predictor)
-    posterior.observe([seen(predictor, one, 0, 1.7) for one in pairs_of(JOBS)[:5]])
+    posterior.observe([seen(predictor, pair, 0, 1.7) for pair in pairs_of(JOBS)[:5]])
     asked = [*pairs_of(JOBS), ColocationSet("v100", tuple(JOBS[:3])), ColocationSet("v100", (JOBS[0],))]
     rows = posterior.rows(asked)
     kept, arrays = posterior.predict_rows(rows, "time-slice"), posterior.predict_arrays(asked)
@@ -137,7 +137,7 @@ def test_kept_rows_and_sets_are_answered_alike(predictor: Predictor) -> None:
 
 def test_inducing_rows_answer_nearly_as_all_rows_do(predictor: Predictor) -> None:
     rng = np.random.default_rng(1)
-    told = [seen(predictor, one, m, float(rng.uniform(0.8, 1.6))) for one in pairs_of(JOBS) for m in (0, 1)]
+    told = [seen(predictor, pair, m, float(rng.uniform(0.8, 1.6))) for pair in pairs_of(JOBS) for m in (0, 1)]
     exact, fewer = Posterior(predictor), Posterior(predictor, PosteriorConfig(most_rows=20))
     for posterior in (exact, fewer):
         posterior.observe(told)
@@ -201,7 +201,7 @@ def test_drift_falls_and_nothing_is_judged_by_itself(predictor: Predictor) -> No
 
 def test_the_same_observations_over_another_predictor(predictor: Predictor) -> None:
     posterior = Posterior(predictor)
-    posterior.observe([seen(predictor, one, 0, 1.7) for one in pairs_of(JOBS)[:5]])
+    posterior.observe([seen(predictor, pair, 0, 1.7) for pair in pairs_of(JOBS)[:5]])
     again = posterior.over(predictor)
     asked = pairs_of(JOBS)
     assert len(again) == len(posterior)

@@ -21,8 +21,8 @@ Tables = tuple[pd.DataFrame, pd.DataFrame]
 
 
 def test_cuda_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    for there, name in ((True, "cuda"), (False, "cpu")):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+    for available, name in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
         assert training_device().type == name
 
 

@@ -68,8 +68,8 @@ def home(
     before, version = mlflow.get_tracking_uri(), base.version
     save(base, folder / "m1")
     base.version = version
-    for name, one, other in zip(("colocation", "solo"), new, old, strict=True):
-        write_table(folder / "tables", name, pd.concat([one, other], ignore_index=True))
+    for name, measured, other in zip(("colocation", "solo"), new, old, strict=True):
+        write_table(folder / "tables", name, pd.concat([measured, other], ignore_index=True))
     empty_store(folder / "mlflow.db")
     yield folder
     mlflow.set_tracking_uri(before)
@@ -139,9 +139,9 @@ def test_learns_the_new_and_keeps_the_old(
 def test_users_are_answered_by_what_was_learned(base: Predictor, tuned: Predictor, new: Tables) -> None:
     """Answers to users name no campaign."""
     pair = new[0][new[0].set_id == new[0].set_id.iloc[0]]
-    one = ColocationSet("p100", tuple(Workload.parse(w) for w in pair.workload))
+    asked = ColocationSet("p100", tuple(Workload.parse(w) for w in pair.workload))
     measured = 1 / pair.throughput_ratio.to_numpy()
-    before, after = (np.array([m.slowdown.value for m in p.predict(one).members]) for p in (base, tuned))
+    before, after = (np.array([m.slowdown.value for m in p.predict(asked).members]) for p in (base, tuned))
     assert (np.abs(after - measured) < np.abs(before - measured)).all()
 
 
@@ -155,8 +155,8 @@ def test_the_base_stays_as_it_is(base: Predictor, new: Tables, old: Tables) -> N
 
 def test_same_seed_same_weights(base: Predictor, new: Tables) -> None:
     first, again = (fine_tune(base, *new, QUICK).fitted_.model.networks for _ in range(2))
-    for one, other in zip(first, again, strict=True):
-        assert all(torch.equal(v, other.state_dict()[k]) for k, v in one.state_dict().items())
+    for network, other in zip(first, again, strict=True):
+        assert all(torch.equal(v, other.state_dict()[k]) for k, v in network.state_dict().items())
 
 
 def test_manifest_records_ancestors_and_new_sets(

@@ -51,7 +51,7 @@ def cut_off(kept: Path, store: str, told: list[str]) -> str:
         seen = client.get_run(run_id)
         assert (seen.info.status, seen.info.run_name) == ("RUNNING", "train model")
         assert [m.value for m in client.get_metric_history(run_id, "loss network 1")] == [0.5]
-        assert {one.dataset.name for one in seen.inputs.dataset_inputs} == {"colocation", "solo"}
+        assert {logged.dataset.name for logged in seen.inputs.dataset_inputs} == {"colocation", "solo"}
         assert str(kept.parent / "store") in str(seen.info.artifact_uri)
         raise KeyboardInterrupt
     return run_id

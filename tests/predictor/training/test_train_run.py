@@ -68,7 +68,7 @@ def test_run_is_written_and_logged(trained: tuple[dict[str, Any], Path]) -> None
     assert len(client.get_metric_history(run.info.run_id, "validation mae left out 1")) == 2
     assert run.info.run_name is not None
     assert run.info.run_name.startswith("train model: ")
-    assert {one.dataset.name for one in run.inputs.dataset_inputs} == {"colocation", "solo"}
+    assert {logged.dataset.name for logged in run.inputs.dataset_inputs} == {"colocation", "solo"}
     assert "learned sets mape_percent" in run.data.metrics
     # It began with the training and not after it.
     assert run.info.start_time / 1000 < (folder / "model" / "weights.safetensors").stat().st_mtime
@@ -135,9 +135,9 @@ def test_registry(trained: tuple[dict[str, Any], Path]) -> None:
     assert promote("1", force=True)["promoted"]
     champion = load_predictor("models:/cotenant@champion", graph_source)
     assert champion.version == result["model_version"]
-    one = ColocationSet("v100", (Workload("alpha", 32), Workload("beta", 32)))
+    asked = ColocationSet("v100", (Workload("alpha", 32), Workload("beta", 32)))
     file = load_predictor(str(folder / "model"), graph_source)
-    assert champion.predict(one) == file.predict(one)
+    assert champion.predict(asked) == file.predict(asked)
 
 
 def test_a_worse_version_is_not_promoted(

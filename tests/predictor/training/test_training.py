@@ -92,11 +92,11 @@ def test_a_censored_ratio_is_a_lower_bound() -> None:
 
 def test_what_was_not_measured_costs_nothing() -> None:
     target = torch.tensor([-0.5, float("nan")])
-    there = ~torch.isnan(target)
-    one = colocation_loss(output(-0.4, -9.0), target, there, torch.zeros(2, dtype=torch.bool), 0.05)
-    two = colocation_loss(output(-0.4, 0.0), target, there, torch.zeros(2, dtype=torch.bool), 0.05)
-    assert torch.isfinite(one)
-    assert one == two
+    measured = ~torch.isnan(target)
+    unlikely = colocation_loss(output(-0.4, -9.0), target, measured, torch.zeros(2, dtype=torch.bool), 0.05)
+    likely = colocation_loss(output(-0.4, 0.0), target, measured, torch.zeros(2, dtype=torch.bool), 0.05)
+    assert torch.isfinite(unlikely)
+    assert unlikely == likely
 
 
 def test_refuses_a_bad_configuration() -> None:

@@ -58,7 +58,7 @@ _ELSEWHERE = {
 def test_no_source_of_profiling_names_another_package() -> None:
     """Every import of every file, those within functions too: a list of absent packages could have a gap."""
     root = Path(profiling.__file__).parent
-    found = {}
+    strangers = {}
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
         names: set[str] = set()
@@ -69,5 +69,5 @@ def test_no_source_of_profiling_names_another_package() -> None:
                 names.add(node.module.partition(".")[0])
         strange = names - _PRESENT - set(sys.stdlib_module_names) - _ELSEWHERE.get(name, set())
         if strange:
-            found[name] = strange
-    assert found == {}
+            strangers[name] = strange
+    assert strangers == {}

@@ -57,10 +57,10 @@ def test_earlier_folders_count_and_failed_runs_can_be_tried_again(tmp_path: Path
         record["members"][0]["outcome"] = "out-of-memory"
         return record
 
-    one, two = tmp_path / "one", tmp_path / "two"
-    assert run_campaign(plan, one, measure=failing).failed == 4
-    assert run_campaign(plan, two, done_folders=[one], measure=stand_in).failed == 4
-    final = run_campaign(plan, two, done_folders=[one], retry_failed=True, measure=stand_in)
+    first, second = tmp_path / "one", tmp_path / "two"
+    assert run_campaign(plan, first, measure=failing).failed == 4
+    assert run_campaign(plan, second, done_folders=[first], measure=stand_in).failed == 4
+    final = run_campaign(plan, second, done_folders=[first], retry_failed=True, measure=stand_in)
     assert (final.done, final.failed) == (4, 0)
 
 

@@ -20,10 +20,10 @@ def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
         writer.append_run(record("a"))
         writer.append_run(record("b"))
         writer.append_run(record("a", 3))
-    found = read_results([tmp_path])
-    assert set(found.records) == {"a", "b"}
-    assert found.records["a"]["text"] == "xxx"
-    assert found.environments["abc"]["cores"] == 2
+    stored = read_results([tmp_path])
+    assert set(stored.records) == {"a", "b"}
+    assert stored.records["a"]["text"] == "xxx"
+    assert stored.environments["abc"]["cores"] == 2
 
 
 @settings(max_examples=40, deadline=None)
@@ -42,9 +42,9 @@ def test_a_cut_at_any_byte_loses_the_cut_line_alone(
     assert "first" in read_results([folder]).records
     with SliceWriter(folder) as writer:
         writer.append_run(record("third"))
-    found = read_results([folder]).records
-    assert {"first", "third"} <= set(found)
-    assert ("second" in found) == (whole + cut >= size - 1)
+    records = read_results([folder]).records
+    assert {"first", "third"} <= set(records)
+    assert ("second" in records) == (whole + cut >= size - 1)
 
 
 def test_a_changed_byte_is_seen(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_a_changed_byte_is_seen(tmp_path: Path) -> None:
         writer.append_run(record("a", 40))
     path = slice_files(tmp_path)[0]
     path.write_bytes(path.read_bytes().replace(b"xxxx", b"yxxx", 1))
-    found = read_results([tmp_path])
-    assert (found.records, found.torn_lines) == ({}, 1)
+    stored = read_results([tmp_path])
+    assert (stored.records, stored.torn_lines) == ({}, 1)
 
 
 def test_slices_roll_over_and_end(tmp_path: Path) -> None:

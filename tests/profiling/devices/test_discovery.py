@@ -66,8 +66,8 @@ def test_gpus_are_found_or_the_message_says_why_not() -> None:
     ],
 )
 def test_product_titles_match_the_catalogue(title: str, gib: float, name: str | None) -> None:
-    found = match_catalogue(title, gib * 2**30)
-    assert (found.name if found else None) == name
+    device = match_catalogue(title, gib * 2**30)
+    assert (device.name if device else None) == name
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_every_partition_is_what_the_vendor_allows(card: str) -> None:
 def test_partitions_of_an_a100() -> None:
     known = sizes(["a100"])
     # Diagrams of the MIG User Guide: what is there, and what is not.
-    for there in [
+    for partition in [
         (7,),
         (4, 3),
         (4, 2, 1),
@@ -79,7 +79,7 @@ def test_partitions_of_an_a100() -> None:
         (2, 2, 2, 1),
         (1,) * 7,
     ]:
-        assert there in known
+        assert partition in known
     for absent in [(4, 4), (3, 3, 1), (5, 2), (4, 3, 1), (3, 2, 2, 1), (2, 2, 2, 2), (6,), (1,) * 8]:
         assert absent not in known
     assert [str(p) for p in mig_layout("a100").maximal][:4] == ["7g", "4g+3g", "4g+2g+1g.10gb", "3g+2g+2g"]

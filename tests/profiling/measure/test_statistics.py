@@ -11,15 +11,15 @@ TIMES = st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=30)
 
 @given(TIMES)
 def test_median_lies_within_and_mad_is_not_negative(values: list[float]) -> None:
-    found = summarize(values, 0.05)
-    assert min(values) <= found.median <= max(values)
-    assert found.mad >= 0
+    summary = summarize(values, 0.05)
+    assert min(values) <= summary.median <= max(values)
+    assert summary.mad >= 0
 
 
 @given(st.floats(1e-3, 1e3), st.integers(2, 10))
 def test_equal_repeats_are_stable(value: float, count: int) -> None:
-    found = summarize([value] * count, 0.05)
-    assert (found.mad, found.verdict) == (0.0, "stable")
+    summary = summarize([value] * count, 0.05)
+    assert (summary.mad, summary.verdict) == (0.0, "stable")
 
 
 @pytest.mark.parametrize(

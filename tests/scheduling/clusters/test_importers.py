@@ -35,17 +35,17 @@ NodeName=login CPUTot=8
 """
 
 
-def found(cluster: ClusterSnapshot) -> list[tuple[str, str, str, str]]:
+def gpu_rows(cluster: ClusterSnapshot) -> list[tuple[str, str, str, str]]:
     return [(node.name, gpu.id, gpu.device, gpu.sharing) for node, gpu in cluster.gpus()]
 
 
 def test_nvidia_smi() -> None:
-    assert found(import_cluster("nvidia-smi", CSV, node="here")) == [
+    assert gpu_rows(import_cluster("nvidia-smi", CSV, node="here")) == [
         ("here", "0", "a100", "time-slice"),
         ("here", "1", "a100-80gb", "mig"),
         ("here", "2", "rtx-3090", "time-slice"),
     ]
-    assert [row[1:3] for row in found(import_cluster("nvidia-smi", LISTED))] == [
+    assert [row[1:3] for row in gpu_rows(import_cluster("nvidia-smi", LISTED))] == [
         ("0.0", "a100:mig=3g.20gb"),
         ("0.1", "a100:mig=1g.5gb"),
         ("1", "v100-32gb"),
@@ -62,7 +62,7 @@ def test_slurm_json(source: str) -> None:
     }
     assert {node.name: len(node.gpus) for node in cluster.nodes} == {n: len(k) for n, k in expected.items()}
     grouped = {"sinfo": [{"nodes": {"nodes": ["a", "b"]}, "gres": {"total": "gpu:v100:2"}}]}
-    assert [row[:3] for row in found(import_cluster(source, json.dumps(grouped)))] == [
+    assert [row[:3] for row in gpu_rows(import_cluster(source, json.dumps(grouped)))] == [
         (node, gpu, "v100") for node in "ab" for gpu in "01"
     ]
 
@@ -70,7 +70,7 @@ def test_slurm_json(source: str) -> None:
 def test_slurm_mig_types() -> None:
     text = "NODELIST GRES\ndgx gpu:nvidia_a100-sxm4-40gb_3g.20gb:1,gpu:a100_1g.5gb_0:1,gpu:2g.10gb:1\n"
     cluster = import_cluster("sinfo", text, {"2g.10gb": "a100:mig=2g"})
-    assert [row[2] for row in found(cluster)] == ["a100:mig=3g", "a100:mig=1g", "a100:mig=2g"]
+    assert [row[2] for row in gpu_rows(cluster)] == ["a100:mig=3g", "a100:mig=1g", "a100:mig=2g"]
     with pytest.raises(InputError, match="of which card"):
         import_cluster("sinfo", "NODELIST GRES\nn gpu:3g.20gb:1\n")
     with pytest.raises(UnknownNameError, match="MIG"):
@@ -78,10 +78,10 @@ def test_slurm_mig_types() -> None:
 
 
 def test_slurm_text() -> None:
-    assert found(import_cluster("scontrol", SCONTROL))[0][:3] == ("gpu01", "0", "a100")
+    assert gpu_rows(import_cluster("scontrol", SCONTROL))[0][:3] == ("gpu01", "0", "a100")
     text = "NODELIST GRES\nn[01-02] gpu:tesla:1\nn[01-02] gpu:tesla:1\nlogin (null)\n"
     cluster = import_cluster("sinfo", text, {"tesla": "p100"})
-    assert [row[:3] for row in found(cluster)] == [("n01", "0", "p100"), ("n02", "0", "p100")]
+    assert [row[:3] for row in gpu_rows(cluster)] == [("n01", "0", "p100"), ("n02", "0", "p100")]
     assert host_names("a[1-2,08],b") == ["a1", "a2", "a08", "b"]
 
 

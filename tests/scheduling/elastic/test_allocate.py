@@ -23,9 +23,9 @@ def test_never_grants_more_than_there_is(count: int, gpus: int, seed: int) -> No
     assert [g.number for g in grants] == [j.number for j in jobs]
     assert sum(g.gpus for g in grants) <= gpus
     assert sum(g.gpus > 0 for g in grants) == min(count, gpus)
-    for grant, one in zip(grants, jobs, strict=True):
-        assert grant.prefix == 0 or one.progress >= 0.1
-        assert grant.size < 0 or one.rate[grant.size, grant.prefix] > 0
+    for grant, agent in zip(grants, jobs, strict=True):
+        assert grant.prefix == 0 or agent.progress >= 0.1
+        assert grant.size < 0 or agent.rate[grant.size, grant.prefix] > 0
 
 
 @settings(max_examples=25, deadline=None)

@@ -33,11 +33,11 @@ class Additive:
 
 
 def test_chooses_both_prefixes_together() -> None:
-    found = choose_pair(JOBS, ((0, 4, 8), (0, 4, 8)), PENALTIES, RATES, Additive(100.0), "v100")
-    assert found is not None
+    pair = choose_pair(JOBS, ((0, 4, 8), (0, 4, 8)), PENALTIES, RATES, Additive(100.0), "v100")
+    assert pair is not None
     # Alone each would take 4 (0.95 / 0.76, against 1 and 0.6 / 0.52); beside the other as well.
-    assert found.prefixes == (1, 1)
-    assert found.gain == pytest.approx(2 / 1.8)
+    assert pair.prefixes == (1, 1)
+    assert pair.gain == pytest.approx(2 / 1.8)
 
 
 def test_prefixes_stay_unless_others_gain_enough() -> None:
@@ -59,9 +59,9 @@ def test_memory_decides_too() -> None:
 
 
 def test_too_little_gain_is_refused() -> None:
-    none, one = (np.zeros(1), np.zeros(1)), (np.ones(1), np.ones(1))
-    found = choose_pair(JOBS, ((0,), (0,)), none, one, Additive(100.0), "v100", min_gain=1.1)
-    assert found is not None  # 2 / 1.8 = 1.11
-    assert choose_pair(JOBS, ((0,), (0,)), none, one, Additive(100.0), "v100", min_gain=1.2) is None
+    none, unit = (np.zeros(1), np.zeros(1)), (np.ones(1), np.ones(1))
+    pair = choose_pair(JOBS, ((0,), (0,)), none, unit, Additive(100.0), "v100", min_gain=1.1)
+    assert pair is not None  # 2 / 1.8 = 1.11
+    assert choose_pair(JOBS, ((0,), (0,)), none, unit, Additive(100.0), "v100", min_gain=1.2) is None
     with pytest.raises(InputError, match="differ"):
-        choose_pair(JOBS, ((0, 1), (0,)), none, one, Additive(1.0), "v100")
+        choose_pair(JOBS, ((0, 1), (0,)), none, unit, Additive(1.0), "v100")

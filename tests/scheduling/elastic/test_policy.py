@@ -57,8 +57,8 @@ def test_every_job_is_done_and_no_gpu_is_held_twice(make: type) -> None:
     result = run(make())
     assert all(job.finished_s is not None for job in result.jobs)
     spans: dict[int, list[tuple[float, float]]] = {}
-    for one in result.intervals:
-        spans.setdefault(one.gpu, []).append((one.start_s, one.stop_s))
+    for interval in result.intervals:
+        spans.setdefault(interval.gpu, []).append((interval.start_s, interval.stop_s))
     for held in spans.values():
         held.sort()
         assert all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(held))
@@ -74,13 +74,13 @@ def test_freezing_pays_and_its_debt_is_capped() -> None:
 
 def tenants(result: SimulationResult) -> int:
     """Most jobs on one GPU at once; nobody who shares holds two."""
-    most, moments = 0, sorted({one.start_s for one in result.intervals})
+    most, moments = 0, sorted({interval.start_s for interval in result.intervals})
     for at in moments:
-        held = [one for one in result.intervals if one.start_s <= at < one.stop_s]
-        gpus = Counter(one.gpu for one in held)
-        jobs = Counter(one.job for one in held)
+        held = [interval for interval in result.intervals if interval.start_s <= at < interval.stop_s]
+        gpus = Counter(interval.gpu for interval in held)
+        jobs = Counter(interval.job for interval in held)
         most = max(most, *gpus.values())
-        assert all(jobs[one.job] == 1 for one in held if gpus[one.gpu] > 1)
+        assert all(jobs[interval.job] == 1 for interval in held if gpus[interval.gpu] > 1)
     return most
 
 
@@ -103,8 +103,8 @@ def test_jobs_that_do_not_fit_together_do_not_share() -> None:
 
 
 def test_decides_the_same_twice() -> None:
-    one, two = run(icefrog(IceFrogConfig(shortness=1.0))), run(icefrog(IceFrogConfig(shortness=1.0)))
-    np.testing.assert_array_equal(one.completion_s, two.completion_s)
+    first, again = run(icefrog(IceFrogConfig(shortness=1.0))), run(icefrog(IceFrogConfig(shortness=1.0)))
+    np.testing.assert_array_equal(first.completion_s, again.completion_s)
 
 
 def test_size_index() -> None:

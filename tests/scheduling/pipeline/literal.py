@@ -42,13 +42,13 @@ def ideals(profile: PipeDreamProfile) -> set[frozenset[str]]:
     for source, target in profile.edges:
         before[target].add(source)
     names = list(before)
-    found = set()
+    closed = set()
     for size in range(1, len(names) + 1):
         for chosen in itertools.combinations(names, size):
             inside = set(chosen)
             if all(before[name] <= inside for name in inside):
-                found.add(frozenset(inside))
-    return found
+                closed.add(frozenset(inside))
+    return closed
 
 
 def published(space: StateSpace, cluster: PipelineCluster, options: PartitionOptions) -> float:

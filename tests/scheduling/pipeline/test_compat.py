@@ -98,8 +98,8 @@ def test_equals_the_recurrence_cell_by_cell(
         with pytest.raises(InfeasibleError):
             solve_compat(space, cluster, options)
     else:
-        found, spans = solve_compat(space, cluster, options)
-        assert found == pytest.approx(expected, rel=1e-12)
+        bottleneck_s, spans = solve_compat(space, cluster, options)
+        assert bottleneck_s == pytest.approx(expected, rel=1e-12)
         assert spans[0].start == 0
         assert spans[-1].end == space.count
         assert all(a.end == b.start for a, b in itertools.pairwise(spans))

@@ -96,11 +96,11 @@ def test_split_spec_is_what_torch_takes() -> None:
     ]
     cluster = PipelineCluster((3,), (1e9,))
     times = [(0.01, 0.02)] * len(paths)
-    found = plan(graph(*paths), cluster, "1f1b", 2, times=times, depth=3)
-    assert found.split_spec is not None
-    assert all(path.startswith("blocks.") and path.count(".") == 1 for path in found.split_spec)
-    assert list(found.split_spec) == found.split_points
-    pipe = split_model(Chain(), torch.randn(2, 4), list(found.split_spec))
+    cut = plan(graph(*paths), cluster, "1f1b", 2, times=times, depth=3)
+    assert cut.split_spec is not None
+    assert all(path.startswith("blocks.") and path.count(".") == 1 for path in cut.split_spec)
+    assert list(cut.split_spec) == cut.split_points
+    pipe = split_model(Chain(), torch.randn(2, 4), list(cut.split_spec))
     assert pipe.num_stages == 3
     anywhere = plan(
         graph("a", "a", "a"), cluster, "1f1b", 2, times=times[:3], depth=3, granularity="operator"

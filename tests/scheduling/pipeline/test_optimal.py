@@ -24,8 +24,8 @@ from tests.shared import shared_data
 def test_states_are_all_the_ways_to_cut(seed: int, nodes: int, sources: int) -> None:
     profile = random_profile(seed, nodes, sources=min(sources, nodes))
     space = antichain_states(profile)
-    found = {frozenset(space.members(0, b)) for b in range(1, space.count + 1)} - {frozenset()}
-    assert found == ideals(profile)
+    states = {frozenset(space.members(0, b)) for b in range(1, space.count + 1)} - {frozenset()}
+    assert states == ideals(profile)
 
 
 @settings(max_examples=60, deadline=None)
@@ -48,11 +48,11 @@ def test_least_of_all_partitions(
         with pytest.raises(InfeasibleError, match="more than there are"):
             solve_optimal(space, cluster, options)
         return
-    found, spans = solve_optimal(space, cluster, options)
-    assert found == pytest.approx(expected, rel=1e-12)
+    bottleneck_s, spans = solve_optimal(space, cluster, options)
+    assert bottleneck_s == pytest.approx(expected, rel=1e-12)
     stages = [(span.start, span.end) for span in spans]
     replicas = tuple(math.prod(span.replicas) for span in spans)
-    assert price(space, stages, replicas, 3e8, options, limit) == pytest.approx(found, rel=1e-12)
+    assert price(space, stages, replicas, 3e8, options, limit) == pytest.approx(bottleneck_s, rel=1e-12)
     assert all(limit is None or span.memory_bytes <= limit for span in spans)
 
 

@@ -78,14 +78,14 @@ def test_cuts_are_where_modules_start_that_are_called_once() -> None:
 @pytest.mark.parametrize("recompute", [False, True])
 def test_every_schedule_gives_a_whole_plan(schedule: str, recompute: bool) -> None:
     cluster = PipelineCluster((2, 2), (1e9, 1e8))
-    found = plan(graph(), cluster, schedule, 8, recompute=recompute, times=TIMES)
-    blocks = [name for stage in found.stages for name in stage.modules]
+    whole = plan(graph(), cluster, schedule, 8, recompute=recompute, times=TIMES)
+    blocks = [name for stage in whole.stages for name in stage.modules]
     assert len(blocks) == len(set(blocks)) == len(blocks_of(graph(), TIMES))
-    assert found.step_time_s > 0
-    assert 0 <= found.bubble_ratio < 1
-    assert found.workers_used <= 4
-    assert found.split_points == [stage.modules[0] for stage in found.stages[1:]]
-    assert found.to_json()["stages"][0]["split_point"] == ""
+    assert whole.step_time_s > 0
+    assert 0 <= whole.bubble_ratio < 1
+    assert whole.workers_used <= 4
+    assert whole.split_points == [stage.modules[0] for stage in whole.stages[1:]]
+    assert whole.to_json()["stages"][0]["split_point"] == ""
 
 
 def test_a_single_chain_is_cut_at_the_least_bottleneck() -> None:
@@ -94,17 +94,17 @@ def test_a_single_chain_is_cut_at_the_least_bottleneck() -> None:
     time[~space.subset] = float("inf")
     bounds = cut([time] * 3)
     assert bounds is not None
-    found = max(time[a, b] for a, b in itertools.pairwise(bounds))
+    bottleneck_s = max(time[a, b] for a, b in itertools.pairwise(bounds))
     inner = range(1, space.count)
     best = min(max(time[0, a], time[a, b], time[b, -1]) for a in inner for b in inner if a < b)
-    assert found == best
+    assert bottleneck_s == best
 
 
 def test_memory_decides_and_is_said_to() -> None:
     cluster = PipelineCluster((4,), (1e9,))
 
-    def peak(found: Plan) -> float:
-        return max(stage.memory_bytes for stage in found.stages)
+    def peak(whole: Plan) -> float:
+        return max(stage.memory_bytes for stage in whole.stages)
 
     for schedule in SCHEDULES:
         free = plan(graph(), cluster, schedule, 8, times=TIMES, allow_idle=True)

@@ -29,7 +29,7 @@ def test_the_policys_choice_comes_first() -> None:
     assert decision.decision == "place"
     assert (decision.ranked[0].node, decision.ranked[0].gpu) == ("a", "2")
     assert decision.ranked[0].reasons[-1] == "chosen by policy last"
-    assert {one.gpu for one in decision.ranked} == {"0", "1", "2"}
+    assert {offer.gpu for offer in decision.ranked} == {"0", "1", "2"}
     exclusive = PolicyPlacer(table(), get_policy("exclusive")).place(JOBS[1], 100.0, CLUSTER)
     assert exclusive.ranked[0].gpu == "1"
 

@@ -174,8 +174,8 @@ def test_decides_as_the_plain_loop(raw: list, number: int, iterations: float, ob
             plain.append((score, gpu.id))
     assert len(plain) == len(decision.ranked)
     expected = {name: score for score, name in plain}
-    for one in decision.ranked:
-        assert one.score == pytest.approx(expected[one.gpu], rel=1e-9, abs=1e-9)
+    for offer in decision.ranked:
+        assert offer.score == pytest.approx(expected[offer.gpu], rel=1e-9, abs=1e-9)
     if plain:
         assert decision.ranked[0].score == pytest.approx(min(plain)[0], rel=1e-9, abs=1e-9)
 

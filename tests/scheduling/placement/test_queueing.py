@@ -77,9 +77,9 @@ def test_a_job_too_large_for_the_cluster_does_not_stand_in_the_way() -> None:
     state.now_s = 100.0
     for number, (workload, gpus) in enumerate(((LONG, 8), (SHORT, 1))):
         state.waiting[number] = JobState(TraceJob(f"j{number}", workload, 10.0, gpus=gpus), number, 10.0)
-    found = first_overdue(state, SetCache(SIDE_BY_SIDE), 50.0)
-    assert found is not None
-    assert found.id == "j1"
+    overdue = first_overdue(state, SetCache(SIDE_BY_SIDE), 50.0)
+    assert overdue is not None
+    assert overdue.id == "j1"
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,8 @@ def test_cache_asks_once_and_grows() -> None:
     assert (cache.rows(devices, members, present) == rows).all()
     assert asked == Counting.calls
     for row, ids_row in zip(rows, members, strict=True):
-        one = base.predict_arrays([ColocationSet("v100", tuple(cache.workloads[i] for i in ids_row))])
-        assert cache.step_time_s[row] == pytest.approx(one.step_time_s[0])
+        direct = base.predict_arrays([ColocationSet("v100", tuple(cache.workloads[i] for i in ids_row))])
+        assert cache.step_time_s[row] == pytest.approx(direct.step_time_s[0])
 
 
 def test_a_small_limit_starts_the_cache_anew() -> None:

@@ -77,13 +77,13 @@ def test_a_job_longer_than_all_work_spread_over_the_gpus_goes_first_and_is_not_s
     queue(state, *short, TraceJob("long", JOBS[4], 1000.0))  # 500 s, of 273 on each of two GPUs
 
     def first(ratio: float) -> str:
-        found = decide(
+        allocations = decide(
             state,
             SetCache(predictor),
             PlacementConfig(max_members=1),
             QueueConfig(critical_ratio=ratio),
         )
-        return {a.gpus: a.job.id for a in found}[(0,)]
+        return {a.gpus: a.job.id for a in allocations}[(0,)]
 
     assert first(1.5) == "long"
     assert first(2.0) == first(float("inf")) == "s0"

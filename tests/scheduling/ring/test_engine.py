@@ -32,9 +32,9 @@ def test_rates_change_when_a_neighbour_comes_and_goes():
 
 def test_slots_count_whole_iterations():
     # tau = 0.3 + small: 3 iterations in a slot of 1 s, so 10 iterations take 4 slots.
-    one = job("a", 1, 0.3, 0, 10)
+    ring_job = job("a", 1, 0.3, 0, 10)
     run = RingRun(cluster(1), Execution(slot_s=1.0))
-    run.start(one, [(0, 0)])
+    run.start(ring_job, [(0, 0)])
     assert run.finish().makespan_s == 4.0
 
 
@@ -71,11 +71,11 @@ def test_running_rates_are_the_model_at_every_moment(instance, source, fabric):
     """The incremental bookkeeping equals equations 6 to 8 computed afresh; capacity holds."""
     place, jobs = instance
     run = RingRun(place, Execution(fabric))
-    for one in jobs:
-        while sum(map(len, run.idle)) < one.gpus:
+    for ring_job in jobs:
+        while sum(map(len, run.idle)) < ring_job.gpus:
             run.leave()
         idle = [(s, g) for s, gpus in enumerate(run.idle) for g in sorted(gpus)]
-        run.start(one, source.sample(idle, one.gpus))
+        run.start(ring_job, source.sample(idle, ring_job.gpus))
         fresh = ring_timings(
             place,
             {name: r.job for name, r in run.running.items()},
@@ -87,5 +87,5 @@ def test_running_rates_are_the_model_at_every_moment(instance, source, fabric):
             used = sum(r.placement.get(server, 0) for r in run.running.values())
             assert used + len(run.idle[server]) == count
     schedule = run.finish()
-    assert {one.job for one in schedule.assignments} == {one.name for one in jobs}
+    assert {a.job for a in schedule.assignments} == {j.name for j in jobs}
     assert run._flows == dict.fromkeys(run._flows, 0)

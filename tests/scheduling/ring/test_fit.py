@@ -19,8 +19,8 @@ def test_fit_gives_back_what_made_the_samples(bandwidth, alpha, xi2):
     place = replace(cluster(4, 4), inter_bandwidth=bandwidth, alpha=alpha, xi2=xi2, reduce_speed=1e15)
     samples = []
     for size, contention in [(5, 1), (50, 1), (50, 2), (20, 3)]:
-        one = job("a", 4, 0.1, size)
-        time_s = ring_timing(place, one, {0: 2, 1: 2}, contention).iteration_time_s
+        ring_job = job("a", 4, 0.1, size)
+        time_s = ring_timing(place, ring_job, {0: 2, 1: 2}, contention).iteration_time_s
         samples.append(LinkSample(4, size, 2, contention, 0.1, time_s))
     fit = fit_link(samples)
     assert fit.inter_bandwidth == pytest.approx(bandwidth, rel=1e-4)
@@ -29,11 +29,11 @@ def test_fit_gives_back_what_made_the_samples(bandwidth, alpha, xi2):
 
 
 def test_fit_refuses_what_says_nothing():
-    one = LinkSample(2, 10, 2, 1, 0.1, 0.2)
+    sample = LinkSample(2, 10, 2, 1, 0.1, 0.2)
     with pytest.raises(InputError, match="three samples"):
-        fit_link([one])
+        fit_link([sample])
     with pytest.raises(InputError, match="above the compute time"):
-        fit_link([one, one, replace(one, iteration_time_s=0.05)])
+        fit_link([sample, sample, replace(sample, iteration_time_s=0.05)])
 
 
 @pytest.mark.parametrize("compute_s", [0.001, 0.1, 10.0])
@@ -43,14 +43,14 @@ def test_duty_cycles_lie_between_alone_and_the_paper(compute_s):
     placed = {name: {0: 1, 1: 1} for name in "ab"}
     alone = ring_timing(place, jobs["a"], placed["a"], 1).iteration_time_s
     paper = ring_timings(place, jobs, placed)["a"].iteration_time_s
-    found = duty_cycle_timings(place, jobs, placed)["a"].iteration_time_s
-    assert alone < found < paper
-    share = (found - alone) / (paper - alone)
+    time_s = duty_cycle_timings(place, jobs, placed)["a"].iteration_time_s
+    assert alone < time_s < paper
+    share = (time_s - alone) / (paper - alone)
     assert share == pytest.approx({0.001: 0.97, 0.1: 0.62, 10.0: 0.01}[compute_s], abs=0.04)
 
 
 def test_one_job_alone_has_no_rival():
-    place, one = cluster(2, 2), job("a", 2, 0.1, 125)
-    found = duty_cycle_timings(place, {"a": one}, {"a": {0: 1, 1: 1}})["a"]
-    assert found.contention == pytest.approx(1)
-    assert duty_cycle_timings(place, {"a": one}, {"a": {0: 2}})["a"].contention == 0
+    place, alone = cluster(2, 2), job("a", 2, 0.1, 125)
+    timing = duty_cycle_timings(place, {"a": alone}, {"a": {0: 1, 1: 1}})["a"]
+    assert timing.contention == pytest.approx(1)
+    assert duty_cycle_timings(place, {"a": alone}, {"a": {0: 2}})["a"].contention == 0

@@ -101,10 +101,10 @@ def test_rails_multiply_bandwidth_and_take_contention_away():
     jobs = {"a": RingJob("a", 8, 100, 0, 1, 0.1, 10), "b": RingJob("b", 8, 100, 0, 1, 0.1, 10)}
     cluster = replace(CLUSTER, servers=(8, 8))
     placed = {"a": {0: 4, 1: 4}, "b": {0: 4, 1: 4}}
-    one = ring_timings(cluster, jobs, placed)["a"]
-    eight = ring_timings(cluster, jobs, placed, fabric=Fabric(rails=8))["a"]
-    assert (one.contention, eight.contention) == (2, 1)
-    assert eight.bandwidth == pytest.approx(4 * 1250)
+    one_rail = ring_timings(cluster, jobs, placed)["a"]
+    eight_rails = ring_timings(cluster, jobs, placed, fabric=Fabric(rails=8))["a"]
+    assert (one_rail.contention, eight_rails.contention) == (2, 1)
+    assert eight_rails.bandwidth == pytest.approx(4 * 1250)
 
 
 @pytest.mark.parametrize(

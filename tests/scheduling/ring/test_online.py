@@ -29,11 +29,11 @@ CONFIGS = [OnlineConfig(*c) for c in itertools.product(ORDERS, ONLINE_PICKS, BAC
 def test_every_job_ends_after_it_came_and_the_run_replays(instance, data, config, slot_s):
     place, jobs = instance
     execution = Execution(slot_s=slot_s)
-    arrivals = [RingArrival(one, data.draw(st.floats(0, 60))) for one in jobs]
+    arrivals = [RingArrival(j, data.draw(st.floats(0, 60))) for j in jobs]
     result = run_online(place, arrivals, config, execution)
-    assert {one.job for one in result.schedule.assignments} == {one.name for one in jobs}
-    for one in result.schedule.assignments:
-        assert one.start_s >= result.arrivals_s[one.job]
+    assert {a.job for a in result.schedule.assignments} == {j.name for j in jobs}
+    for assignment in result.schedule.assignments:
+        assert assignment.start_s >= result.arrivals_s[assignment.job]
     again = replay(place, jobs, result.schedule.assignments, execution)
     assert again.makespan_s == pytest.approx(result.schedule.makespan_s, rel=1e-9)
     summary = result.summary()
@@ -50,11 +50,11 @@ def test_backfilling_lets_a_short_job_pass_and_reserve_lets_no_long_one():
         job("short", 1, 0.05, 0, 20),
         job("long", 1, 0.05, 0, 400),
     ]
-    arrivals = [RingArrival(one, 0.1 * n) for n, one in enumerate(jobs)]
+    arrivals = [RingArrival(j, 0.1 * n) for n, j in enumerate(jobs)]
 
     def starts(backfill: str) -> dict[str, float]:
         result = run_online(place, arrivals, OnlineConfig(backfill=backfill))
-        return {one.job: one.start_s for one in result.schedule.assignments}
+        return {a.job: a.start_s for a in result.schedule.assignments}
 
     none, free, reserve = starts("none"), starts("any"), starts("reserve")
     assert none["short"] > none["wide"]

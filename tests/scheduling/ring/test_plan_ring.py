@@ -140,9 +140,9 @@ def test_policy_schedules_the_jobs(tmp_path, policy, options):
     result = run(tmp_path, case, "--policy", policy, "--json", *options)
     assert result.exit_code == 0, result.exception
     body = json.loads(result.stdout)
-    assert body["makespan_s"] == max(one["end_s"] for one in body["jobs"].values())
+    assert body["makespan_s"] == max(entry["end_s"] for entry in body["jobs"].values())
     assert body["makespan_s"] >= body["lower_bound_s"] > 0
-    assert all(sum(one["placement"].values()) == 4 for one in body["jobs"].values())
+    assert all(sum(entry["placement"].values()) == 4 for entry in body["jobs"].values())
     assert "makespan" in run(tmp_path, case, "--policy", policy).stdout
 
 

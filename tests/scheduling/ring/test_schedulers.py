@@ -34,18 +34,18 @@ SCHEDULERS = {
 
 def check(place, jobs, schedule, execution=None):
     """Gang, capacity at every start, every job once, and the same again when replayed."""
-    by_name = {one.name: one for one in jobs}
-    assert sorted(one.job for one in schedule.assignments) == sorted(by_name)
-    for one in schedule.assignments:
-        assert len(set(one.gpus)) == len(one.gpus) == by_name[one.job].gpus
-        assert one.end_s > one.start_s >= 0
+    by_name = {j.name: j for j in jobs}
+    assert sorted(a.job for a in schedule.assignments) == sorted(by_name)
+    for assignment in schedule.assignments:
+        assert len(set(assignment.gpus)) == len(assignment.gpus) == by_name[assignment.job].gpus
+        assert assignment.end_s > assignment.start_s >= 0
         for other in schedule.assignments:
-            apart = other.end_s <= one.start_s + 1e-6 or one.end_s <= other.start_s + 1e-6
-            assert other is one or apart or not set(one.gpus) & set(other.gpus)
+            apart = other.end_s <= assignment.start_s + 1e-6 or assignment.end_s <= other.start_s + 1e-6
+            assert other is assignment or apart or not set(assignment.gpus) & set(other.gpus)
     again = replay(place, jobs, schedule.assignments, execution)
     assert again.makespan_s == pytest.approx(schedule.makespan_s, rel=1e-9)
-    ends = {one.job: one.end_s for one in again.assignments}
-    assert ends == pytest.approx({one.job: one.end_s for one in schedule.assignments}, rel=1e-9)
+    ends = {a.job: a.end_s for a in again.assignments}
+    assert ends == pytest.approx({a.job: a.end_s for a in schedule.assignments}, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
@@ -97,11 +97,11 @@ def test_packing_keeps_a_gang_on_a_server_in_use_and_the_listing_does_not():
 
 def test_the_bound_keeps_jobs_off_worn_gpus():
     run = RingRun(cluster(2, 2))
-    one = job("a", 2)
+    pair_job = job("a", 2)
     for server in run.load:
         server[0] = 100.0
-    assert fa_ffp(one, run, 50.0) == ((0, 1), (1, 1))
-    assert fa_ffp(one, run, 0.001) is None
+    assert fa_ffp(pair_job, run, 50.0) == ((0, 1), (1, 1))
+    assert fa_ffp(pair_job, run, 0.001) is None
 
 
 def test_lbsgf_takes_the_least_busy_servers():
@@ -125,14 +125,16 @@ def test_whole_or_wait_splits_only_what_no_server_holds():
 
 def _all_schedules(place, jobs, execution, slots):
     """The least makespan by trying every placement and start."""
-    options = [[(c, t) for c in distributions(place.servers, one.gpus) for t in range(slots)] for one in jobs]
+    options = [[(c, t) for c in distributions(place.servers, j.gpus) for t in range(slots)] for j in jobs]
     best = float("inf")
     for choice in itertools.product(*options):
         run = RingRun(place, execution)
         try:
-            for one, (placement, t) in sorted(zip(jobs, choice, strict=True), key=lambda item: item[1][1]):
+            for ring_job, (placement, t) in sorted(
+                zip(jobs, choice, strict=True), key=lambda item: item[1][1]
+            ):
                 run.advance(t * execution.slot_s)
-                run.start(one, [(s, g) for s, n in placement.items() for g in sorted(run.idle[s])[:n]])
+                run.start(ring_job, [(s, g) for s, n in placement.items() for g in sorted(run.idle[s])[:n]])
         except InputError:
             continue
         best = min(best, run.finish().makespan_s)
@@ -151,14 +153,14 @@ def test_exact_equals_trying_everything(seed):
     ]
     execution = Execution(slot_s=1.0)
     incumbent = list_scheduling(place, jobs, execution)
-    found = exact(place, jobs, execution, incumbent)
-    assert found.optimal
-    check(place, jobs, found.schedule, execution)
+    solved = exact(place, jobs, execution, incumbent)
+    assert solved.optimal
+    check(place, jobs, solved.schedule, execution)
     slots = round(incumbent.makespan_s)
-    assert found.schedule.makespan_s == _all_schedules(place, jobs, execution, min(slots, 7))
-    assert found.lower_bound_s == found.schedule.makespan_s
+    assert solved.schedule.makespan_s == _all_schedules(place, jobs, execution, min(slots, 7))
+    assert solved.lower_bound_s == solved.schedule.makespan_s
     for scheduler in SCHEDULERS.values():
-        assert scheduler(place, jobs, execution).makespan_s >= found.schedule.makespan_s
+        assert scheduler(place, jobs, execution).makespan_s >= solved.schedule.makespan_s
 
 
 def test_exact_refuses_what_it_cannot_do():

@@ -22,12 +22,12 @@ TRUE = ThroughputParams(0.02, 0.001, 0.05, 0.002, 0.01, 0.001, 2.0)
 def observed(
     pairs: list[tuple[int, int]], batches: list[int]
 ) -> dict[tuple[int, int, int], tuple[float, float]]:
-    found = {}
+    steps = {}
     for nodes, replicas in pairs:
         for b in batches:
             step = float(step_s(TRUE, nodes, replicas, b))
-            found[nodes, replicas, b] = (step, step - (TRUE.alpha_c + TRUE.beta_c * b))
-    return found
+            steps[nodes, replicas, b] = (step, step - (TRUE.alpha_c + TRUE.beta_c * b))
+    return steps
 
 
 def test_the_fit_recovers_step_times() -> None:
@@ -42,8 +42,8 @@ def test_the_fit_recovers_step_times() -> None:
 
 def test_what_was_not_seen_is_free() -> None:
     params = fit(observed([(1, 1)], [32, 64]))
-    one, four = float(step_s(params, 1, 1, 32)), float(step_s(params, 1, 4, 32))
-    assert four == pytest.approx(one, rel=1e-3)
+    alone, four = float(step_s(params, 1, 1, 32)), float(step_s(params, 1, 4, 32))
+    assert four == pytest.approx(alone, rel=1e-3)
 
 
 def test_efficiency_falls_with_the_batch() -> None:
@@ -89,8 +89,8 @@ def test_kinds_of_jobs_run_through(kind: str) -> None:
     assert all(j.finished_s is not None for j in result.jobs)
     if kind == "rigid":
         held: dict[tuple[int, float], int] = {}
-        for one in result.intervals:
-            held[one.job, one.start_s] = held.get((one.job, one.start_s), 0) + 1
+        for interval in result.intervals:
+            held[interval.job, interval.start_s] = held.get((interval.job, interval.start_s), 0) + 1
         assert {n == result.jobs[job].job.gpus for (job, _), n in held.items()} == {True}
     if kind == "adaptive":
         assert result.to_json()["restarts"] > 0
@@ -124,6 +124,6 @@ def test_a_hybrid_job_runs_on_whole_pipelines() -> None:
         [job], cluster, sia(SiaConfig()), truth, TablePredictor({}, {}), config, agent=truth.agent
     )
     counts: dict[float, int] = {}
-    for one in result.intervals:
-        counts[one.start_s] = counts.get(one.start_s, 0) + 1
+    for interval in result.intervals:
+        counts[interval.start_s] = counts.get(interval.start_s, 0) + 1
     assert set(counts.values()) <= {2, 4, 8, 16}

@@ -38,10 +38,10 @@ def test_jain_index() -> None:
 
 def test_accounts() -> None:
     jobs = states((0.0, 1, "ann"), (0.0, 1, "bob"))
-    found = accounts(jobs, np.array([100.0, 300.0]), 2, 150.0, np.array([100.0, 100.0]))
-    assert found["gpu_hours_saved"] == pytest.approx(50 / 3600)
-    assert found["users"]["bob"]["mean_finish_time_rho"] == pytest.approx(3.0)
-    assert found["users"]["ann"]["gpu_hours"] == 1.0
-    assert found["jain_index"] == pytest.approx((1 + 1 / 3) ** 2 / (2 * (1 + 1 / 9)))
-    assert "deadlines" not in found
+    figures = accounts(jobs, np.array([100.0, 300.0]), 2, 150.0, np.array([100.0, 100.0]))
+    assert figures["gpu_hours_saved"] == pytest.approx(50 / 3600)
+    assert figures["users"]["bob"]["mean_finish_time_rho"] == pytest.approx(3.0)
+    assert figures["users"]["ann"]["gpu_hours"] == 1.0
+    assert figures["jain_index"] == pytest.approx((1 + 1 / 3) ** 2 / (2 * (1 + 1 / 9)))
+    assert "deadlines" not in figures
     assert "jain_index" not in accounts(jobs, np.array([100.0, 300.0]), 2, 150.0, None)

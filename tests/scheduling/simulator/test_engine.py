@@ -48,9 +48,9 @@ def check(result: SimulationResult, jobs: list[TraceJob], exclusive: bool) -> No
         assert job.left == 0.0
         assert job.gpus == ()
     held: dict[int, list[tuple[float, float, int]]] = {}
-    for one in result.intervals:
-        assert one.stop_s >= one.start_s
-        held.setdefault(one.gpu, []).append((one.start_s, one.stop_s, one.job))
+    for interval in result.intervals:
+        assert interval.stop_s >= interval.start_s
+        held.setdefault(interval.gpu, []).append((interval.start_s, interval.stop_s, interval.job))
     for spans in held.values():
         edges = sorted([(a, 1) for a, b, _ in spans if b > a] + [(b, -1) for a, b, _ in spans if b > a])
         together = 0

@@ -76,9 +76,9 @@ def test_ray_answers_as_this_process_does(monkeypatch: pytest.MonkeyPatch) -> No
     calls: list[str] = []
     monkeypatch.setitem(sys.modules, "ray", stand_in(calls))
     names = ["exclusive", "isacpp", "isacpp-online"]
-    here, there = (sweep.compare(SPEC, names, use_ray=use) for use in (False, True))
-    assert timeless(there) == timeless(here)
-    assert [body["policy"] for body in there] == names
+    here, on_ray = (sweep.compare(SPEC, names, use_ray=use) for use in (False, True))
+    assert timeless(on_ray) == timeless(here)
+    assert [body["policy"] for body in on_ray] == names
     assert calls == ["init", "shutdown"]
 
 
@@ -93,8 +93,8 @@ def test_on_a_real_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     names = ["fifo", "exclusive"]
-    here, there = (sweep.compare(SPEC, names, use_ray=use) for use in (False, True))
-    assert timeless(there) == timeless(here)
+    here, on_ray = (sweep.compare(SPEC, names, use_ray=use) for use in (False, True))
+    assert timeless(on_ray) == timeless(here)
 
 
 def test_several_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

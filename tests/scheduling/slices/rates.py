@@ -29,17 +29,17 @@ class AmdahlPredictor:
         mask, solo, step = np.zeros(shape, bool), np.ones(shape), np.ones(shape)
         memory = np.zeros(shape)
         room = np.zeros(len(sets))
-        for row, one in enumerate(sets):
-            device = get_device(one.device)
-            whole = get_device(split_device(one.device)[0])
+        for row, asked in enumerate(sets):
+            device = get_device(asked.device)
+            whole = get_device(split_device(asked.device)[0])
             room[row] = device.memory_bytes
-            numbers = [int(w.model.split("-")[1]) for w in one.workloads]
+            numbers = [int(w.model.split("-")[1]) for w in asked.workloads]
             busy = [1 - self.serial[k] for k in numbers]
-            for column, (k, workload) in enumerate(zip(numbers, one.workloads, strict=True)):
+            for column, (k, workload) in enumerate(zip(numbers, asked.workloads, strict=True)):
                 share = device.sm_count / whole.sm_count * workload.sm_share_ratio
                 alone = self.base_s * (1 + k) * (self.serial[k] + (1 - self.serial[k]) / share)
                 others = sum(busy) - busy[column]
-                factor = 1 + (0.8 if one.sharing == "mps" else 1.0) * others
+                factor = 1 + (0.8 if asked.sharing == "mps" else 1.0) * others
                 mask[row, column] = True
                 solo[row, column], step[row, column] = alone, alone * factor
                 memory[row, column] = self.memory[k] * GIB

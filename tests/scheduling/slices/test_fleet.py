@@ -54,9 +54,9 @@ def test_everyone_is_placed_once_or_waits_and_memory_holds() -> None:
     assert fleet.waiting
     assert len(fleet.cards) <= 6
     for _, plan in fleet.cards:
-        for one in plan.chosen.slices:
-            if one.option is not None:
-                assert one.option.memory_bytes <= get_device(one.device).memory_bytes
+        for part in plan.chosen.slices:
+            if part.option is not None:
+                assert part.option.memory_bytes <= get_device(part.device).memory_bytes
     assert fleet.value >= fleet.bound * (1 - 1e-6)  # sharing can only add to that
     answer = fleet.to_json()
     assert answer["placed"] == len(placed(fleet))
@@ -68,8 +68,8 @@ def test_equal_jobs_are_one_kind_and_one_card_is_the_single_plan() -> None:
     big, small = (SliceJob(w, 1000.0) for w in predictor.jobs())
     fleet = plan_fleet([big, small] * 30, "a100", 20, predictor)
     assert len(placed(fleet)) == 60
-    one = plan_fleet([big, small, small], "a100", 1, predictor, SliceConfig(shares=(0.5,)))
-    assert one.value == pytest.approx(
+    single_card = plan_fleet([big, small, small], "a100", 1, predictor, SliceConfig(shares=(0.5,)))
+    assert single_card.value == pytest.approx(
         plan_slices([big, small, small], "a100", predictor, SliceConfig(shares=(0.5,))).chosen.value
     )
 

@@ -22,15 +22,15 @@ JOBS = [SliceJob(w) for w in PREDICTOR.jobs()]
 @cache
 def speeds_of(device: str, members: tuple[int, ...], sharing: str) -> tuple[float, list[float]]:
     """Whether a set fits (0 or -inf) and its members' relative speeds, asked one set at a time."""
-    found = PREDICTOR.predict_arrays(
+    arrays = PREDICTOR.predict_arrays(
         [ColocationSet(device, tuple(JOBS[m].workload for m in members), sharing)]
     )
     alone = [
         PREDICTOR.predict_arrays([ColocationSet("a100", (JOBS[m].workload,))]).step_time_s[0, 0]
         for m in members
     ]
-    return (0.0 if found.fits[0] else -np.inf), [
-        a / s for a, s in zip(alone, found.step_time_s[0], strict=False)
+    return (0.0 if arrays.fits[0] else -np.inf), [
+        a / s for a, s in zip(alone, arrays.step_time_s[0], strict=False)
     ]
 
 
@@ -72,8 +72,8 @@ def test_shared_slices_are_what_brute_force_finds(objective: str) -> None:
     def score(sets: list[tuple[str, tuple[int, ...]]], modes: tuple[str, ...]) -> tuple[float, ...]:
         fit, speeds = 0.0, []
         for (device, members), mode in zip(sets, modes, strict=True):
-            one, some = speeds_of(device, members, mode)
-            fit, speeds = fit + one, speeds + some
+            penalty, of_members = speeds_of(device, members, mode)
+            fit, speeds = fit + penalty, speeds + of_members
         if objective == "jct":
             return (fit - sum(3600 / s for s in speeds),)
         return (fit + min(speeds), sum(speeds)) if objective == "fairness" else (fit + sum(speeds),)
@@ -112,10 +112,10 @@ def test_every_job_is_placed_once_on_slots_that_the_vendor_allows() -> None:
     members = [m for s in plan.chosen.slices if s.option for m in s.option.members]
     assert sorted(members) == list(range(7))
     layout = mig_layout("a100")
-    for one in (plan.chosen, *plan.alternatives):
-        if one.partition:
-            assert layout.place([s.device.partition("=")[2] for s in one.slices]) is not None
-        for part in one.slices:
+    for candidate in (plan.chosen, *plan.alternatives):
+        if candidate.partition:
+            assert layout.place([s.device.partition("=")[2] for s in candidate.slices]) is not None
+        for part in candidate.slices:
             if part.option is not None:
                 assert part.option.fits
                 assert part.option.memory_bytes <= get_device(part.device).memory_bytes
@@ -155,8 +155,8 @@ def test_launch_bound_jobs_share_and_parallel_ones_get_slices() -> None:
     plan = plan_slices([SliceJob(w) for w in bound.jobs()], "a100", bound)
     assert sum(plan.speed(plan.chosen, j) for j in range(3)) == pytest.approx(3.0)
     assert plan.chosen.kind == "time-slice"  # of equals the simplest
-    one = plan_slices([JOBS[0]], "a100", PREDICTOR)
-    assert (one.chosen.kind, one.chosen.partition) == ("whole", "")
+    plan = plan_slices([JOBS[0]], "a100", PREDICTOR)
+    assert (plan.chosen.kind, plan.chosen.partition) == ("whole", "")
 
 
 def test_the_longest_job_gets_the_largest_slice_for_the_shortest_completion() -> None:
@@ -178,7 +178,7 @@ def test_the_longest_job_gets_the_largest_slice_for_the_shortest_completion() ->
 def test_a_share_in_the_spec_stays() -> None:
     fixed = [SliceJob(Workload("m-1", sm_share_ratio=0.3)), JOBS[2]]
     options = ask(fixed, "a100", PREDICTOR, SliceConfig())
-    shares = {o.sm_share_ratio[0] for (_, m), found in options.by_set.items() if m == (0, 1) for o in found}
+    shares = {o.sm_share_ratio[0] for (_, m), listed in options.by_set.items() if m == (0, 1) for o in listed}
     assert shares == {0.3}
     answer = plan_slices(fixed, "a100", PREDICTOR).to_json()
     inside = [job for s in answer["slices"] for job in s["jobs"]]
@@ -252,7 +252,7 @@ def test_every_set_is_asked_in_one_call_and_once() -> None:
     predictor = AmdahlPredictor([0.5] * 3, [1] * 3)
     config = SliceConfig(sharing=("time-slice",), max_together=2)
     options = ask([SliceJob(w) for w in predictor.jobs()], "a100", predictor, config)
-    sets = {d: sum(1 for one, _ in options.by_set if one == d) for d in {d for d, _ in options.by_set}}
+    sets = {d: sum(1 for device, _ in options.by_set if device == d) for d in {d for d, _ in options.by_set}}
     assert sets.pop("a100") == 7
     assert set(sets.values()) == {6}
     assert predictor.asked == 7 + 6 * 6

@@ -64,19 +64,19 @@ def test_a_hundred_jobs_on_eight_cards(name: str, policy: str, options: dict) ->
     assert mean_jct_s(result) == pytest.approx(expected["mean_jct_s"], rel=0.03)
     if policy in ("full", "mps"):
         jct = reference().jct_s["default-seed1"][name]
-        for one, seconds in zip(result.jobs, result.completion_s(), strict=True):
-            assert seconds == pytest.approx(jct[one.job.id], abs=2 * CONTROLLER_ROUND_S + 2.0)
+        for run, seconds in zip(result.jobs, result.completion_s(), strict=True):
+            assert seconds == pytest.approx(jct[run.job.id], abs=2 * CONTROLLER_ROUND_S + 2.0)
 
 
 @pytest.mark.parametrize("policy", sorted(SLICE_POLICIES))
 def test_every_policy_ends_every_job_and_does_their_work(policy: str) -> None:
     jobs = [job(k, (PARALLEL, BOUND, HUNGRY)[k % 3], 30.0 + 10 * k, 20.0 * k) for k in range(9)]
     result = simulate_slices(jobs, ["a100", "a100"], get_slice_policy(policy), table(), table())
-    for one in result.jobs:
-        assert one.finished_s is not None
-        assert one.left == 0.0
-        alone = 10.0 + one.job.iterations * 0.1
-        assert one.finished_s - one.job.submit_s >= alone - 1e-6
+    for run in result.jobs:
+        assert run.finished_s is not None
+        assert run.left == 0.0
+        alone = 10.0 + run.job.iterations * 0.1
+        assert run.finished_s - run.job.submit_s >= alone - 1e-6
     answer = result.to_json()
     assert answer["jobs"] == 9
     assert answer["throughput_of_one_gpu"] <= 9
@@ -160,7 +160,7 @@ def test_inputs_are_checked() -> None:
 def test_shares_are_read_off_the_slices() -> None:
     from profiling.workload import ColocationSet
 
-    found = table().predict_arrays(
+    arrays = table().predict_arrays(
         [
             ColocationSet("a100", (Workload("parallel", sm_share_ratio=0.5),)),
             ColocationSet("a100", (PARALLEL, BOUND, PARALLEL), "mps"),
@@ -168,9 +168,9 @@ def test_shares_are_read_off_the_slices() -> None:
             ColocationSet("a100:mig=2g", (PARALLEL, BOUND)),
         ]
     )
-    assert found.step_time_s[0, 0] == pytest.approx(0.2)
-    assert found.step_time_s[1] == pytest.approx([0.13, 0.13, 0.13])
-    assert found.fits.tolist() == [True, True, False, True]
-    assert found.slowdown[3, :2] == pytest.approx([2.0, 2.0])
+    assert arrays.step_time_s[0, 0] == pytest.approx(0.2)
+    assert arrays.step_time_s[1] == pytest.approx([0.13, 0.13, 0.13])
+    assert arrays.fits.tolist() == [True, True, False, True]
+    assert arrays.slowdown[3, :2] == pytest.approx([2.0, 2.0])
     with pytest.raises(UnknownNameError):
         table().predict_arrays([ColocationSet("a100", (Workload("nobody"),))])

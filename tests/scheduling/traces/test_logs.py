@@ -84,10 +84,10 @@ def test_kubernetes(tmp_path: Path) -> None:
         pod("runs", "2024-05-01T10:01:00Z", None, 1, {}),
         pod("no-gpu", "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", 0, {}),
     ]  # fmt: skip
-    big, one = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": pods}))
+    big, small = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": pods}))
     assert (big.id, big.gpus, seconds(big), big.user) == ("vision/big", 8, 660.0, "vision")
     assert (big.priority, big.deadline_s) == (2.0, 3600.0)
-    assert (one.id, one.gpus, seconds(one), one.priority, one.deadline_s) == (
+    assert (small.id, small.gpus, seconds(small), small.priority, small.deadline_s) == (
         "vision/one",
         1,
         60.0,

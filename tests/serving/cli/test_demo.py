@@ -39,7 +39,7 @@ def test_what_the_demo_shows(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert fitting[0]["throughput_ratio"] > 1.2 > fitting[-1]["throughput_ratio"]
     assert any(not pair["fits"] for pair in body["pairs"])
     assert len(body["placements"]) == 12
-    assert any(one["beside"] for one in body["placements"])
+    assert any(placement["beside"] for placement in body["placements"])
     assert body["policies"]["isacpp"]["gpu_hours"] < body["policies"]["exclusive"]["gpu_hours"]
 
 

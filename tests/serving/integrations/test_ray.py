@@ -24,10 +24,10 @@ def test_cluster() -> None:
     now_s = time.time()
     door.running["7"] = Running("lstm-wikitext2", 1000, "two", "0", now_s, 1e9)
     door.started("7", "two", "1")
-    one, two = door.cluster(NODES)["nodes"]
-    assert one["gpus"] == [{"id": "0", "device": "v100", "tenants": []}]
-    assert [len(g["tenants"]) for g in two["gpus"]] == [0, 1]
-    assert two["gpus"][1]["tenants"][0]["iterations_left"] > 999
+    first, second = door.cluster(NODES)["nodes"]
+    assert first["gpus"] == [{"id": "0", "device": "v100", "tenants": []}]
+    assert [len(g["tenants"]) for g in second["gpus"]] == [0, 1]
+    assert second["gpus"][1]["tenants"][0]["iterations_left"] > 999
     door.ended("7")
     assert not any(g["tenants"] for n in door.cluster(NODES)["nodes"] for g in n["gpus"])
 

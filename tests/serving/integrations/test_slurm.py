@@ -30,9 +30,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceClient]
 
 
 def away() -> ServiceClient:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return ServiceClient(f"http://127.0.0.1:{one.getsockname()[1]}", timeout_s=1)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return ServiceClient(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=1)
 
 
 def held(comment: str = "cotenant:resnet18-cifar:batch_size=64,iterations=1000") -> Job:

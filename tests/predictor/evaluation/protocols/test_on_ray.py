@@ -24,10 +24,10 @@ def plan_in(folder: Path) -> Plan:
 
 def test_folds_are_the_same_as_in_one_process(ray: Callable[..., Cluster], tmp_path: Path) -> None:
     ray(a=0, b=0, c=0).dying = {"b"}
-    here, there = (plan_in(tmp_path / name) for name in ("here", "there"))
+    here, on_ray = (plan_in(tmp_path / name) for name in ("here", "there"))
     run_missing(here)
-    run_missing(there, spread=lambda plan: spread_on_ray(plan, "auto"))
-    both = [collect(plan, resamples=5) for plan in (here, there)]
+    run_missing(on_ray, spread=lambda plan: spread_on_ray(plan, "auto"))
+    both = [collect(plan, resamples=5) for plan in (here, on_ray)]
     assert "metrics" in both[0]["constant"]
     for name in ("constant", "additive"):
         first, second = ({k: v for k, v in side[name].items() if k != "seconds_per_fold"} for side in both)

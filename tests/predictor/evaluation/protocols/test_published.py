@@ -91,20 +91,20 @@ def test_families_left_out_and_a_linear_world_is_found_linear(tmp_path: Path) ->
         get_protocol("timm-train-by-family"),
         folds=lambda rows, seed: make_split(rows, "by-family", seed, 5, "family"),
     )
-    found = make_trial(protocol, tables)
-    for train, test in sides(found):
+    linear_trial = make_trial(protocol, tables)
+    for train, test in sides(linear_trial):
         assert not set(train["family"]) & set(test["family"])
-    assert {f for _, test in sides(found) for f in test["family"]} == {
+    assert {f for _, test in sides(linear_trial) for f in test["family"]} == {
         "resnet",
         "vgg",
         "vit",
         "densenet",
         "mnasnet",
     }
-    result = scores(found, tmp_path, "constant", "linear", "roofline")
+    result = scores(linear_trial, tmp_path, "constant", "linear", "roofline")
     assert result["linear"] == pytest.approx(0, abs=1e-3)
     assert result["linear"] < min(result["roofline"], result["constant"])
-    train, test = found.bundles(found.folds[0])
+    train, test = linear_trial.bundles(linear_trial.folds[0])
     trees = SummaryTreePredictor(per_step, SETTING, trees=10).fit(train)
     errors = np.abs(trees.predict(test.without_targets()) / test.y - 1)
     assert errors.mean() < result["constant"] / 100
@@ -124,9 +124,9 @@ def test_devices_and_the_largest_are_left_out() -> None:
 
 def test_shares_are_predicted_from_the_whole_device(tmp_path: Path) -> None:
     rows = steps("rapp", "inference") + steps("rapp", "inference", 0.5)
-    found = trial("rapp-by-model", solo=make_table("solo", rows))
-    assert set(found.frame["sm_share_ratio"]) == {0.5}
-    result = scores(found, tmp_path, "share-proportional", "share-unchanged", "share-others")
+    share_trial = trial("rapp-by-model", solo=make_table("solo", rows))
+    assert set(share_trial.frame["sm_share_ratio"]) == {0.5}
+    result = scores(share_trial, tmp_path, "share-proportional", "share-unchanged", "share-others")
     assert result["share-proportional"] == pytest.approx(0, abs=1e-9)
     assert result["share-others"] == pytest.approx(0, abs=1e-9)
     assert result["share-unchanged"] == pytest.approx(50)
@@ -134,8 +134,8 @@ def test_shares_are_predicted_from_the_whole_device(tmp_path: Path) -> None:
 
 def test_trees_learn_what_the_cost_model_is_off_by_under_a_share(tmp_path: Path) -> None:
     rows = steps("rapp", "inference", 1.0, "torchvision") + steps("rapp", "inference", 0.5, "torchvision")
-    found = trial("rapp-by-model", solo=make_table("solo", rows))
-    result = scores(found, tmp_path, "share-cost-model", "share-cost-trees")
+    share_trial = trial("rapp-by-model", solo=make_table("solo", rows))
+    result = scores(share_trial, tmp_path, "share-cost-model", "share-cost-trees")
     assert result["share-cost-trees"] < min(5.0, result["share-cost-model"])
 
 
@@ -155,9 +155,9 @@ def test_what_is_for_evaluation_only_is_never_learned_from() -> None:
         ]
 
     memory = make_table("memory", rows("schedtune") + rows("timm") + rows("gpumemnet"))
-    found = trial("memory-by-model", memory=memory)
+    memory_trial = trial("memory-by-model", memory=memory)
     scored = []
-    for train, test in sides(found):
+    for train, test in sides(memory_trial):
         assert "gpumemnet" not in set(train["source"])
         assert not set(train["family"]) & set(test["family"])
         scored.append(test)
@@ -221,10 +221,10 @@ def test_equal_processes_are_scored_once(tmp_path: Path) -> None:
         for n in (2, 3)
         for member in range(n)
     ]
-    found = trial("parvagpu-by-model", colocation=make_table("colocation", rows))
-    points = sum(int(found.bundles(fold)[1].points.sum()) for fold in found.folds)
+    parva_trial = trial("parvagpu-by-model", colocation=make_table("colocation", rows))
+    points = sum(int(parva_trial.bundles(fold)[1].points.sum()) for fold in parva_trial.folds)
     assert points == 2 * len(NETWORKS)
-    assert scores(found, tmp_path, "even-share")["even-share"] == pytest.approx(0, abs=1e-9)
+    assert scores(parva_trial, tmp_path, "even-share")["even-share"] == pytest.approx(0, abs=1e-9)
 
 
 def test_operators_on_a_device_left_out(tmp_path: Path) -> None:
@@ -240,11 +240,16 @@ def test_operators_on_a_device_left_out(tmp_path: Path) -> None:
             )
     table = make_table("operators", rows)
     table["latency_s"] = 2 * operator_roofline_s(table) + LAUNCH_S
-    found = trial("neusight-operators-by-device", operators=table)
-    for train, test in sides(found):
+    operator_trial = trial("neusight-operators-by-device", operators=table)
+    for train, test in sides(operator_trial):
         assert not set(train["device"]) & set(test["device"])
     result = scores(
-        found, tmp_path, "constant", "operator-roofline", "operator-efficiency", "operator-cost-model"
+        operator_trial,
+        tmp_path,
+        "constant",
+        "operator-roofline",
+        "operator-efficiency",
+        "operator-cost-model",
     )
     assert result["operator-cost-model"] < result["operator-roofline"]
     assert result["operator-efficiency"] < 10 < result["operator-roofline"] < 50 < result["constant"]

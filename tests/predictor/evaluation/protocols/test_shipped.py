@@ -14,14 +14,14 @@ class Echo:
 
     def predict_many(self, sets: list[ColocationSet]) -> list[Prediction]:
         answers = []
-        for one in sets:
+        for asked in sets:
             members = []
-            for position, job in enumerate(one.workloads):
-                q = Quantity(float(job.solo.step_time_s or 0), position, len(one.workloads))
+            for position, job in enumerate(asked.workloads):
+                q = Quantity(float(job.solo.step_time_s or 0), position, len(asked.workloads))
                 members.append(MemberPrediction(str(job), q, q, q, q, q, q, True))
-            total = Quantity(float(len(one.workloads)), 0, 9)
+            total = Quantity(float(len(asked.workloads)), 0, 9)
             answers.append(
-                Prediction(one.device, one.sharing, "echo", tuple(members), total, total, True, ())
+                Prediction(asked.device, asked.sharing, "echo", tuple(members), total, total, True, ())
             )
         return answers
 
@@ -33,8 +33,8 @@ def test_sets_keep_their_members_order_and_carry_solo_profiles() -> None:
     assert [job.model for job in sets["s0"].workloads] == rows["architecture"].tolist()
     alone = SOLO.set_index("architecture")["step_time_s"]
     assert [job.solo.step_time_s for job in sets["s0"].workloads] == [alone[a] for a in rows["architecture"]]
-    for one in colocation_sets(BUNDLE.without_solo()).values():
-        assert all(job.solo.step_time_s is None for job in one.workloads)
+    for asked in colocation_sets(BUNDLE.without_solo()).values():
+        assert all(job.solo.step_time_s is None for job in asked.workloads)
 
 
 def test_answers_stand_in_the_order_of_the_rows() -> None:

@@ -74,8 +74,8 @@ def test_answers_are_those_of_the_network_that_was_fitted() -> None:
     with torch.no_grad():
         jobs = tensors.batch(np.arange(len(examples)), mean, scale)
         expected = network.log_seconds(jobs).exp().numpy()
-    found = [model.cost_of(e.job, e.campaign).step_time_s for e in examples]
-    np.testing.assert_allclose(found, expected, rtol=2e-3)
+    answered = [model.cost_of(e.job, e.campaign).step_time_s for e in examples]
+    np.testing.assert_allclose(answered, expected, rtol=2e-3)
 
 
 def test_the_answer_is_the_mean_of_the_networks() -> None:

@@ -33,14 +33,14 @@ def examples(model_s: tuple[float, float, float]) -> list[CostExample]:
     member["log_host_s"] = member["log_host_s"].copy()
     member["log_host_s"][TRAINING] = np.log(model_s)
     host = replace(one_network(), members=(member,))
-    found = []
+    made = []
     for name in ("resnet18", "mobilenet_v2", "squeezenet1_0", "resnet50", "vgg11"):
         for batch_size in (1, 8, 64, 256):
             workload = Workload.parse(f"torchvision/{name}:batch_size={batch_size}")
             cost = host.cost(graph_for(workload), get_device("v100"), workload)
             job = _job(workload)
-            found.append(CostExample(len(found), job, float(np.log(cost.step_time_s)), "lab/training"))
-    return found
+            made.append(CostExample(len(made), job, float(np.log(cost.step_time_s)), "lab/training"))
+    return made
 
 
 def _job(workload: Workload) -> JobInput:
@@ -50,8 +50,8 @@ def _job(workload: Workload) -> JobInput:
 def test_finds_the_host_of_scripts() -> None:
     steps = examples(TRUE_S)
     model = with_script_hosts(one_network(), steps)
-    found = [model.cost_of(e.job).step_time_s for e in steps]
-    np.testing.assert_allclose(found, np.exp([e.log_s for e in steps]), rtol=0.05)
+    answered = [model.cost_of(e.job).step_time_s for e in steps]
+    np.testing.assert_allclose(answered, np.exp([e.log_s for e in steps]), rtol=0.05)
     assert np.exp(model.members[0]["log_host_s"][TRAINING])[0] == pytest.approx(TRUE_S[0], rel=0.1)
 
 
