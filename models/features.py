@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.cost.job import JobCost, pass_mask, trained_ratio
+from models.cost.activations import peak_activation_bytes
+from models.cost.job import JobCost, trained_ratio
 from profiling.devices import DeviceSpec
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
@@ -131,9 +132,7 @@ def demand_of(graph: ComputationGraph, cost: JobCost, device: DeviceSpec, worklo
     is_training = workload.mode == "training"
     trained = trained_ratio(columns, workload.frozen_prefix) if is_training else 0.0
     if is_training:
-        dropped = columns["saved_activation_bytes"] * columns["repeat"]
-        kept = graph.activation_bytes - float(dropped[pass_mask(graph, workload)[1] == 0].sum())
-        activation_bytes = max(kept, graph.activation_bytes * 0.05)
+        activation_bytes = peak_activation_bytes(graph, workload.frozen_prefix)
     else:
         activation_bytes = graph.forward_activation_bytes or graph.activation_bytes * 0.05
     return Demand(

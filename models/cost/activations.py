@@ -1,0 +1,61 @@
+"""Peak of live activations with a frozen prefix, from a graph that was captured with nothing frozen."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from models.cost.work import Floats
+from profiling.graph import ComputationGraph
+from profiling.operators import KINDS, WEIGHTED
+
+_IS_WEIGHTED = np.array([kind in WEIGHTED for kind in KINDS])
+# Of the peak of a whole step, where a graph does not say what its forward pass needs.
+_LEAST_SHARE = 0.05
+
+
+def peak_activation_bytes(graph: ComputationGraph, frozen_prefix: int) -> float:
+    """Peak of a training step with the first `frozen_prefix` atomic layers frozen; non-increasing in it.
+
+    It is reached in the forward pass, whose tensors come and go within the frozen layers too, or in the backward pass. By how
+    much freezing lowers the latter is the difference of two walks over the operators, which leaves what the walk does not know
+    (workspaces, the loss) as it was captured.
+    """
+    if frozen_prefix <= 0:
+        return graph.activation_bytes
+    lowered = _backward_peak(graph, 0) - _backward_peak(graph, frozen_prefix)
+    forward = graph.forward_activation_bytes or _LEAST_SHARE * graph.activation_bytes
+    return min(max(graph.activation_bytes - lowered, forward), graph.activation_bytes)
+
+
+def _backward_peak(graph: ComputationGraph, frozen_prefix: int) -> float:
+    """Largest sum, over the operators that run backward, of what those up to it keep and its own gradients."""
+    columns = graph.columns
+    needs_parameters, needs_inputs = graph.gradient_layers >= frozen_prefix
+    runs = needs_parameters | needs_inputs
+    sources = np.array([edge.source for edge in graph.edges], dtype=np.int64)
+    targets = np.array([edge.target for edge in graph.edges], dtype=np.int64)
+    # The gradient of a weight needs the operator's input, whoever made it.
+    is_kept = runs.copy()
+    is_kept[sources[needs_parameters[targets]]] = True
+    kept = np.cumsum(np.where(is_kept, columns["saved_activation_bytes"] * columns["repeat"], 0.0))
+    read = np.bincount(targets, [edge.bytes for edge in graph.edges], len(runs))
+    gradients = columns["bytes_written"] + needs_inputs * read + needs_parameters * columns["parameter_bytes"]
+    live = kept + gradients + _tied_gradients(columns, needs_parameters)
+    return float(live[runs].max(initial=0.0))
+
+
+def _tied_gradients(columns: dict[str, Floats], needs_parameters: np.ndarray) -> Floats:
+    """[N] gradients of weights that an earlier operator holds: they wait for that operator's own, and are added to it."""
+    waiting = np.zeros(len(needs_parameters))
+    layer = columns["layer_index"].astype(int)
+    owners = np.flatnonzero(columns["parameter_bytes"] > 0)
+    first = dict(zip(layer[owners][::-1], owners[::-1], strict=True))
+    is_weighted = _IS_WEIGHTED[columns["kind"].astype(int)]
+    tied = is_weighted & (columns["parameter_bytes"] == 0) & (layer >= 0) & needs_parameters
+    for user in np.flatnonzero(tied):
+        owner = first.get(layer[user])
+        if owner is not None and owner < user:
+            size = columns["parameter_bytes"][owner]
+            waiting[owner : user + 1] += size
+            waiting[owner] += size  # the sum
+    return waiting
