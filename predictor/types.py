@@ -51,7 +51,7 @@ class MemberPrediction:
     in_domain: bool
 
 
-_QUANTITIES = (
+QUANTITIES = (
     "solo_step_time_s",
     "step_time_s",
     "slowdown",
@@ -59,6 +59,7 @@ _QUANTITIES = (
     "memory_bytes",
     "utilization_ratio",
 )
+"""Fields of `MemberPrediction` with a value and an interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class Prediction:
             "members": [
                 {
                     "job": m.job,
-                    **{name: getattr(m, name).to_json() for name in _QUANTITIES},
+                    **{name: getattr(m, name).to_json() for name in QUANTITIES},
                     "in_domain": m.in_domain,
                 }
                 for m in self.members

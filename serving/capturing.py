@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +80,7 @@ class Captures:
                 pending = self._pending[workload] = _Pending(self._schedule(workload))
             pending.waiters += 1
         try:
-            graph = self._wait(pending, call)
+            graph = self._wait(workload, pending, call)
         except BaseException as error:
             self.metrics.captures.labels("failed" if isinstance(error, CotenantError) else "ended").inc()
             raise
@@ -115,7 +116,7 @@ class Captures:
                 self._pool = None
 
     def _start(self) -> None:
-        if self._pool is None:
+        if self._pool is None or not self._pool.active:
             import multiprocessing
 
             from pebble import ProcessPool
@@ -134,7 +135,7 @@ class Captures:
         self._start()
         return self._pool.schedule(capture, args=(workload,), timeout=self.seconds)
 
-    def _wait(self, pending: _Pending, call: Call) -> ComputationGraph:
+    def _wait(self, workload: Workload, pending: _Pending, call: Call) -> ComputationGraph:
         from pebble import ProcessExpired
 
         future, until = (
@@ -154,6 +155,14 @@ class Captures:
                     raise UnavailableError("the capture was given up") from None
             except CancelledError:
                 raise UnavailableError("the capture was given up", hint="try again") from None
+            except BrokenProcessPool:
+                # A process that ends with no task takes pebble's whole pool with it; the capture starts anew in the next.
+                if time.monotonic() > until:
+                    raise UnavailableError("the capturing processes end again and again") from None
+                with self._lock:
+                    if pending.future is future:
+                        pending.future = self._schedule(workload)
+                    future = pending.future
             except MemoryError:
                 raise LimitError(
                     "the capture takes too much memory", expected=f"{self.memory_bytes} bytes"

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.once import FOLDER
 
 # Before torch and numpy are imported: two workers with two spinning threads each take several times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+
+def pytest_configure() -> None:
+    """A folder for what the workers of a run share, made by the process that starts them."""
+    os.environ.setdefault(FOLDER, tempfile.mkdtemp(prefix="cotenant-tests-"))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(FOLDER), ignore_errors=True)

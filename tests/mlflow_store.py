@@ -1,27 +1,24 @@
-"""An empty MLflow store in an SQLite file. Its tables are made once a process, which takes seconds, and copied."""
+"""An empty MLflow store in an SQLite file. Its tables are made once a run, which takes seconds, and copied."""
 
 from __future__ import annotations
 
-import tempfile
-from functools import cache
+import shutil
 from pathlib import Path
+
+from tests.once import made_once
 
 
 def empty_store(file: Path) -> str:
     """Write the store to `file`; returns its URI."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(_empty())
+    shutil.copyfile(made_once("mlflow.db", _make), file)
     return f"sqlite:///{file}"
 
 
-@cache
-def _empty() -> bytes:
+def _make(file: Path) -> None:
     import mlflow
 
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "mlflow.db"
-        uri = f"sqlite:///{file}"
-        client = mlflow.MlflowClient(uri, uri)
-        client.search_experiments()
-        client.search_registered_models()
-        return file.read_bytes()
+    uri = f"sqlite:///{file}"
+    client = mlflow.MlflowClient(uri, uri)
+    client.search_experiments()
+    client.search_registered_models()

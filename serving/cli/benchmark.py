@@ -76,7 +76,7 @@ def run(
     ),
     predictors: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Fits per fold, with seeds from 0.")] = 1,
-    out: Annotated[Path, typer.Option(help="Where results go; a stopped run goes on from there.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for results; a stopped run resumes from it.")] = Path(
         "benchmarks/results/protocols"
     ),
     ray: Annotated[

@@ -10,7 +10,9 @@ import typer
 from profiling.campaign.console import export, run, status
 from serving.cli.output import JsonFlag, print_json
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Plan and run many measurements.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode="markdown", help="Plan and run measurement campaigns."
+)
 app.command("run")(run)
 app.command("status")(status)
 app.command("export")(export)
@@ -20,10 +22,12 @@ app.command("export")(export)
 def plan(
     output: Annotated[Path, typer.Option("-o", "--output", help="plan.json to write.")] = Path("plan.json"),
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    budget: Annotated[str, typer.Option(help="Time for the whole campaign, like 20m.")] = "20m",
+    budget: Annotated[str, typer.Option(help="Time budget of the whole campaign, e.g. 20m.")] = "20m",
     job: Annotated[
         list[str] | None,
-        typer.Option("--job", help="A job that takes part; none: the zoo, at fitting batch sizes."),
+        typer.Option(
+            "--job", help="Job to include; may be repeated (default: the zoo, at batch sizes that fit)."
+        ),
     ] = None,
     sharing: Annotated[
         list[str] | None, typer.Option(help="time-slice, mps or mig; may be repeated.")
@@ -31,19 +35,23 @@ def plan(
     sm_share: Annotated[
         list[float] | None,
         typer.Option(
-            help="An SM share below 1 at which some models are measured alone, by MPS; may be repeated."
+            help="SM share (below 1) at which some models are measured alone under MPS; may be repeated."
         ),
     ] = None,
     share_models: Annotated[int, typer.Option(help="Models measured at the SM shares.")] = 6,
     name: Annotated[str | None, typer.Option(help="Campaign name: a column of every row.")] = None,
-    jobs: Annotated[int, typer.Option(help="Most jobs taken from the zoo.")] = 24,
+    jobs: Annotated[int, typer.Option(help="Maximum number of jobs taken from the zoo.")] = 24,
     frozen_models: Annotated[int, typer.Option(help="Models measured with a frozen prefix.")] = 5,
-    repeats: Annotated[int, typer.Option(help="Repeats of every window.")] = 5,
-    window: Annotated[float, typer.Option(help="Least seconds of a window with all members.")] = 1.0,
-    alone_window: Annotated[float, typer.Option(help="Least seconds of a window with one member.")] = 0.5,
-    steps: Annotated[int, typer.Option(help="Least steps of every member in a window.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Repeats per window.")] = 5,
+    window: Annotated[
+        float, typer.Option(help="Minimum length of a window with all members, seconds.")
+    ] = 1.0,
+    alone_window: Annotated[
+        float, typer.Option(help="Minimum length of a window with one member, seconds.")
+    ] = 0.5,
+    steps: Annotated[int, typer.Option(help="Minimum number of steps of every member in a window.")] = 5,
     predictor: Annotated[
-        str, typer.Option(help="Whose uncertainty weighs the sets; `none` for none.")
+        str, typer.Option(help="Predictor whose uncertainty weighs the sets, or `none`.")
     ] = "default",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
     json: JsonFlag = False,

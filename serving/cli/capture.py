@@ -25,7 +25,7 @@ def command(
         str | None, typer.Option(help="sgd, momentum, adam, adamw, rmsprop or adagrad.")
     ] = None,
     frozen_prefix: Annotated[
-        int | None, typer.Option(help="First atomic layers that are not trained.")
+        int | None, typer.Option(help="Number of leading atomic layers to freeze.")
     ] = None,
     gradient_accumulation: Annotated[int | None, typer.Option(help="Passes per optimiser step.")] = None,
     activation_checkpointing: Annotated[bool, typer.Option(help="Recompute activations.")] = False,

@@ -95,7 +95,7 @@ def list_clusters(as_json: JsonFlag = False) -> None:
 def show(
     cluster: Cluster,
     as_json: Annotated[
-        bool, typer.Option("--json", help="As the JSON body of PUT /v1/cluster, repetitions written out.")
+        bool, typer.Option("--json", help="Print the JSON body of PUT /v1/cluster, with counts expanded.")
     ] = False,
 ) -> None:
     """Print a cluster as YAML or as JSON.
@@ -115,9 +115,9 @@ def show(
 @app.command("import")
 def import_(
     source: Annotated[str, typer.Argument(help="nvidia-smi, sinfo, scontrol or kubectl.")],
-    file: Annotated[Path, typer.Argument(help="What that tool printed; `-` reads standard input.")],
+    file: Annotated[Path, typer.Argument(help="Output of that tool; `-` reads standard input.")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The file to write; standard output if not given.")
+        Path | None, typer.Option("--out", "-o", help="File to write (default: standard output).")
     ] = None,
     device: Annotated[
         list[str] | None,

@@ -50,7 +50,7 @@ def command(
     ] = "fifo,exclusive,blind,isacpp",
     seed: Seed = 0,
     seeds: Annotated[
-        int, typer.Option(min=1, help="So many seeds from --seed on: means with standard errors.")
+        int, typer.Option(min=1, help="Number of seeds, from --seed on: means with standard errors.")
     ] = 1,
     data: Data = None,
     source: Source = None,
@@ -69,7 +69,7 @@ def command(
         typer.Option("-o", "--out", help="Folder for plots and results.json, which grows run by run."),
     ] = None,
     gantt_filter: Annotated[
-        str, typer.Option(help="Gantt charts of GPUs whose type, node or id contains this text only.")
+        str, typer.Option(help="Draw Gantt charts only of GPUs whose type, node or id contains this text.")
     ] = "",
     workers: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
     ray: Annotated[

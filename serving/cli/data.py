@@ -122,12 +122,12 @@ def stats(
 def validate(
     file: Annotated[Path, typer.Argument(help="CSV or Parquet file.")],
     table: Annotated[
-        str | None, typer.Option(help="Table to hold it against; guessed from its columns.")
+        str | None, typer.Option(help="Table to validate against (default: guessed from the columns).")
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="If valid, add its rows to this folder.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Faults to print.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of faults to print.")] = 20,
     json: JsonFlag = False,
 ) -> None:
     """Check a file of measurements: row, column, expected and got of all that is wrong. Exit code 2 if anything is.
@@ -197,7 +197,7 @@ def template(
     ] = "colocation",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write here instead of printing.")] = None,
     describe: Annotated[
-        bool, typer.Option("--describe", help="What stands in each column, instead of the CSV.")
+        bool, typer.Option("--describe", help="Describe the columns instead of printing the CSV.")
     ] = False,
 ) -> None:
     """A CSV to fill in with your own measurements.

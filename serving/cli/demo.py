@@ -22,10 +22,8 @@ Now your own model. A factory returns the module and one batch of inputs:
 
 
 def command(
-    seed: Annotated[int, typer.Option(min=0, help="Of the stream of jobs.")] = 0,
-    plot: Annotated[Path, typer.Option(help="Where the picture goes: .svg, .png or .pdf.")] = Path(
-        "out/demo.svg"
-    ),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the stream of jobs.")] = 0,
+    plot: Annotated[Path, typer.Option(help="Picture to write: .svg, .png or .pdf.")] = Path("out/demo.svg"),
     as_json: JsonFlag = False,
 ) -> None:
     """Predict which pairs of eight models share a GPU well, and run a dozen jobs on four GPUs with and without sharing.

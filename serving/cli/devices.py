@@ -10,12 +10,14 @@ import typer
 
 from serving.cli.output import JsonFlag, console, print_json
 
-app = typer.Typer(no_args_is_help=True, help="The GPU types that are known.")
+app = typer.Typer(no_args_is_help=True, help="Known GPU types.")
 
 _LISTED = {"FP64": "fp64", "FP32": "fp32", "TF32": "tf32", "FP16": "fp16", "BF16": "bf16", "FP8": "fp8"}
 FileOption = Annotated[
     Path | None,
-    typer.Option("--file", help="YAML file of further types; COTENANT_DEVICES names some for every command."),
+    typer.Option(
+        "--file", help="YAML file of additional types; COTENANT_DEVICES names one for every command."
+    ),
 ]
 
 

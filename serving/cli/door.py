@@ -9,7 +9,7 @@ import typer
 app = typer.Typer(
     rich_markup_mode="markdown",
     no_args_is_help=True,
-    help="Let another scheduler ask the service.\n\nExample: `cotenant door slurm --service http://127.0.0.1:8080`",
+    help="Connect another scheduler to the service.\n\nExample: `cotenant door slurm --service http://127.0.0.1:8080`",
 )
 
 
@@ -27,7 +27,7 @@ def slurm(
     device: Annotated[
         list[str] | None, typer.Option(help="GPU type in Slurm = catalogue name; may be repeated.")
     ] = None,
-    period: Annotated[float, typer.Option(help="Seconds between looks at the queue.")] = 1.0,
+    period: Annotated[float, typer.Option(help="Seconds between checks of the queue.")] = 1.0,
 ) -> None:
     """Give jobs that `job_submit.lua` holds back the node that the service ranks first. Runs until it is stopped.
 

@@ -32,12 +32,12 @@ def command(
         str, typer.Option(help="throughput-ratio, step-time, memory or operator-time.")
     ] = "throughput-ratio",
     graph_only: Annotated[
-        bool, typer.Option("--graph-only", help="Nothing that was measured of a job alone is given.")
+        bool, typer.Option("--graph-only", help="Withhold everything measured of a job alone.")
     ] = False,
     split: Annotated[
         str, typer.Option(help="none, by-pair, by-model, by-device, by-campaign or by-source.")
     ] = "none",
-    seed: Annotated[int, typer.Option(min=0, help="Of the split, of the training and of the draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the split, the training and the draw.")] = 0,
     observe: Annotated[
         int | None,
         typer.Option(

@@ -15,13 +15,13 @@ def command(
     file: Annotated[
         Path,
         typer.Argument(
-            help="CSV with device, sharing, jobs (SPECs parted by `;`), job, step_time_s; or JSON as of `/v1/observations`."
+            help="CSV with device, sharing, jobs (SPECs separated by `;`), job, step_time_s; or JSON as of `/v1/observations`."
         ),
     ],
     model: ModelOption = "default",
     store: Annotated[
         Path | None,
-        typer.Option(help="Where observations are kept; the user's data folder where none is named."),
+        typer.Option(help="File of observations (default: in the user's data folder)."),
     ] = None,
     rows: Annotated[
         Path | None,

@@ -68,7 +68,7 @@ class LazyGroup(typer.core.TyperGroup):
 
         console = Console()
         console.print(f"\n[bold]Usage:[/] {ctx.command_path} COMMAND [ARGS]...\n")
-        console.print(" Predict how deep-learning jobs share a GPU, and place them by it.")
+        console.print(" Predict how deep-learning jobs share a GPU, and place jobs accordingly.")
         console.print(
             " Start with [bold]cotenant demo[/]. Every command has its own --help with an example.\n"
         )

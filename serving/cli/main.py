@@ -23,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Predict how deep-learning jobs share a GPU, and place them by it.\n\n"
+    help="Predict how deep-learning jobs share a GPU, and place jobs accordingly.\n\n"
     "Start with `cotenant demo`. Every command has its own `--help` with an example.",
 )
 
@@ -34,7 +34,7 @@ DEBUG = "--debug"
 @app.callback()
 def _root(
     debug: Annotated[
-        bool, typer.Option(DEBUG, help="Show the traceback of an error, that of your own code included.")
+        bool, typer.Option(DEBUG, help="Show tracebacks of errors, including those of your own code.")
     ] = False,
 ) -> None:
     """Keeps the group a group."""

@@ -16,7 +16,7 @@ def command(
     device: Annotated[str, typer.Option(help="GPU type, see `cotenant devices list`.")],
     job: Annotated[
         list[str] | None,
-        typer.Option("--job", help="Job SPEC, as of `predict`; may be repeated. Without it the whole zoo."),
+        typer.Option("--job", help="Job SPEC, as for `predict`; may be repeated (default: the whole zoo)."),
     ] = None,
     sharing: Annotated[str, typer.Option(help="time-slice, mps or mig.")] = "time-slice",
     model: Annotated[

@@ -13,7 +13,7 @@ from serving.cli.predict import ModelOption
 app = typer.Typer(help="Registered predictors: list, promote, export.", no_args_is_help=True)
 StoreOption = Annotated[
     str | None,
-    typer.Option("--tracking-uri", help="MLflow store; sqlite:///mlflow.db where none is set."),
+    typer.Option("--tracking-uri", help="MLflow store (default: sqlite:///mlflow.db)."),
 ]
 
 
@@ -37,8 +37,8 @@ def list_versions(tracking_uri: StoreOption = None, as_json: JsonFlag = False) -
 
 @app.command()
 def promote(
-    version: Annotated[str, typer.Argument(help="A version of `cotenant models list`.")],
-    force: Annotated[bool, typer.Option("--force", help="Promote it although it is worse.")] = False,
+    version: Annotated[str, typer.Argument(help="Version, as listed by `cotenant models list`.")],
+    force: Annotated[bool, typer.Option("--force", help="Promote it even if it is worse.")] = False,
     tracking_uri: StoreOption = None,
     as_json: JsonFlag = False,
 ) -> None:

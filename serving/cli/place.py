@@ -20,13 +20,13 @@ def command(
         ),
     ],
     iterations: Annotated[
-        float | None, typer.Option(help="Steps that the job will run; an hour's worth where unknown.")
+        float | None, typer.Option(help="Steps that the job will run (default: an hour's worth).")
     ] = None,
     objective: Annotated[str, typer.Option(help="jct, interference or makespan.")] = "jct",
-    max_slowdown: Annotated[float, typer.Option(help="Largest predicted slowdown of any member.")] = 2.0,
-    wait: Annotated[bool, typer.Option(help="Whether waiting may be the answer.")] = True,
-    gpus: Annotated[int, typer.Option(help="A gang of so many whole GPUs.")] = 1,
-    limit: Annotated[int, typer.Option(help="How many GPUs to rank.")] = 32,
+    max_slowdown: Annotated[float, typer.Option(help="Maximum predicted slowdown of any member.")] = 2.0,
+    wait: Annotated[bool, typer.Option(help="Allow the answer to wait.")] = True,
+    gpus: Annotated[int, typer.Option(help="Number of whole GPUs of a gang.")] = 1,
+    limit: Annotated[int, typer.Option(help="Number of GPUs to rank.")] = 32,
     model: Annotated[
         str,
         typer.Option(

@@ -32,20 +32,24 @@ def pipeline(
     activation_compression_ratio: Annotated[
         float | None,
         typer.Option(
-            help="Activations shrink by this factor on the wire (1: as they are). Without it their time is left out."
+            help="Compression factor of activations on the wire (1: none). Without it, their transfer takes no time."
         ),
     ] = None,
-    memory_limit: Annotated[float | None, typer.Option(help="Bytes of one worker.")] = None,
-    straight: Annotated[bool, typer.Option("--straight", help="No replicas: one worker a stage.")] = False,
+    memory_limit: Annotated[float | None, typer.Option(help="Memory of one worker, bytes.")] = None,
+    straight: Annotated[
+        bool, typer.Option("--straight", help="No replication: one worker per stage.")
+    ] = False,
     fewer_machines: Annotated[
         bool,
-        typer.Option("--fewer-machines", help="With --compat: let workers idle (the default always may)."),
+        typer.Option(
+            "--fewer-machines", help="With --compat: allow idle workers (always allowed without it)."
+        ),
     ] = False,
     compat: Annotated[
-        bool, typer.Option("--compat", help="Exactly what PipeDream's public optimizer answers.")
+        bool, typer.Option("--compat", help="Reproduce PipeDream's public optimizer exactly.")
     ] = False,
     device: Annotated[
-        str | None, typer.Option(help="Device type that a graph.json or a SPEC is timed for, e.g. v100.")
+        str | None, typer.Option(help="Device type to time a graph.json or a SPEC for, e.g. v100.")
     ] = None,
     schedule: Annotated[
         str | None,
@@ -58,12 +62,12 @@ def pipeline(
         ),
     ] = "block",
     microbatches: Annotated[int, typer.Option(help="Microbatches per step, or drawn by --plot.")] = 8,
-    chunks: Annotated[int, typer.Option(help="Parts of the model on each worker (interleaved).")] = 2,
+    chunks: Annotated[int, typer.Option(help="Model chunks per worker (interleaved).")] = 2,
     depth: Annotated[
-        int | None, typer.Option(help="Workers in a row, with --schedule; searched for where not given.")
+        int | None, typer.Option(help="With --schedule: pipeline depth (default: searched for).")
     ] = None,
     recompute: Annotated[
-        bool, typer.Option("--recompute", help="With --schedule: compute activations again in the backward.")
+        bool, typer.Option("--recompute", help="With --schedule: recompute activations in the backward pass.")
     ] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the schedule to this .svg, .png or .pdf.")] = None,
     json: JsonFlag = False,

@@ -18,7 +18,9 @@ def ring(
     case: Annotated[Path, typer.Argument(help="JSON with cluster, jobs and placement.", metavar="CASE.json")],
     clamp: Annotated[
         bool,
-        typer.Option("--clamp/--literal", help="k = xi1 p held at 1 or more, or as the paper prints it."),
+        typer.Option(
+            "--clamp/--literal", help="k = xi1 p clamped to at least 1, or as printed in the paper."
+        ),
     ] = True,
     policy: Annotated[
         str,
@@ -28,7 +30,7 @@ def ring(
         ),
     ] = "",
     slot_s: Annotated[
-        float, typer.Option(help="With --policy: slots of so many seconds; 0 is continuous time.")
+        float, typer.Option(help="With --policy: slot length, seconds; 0: continuous time.")
     ] = 0.0,
     json: JsonFlag = False,
 ) -> None:

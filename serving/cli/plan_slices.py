@@ -26,7 +26,7 @@ def slices(
     ],
     iterations: Annotated[
         list[float] | None,
-        typer.Option(help="Steps left of each job, in the order of --job; an hour alone where not given."),
+        typer.Option(help="Steps left of each job, in the order of --job (default: an hour's worth alone)."),
     ] = None,
     objective: Annotated[str, typer.Option(help="throughput, jct or fairness.")] = "throughput",
     sharing: Annotated[
@@ -34,8 +34,8 @@ def slices(
         typer.Option(help="How jobs may share a card or a slice: `time-slice,mps`, one of them, or `none`."),
     ] = "time-slice,mps",
     mig: Annotated[bool, typer.Option(help="Whether the card may be partitioned.")] = True,
-    gpus: Annotated[int, typer.Option(help="Plan for so many cards at once.")] = 1,
-    max_together: Annotated[int, typer.Option(help="Largest set of jobs on a slice.")] = 4,
+    gpus: Annotated[int, typer.Option(help="Plan for this many cards together.")] = 1,
+    max_together: Annotated[int, typer.Option(help="Maximum number of jobs on a slice.")] = 4,
     model: Annotated[
         str, typer.Option(help="Predictor: `default`, a registered name, or a folder.")
     ] = "default",

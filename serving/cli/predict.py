@@ -25,11 +25,15 @@ def command(
     device: Annotated[str, typer.Option(help="GPU type, see `cotenant devices list`.")],
     sharing: Annotated[str, typer.Option(help="time-slice, mps or mig.")] = "time-slice",
     frozen_prefix: Annotated[
-        int | None, typer.Option(help="Freeze so many first layers of every job that does not say.")
+        int | None, typer.Option(help="Freeze this many leading layers of every job whose SPEC does not say.")
     ] = None,
     model: ModelOption = "default",
     feedback: Annotated[
-        Path | None, typer.Option(exists=True, help="Correct by what `cotenant feedback` keeps in this file.")
+        Path | None,
+        typer.Option(
+            exists=True,
+            help="Correct predictions by the observations that `cotenant feedback` stored in this file.",
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:

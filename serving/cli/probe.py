@@ -16,11 +16,9 @@ def command(
     job: Annotated[str, typer.Option(help="The job to learn about: SPEC `NAME[:key=value,...]`.")],
     running: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A job that it may run beside; repeat for each. Four zoo models where none is named."
-        ),
+        typer.Option(help="Candidate neighbour; may be repeated (default: four zoo models)."),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="How many probes.")] = 1,
+    count: Annotated[int, typer.Option(min=1, help="Number of probes.")] = 1,
     sharing: Annotated[str, typer.Option(help="time-slice, mps or mig.")] = "time-slice",
     model: ModelOption = "default",
     feedback: Annotated[

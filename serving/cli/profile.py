@@ -17,25 +17,25 @@ SETTINGS = {"no_args_is_help": True}
 
 
 def command(
-    job: Annotated[list[str], typer.Option("--job", help="Job SPEC; give it again for every member.")],
+    job: Annotated[list[str], typer.Option("--job", help="Job SPEC; repeat for each member.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the tables and the records.")],
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     sharing: Annotated[str, typer.Option(help="time-slice, mps or mig.")] = "time-slice",
     sm_share: Annotated[
         list[float] | None,
         typer.Option(
-            help="Most of the GPU's SMs that a job may use, above 0 to 1, by MPS; once for all jobs, or once for each."
+            help="Share of the GPU's SMs that a job may use under MPS, in (0, 1]; once for all jobs, or once per job."
         ),
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Repeats of every window.")] = 5,
-    window: Annotated[float, typer.Option(help="Least seconds of a window.")] = 1.0,
-    steps: Annotated[int, typer.Option(help="Least steps of every job in a window.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Repeats per window.")] = 5,
+    window: Annotated[float, typer.Option(help="Minimum length of a window, seconds.")] = 1.0,
+    steps: Annotated[int, typer.Option(help="Minimum number of steps of every job in a window.")] = 5,
     host_input: Annotated[
         str,
         typer.Option(help="resident: one batch that stays on the device; loader: a fresh batch per step."),
     ] = "resident",
     cached_activations: Annotated[
-        bool, typer.Option(help="One job with a frozen prefix: take its output from a cache.")
+        bool, typer.Option(help="For one job with a frozen prefix: read its output from a cache.")
     ] = False,
     operators: Annotated[
         bool, typer.Option(help="Also time the operators of every job; writes graphs and PipeDream files.")

@@ -58,18 +58,18 @@ def serve(
         str, typer.Option(envvar="COTENANT_AUTH", help="auto (tokens unless on loopback), on, off.")
     ] = "auto",
     rate: Annotated[
-        float, typer.Option(envvar="COTENANT_RATE", help="Requests per second and caller; 0 is no limit.")
+        float, typer.Option(envvar="COTENANT_RATE", help="Requests per second per caller; 0: no limit.")
     ] = 0.0,
     timeout: Annotated[
-        float, typer.Option(envvar="COTENANT_TIMEOUT", help="Longest request, seconds.")
+        float, typer.Option(envvar="COTENANT_TIMEOUT", help="Request timeout, seconds.")
     ] = 30.0,
     poll: Annotated[
-        float, typer.Option(envvar="COTENANT_POLL", help="Seconds between looks for a new model.")
+        float, typer.Option(envvar="COTENANT_POLL", help="Seconds between checks for a new model.")
     ] = 15.0,
     in_flight: Annotated[
         int,
         typer.Option(
-            envvar="COTENANT_IN_FLIGHT", help="Requests at one time and process before new ones get 503."
+            envvar="COTENANT_IN_FLIGHT", help="Concurrent requests per process before new ones get 503."
         ),
     ] = 512,
     drain: Annotated[
@@ -82,7 +82,8 @@ def serve(
     trusted_proxy: Annotated[
         list[str] | None,
         typer.Option(
-            envvar="COTENANT_TRUSTED_PROXY", help="Address whose X-Forwarded headers count; may be repeated."
+            envvar="COTENANT_TRUSTED_PROXY",
+            help="Address whose X-Forwarded headers are trusted; may be repeated.",
         ),
     ] = None,
     limit: Annotated[
@@ -186,7 +187,7 @@ def add(
     name: Annotated[str, typer.Argument(help="Who will use it.")],
     scope: Annotated[list[str], typer.Option("--scope", "-s", help="read, place or admin; may be repeated.")],
     database: Database = _DATABASE,
-    days: Annotated[float | None, typer.Option(help="Days that it is valid; for ever by default.")] = None,
+    days: Annotated[float | None, typer.Option(help="Days until it expires (default: never).")] = None,
 ) -> None:
     """Make a token and print it, once. Example: `cotenant serve token add scheduler --scope place`."""
     from serving.auth import create_token

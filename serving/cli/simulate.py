@@ -16,14 +16,14 @@ Trace = Annotated[
 Cluster = Annotated[
     str, typer.Option(help="cluster.yaml, or `philly-2000`, `small-mixed`, `sia-64`, `a100-8`.")
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Of the model mix, the synthetic trace and the truth.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the model mix, the synthetic trace and the truth.")]
 Data = Annotated[str | None, typer.Option(help="Folder of imported tables: the ground truth and the mix.")]
 Source = Annotated[str | None, typer.Option(help="Only this source of the tables.")]
 Belief = Annotated[str, typer.Option(help="`predictor`, `truth` for an oracle, or `constant[:RATIO]`.")]
 Model = Annotated[
     str, typer.Option(help="`default`, a folder, `models:/NAME@ALIAS`, or your own `module:PREDICTOR`.")
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="Only the first jobs by submission.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use only this many jobs, the earliest submitted.")]
 Load = Annotated[
     float | None,
     typer.Option(help="Scale arrivals so that the jobs ask for this share of the cluster, e.g. 0.9."),
@@ -36,7 +36,9 @@ SkipInfeasible = Annotated[
 ]
 Elastic = Annotated[
     float,
-    typer.Option(min=0, max=1, help="Let this share of the jobs be resized: 1 GPU to 2 or 4 times theirs."),
+    typer.Option(
+        min=0, max=1, help="Share of the jobs that may be resized, from 1 GPU to 2 or 4 times their own."
+    ),
 ]
 JobsFile = Annotated[
     Path | None, typer.Option("--jobs", help="Write one row per job: FILE.csv or FILE.parquet.")
@@ -46,12 +48,16 @@ Columns = Annotated[
 ]
 
 Kind = Annotated[
-    str, typer.Option(help="Jobs of `sia:FILE` where it does not say: adaptive, strong-scaling or rigid.")
+    str,
+    typer.Option(
+        help="Kind of the jobs of `sia:FILE` where it does not say: adaptive, strong-scaling or rigid."
+    ),
 ]
 UpstreamRounds = Annotated[
     bool,
     typer.Option(
-        "--upstream-rounds", help="Gavel's policies and sia with the artefacts of their public simulators."
+        "--upstream-rounds",
+        help="Run Gavel's policies and sia with the artefacts of their public simulators.",
     ),
 ]
 

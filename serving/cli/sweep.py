@@ -15,23 +15,25 @@ def command(
         Path, typer.Option("--data", help="Folder of tidy tables to train on, and nothing else.")
     ],
     trials: Annotated[
-        int, typer.Option(help="Trials that the study shall have, earlier ones counted in.")
+        int, typer.Option(help="Total number of trials of the study, including earlier ones.")
     ] = 20,
-    out: Annotated[Path, typer.Option("--out", "-o", help="YAML for the best configuration.")] = Path(
-        "out/best.yaml"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="YAML file to write the best configuration to.")
+    ] = Path("out/best.yaml"),
     study: Annotated[Path, typer.Option(help="SQLite file of the study.")] = Path("out/sweep.db"),
     folds: Annotated[int, typer.Option(help="Groups of models that are left out in turn.")] = 3,
-    config: Annotated[Path | None, typer.Option(help="YAML that the sweep starts from.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of every training and of the sweep.")] = 0,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file of the configuration that the sweep starts from.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of every training and of the sweep.")] = 0,
     bundled: Annotated[
-        bool, typer.Option(help="Learn from the measurements that come with the project, too.")
+        bool, typer.Option(help="Also learn from the measurements shipped with the project.")
     ] = True,
     own_use: Annotated[
         bool, typer.Option("--own-use", help="Learn from every source, whatever its licence.")
     ] = False,
     tracking_uri: Annotated[
-        str | None, typer.Option(help="MLflow store; sqlite:///mlflow.db where none is set.")
+        str | None, typer.Option(help="MLflow store (default: sqlite:///mlflow.db).")
     ] = None,
     experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "cotenant-sweep",
     as_json: JsonFlag = False,

@@ -28,7 +28,7 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
     bundled: Annotated[
-        bool, typer.Option(help="Learn from the measurements that come with the project, too.")
+        bool, typer.Option(help="Also learn from the measurements shipped with the project.")
     ] = True,
     own_use: Annotated[
         bool,
@@ -41,12 +41,12 @@ def command(
         bool, typer.Option(help="Fit the baselines on the same pairs and print the comparison.")
     ] = True,
     tracking_uri: Annotated[
-        str | None, typer.Option(help="MLflow store; sqlite:///mlflow.db where none is set.")
+        str | None, typer.Option(help="MLflow store (default: sqlite:///mlflow.db).")
     ] = None,
     experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "cotenant",
     system_metrics: Annotated[
         bool,
-        typer.Option("--system-metrics", help="Log use of processor, memory and GPU to MLflow as well."),
+        typer.Option("--system-metrics", help="Also log CPU, memory and GPU usage to MLflow."),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:

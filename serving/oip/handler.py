@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from predictor.types import MemberPrediction, Prediction
+from predictor.types import QUANTITIES, MemberPrediction, Prediction
 from profiling.errors import CotenantError, InputError, LimitError, UnavailableError, UnknownNameError
 from profiling.workload import ColocationSet
 from serving.handlers.jobs import admit_sets
@@ -22,16 +22,8 @@ from serving.service import Service
 
 MODEL = "cotenant"
 PLATFORM = "cotenant_colocation"
-_QUANTITIES = (
-    "solo_step_time_s",
-    "step_time_s",
-    "slowdown",
-    "throughput_ratio",
-    "memory_bytes",
-    "utilization_ratio",
-)
 _BOUNDED = ("step_time_s", "slowdown", "memory_bytes")
-_PER_JOB = (*_QUANTITIES, *(f"{n}_{b}" for n in _BOUNDED for b in ("lower", "upper")))
+_PER_JOB = (*QUANTITIES, *(f"{n}_{b}" for n in _BOUNDED for b in ("lower", "upper")))
 OUTPUTS = ("mask", *_PER_JOB, "in_domain", "total_memory_bytes", "total_memory_bytes_upper", "fits")
 _FLAGS = ("mask", "in_domain", "fits")
 _PER_SET = ("total_memory_bytes", "total_memory_bytes_upper", "fits")
@@ -181,7 +173,7 @@ def _arrays(predictions: list[Prediction]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _fill(arrays: dict[str, np.ndarray[Any, Any]], at: tuple[int, int], member: MemberPrediction) -> None:
-    for name in _QUANTITIES:
+    for name in QUANTITIES:
         arrays[name][at] = getattr(member, name).value
     for name in _BOUNDED:
         arrays[f"{name}_lower"][at] = getattr(member, name).lower

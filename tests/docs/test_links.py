@@ -35,3 +35,9 @@ def test_links(page: Path) -> None:
         if not file.exists() or (anchor and anchor not in anchors(file)):
             wrong.append(target)
     assert wrong == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = (ROOT / "mkdocs.yml").read_text()
+    pages = {str(page.relative_to(ROOT)) for page in PAGES if page.is_relative_to(ROOT / "docs")}
+    assert {page for page in pages if not re.search(rf": {re.escape(page)}$", listed, re.MULTILINE)} == set()

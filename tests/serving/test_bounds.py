@@ -163,6 +163,29 @@ def _eat(workload: Workload) -> Any:
     return len(bytearray(2**33))
 
 
+def _name(workload: Workload) -> str:
+    return workload.model
+
+
+def test_a_capturing_process_that_ends_while_idle_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    captures = Captures(Metrics(), 1, LONG_S, 2**31)
+    monkeypatch.setattr(capturing, "capture", _name)
+
+    async def run() -> None:
+        lane = Lane("encoding", Metrics(), wait_s=LONG_S, stuck_s=100 * LONG_S)
+        assert await lane.run(captures.graph, Workload("alpha")) == "alpha"
+        broken = captures._pool
+        (process,) = broken._pool_manager.worker_manager.workers.values()
+        process.kill()
+        await until_async(lambda: not broken.active, "the pool is broken")
+        assert await lane.run(captures.graph, Workload("beta")) == "beta"
+
+    try:
+        asyncio.run(run())
+    finally:
+        captures.close()
+
+
 def test_captures_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """At their time, at their memory, and when nobody waits."""
     job = Workload("resnet18-cifar")

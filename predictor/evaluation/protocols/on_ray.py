@@ -10,14 +10,19 @@ from predictor.evaluation.protocols.protocol import Trial
 from predictor.evaluation.protocols.registry import contenders
 from predictor.evaluation.protocols.runner import Cell, Plan, run_cell
 from profiling.errors import UnavailableError
-from profiling.ray_workers import RayWorkers
+from profiling.ray_workers import PATIENCE_S, RayWorkers
 
 # Contender, fold and seed: a contender is looked up by its name where it runs, and folds are numbered.
 _Task = tuple[str, int, int]
 
 
-def spread_on_ray(plan: Plan, address: str) -> Iterator[tuple[Cell, dict[str, Any]]]:
+def spread_on_ray(
+    plan: Plan, address: str, patience_s: float = PATIENCE_S
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Results of the missing cells of `plan`; the rows are sent to every node once.
+
+    Args:
+        patience_s: how long to wait for a node when there is none.
 
     Raises:
         UnavailableError: no Ray, no cluster, no node left, or cells whose workers died again and again.
@@ -25,7 +30,7 @@ def spread_on_ray(plan: Plan, address: str) -> Iterator[tuple[Cell, dict[str, An
     numbers = {fold.name: number for number, fold in enumerate(plan.trial.folds)}
     cells = {(c.contender.name, numbers[c.fold.name], c.seed): c for c in plan.missing}
     make = partial(_Folds, plan.trial)
-    with RayWorkers[_Task, dict[str, Any]](address, make) as workers:
+    with RayWorkers[_Task, dict[str, Any]](address, make, patience_s=patience_s) as workers:
         for task, result in workers.run(cells):
             yield cells[task], result
         if workers.given_up:

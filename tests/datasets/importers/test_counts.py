@@ -12,6 +12,7 @@ import pytest
 
 from datasets.importers import import_source, read_source, write_source
 from datasets.tables import available_tables, read_table
+from tests.once import gavel_tables
 from tests.shared import shared_data
 
 FILES = {
@@ -37,10 +38,8 @@ def _pairs(campaign: str) -> dict[tuple[str, frozenset[str]], tuple[list[float],
 
 
 @pytest.fixture(scope="module")
-def gavel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("gavel")
-    import_source("gavel", shared_data("gavel"), folder)
-    return folder
+def gavel() -> Path:
+    return gavel_tables()
 
 
 @pytest.mark.parametrize("campaign", sorted(FILES))

@@ -7,7 +7,6 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import torch
 
 from predictor.config import LossCallback, TrainingConfig
@@ -19,15 +18,19 @@ from tests.predictor.synthetic import NETWORK, TRAINING, graph_source, tables
 CONFIG = replace(TRAINING, ensemble=2, encoder_steps=6, epochs=6)
 
 
+def progress_of(out: Path, config: TrainingConfig = CONFIG, every_s: float = 0.0) -> Progress:
+    return Progress(out.with_name(f"{out.name}.progress"), fingerprint(tables(), NETWORK, config), every_s)
+
+
 def train(
-    out: Path, report: LossCallback | None = None, config: TrainingConfig = CONFIG, every_s: float = 0.0
+    out: Path,
+    report: LossCallback | None = None,
+    config: TrainingConfig = CONFIG,
+    progress: Progress | None = None,
 ) -> Progress:
     """Fit and write the checkpoint; `out.progress` is left as it is at the end."""
-    measured: tuple[pd.DataFrame, pd.DataFrame] = tables()
-    progress = Progress(
-        out.with_name(f"{out.name}.progress"), fingerprint(measured, NETWORK, config), every_s
-    )
-    save(Predictor(NETWORK, config, graph_source).fit(*measured, report, progress), out)
+    progress = progress or progress_of(out, config)
+    save(Predictor(NETWORK, config, graph_source).fit(*tables(), report, progress), out)
     return progress
 
 

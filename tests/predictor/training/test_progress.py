@@ -12,10 +12,11 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from predictor.config import TrainingConfig
 from predictor.training.progress import Progress, fingerprint
 from tests.predictor.synthetic import NETWORK, TRAINING, tables
 from tests.predictor.training import killed_training
-from tests.predictor.training.killed_training import CONFIG, train
+from tests.predictor.training.killed_training import CONFIG, progress_of, train
 from tests.waiting import LONG_S
 
 FILES = ("weights.safetensors", "config.json", "manifest.json")
@@ -41,6 +42,29 @@ def killed(out: Path, phase: str, step: int) -> None:
     child.join(LONG_S)
     assert child.exitcode == -signal.SIGKILL
     assert not out.exists()
+
+
+class Stopped(Exception):
+    pass
+
+
+def steps_until(
+    out: Path,
+    stop: tuple[str, int] | None = None,
+    progress: Progress | None = None,
+    config: TrainingConfig = CONFIG,
+) -> list[tuple[str, int]]:
+    """The phases and steps that a training reports until it is stopped at `stop`, or at the first of all."""
+    done: list[tuple[str, int]] = []
+
+    def report(phase: str, step: int, steps: int, loss: float) -> None:
+        done.append((phase, step))
+        if stop in (None, (phase, step)):
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        train(out, report, config, progress)
+    return done
 
 
 @pytest.mark.parametrize(
@@ -74,38 +98,25 @@ def test_nothing_is_pickled_and_every_file_is_whole(tmp_path: Path) -> None:
             assert json.loads(opened.metadata()["about"])["fingerprint"]
     # A file that is damaged all the same costs its stage and nothing else.
     kept[1].write_bytes(kept[1].read_bytes()[:100])
-    done: list[tuple[str, int]] = []
-    train(out, lambda phase, step, steps, loss: done.append((phase, step)))
-    assert done[0] == ("network 1", 1)
+    assert steps_until(out) == [("network 1", 1)]
 
 
 def test_between_two_states_a_stage_starts_anew(tmp_path: Path) -> None:
-    out, done = tmp_path / "model", []
-
-    class Stop(Exception):
-        pass
-
-    def report(phase: str, step: int, steps: int, loss: float) -> None:
-        done.append((phase, step))
-        if (phase, step) == ("network 2", 4) and done.count((phase, step)) == 1:
-            raise Stop
-
-    with pytest.raises(Stop):
-        train(out, report, every_s=1e9)
-    done.append(("again", 0))
-    train(out, report, every_s=1e9)
-    assert done[done.index(("again", 0)) + 1] == ("network 2", 1)
+    out = tmp_path / "model"
+    assert ("network 1", 6) in steps_until(out, ("network 2", 4), progress_of(out, every_s=1e9))
+    assert steps_until(out, progress=progress_of(out, every_s=1e9)) == [("network 2", 1)]
 
 
 def test_another_configuration_does_not_go_on(tmp_path: Path) -> None:
-    out, done = tmp_path / "model", []
-    train(out, every_s=1e9)
-    other = train(
-        out, lambda phase, step, *_: done.append((phase, step)), replace(CONFIG, weight_decay=0.5), 1e9
-    )
+    out, changed = tmp_path / "model", replace(CONFIG, weight_decay=0.5)
+    steps_until(out, ("network 1", 1), progress_of(out, every_s=1e9))
+    other = progress_of(out, changed, 1e9)
+    assert steps_until(out, progress=other, config=changed) == [("encoder", 1)]
     assert not other.resumed
-    assert done[0] == ("encoder", 1)
-    other.finish()
+    same = progress_of(out, every_s=1e9)
+    assert steps_until(out, progress=same) == [("network 1", 1)]
+    assert same.resumed
+    same.finish()
     assert not (tmp_path / "model.progress").exists()
 
 

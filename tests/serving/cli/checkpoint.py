@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from datasets.tables import write_table
 from predictor.fitted.checkpoint import save
 from predictor.predictor import Predictor
 from serving.cli.main import main
+from tests.once import made_once
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source, tables
 
 
@@ -23,24 +21,19 @@ from tests.predictor.synthetic import NETWORK, TRAINING, graph_source, tables
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """`model/` (trained on the V100 rows only) and `tables/`; commands see the hand-made graphs as theirs."""
     root = tmp_path_factory.mktemp("commands")
-    shutil.copytree(_fitted(), root, dirs_exist_ok=True)
+    shutil.copytree(made_once("fitted", _fit), root, dirs_exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("profiling.capture.graph_for", graph_source)
         yield root
 
 
-@cache
-def _fitted() -> Path:
-    """Made once a process."""
-    root = Path(tempfile.mkdtemp(prefix="cotenant-fitted-"))
-    atexit.register(shutil.rmtree, root, ignore_errors=True)
+def _fit(root: Path) -> None:
     colocation, solo = tables()
     for name, table in (("colocation", colocation), ("solo", solo)):
         write_table(root / "tables", name, table)
     training = replace(TRAINING, epochs=3, encoder_steps=2)
     few = [t[t.device == "v100"] for t in (colocation, solo)]
     save(Predictor(NETWORK, training, graph_source).fit(*few), root / "model")
-    return root
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:

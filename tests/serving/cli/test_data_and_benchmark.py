@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from datasets.tables import write_table
+from predictor.evaluation.protocols import runner
 from predictor.examples import featurizer
 from serving.cli.main import main
+from tests.once import gavel_tables
 from tests.predictor.synthetic import graph_source, tables
 from tests.shared import shared_data
 
@@ -31,8 +35,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     from datasets.importers import import_source
 
     folder = tmp_path_factory.mktemp("tables")
-    for name in ("gavel", "lucid"):
-        import_source(name, shared_data(name), folder)
+    shutil.copytree(gavel_tables(), folder, dirs_exist_ok=True)
+    import_source("lucid", shared_data("lucid"), folder)
     return str(folder)
 
 
@@ -128,7 +132,10 @@ def hand_made_graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hand_made_graphs")
-def test_benchmark_list_and_run(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_benchmark_list_and_run(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "collect", partial(runner.collect, resamples=20))
     protocols = {row["name"]: row for row in answer(capsys, "benchmark", "list")}
     assert "trees-solo" in protocols["lucid-by-model"]["predictors"]
     assert "trees-solo" not in protocols["lucid-by-model-graph-only"]["predictors"]

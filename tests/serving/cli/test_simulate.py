@@ -6,16 +6,13 @@ from pathlib import Path
 import pytest
 
 from serving.cli.main import main
+from tests.once import gavel_tables
 from tests.shared import shared_data
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("gavel")
-    with pytest.raises(SystemExit) as done:
-        main(["data", "import", "gavel", str(shared_data("gavel")), "-o", str(out)])
-    assert done.value.code in (0, None)
-    return out
+def tables() -> Path:
+    return gavel_tables()
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

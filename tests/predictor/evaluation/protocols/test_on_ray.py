@@ -48,5 +48,5 @@ def test_a_fit_that_kills_its_workers_is_named(
     monkeypatch.setattr(cluster, "get", get)
     plan = plan_in(tmp_path)
     with pytest.raises(UnavailableError) as caught:
-        run_missing(plan, spread=lambda plan: spread_on_ray(plan, "auto"))
+        run_missing(plan, spread=lambda plan: spread_on_ray(plan, "auto", patience_s=0.1))
     assert "additive" in str(caught.value.got) or "no node" in caught.value.message
