@@ -13,7 +13,7 @@ import httpx
 
 from serving.app import create_app
 from serving.config import ServiceConfig
-from serving.listener import DelayLimit
+from serving.delay import DelayLimit
 from tests.serving.live import serve
 from tests.serving.table import TableSource
 from tests.waiting import LONG_S, until
@@ -122,7 +122,7 @@ def test_who_leaves_is_499_and_no_fault(tmp_path: Path) -> None:
             return text if 'status="499"' in text else ""
 
         assert 'status="500"' not in until(left, "the caller is gone")
-        until(lambda: app.state.service.listener.delay.waiting == 0, "nobody waits")
+        until(lambda: app.state.service.delay.waiting == 0, "nobody waits")
 
 
 def test_the_limit_falls_while_requests_wait_too_long_and_rises_again() -> None:
@@ -150,13 +150,13 @@ def test_shed_requests_are_answered_late_and_the_connection_goes_on(tmp_path: Pa
         serve(app) as port,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=LONG_S) as client,
     ):
-        app.state.service.listener.delay.limit = 0.0
-        app.state.service.listener.delay.STEP = 0.0  # type: ignore[misc]
+        app.state.service.delay.limit = 0.0
+        app.state.service.delay.STEP = 0.0  # type: ignore[misc]
         started = time.monotonic()
         refused = client.post("/v1/predict", json={"device": "v100", "jobs": ["resnet18-cifar"]})
         assert refused.status_code == 503
         assert refused.headers["retry-after"] == "1"
         assert time.monotonic() - started >= 0.2
         assert client.get("/v1/health/live").status_code == 200
-        app.state.service.listener.delay.limit = 100.0
+        app.state.service.delay.limit = 100.0
         assert client.get("/v1/devices").status_code == 200
