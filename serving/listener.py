@@ -136,7 +136,7 @@ _FULL = _Refusal(b"503 Service Unavailable", b"unavailable", b"too many connecti
 _SHEDDABLE = (b"POST /v", b"PUT /v")
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,6})[ \t]*(?=\r\n|$)", re.IGNORECASE)
 _UNUSUAL = re.compile(
-    rb"\r\n(?:transfer-encoding|connection|expect|upgrade)[ \t]*:| HTTP/1\.0\r\n", re.IGNORECASE
+    rb"[\r\n](?:transfer-encoding|connection|expect|upgrade)[ \t]*:| HTTP/1\.0\r\n", re.IGNORECASE
 )
 
 
@@ -226,6 +226,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def on_message_begin(self) -> None:
+        if self._shed is not None:  # came together with the next request, whose answer must not come first
+            self.answer_shed()
         self._discard = False
         super().on_message_begin()
 
@@ -269,6 +271,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if (
             not end
             or len(lengths) != 1
+            or head.lower().count(b"content-length") != 1
             or _UNUSUAL.search(head)
             or len(head) > self.listener.config.header_bytes
         ):
@@ -289,7 +292,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def answer_shed(self) -> None:
         """Answer the request that was shed; the connection goes on with what came since."""
         keep_alive, self._shed = self._shed, None
-        if self.transport.is_closing():
+        if keep_alive is None or self.transport.is_closing():
             return
         self._discard = False
         self.transport.write(_BUSY.render(close=not keep_alive))
