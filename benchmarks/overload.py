@@ -146,9 +146,8 @@ def overloaded(target: Target, seconds: int, folder: Path, new_jobs: bool = True
             continue
         memory, delayed, stolen = _memory_bytes(service), _kept_waiting_s(service), psutil.cpu_times().steal
         load = start_wrk(folder, url, bodies, seconds, connections)
-        time.sleep(2.0)
         with watched(min(os.sched_getaffinity(target.process.pid))) as stalls:
-            seen = asyncio.run(measured(target.port, seconds - 4.0, known, jobs))
+            seen = asyncio.run(measured(target.port, seconds, known, jobs))
         result = wrk_result(load)
         good = result["requests"] - result["not_2xx"]
         spent = result["requests"] / result["requests_per_s"]

@@ -6,9 +6,8 @@ import time
 from contextvars import ContextVar
 from typing import Any
 
-SINCE: ContextVar[float] = ContextVar(
-    "since"
-)  # when the request that is being handled arrived (`time.perf_counter`)
+# When the request that is being handled arrived (`time.perf_counter`).
+SINCE: ContextVar[float] = ContextVar("since")
 ARRIVED = "cotenant.arrived"  # in the scope of a request that waits for its handler: when it arrived
 
 
@@ -17,13 +16,15 @@ class DelayLimit:
 
     Additive increase and multiplicative decrease, as TCP does (Chiu and Jain, 1989), on the time from a request's head
     to the start of its handler, and to its prediction where it asks for one. A request that would exceed the limit is shed.
+    A limit that nobody comes near is not raised beyond `START` (RFC 2861 on congestion windows): it was not shown to hold, and
+    a sudden crowd would all be let in.
     """
 
-    FLOOR, CEILING, STEP, PERIOD_S = 16.0, 4096.0, 8.0, 0.05
+    FLOOR, START, CEILING, STEP, PERIOD_S = 16.0, 128.0, 4096.0, 8.0, 0.05
 
     def __init__(self, target_s: float) -> None:
         self.target_s = target_s
-        self.limit = self.CEILING
+        self.limit = self.START
         self.waiting = 0
         self._peak, self._worst_s = 0, 0.0
 
@@ -60,6 +61,6 @@ class DelayLimit:
         """Called every `PERIOD_S`; `lag_s` is how late."""
         if max(self._worst_s, lag_s) > self.target_s:
             self.limit = max(self.FLOOR, 0.7 * min(self.limit, max(self._peak, 1)))
-        else:
+        elif self.limit < self.START or self._peak > self.limit / 2:
             self.limit = min(self.CEILING, self.limit + self.STEP)
         self._peak, self._worst_s = self.waiting, 0.0

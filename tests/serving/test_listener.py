@@ -151,6 +151,14 @@ def test_the_limit_falls_while_requests_wait_too_long_and_rises_again() -> None:
     for _ in range(100):
         limit.adapt(2 * LONG_S)
     assert limit.limit == limit.FLOOR
+    for _ in range(100):
+        limit.adapt(0.0)
+    assert limit.START <= limit.limit < limit.START + limit.STEP, "nobody has come near it"
+    for _ in range(round(limit.limit)):
+        limit.wait()
+    limit.adapt(0.0)
+    limit.adapt(0.0)
+    assert limit.limit >= limit.START + 2 * limit.STEP
 
 
 def test_shed_requests_are_answered_late_and_the_connection_goes_on(tmp_path: Path) -> None:
