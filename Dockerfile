@@ -1,6 +1,6 @@
 # The first stage has pip and a compiler's worth of wheels, `runtime` only what runs; `mlflow` adds MLflow's server for compose.
-# Pin the base for a release: --build-arg PYTHON_IMAGE=python@sha256:... (the digest that your registry shows).
-ARG PYTHON_IMAGE=python:3.12-slim
+# The base is pinned by the digest of its manifest list (all architectures); where it comes from: docs/operations.md, Deployment.
+ARG PYTHON_IMAGE=python:3.12.14-slim-trixie@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 FROM ${PYTHON_IMAGE} AS build
 # `cpu`, or `auto` with requirements/cuda.txt for GPUs (the service itself needs none).
 ARG TORCH_BACKEND=cpu

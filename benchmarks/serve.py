@@ -100,7 +100,7 @@ def measure(
             gpu["id"] = str(number)
     httpx.put(f"{base}/v1/cluster", json={"nodes": nodes}, timeout=60).raise_for_status()
     seen = [_set(chance, jobs) for _ in range(500)]
-    new = list({json.dumps(s): s for s in (_set(chance, jobs, 4) for _ in range(200_000))}.values())
+    new = bodies_of_known_jobs(200_000)
     place = [{"job": job, "iterations": 10_000} for job in jobs]
     for _ in range(
         4 * options.workers
@@ -139,6 +139,13 @@ def measure(
     return figures
 
 
+def bodies_of_known_jobs(count: int) -> list[dict[str, Any]]:
+    """Almost so many different sets of a few jobs."""
+    chance = random.Random(11)
+    jobs = [f"{m}:batch_size={b}" for m in MODELS for b in BATCHES]
+    return list({json.dumps(s): s for s in (_set(chance, jobs, 4) for _ in range(count))}.values())
+
+
 def _set(chance: random.Random, jobs: list[str], most: int = 3) -> dict[str, Any]:
     return {
         "device": chance.choice(DEVICES),
@@ -147,12 +154,24 @@ def _set(chance: random.Random, jobs: list[str], most: int = 3) -> dict[str, Any
 
 
 def _wrk(folder: Path, url: str, bodies: list[Any], seconds: int, connections: int) -> dict[str, Any]:
+    return wrk_result(start_wrk(folder, url, bodies, seconds, connections))
+
+
+def start_wrk(
+    folder: Path, url: str, bodies: list[Any], seconds: int, connections: int
+) -> subprocess.Popen[str]:
+    """POST `bodies` in turn, again and again, on so many connections."""
     lines = folder / "bodies.txt"
     lines.write_text("\n".join(json.dumps(b) for b in bodies) + "\n")
     script = folder / "load.lua"
     script.write_text(_SCRIPT % lines)
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", "-s", str(script), url]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def wrk_result(wrk: subprocess.Popen[str]) -> dict[str, Any]:
+    """What wrk counted, when it is done; `p50_ms` and `p99_ms` are of all answers, refusals too."""
+    output, _ = wrk.communicate()
     match = re.search(r"RESULT (\d+) (\d+) (\S+) (\S+) (\d+) (\d+)", output)
     if match is None:
         raise SystemExit(f"wrk gave no result:\n{output}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from predictor.types import Prediction
@@ -11,6 +13,7 @@ from profiling.errors import LimitError
 from profiling.workload import ColocationSet, Workload
 from scheduling.core.snapshot import ClusterSnapshot, changed_nodes
 from serving.config import ServiceConfig
+from serving.delay import SINCE, DelayLimit
 from serving.feedback import Belief, Feedback
 from serving.lanes import Lane
 from serving.metrics import Metrics
@@ -19,9 +22,20 @@ from serving.model_life import ModelLife, Serving
 T = TypeVar("T")
 Encoded = tuple[str, str, Workload]  # device, sharing mode, job
 _INLINE_SETS = 64
+#: Sets that are predicted together on the event loop, and how long it may take before it looks after others.
+_TOGETHER, _TURN_S = 16, 0.01
 _ENCODED_TOGETHER = 4
 #: Bodies up to this size are decoded on the event loop.
 INLINE_BYTES = 64 * 2**10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """A set that waits for its prediction; None where another model serves by then."""
+
+    set: ColocationSet
+    answer: asyncio.Future[Prediction | None]
+    since: float
 
 
 class Batcher:
@@ -33,8 +47,10 @@ class Batcher:
     bodies and predicts many sets, `parsing` waits for processes that read uploads, `placing` decides one job after the other, because policies share one cache.
     """
 
-    def __init__(self, life: ModelLife, feedback: Feedback, metrics: Metrics, config: ServiceConfig) -> None:
-        self.life, self.feedback, self.metrics = life, feedback, metrics
+    def __init__(
+        self, life: ModelLife, feedback: Feedback, metrics: Metrics, config: ServiceConfig, delay: DelayLimit
+    ) -> None:
+        self.life, self.feedback, self.metrics, self.delay = life, feedback, metrics, delay
         self.jobs, self.new_workloads = config.model_jobs, config.new_workloads
         bounds: dict[str, Any] = {"length": config.queue_length, "wait_s": config.queue_wait_s}
         # A capture may take its whole time, and its process is ended after it.
@@ -45,7 +61,7 @@ class Batcher:
             "parsing", metrics, threads=1, stuck_s=2 * config.parse_seconds + config.stuck_s, **bounds
         )
         self.placing = Lane("placing", metrics, threads=1, stuck_s=config.stuck_s, **bounds)
-        self._waiting: list[tuple[ColocationSet, asyncio.Future[Prediction | None]]] = []
+        self._waiting: list[_Asked] = []
         self._known: set[Encoded] = set()
         self._known_to: Serving | None = None
         self._renewal: asyncio.Task[Serving] | None = None
@@ -96,14 +112,18 @@ class Batcher:
 
     async def predict(self, asked: ColocationSet) -> Prediction:
         """Predict one set, with its neighbours in time; corrected by feedback."""
-        loop = asyncio.get_running_loop()
+        loop, since = asyncio.get_running_loop(), SINCE.get(time.perf_counter())
         while True:
-            await self.encode(self.belief().serving, _members([asked]))
+            serving = self.belief().serving
+            if self.unknown(serving, _members([asked])):
+                await self.encode(serving, _members([asked]))
+                since = time.perf_counter()  # before, it did not wait for the event loop
             if not self._waiting:
                 loop.call_soon(self._flush)
-            future: asyncio.Future[Prediction | None] = loop.create_future()
-            self._waiting.append((asked, future))
-            prediction = await future
+            self.delay.wait()
+            waiting = _Asked(asked, loop.create_future(), since)
+            self._waiting.append(waiting)
+            prediction = await waiting.answer
             if prediction is not None:  # else another model serves by now, which has not met these jobs
                 return prediction
 
@@ -187,37 +207,43 @@ class Batcher:
         return await self.bulk.run(function, *arguments)
 
     def _flush(self) -> None:
-        asked_for, self._waiting = self._waiting, []
-        waiting = []
+        """Answer what waits, some together, and leave the rest to the loop's next turn where it takes long."""
+        until = time.perf_counter() + _TURN_S
+        while self._waiting:
+            together, self._waiting = self._waiting[:_TOGETHER], self._waiting[_TOGETHER:]
+            self._answer([waiting for waiting in together if not waiting.answer.done()])
+            for waiting in together:
+                self.delay.begun(waiting.since)
+            if time.perf_counter() > until:
+                break
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _answer(self, asked: list[_Asked]) -> None:
+        known = asked
         try:
             belief = self.belief()
-            for asked, future in asked_for:
-                if future.done():
-                    continue
-                if self.unknown(belief.serving, _members([asked])):
-                    future.set_result(None)
-                else:
-                    waiting.append((asked, future))
-            sets = [asked for asked, _ in waiting]
+            known = [one for one in asked if not self.unknown(belief.serving, _members([one.set]))]
+            sets = [one.set for one in known]
             answers = belief.posterior.correct(belief.serving.predictor.predict_many(sets), sets)
         except Exception:
-            self._one_by_one(waiting or asked_for)
-            return
-        for (_, future), prediction in zip(waiting, answers, strict=True):
-            if not future.done():
-                future.set_result(prediction)
+            self._one_by_one(known)
+        else:
+            for one, prediction in zip(known, answers, strict=True):
+                one.answer.set_result(prediction)
+        for one in asked:
+            if not one.answer.done():
+                one.answer.set_result(None)
 
-    def _one_by_one(self, waiting: list[tuple[ColocationSet, asyncio.Future[Prediction | None]]]) -> None:
+    def _one_by_one(self, asked: list[_Asked]) -> None:
         """One bad set must not fail its neighbours."""
-        for asked, future in waiting:
-            if future.done():
-                continue
+        for one in asked:
             try:
                 belief = self.belief()
-                prediction = belief.serving.predictor.predict(asked)
-                future.set_result(belief.posterior.correct([prediction], [asked])[0])
+                prediction = belief.serving.predictor.predict(one.set)
+                one.answer.set_result(belief.posterior.correct([prediction], [one.set])[0])
             except Exception as error:
-                future.set_exception(error)
+                one.answer.set_exception(error)
 
     def close(self) -> None:
         if self._renewal is not None:

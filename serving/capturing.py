@@ -23,7 +23,11 @@ _START_S = 60.0  # the first process imports for some seconds
 
 
 def limit_memory(more_bytes: int) -> None:
-    """Let this process map `more_bytes` beyond what it has; called in a capturing process before its first capture."""
+    """Let this process map `more_bytes` beyond what it has; called in a capturing process before its first capture.
+
+    The libraries are taken out of the cyclic collector's sight: to go through them takes longer than most captures.
+    """
+    import gc
     import os
     import resource
 
@@ -34,6 +38,7 @@ def limit_memory(more_bytes: int) -> None:
         mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (mapped + more_bytes, mapped + more_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    gc.freeze()
 
 
 def capture(workload: Workload) -> ComputationGraph:

@@ -7,20 +7,22 @@ by address or sheds by the time that requests wait for the event loop; `http=` t
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from serving.delay import ARRIVED, DelayLimit
+
 if TYPE_CHECKING:
     from serving.config import ServiceConfig
     from serving.metrics import Metrics
 
 WATCHED = ("/v1/health/", "/v2/health/", "/metrics")  # never shed: operators must see an overload
-ARRIVED = "cotenant.arrived"  # in the scope of a request that waits for its handler: when it arrived
 _WATCHED = tuple(path.encode() for path in WATCHED)
 _SWEEP_S = 0.5
 
@@ -34,55 +36,12 @@ class Phase(Enum):
     IDLE = "idle"
 
 
-class DelayLimit:
-    """How many requests may wait for the event loop: halved-in-part while they wait too long, raised slowly otherwise.
-
-    Additive increase and multiplicative decrease, as TCP does (Chiu and Jain, 1989), on the delay between a request's
-    head and the start of its handler. A request that would exceed the limit is shed.
-    """
-
-    FLOOR, CEILING, STEP, PERIOD_S = 16.0, 4096.0, 8.0, 0.05
-
-    def __init__(self, target_s: float) -> None:
-        self.target_s = target_s
-        self.limit = self.CEILING
-        self.waiting = 0
-        self._peak, self._worst_s = 0, 0.0
-
-    def admit(self) -> bool:
-        """Count one request in, or refuse it."""
-        if self.waiting >= self.limit:
-            self._peak = max(self._peak, self.waiting)
-            return False
-        self.waiting += 1
-        self._peak = max(self._peak, self.waiting)
-        return True
-
-    def begun(self, arrived: float) -> None:
-        """A request that was admitted at `arrived` (`time.perf_counter`) is being handled."""
-        self.waiting -= 1
-        self._worst_s = max(self._worst_s, time.perf_counter() - arrived)
-
-    def left(self, scope: dict[str, Any]) -> None:
-        """A request that may have been admitted will not be handled."""
-        if scope.pop(ARRIVED, None) is not None:
-            self.waiting -= 1
-
-    def adapt(self, lag_s: float) -> None:
-        """Called every `PERIOD_S`; `lag_s` is how late."""
-        if max(self._worst_s, lag_s) > self.target_s:
-            self.limit = max(self.FLOOR, 0.7 * min(self.limit, max(self._peak, 1)))
-        else:
-            self.limit = min(self.CEILING, self.limit + self.STEP)
-        self._peak, self._worst_s = self.waiting, 0.0
-
-
 class Listener:
     """What the connections of one process share: limits, counts, and the clock that ends overdue ones."""
 
-    def __init__(self, config: ServiceConfig, metrics: Metrics) -> None:
-        self.config, self.metrics = config, metrics
-        self.delay = DelayLimit(config.queue_delay_s)
+    def __init__(self, config: ServiceConfig, metrics: Metrics, delay: DelayLimit) -> None:
+        self.config, self.metrics, self.delay = config, metrics, delay
+        self._held: deque[tuple[float, BoundedProtocol]] = deque()  # shed, and when that is to be answered
         self.connections: set[BoundedProtocol] = set()
         self.by_address: Counter[str] = Counter()
         self._task: asyncio.Task[None] | None = None
@@ -116,6 +75,10 @@ class Listener:
         min(unused, key=lambda c: c.since).end("connections")
         return True
 
+    def hold(self, connection: BoundedProtocol) -> None:
+        """Have a shed request answered after `shed_delay_s`."""
+        self._held.append((time.monotonic() + self.config.shed_delay_s, connection))
+
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -127,6 +90,8 @@ class Listener:
             await asyncio.sleep(DelayLimit.PERIOD_S)
             now = time.monotonic()
             self.delay.adapt(max(0.0, loop.time() - due))
+            while self._held and self._held[0][0] <= now:
+                self._held.popleft()[1].answer_shed()
             if now >= sweep:
                 sweep = now + _SWEEP_S
                 for connection in [c for c in self.connections if c.overdue(now)]:
@@ -167,6 +132,14 @@ _BUSY = _Refusal(
 _FULL = _Refusal(b"503 Service Unavailable", b"unavailable", b"too many connections. try again in a second.")
 
 
+# A request that may be shed unread: a body of known length, and nothing that changes how the connection goes on.
+_SHEDDABLE = (b"POST /v", b"PUT /v")
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,6})[ \t]*(?=\r\n|$)", re.IGNORECASE)
+_UNUSUAL = re.compile(
+    rb"[\r\n](?:transfer-encoding|connection|expect|upgrade)[ \t]*:| HTTP/1\.0\r\n", re.IGNORECASE
+)
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """One connection."""
 
@@ -179,6 +152,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self.phase, self.since = Phase.HEAD, time.monotonic()
         self._head_bytes = 0
         self._discard = False  # what comes belongs to a request that was answered without being handled
+        self._shed: bool | None = (
+            None  # whether the connection stays open after the refusal that it waits for
+        )
+        self._later = b""  # what came meanwhile
         self._task: asyncio.Task[None] | None = None
 
     def _enter(self, phase: Phase) -> None:
@@ -228,6 +205,12 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        if self._shed is not None:  # the next request comes before this one is answered: it waits
+            self._later += data
+            self.flow.pause_reading()
+            return
+        if self._shed_unread(data):
+            return
         if self.phase is Phase.IDLE:
             self._enter(Phase.HEAD)
         if self.phase is Phase.HEAD:
@@ -243,6 +226,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def on_message_begin(self) -> None:
+        if self._shed is not None:  # came together with the next request, whose answer must not come first
+            self.answer_shed()
         self._discard = False
         super().on_message_begin()
 
@@ -260,7 +245,6 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.scope[ARRIVED] = time.perf_counter()  # type: ignore[literal-required]
             elif alone:
                 self._discard = True
-                self.listener.metrics.refused.labels("queue_delay").inc()
                 return
         super().on_headers_complete()
 
@@ -273,13 +257,42 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self._discard:
             super().on_message_complete()
         elif not self.transport.is_closing():
-            self.flow.pause_reading()
-            self.loop.call_later(
-                self.listener.config.shed_delay_s, self._answer_shed, self.parser.should_keep_alive()
-            )
+            self._hold(self.parser.should_keep_alive())
 
-    def _answer_shed(self, keep_alive: bool) -> None:
-        if self.transport.is_closing():
+    def _shed_unread(self, data: bytes) -> bool:
+        """Refuse a small request that came in one piece without reading it: under overload this is most of the work."""
+        fresh = self.phase is Phase.IDLE or (
+            self.phase is Phase.HEAD and not self._head_bytes and self.cycle is None
+        )
+        if not (fresh and self.listener.delay.full and data.startswith(_SHEDDABLE)):
+            return False
+        head, end, _ = data.partition(b"\r\n\r\n")
+        lengths = _LENGTH.findall(head)
+        if (
+            not end
+            or len(lengths) != 1
+            or head.lower().count(b"content-length") != 1
+            or _UNUSUAL.search(head)
+            or len(head) > self.listener.config.header_bytes
+        ):
+            return False
+        if int(lengths[0]) != len(data) - len(head) - len(end):
+            return False
+        self._unset_keepalive_if_required()
+        self._enter(Phase.ANSWER)
+        self._discard = True
+        self._hold(keep_alive=True)
+        return True
+
+    def _hold(self, keep_alive: bool) -> None:
+        self.listener.metrics.refused.labels("queue_delay").inc()
+        self._shed = keep_alive
+        self.listener.hold(self)
+
+    def answer_shed(self) -> None:
+        """Answer the request that was shed; the connection goes on with what came since."""
+        keep_alive, self._shed = self._shed, None
+        if keep_alive is None or self.transport.is_closing():
             return
         self._discard = False
         self.transport.write(_BUSY.render(close=not keep_alive))
@@ -287,7 +300,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
             return
         self._enter(Phase.IDLE)
+        later, self._later = self._later, b""
         self.flow.resume_reading()
+        if later:
+            self.data_received(later)
 
     def on_response_complete(self) -> None:
         if self.phase is Phase.ANSWER and not self.pipeline:

@@ -16,10 +16,10 @@ import structlog
 from profiling.errors import CotenantError, LimitError
 from serving import tracing
 from serving.auth import LOCAL, ForbiddenError
+from serving.delay import ARRIVED, SINCE
 from serving.http import MediaTypeError, MisdirectedError, problem
 from serving.lanes import CALLER, OverloadError
 from serving.limits import RateError
-from serving.listener import ARRIVED
 from serving.service import Service
 
 Scope = dict[str, Any]
@@ -61,7 +61,8 @@ class RequestMiddleware:
             return
         arrived = scope.pop(ARRIVED, None)
         if arrived is not None:
-            self.service.listener.delay.begun(arrived)
+            self.service.delay.begun(arrived)
+            SINCE.set(arrived)
         exchange = _Exchange(self.service, scope, receive, send)
         with tracing.span(self.tracer, scope, exchange.request_id) as attributes:
             await exchange.run(self.app)

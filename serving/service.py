@@ -25,6 +25,7 @@ from serving.batching import Batcher
 from serving.capturing import Captures
 from serving.cluster_state import ClusterReader
 from serving.config import ServiceConfig
+from serving.delay import DelayLimit
 from serving.feedback import POLL_S, Belief, Feedback, MakePlacer
 from serving.hosts import Hosts
 from serving.lanes import Lane
@@ -39,6 +40,10 @@ from serving.tracing import tracer
 
 T = TypeVar("T")
 _FIRST_LOAD_S = 120.0
+_LOOK_S, _STOPPED_S = (
+    1.0,
+    5.0,
+)  # how often lanes are looked at; a look so much later means that the process was stopped
 _PING_S = 0.8  # readiness answers within a second, whatever the store does
 BUSY_S = 5.0  # how long a writer waits for another one
 log = structlog.get_logger("cotenant.service")
@@ -70,12 +75,13 @@ class Service:
             self.graph_of,
             before_swap=self.feedback.prepare,
         )
-        self.batcher = Batcher(self.life, self.feedback, self.metrics, config)
+        self.delay = DelayLimit(config.queue_delay_s)
+        self.batcher = Batcher(self.life, self.feedback, self.metrics, config, self.delay)
         self.captures = Captures(
             self.metrics, config.capture_processes, config.capture_s, config.capture_memory_bytes
         )
         self.hosts = Hosts(config.host, config.on_loopback, config.allowed_hosts)
-        self.listener = Listener(config, self.metrics)
+        self.listener = Listener(config, self.metrics, self.delay)
         self.authenticator = Authenticator(self.store, config.token_grace_s)
         self.rate = RateLimit(config.rate_per_s, config.rate_burst)
         self.answers: AnswerCache[tuple[bytes, bool]] = AnswerCache()
@@ -153,9 +159,17 @@ class Service:
         return *self.batcher.lanes, self._writing, self._reading, self._checking
 
     async def _guard_lanes(self) -> None:
-        """End the process when a lane stays stuck: a thread cannot be ended, and whoever started us starts us again."""
+        """End the process when a lane stays stuck: a thread cannot be ended, and whoever started us starts us again.
+
+        A process that was stopped itself, as when its machine is paused, has not seen its lanes stuck.
+        """
         while True:
-            await asyncio.sleep(1.0)
+            slept = time.monotonic()
+            await asyncio.sleep(_LOOK_S)
+            stopped_s = time.monotonic() - slept - _LOOK_S
+            if stopped_s > _STOPPED_S:
+                for lane in self._lanes:
+                    lane.forgive(stopped_s)
             if self.warm_captures and self.life.serving is not None:
                 self.warm_captures = False
                 await asyncio.to_thread(self.captures.warm)

@@ -11,10 +11,11 @@ LONG_S = 300.0  # far beyond what any of it takes; only a test that fails waits 
 
 
 def until(condition: Callable[[], Any], what: str, every_s: float = 0.01) -> Any:
-    """Call `condition` until it is true; what it gave."""
-    deadline = time.monotonic() + LONG_S
+    """Call `condition` until it is true; what it gave. Time in which this process is stopped does not count."""
+    waited, last = 0.0, time.monotonic()
     while not (given := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {LONG_S:g} s"
+        waited, last = waited + min(time.monotonic() - last, 5.0), time.monotonic()
+        assert waited < LONG_S, f"{what}: not within {LONG_S:g} s"
         time.sleep(every_s)
     return given
 

@@ -52,7 +52,7 @@ class SetCache:
         revision: counts how often the answers were forgotten.
         step_time_s, slowdown, contention: [K, M] of the sets known so far. Contention is kappa of the multi-stage
             quantification: the mean over memory bandwidth, compute and PCIe of solo demand over co-located share.
-        memory_upper_bytes: [K]; fits: [K].
+        worst_slowdown: [K] the largest of a set's members; memory_upper_bytes: [K]; fits: [K].
     """
 
     def __init__(self, predictor: SetPredictor, limit: int = 1_000_000) -> None:
@@ -78,6 +78,7 @@ class SetCache:
         self.step_time_s: Floats = np.ones((0, width))
         self.slowdown: Floats = np.ones((0, width))
         self.contention: Floats = np.ones((0, width))
+        self.worst_slowdown: Floats = np.ones(0)
         self.memory_upper_bytes: Floats = np.zeros(0)
         self.fits: NDArray[np.bool_] = np.zeros(0, bool)
         self._keys: Keys = np.zeros(0, np.uint64)
@@ -118,7 +119,7 @@ class SetCache:
 
         Args:
             devices: [N] device numbers.
-            members: [N, M] workload numbers, ascending along a row.
+            members: [N, M] workload numbers, in any order.
             present: [N, M] which of them are in the set; a set with none gets row 0 and no meaning.
 
         Returns:
@@ -138,7 +139,10 @@ class SetCache:
             if self._count + 2 * len(chosen) > self.limit:
                 self._clear(self.step_time_s.shape[1])
                 return self.rows(devices, members, present)
-            self._learn(keys[chosen], devices[chosen], members[chosen], present[chosen])
+            members, present = members[chosen], present[chosen]
+            order = np.argsort(np.where(present, members, np.iinfo(np.int64).max), axis=1, kind="stable")
+            at = np.arange(len(chosen))[:, None]
+            self._learn(keys[chosen], devices[chosen], members[at, order], present[at, order])
             rows[missing] = self._find(keys[missing])
         rows[empty] = 0
         return rows
@@ -251,7 +255,14 @@ class SetCache:
         total = self._count + new
         if total > len(self.fits):
             room = max(1024, 2 * total)
-            for name in ("step_time_s", "slowdown", "contention", "memory_upper_bytes", "fits"):
+            for name in (
+                "step_time_s",
+                "slowdown",
+                "contention",
+                "worst_slowdown",
+                "memory_upper_bytes",
+                "fits",
+            ):
                 old = getattr(self, name)
                 grown = np.ones((room, *old.shape[1:]), old.dtype)
                 grown[: self._count] = old[: self._count]
@@ -259,6 +270,7 @@ class SetCache:
         own = slice(self._count, total)
         self.step_time_s[own, :width] = answer.step_time_s[:new]
         self.slowdown[own, :width] = answer.slowdown[:new]
+        self.worst_slowdown[own] = np.where(answer.mask[:new], answer.slowdown[:new], 1.0).max(axis=1)
         self.memory_upper_bytes[own] = answer.memory_upper_bytes[:new]
         self.fits[own] = answer.fits[:new]
         index = np.zeros((new, width), np.int64)

@@ -12,6 +12,8 @@ from profiling.errors import InputError
 from profiling.workload import SHARING_MODES, Workload
 from scheduling.core.limits import ITERATIONS
 
+_COMPARED = 128  # nodes at one time
+
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
@@ -169,7 +171,7 @@ class ClusterSnapshot:
 
 
 def changed_nodes(old: ClusterSnapshot, new: ClusterSnapshot) -> list[int] | None:
-    """Indices of the nodes that are other objects in `new`; None where nodes came, went or moved.
+    """Indices of the nodes that are others in `new`; None where nodes came, went or moved.
 
     Whoever makes a snapshot from another one keeps the objects of what stays, so that what is derived from snapshots can
     be kept current by what changed.
@@ -178,7 +180,11 @@ def changed_nodes(old: ClusterSnapshot, new: ClusterSnapshot) -> list[int] | Non
         return []
     if len(old.nodes) != len(new.nodes):
         return None
-    changed = [k for k, same in enumerate(map(is_, old.nodes, new.nodes)) if not same]
+    changed: list[int] = []
+    for first in range(0, len(new.nodes), _COMPARED):  # tuples compare what is the same object in no time
+        before, after = old.nodes[first : first + _COMPARED], new.nodes[first : first + _COMPARED]
+        if before != after:
+            changed += [k for k, same in enumerate(map(is_, before, after), first) if not same]
     return changed if all(old.nodes[k].name == new.nodes[k].name for k in changed) else None
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from profiling.workload import Workload
 from scheduling.core.snapshot import Tenant
 
 
@@ -66,11 +68,16 @@ class PlacementDecision:
         return body
 
 
+@lru_cache(maxsize=4096)
+def _spec(job: Workload) -> str:
+    return str(job)
+
+
 def tenant_names(tenants: Sequence[Tenant]) -> list[str]:
     """Names of tenants in an answer: job id, else SPEC; a repeated one gets `#2`, `#3`, ..."""
     names: list[str] = []
     for tenant in tenants:
-        base = tenant.job_id or str(tenant.job)
+        base = tenant.job_id or _spec(tenant.job)
         name, number = base, 2
         while name in names:
             name, number = f"{base}#{number}", number + 1

@@ -15,7 +15,7 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.decision import PlacementDecision, RankedGpu, tenant_names
 from scheduling.placement.gangs import Pool, solo_step_s
 from scheduling.placement.grouping import GroupedGpus
-from scheduling.placement.ranking import PlacementConfig, Ranking, best_wait, rank
+from scheduling.placement.ranking import PlacementConfig, Ranking, best_wait, rank_possible
 
 
 class Placer:
@@ -70,7 +70,7 @@ class Placer:
             )
         if config.gpus > 1:
             return _place_gang(snapshot, cache, workload, iterations, config, notes)
-        ranking = rank(cache, grouped.candidates, workload, iterations, config, grouped.without)
+        ranking = rank_possible(cache, grouped.candidates, workload, iterations, config, grouped.without)
         count_of = np.bincount(grouped.state_of, minlength=len(ranking.score))
         order = _first(ranking.score, ranking.cost_s, grouped.state_of, count_of, config.limit)
         ranked = tuple(_ranked(grouped, ranking, int(i)) for i in order)

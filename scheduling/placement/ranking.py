@@ -95,13 +95,14 @@ class Candidates:
         devices = np.array([cache.device_id(g.device, g.sharing) for g in states], np.int64)
         return cls(devices, members, iterations, present, budgets)
 
-    def take(self, rows: NDArray[Any]) -> Candidates:
+    def take(self, rows: NDArray[Any], width: int | None = None) -> Candidates:
+        """Some of the candidates; of each the first `width` members where it is given."""
         return Candidates(
             self.devices[rows],
-            self.members[rows],
-            self.iterations[rows],
-            self.present[rows],
-            self.budgets[rows],
+            self.members[rows, :width],
+            self.iterations[rows, :width],
+            self.present[rows, :width],
+            self.budgets[rows, :width],
         )
 
 
@@ -175,6 +176,56 @@ def rank(
     score = np.where(after.fits & within & room, score, np.inf)
     extension = after.finish_s.max(axis=1) - before.finish_s.max(axis=1, initial=0.0)
     return Ranking(score, cost, finish, delays, extension, after.slowdown, after.fits, within, room)
+
+
+def rank_possible(
+    cache: SetCache,
+    candidates: Candidates,
+    workload: Ints | int,
+    iterations: Floats | float,
+    config: PlacementConfig,
+    before: Stages,
+) -> Ranking:
+    """As `rank`, without following what the first stage refuses already: there times are 0 and slowdowns 1.
+
+    A job that has no room or memory, or is slowed beyond every budget as soon as it starts, cannot go there whatever comes
+    after; of a busy cluster that is most of it.
+    """
+    c, count = candidates, len(candidates.devices)
+    # [M + 1, N], the job first: this is about the set and not about its order, and numpy is slow along rows of a few members.
+    shape = (c.members.shape[1] + 1, count)
+    members, present = np.empty(shape, np.int64), np.ones(shape, bool)
+    members[0], members[1:], present[1:] = workload, c.members.T, c.present.T
+    room = sum(present[1:], np.zeros(count, np.int64)) < config.max_members
+    with cache.lock:
+        rows = cache.rows(c.devices, members.T, present.T)
+        fits, worst = cache.fits[rows], cache.worst_slowdown[rows]
+    loosest = np.full(count, float(config.max_slowdown))
+    for column in range(c.budgets.shape[1]):
+        np.fmax(loosest, np.where(c.present[:, column], c.budgets[:, column], np.nan), out=loosest)
+    within = worst <= loosest
+    at = np.flatnonzero(room & fits & within)
+    width = int(np.flatnonzero(c.present[at].any(axis=0))[-1]) + 1 if c.present[at].any() else 0
+
+    def part(of: Ints | Floats | float) -> Any:
+        return of[at] if isinstance(of, np.ndarray) else of
+
+    ranking = rank(cache, c.take(at, width), part(workload), part(iterations), config, before.take(at, width))
+
+    def whole(of_some: NDArray[Any], fill: Any = 0.0) -> NDArray[Any]:
+        values = np.full((count, *of_some.shape[1:]), fill, of_some.dtype)
+        values[at] = of_some
+        return values
+
+    delays, slowdown = np.zeros(c.members.shape), np.ones((count, c.members.shape[1] + 1))
+    delays[at, :width], slowdown[at, :width], slowdown[at, -1] = (
+        ranking.delays_s, ranking.slowdown[:, :-1], ranking.slowdown[:, -1],
+    )  # fmt: skip
+    within[at] = ranking.within_budget
+    return Ranking(
+        whole(ranking.score, np.inf), whole(ranking.cost_s), whole(ranking.finish_s), delays,
+        whole(ranking.extension_s), slowdown, fits, within, room,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

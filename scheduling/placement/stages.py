@@ -33,6 +33,16 @@ class Stages:
     fits: NDArray[np.bool_]
     memory_upper_bytes: Floats
 
+    def take(self, rows: Ints, width: int) -> Stages:
+        """The outcome of some sets, the first `width` members of each."""
+        return Stages(
+            self.finish_s[rows, :width],
+            self.interference[rows, :width],
+            self.slowdown[rows, :width],
+            self.fits[rows],
+            self.memory_upper_bytes[rows],
+        )
+
 
 def stages(
     cache: SetCache,

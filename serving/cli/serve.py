@@ -149,7 +149,7 @@ def run(config: object) -> None:
             host=config.host,
             port=config.port,
             workers=config.workers,
-            loop="uvloop",
+            loop="serving.event_loop:AcceptingLoop",
             http=BoundedProtocol,
             log_config=None,
             access_log=False,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,46 @@ def test_helm_values_follow_their_schema() -> None:
                 value = value[key]
 
 
+SHARED = ["database.secretName=cotenant-database", "replicas=3"]
+MONITORED = [
+    "serviceMonitor.enabled=true",
+    "mlflowTrackingUri=http://mlflow:5000",
+    "persistence.storageClassName=fast",
+]
+
+
+@pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")
+@pytest.mark.parametrize("values", [[], SHARED, MONITORED, ["networkPolicy.enabled=false"]], ids=" ".join)
+def test_rendered_chart(values: list[str]) -> None:
+    """What Helm makes of the chart is what Kubernetes' schemas know."""
+    rendered = helm("template", "one", DEPLOY / "helm" / "cotenant", *(f"--set={value}" for value in values))
+    assert rendered.returncode == 0, rendered.stderr
+    documents = [document for document in yaml.safe_load_all(rendered.stdout) if document]
+    kinds = [document["kind"] for document in documents]
+    for document in documents:
+        if document["kind"] != "ServiceMonitor":  # of Prometheus Operator; Kubernetes' schemas lack it
+            kubernetes_validate.validate(document, "1.31", strict=True)
+    (deployment,) = (d for d in documents if d["kind"] == "Deployment")
+    (service,) = (d for d in documents if d["kind"] == "Service")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert deployment["spec"]["replicas"] == (3 if values is SHARED else 1)
+    assert ("PersistentVolumeClaim" in kinds) == (values is not SHARED)
+    assert ("ServiceMonitor" in kinds) == (values is MONITORED)
+    assert ("NetworkPolicy" in kinds) == (values != ["networkPolicy.enabled=false"])
+
+
+@pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")
+@pytest.mark.parametrize("value", ["replicas=3", "replica=1", "workers=none"])
+def test_chart_refuses(value: str) -> None:
+    """More replicas than one on SQLite, names that there are not, values of another type."""
+    assert helm("template", "one", DEPLOY / "helm" / "cotenant", f"--set={value}").returncode != 0
+
+
+def helm(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["helm", *map(str, words)], capture_output=True, text=True)
+
+
 def test_alerts_and_dashboard_read_metrics_that_there_are() -> None:
     known = {
         f"cotenant_{name}"
@@ -103,6 +145,19 @@ def test_compose_and_image() -> None:
     image = (DEPLOY.parent / "Dockerfile").read_text()
     assert "USER 10001" in image
     assert "HEALTHCHECK" in image
+
+
+def test_images_of_others_are_pinned_by_digest() -> None:
+    pinned = r"[a-z/]+:[A-Za-z0-9.-]+@sha256:[0-9a-f]{64}"
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    for name, service in services.items():
+        assert "build" in service or re.fullmatch(pinned, service["image"]), name
+    image = (DEPLOY.parent / "Dockerfile").read_text()
+    (base,) = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", image, re.MULTILINE)
+    assert re.fullmatch(pinned, base)
+    stages = {"build", "base"}
+    for start in re.findall(r"^FROM (\S+)", image, re.MULTILINE):
+        assert start in stages | {"${PYTHON_IMAGE}"}, start
 
 
 def test_memory_limits_hold_what_the_workers_and_their_processes_may_take() -> None:

@@ -107,3 +107,16 @@ def test_a_call_learns_that_nobody_waits() -> None:
 
     asyncio.run(run())
     assert left.wait(LONG_S)
+
+
+def test_time_in_which_the_process_was_stopped_does_not_count() -> None:
+    async def run() -> None:
+        one, gate = lane(stuck_s=1e-6), threading.Event()
+        task = asyncio.create_task(ask(one, "x", gate.wait, LONG_S))
+        await until_async(lambda: one.stuck_for() > 0, "the lane is stuck")
+        one.forgive(2 * LONG_S)
+        assert one.stuck_for() <= 0
+        gate.set()
+        await task
+
+    asyncio.run(run())

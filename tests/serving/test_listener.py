@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from serving.app import create_app
 from serving.config import ServiceConfig
-from serving.listener import DelayLimit
+from serving.delay import DelayLimit
 from tests.serving.live import serve
 from tests.serving.table import TableSource
 from tests.waiting import LONG_S, until
@@ -41,6 +42,17 @@ def answer(connection: socket.socket) -> bytes:
     while part := connection.recv(65536):
         parts.append(part)
     return b"".join(parts)
+
+
+def next_answer(connection: socket.socket) -> bytes:
+    """One answer of a connection that goes on."""
+    with connection.makefile("rb") as file:
+        head = file.readline()
+        length = 0
+        while (line := file.readline()).strip():
+            name, _, value = line.lower().partition(b":")
+            length = int(value) if name == b"content-length" else length
+        return head + file.read(length)
 
 
 def live(port: int) -> int:
@@ -125,7 +137,7 @@ def test_who_leaves_is_499_and_no_fault(tmp_path: Path) -> None:
             return text if 'status="499"' in text else ""
 
         assert 'status="500"' not in until(left, "the caller is gone")
-        until(lambda: app.state.service.listener.delay.waiting == 0, "nobody waits")
+        until(lambda: app.state.service.delay.waiting == 0, "nobody waits")
 
 
 def test_the_limit_falls_while_requests_wait_too_long_and_rises_again() -> None:
@@ -142,6 +154,14 @@ def test_the_limit_falls_while_requests_wait_too_long_and_rises_again() -> None:
     for _ in range(100):
         limit.adapt(2 * LONG_S)
     assert limit.limit == limit.FLOOR
+    for _ in range(100):
+        limit.adapt(0.0)
+    assert limit.START <= limit.limit < limit.START + limit.STEP, "nobody has come near it"
+    for _ in range(round(limit.limit)):
+        limit.wait()
+    limit.adapt(0.0)
+    limit.adapt(0.0)
+    assert limit.limit >= limit.START + 2 * limit.STEP
 
 
 def test_shed_requests_are_answered_late_and_the_connection_goes_on(tmp_path: Path) -> None:
@@ -153,13 +173,73 @@ def test_shed_requests_are_answered_late_and_the_connection_goes_on(tmp_path: Pa
         serve(app) as port,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=LONG_S) as client,
     ):
-        app.state.service.listener.delay.limit = 0.0
-        app.state.service.listener.delay.STEP = 0.0  # type: ignore[misc]
+        app.state.service.delay.limit = 0.0
+        app.state.service.delay.STEP = 0.0  # type: ignore[misc]
         started = time.monotonic()
         refused = client.post("/v1/predict", json={"device": "v100", "jobs": ["resnet18-cifar"]})
         assert refused.status_code == 503
         assert refused.headers["retry-after"] == "1"
         assert time.monotonic() - started >= 0.2
         assert client.get("/v1/health/live").status_code == 200
-        app.state.service.listener.delay.limit = 100.0
+        app.state.service.delay.limit = 100.0
         assert client.get("/v1/devices").status_code == 200
+
+
+SHED = b"HTTP/1.1 503"
+ASKED = b'{"device": "v100", "jobs": ["resnet18-cifar"]}'
+
+
+def posted(*lines: bytes, body: bytes = ASKED) -> bytes:
+    """A POST in one piece."""
+    length = b"Content-Length: %d" % len(body)
+    head = (b"POST /v1/predict HTTP/1.1", b"Host: 127.0.0.1", b"Content-Type: application/json", length)
+    return b"\r\n".join((*head, *lines, b"", body))
+
+
+def full(app: Any) -> None:
+    """Let nobody in."""
+    app.state.service.delay.limit = 0.0
+    app.state.service.delay.STEP = 0.0
+
+
+@pytest.mark.parametrize(
+    "extra", [(), (b"Connection: keep-alive",), (b"Expect: 100-continue",)], ids=["unread", "read", "expect"]
+)
+def test_requests_behind_one_that_is_shed_wait_for_its_answer(
+    tmp_path: Path, extra: tuple[bytes, ...]
+) -> None:
+    config = ServiceConfig(
+        database_url=f"sqlite:///{tmp_path}/s.db", log_level="error", shed_delay_s=0.1, queue_delay_s=LONG_S
+    )
+    app = create_app(config, TableSource())
+    with serve(app) as port:
+        full(app)
+        with connected(port, posted(*extra)) as one:
+            one.sendall(b"GET /v1/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            got = b""
+            while more := one.recv(65536):
+                got += more
+        assert got.startswith(SHED)
+        assert got.count(b"HTTP/1.1 ") == 2
+        assert b"HTTP/1.1 200" in got
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=LONG_S, trust_env=False).text
+        assert 'cotenant_requests_refused_total{reason="queue_delay"} 1.0' in text
+
+
+def test_what_is_not_one_whole_request_is_read_before_it_is_shed(tmp_path: Path) -> None:
+    """A body in two pieces, and two requests in one."""
+    config = ServiceConfig(
+        database_url=f"sqlite:///{tmp_path}/s.db", log_level="error", shed_delay_s=0.05, queue_delay_s=LONG_S
+    )
+    app = create_app(config, TableSource())
+    with serve(app) as port:
+        full(app)
+        whole = posted()
+        with connected(port, whole[:-5]) as one:
+            one.sendall(whole[-5:])
+            assert next_answer(one).startswith(SHED)
+            one.sendall(whole)
+            assert next_answer(one).startswith(SHED)
+        app.state.service.delay.limit = 100.0
+        with connected(port, whole) as one:
+            assert next_answer(one).startswith(b"HTTP/1.1 200")

@@ -1,0 +1,133 @@
+"""Requests that Schemathesis makes up from the OpenAPI document, against a running service: which answers come, and none of 500.
+
+Three ways: on loopback without tokens, with tokens and an admin's token, and with tokens but without one. Every operation is
+asked with requests that follow the document and with such that do not. An answer that the document does not describe is
+listed as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from benchmarks.record import record
+from benchmarks.siege import Target
+
+_TOKEN = "fuzz-admin-token-of-this-run"
+
+
+def fuzzed(base: str, headers: dict[str, str], document: Any, examples: int) -> dict[str, Any]:
+    """Ask every operation; how often each status came, and what was not as the document says."""
+    import schemathesis
+    from schemathesis import GenerationMode
+
+    statuses: Counter[int] = Counter()
+    flagged: Counter[str] = Counter()
+    operations = [result.ok() for result in schemathesis.openapi.from_dict(document).get_all_operations()]
+    with requests.Session() as session:
+        session.trust_env = False
+        session.headers.update(headers)
+        for operation in operations:
+            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+                _attack(session, base, operation, mode, examples, statuses, flagged)
+    return {
+        "operations": len(operations),
+        "cases": sum(statuses.values()),
+        "server_errors": sum(count for status, count in statuses.items() if status in (500, 501, 502)),
+        "statuses": {str(status): count for status, count in sorted(statuses.items())},
+        "flagged": dict(flagged.most_common()),
+    }
+
+
+def _attack(
+    session: requests.Session,
+    base: str,
+    operation: Any,
+    mode: Any,
+    examples: int,
+    statuses: Counter[int],
+    flagged: Counter[str],
+) -> None:
+    """Send generated requests to one operation, and count."""
+    from hypothesis import HealthCheck, Phase, given, settings
+    from schemathesis.specs.openapi.checks import (
+        content_type_conformance,
+        response_schema_conformance,
+        status_code_conformance,
+    )
+
+    checks = [status_code_conformance, content_type_conformance, response_schema_conformance]
+
+    @settings(
+        max_examples=examples, deadline=None, derandomize=True, database=None,
+        phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(operation.as_strategy(generation_mode=mode))
+    def one(case: Any) -> None:
+        try:
+            response = case.call(session=session, base_url=base, timeout=120)
+        except requests.RequestException as error:
+            flagged[f"{operation.label}: {type(error).__name__}"] += 1
+            return
+        statuses[response.status_code] += 1
+        try:
+            case.validate_response(response, checks=checks)
+        except* AssertionError as group:
+            for error in group.exceptions:
+                flagged[f"{operation.label} {response.status_code}: {type(error).__name__}"] += 1
+
+    try:
+        one()
+    except Exception as error:  # no request of this kind can be made up
+        if type(error).__name__ not in ("Unsatisfiable", "InvalidArgument"):
+            raise
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--examples", type=int, default=25, help="of each operation and kind")
+    options = parser.parse_args()
+    root, figures = Path(__file__).resolve().parents[1], dict[str, Any]()
+    os.environ["COTENANT_BOOTSTRAP_TOKEN"] = _TOKEN
+    admin = {"Authorization": f"Bearer {_TOKEN}"}
+    for name, auth, headers in (
+        ("loopback_without_tokens", "off", {}),
+        ("admin_token", "on", admin),
+        ("no_token", "on", {}),
+    ):
+        with tempfile.TemporaryDirectory(prefix="cotenant-fuzz-") as folder:
+            target = Target(root, Path(folder), 2, None, "--auth", auth)
+            base = f"http://127.0.0.1:{target.port}"
+            try:
+                document = requests.get(f"{base}/openapi.json", headers=admin, timeout=60).json()
+                node = {"gpus": [{"device": "v100"}]}
+                requests.put(
+                    f"{base}/v1/cluster/nodes/a", json=node, headers=admin, timeout=60
+                ).raise_for_status()
+                figures[name] = fuzzed(base, headers, document, options.examples)
+                figures[name]["serves_afterwards"] = target.seconds("GET", "/v1/health/ready")[1] == 200
+            finally:
+                target.process.terminate()
+                try:
+                    target.process.wait(60)
+                except subprocess.TimeoutExpired:
+                    target.process.kill()
+        print(name, figures[name], flush=True)
+    record("fuzz", {"examples": options.examples, **figures})
+    if any(part["server_errors"] for part in figures.values()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
