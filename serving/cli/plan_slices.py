@@ -48,8 +48,9 @@ def slices(
     Example: `cotenant plan slices --device a100 --job resnet50-imagenet:batch_size=32 --job lstm-wikitext2 --job dcgan-64`
     """
     from predictor import load_predictor
+    from profiling.capture import local_workload
+    from profiling.devices import get_device
     from profiling.errors import InputError
-    from profiling.workload import Workload
     from scheduling.slices.options import SliceConfig, SliceJob
     from scheduling.slices.plan import plan_slices
 
@@ -62,7 +63,8 @@ def slices(
             got=len(iterations),
         )
     steps: list[float | None] = [*iterations] if iterations else [None] * len(job)
-    jobs = [SliceJob(Workload.parse(spec), left) for spec, left in zip(job, steps, strict=True)]
+    get_device(device)
+    jobs = [SliceJob(local_workload(spec), left) for spec, left in zip(job, steps, strict=True)]
     if gpus > 1:
         _fleet(jobs, device, gpus, load_predictor(model), config, as_json)
         return

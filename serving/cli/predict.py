@@ -41,15 +41,15 @@ def command(
     """
     from dataclasses import replace
 
+    from predictor import load_predictor
+    from profiling.capture import local_workload, named_workload
     from profiling.devices import get_device
     from profiling.workload import ColocationSet, Workload
 
-    # What is misspelt is said before seconds of imports.
     get_device(device)
-    ColocationSet(device, tuple(map(Workload.parse, job)), sharing)
-    from predictor import load_predictor
-    from profiling.capture import local_workload
-
+    ColocationSet(
+        device, tuple(map(named_workload, job)), sharing
+    )  # what is misspelt is said before any capture
     members = tuple(local_workload(spec) for spec in job)
     if frozen_prefix is not None:
         members = tuple(replace(m, frozen_prefix=m.frozen_prefix or frozen_prefix) for m in members)

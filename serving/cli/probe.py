@@ -32,14 +32,21 @@ def command(
 
     Example: `cotenant probe --device v100 --job vgg11-cifar:batch_size=64 --running resnet50-imagenet --running lstm-wikitext2`
     """
+    from profiling.capture import local_workload
+    from profiling.devices import get_device
+    from profiling.workload import ColocationSet
+
+    get_device(device)
+    own = local_workload(job)
+    beside = [local_workload(spec) for spec in running or ()]
+    ColocationSet(device, (own, *beside), sharing)
+    # Below are seconds of imports; what is misspelt was said before.
     from predictor import load_predictor
     from predictor.examples.observations import stored
     from predictor.learning.posterior import Posterior
     from predictor.learning.suggesting import STANDARD_PARTNERS, suggest_probes
-    from profiling.workload import Workload
 
-    own = Workload.parse(job)
-    partners = [Workload.parse(spec) for spec in running or STANDARD_PARTNERS]
+    partners = beside or [local_workload(spec) for spec in STANDARD_PARTNERS]
     posterior = Posterior(load_predictor(model))
     if feedback is not None:
         posterior.observe(stored(feedback))

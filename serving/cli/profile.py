@@ -50,21 +50,17 @@ def command(
 
         cotenant profile --device cpu --job lstm-wikitext2:batch_size=5 --job resnet18-cifar:batch_size=4 -o measured
     """
+    from profiling.capture import named_workload
     from profiling.measure.environment import describe_environment
     from profiling.measure.operators import export_operators
     from profiling.measure.request import RunRequest
     from profiling.measure.run import measure
     from profiling.measure.settings import MeasureSettings
     from profiling.measure.tables import write_tables
-    from profiling.workload import Workload
-    from profiling.zoo import resolve
 
-    workloads = _with_shares(tuple(Workload.parse(spec) for spec in job), sm_share or [])
+    workloads = _with_shares(tuple(map(named_workload, job)), sm_share or [])
     if sm_share and sharing == "time-slice":
         sharing = "mps"
-    for workload in workloads:
-        if ":" not in workload.model:  # a module:factory is imported where it is measured
-            resolve(workload)
     settings = MeasureSettings(
         repeats=repeats,
         window_s=window,
