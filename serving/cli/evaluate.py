@@ -63,8 +63,11 @@ def command(
     `cotenant evaluate --data tables --target step-time`
     """
     from datasets.sets import read_sets
-    from datasets.tables import read_table
+    from datasets.tables import read_table, sources_of
     from datasets.targets import get_target
+
+    if target == "throughput-ratio":
+        sources_of(data, "colocation")  # a folder without tables is said before seconds of imports
     from predictor import load_predictor
     from predictor.evaluation.evaluation import evaluate
     from predictor.evaluation.rows import ROW_TARGETS, evaluate_rows

@@ -39,7 +39,6 @@ def command(
     from math import exp
 
     from datasets.tables import write_table
-    from predictor import load_predictor
     from predictor.examples.observations import (
         default_store,
         keep,
@@ -47,10 +46,13 @@ def command(
         stored,
         training_tables,
     )
+
+    target, new = store or default_store(), read_observations(file)
+    # Below are seconds of imports; a file that cannot be read was said before.
+    from predictor import load_predictor
     from predictor.learning.posterior import Posterior
 
-    target = store or default_store()
-    predictor, new = load_predictor(model), read_observations(file)
+    predictor = load_predictor(model)
     # Everything that can be wrong with them shows here, before anything is kept.
     told = [*stored(target), *new]
     posterior = Posterior(predictor)

@@ -59,6 +59,9 @@ def command(
     Examples: `python train.py --data tables --out my-model`,
     `python train.py --from my-model --data new-tables --out my-next-model`
     """
+    from datasets.tables import sources_of
+
+    sources_of(data, "colocation")  # a folder without tables is said before seconds of imports
     if base is not None:
         if config is not None:
             raise InputError(
