@@ -5,14 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from profiling.zoo.entry import ZooEntry, ZooModel
-from profiling.zoo.listing import get_model, resolve, zoo_names
+from profiling.zoo.listing import get_model, near_names, resolve, zoo_names
 
 if TYPE_CHECKING:
     from profiling.zoo.registry import build as build
     from profiling.zoo.registry import get_entry as get_entry
     from profiling.zoo.registry import layer_names as layer_names
 
-__all__ = ["ZooEntry", "ZooModel", "build", "get_entry", "get_model", "layer_names", "resolve", "zoo_names"]
+__all__ = [
+    "ZooEntry",
+    "ZooModel",
+    "build",
+    "get_entry",
+    "get_model",
+    "layer_names",
+    "near_names",
+    "resolve",
+    "zoo_names",
+]
 
 
 def __getattr__(name: str) -> Any:

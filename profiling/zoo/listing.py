@@ -36,6 +36,12 @@ def zoo_names() -> list[str]:
     return list(_models())
 
 
+def near_names(name: str) -> list[str]:
+    """At most three names that contain `name`, or else are spelt like it."""
+    part = [known for known in sorted(_models()) if name and name.lower() in known]
+    return part[:3] or difflib.get_close_matches(name, _models(), n=3, cutoff=0.4)
+
+
 def get_model(name: str) -> ZooModel:
     """The model of that name, or of a name of the public data (see `profiling.zoo.aliases`).
 
@@ -45,8 +51,7 @@ def get_model(name: str) -> ZooModel:
     models = _models()
     model = models.get(name) or models.get(ALIASES.get(name, "")) or models.get(ALIASES.get(name.lower(), ""))
     if model is None:
-        part = [known for known in sorted(models) if name and name.lower() in known]
-        near = part[:3] or difflib.get_close_matches(name, models, n=3, cutoff=0.4)
+        near = near_names(name)
         raise UnknownNameError(
             f"model {name!r} is not in the zoo",
             expected="one of " + ", ".join(near) if near else None,

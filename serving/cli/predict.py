@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from serving.cli.given_names import as_given
 from serving.cli.output import JsonFlag, bullets, console, job_cell, plain_table, print_json
 
 JobOption = Annotated[
@@ -44,7 +45,7 @@ def command(
     from predictor import load_predictor
     from profiling.capture import local_workload, named_workload
     from profiling.devices import get_device
-    from profiling.workload import ColocationSet, Workload
+    from profiling.workload import ColocationSet
 
     get_device(device)
     ColocationSet(
@@ -64,18 +65,11 @@ def command(
         posterior = Posterior(predictor)
         posterior.observe(stored(feedback))
         prediction = posterior.predict(asked)
-    # A captured model goes by its graph's hash inside; here it keeps the name that the caller gave it.
-    renamed = {
-        w.model: Workload.parse(spec).model
-        for w, spec in zip(members, job, strict=True)
-        if w.model.startswith("graph:")
-    }
+    renamed = as_given(job, members)
     prediction = replace(
         prediction,
-        members=tuple(replace(m, job=spec) for m, spec in zip(prediction.members, job, strict=True))
-        if renamed
-        else prediction.members,
-        reasons=tuple(_renamed(reason, renamed) for reason in prediction.reasons),
+        members=tuple(replace(m, job=renamed(m.job)) for m in prediction.members),
+        reasons=renamed(prediction.reasons),
     )
     if as_json:
         print_json(prediction.to_json())
@@ -113,9 +107,3 @@ def _ms(seconds: float) -> str:
 def _interval(quantity: Any) -> str:
     scale = 1e3 if quantity.value < 1 else 1.0  # in the unit of the value above it
     return f"[{quantity.lower * scale:.3g}, {quantity.upper * scale:.3g}]"
-
-
-def _renamed(text: str, names: dict[str, str]) -> str:
-    for old, new in names.items():
-        text = text.replace(old, new)
-    return text

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.given_names import as_given
+from serving.cli.output import JsonFlag, console, plain_table, print_json
 from serving.cli.predict import ModelOption
 
 
@@ -51,14 +52,17 @@ def command(
     if feedback is not None:
         posterior.observe(stored(feedback))
     plan = suggest_probes(posterior, device, own, partners, count, sharing)
+    renamed = as_given([job, *(running or STANDARD_PARTNERS)], [own, *partners])
     if as_json:
-        print_json(plan.to_json())
+        print_json(renamed(plan.to_json()))
         return
-    from rich.table import Table
-
-    table = Table(title=f"probes of {own} on {device}; expected error now {plan.error_ratio:.1%}")
-    table.add_column("beside")
-    table.add_column("expected error after", justify="right")
+    out = console()
+    out.print(
+        f"Probes of {job} on {device}; expected error now {plan.error_ratio:.1%}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    table = plain_table("beside", "expected error after", right=("expected error after",))
     for probe in plan.probes:
-        table.add_row(probe.jobs[1], f"{probe.error_ratio:.1%}")
-    console().print(table)
+        table.add_row(renamed(probe.jobs[1]), f"{probe.error_ratio:.1%}")
+    out.print(table)
