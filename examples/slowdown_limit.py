@@ -1,6 +1,6 @@
 """A policy of one's own: each waiting job goes where it is predicted to run fastest, and nobody is slowed by over 30 %.
 
-cotenant simulate --trace synthetic:rate=30,jobs=60,gangs=0.2 --cluster small-mixed --policy examples.slowdown_limit:POLICY
+cotenant simulate --trace synthetic:rate=30,jobs=60 --cluster small-mixed --policy examples.slowdown_limit:POLICY
 """
 
 from scheduling.core.job import Allocation
