@@ -34,7 +34,9 @@ def test_gangs_and_what_can_never_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    words = "simulate --trace synthetic:rate=30,jobs=12,gangs=1 --cluster small-mixed --skip-infeasible --json"
+    words = (
+        "simulate --trace synthetic:rate=30,jobs=12,gangs=1 --cluster small-mixed --skip-infeasible --json"
+    )
     code, out, err = run(capsys, *words.split(), "--policy", "examples.slowdown_limit:POLICY")
     assert code == 0
     body = json.loads(out)
