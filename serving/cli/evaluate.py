@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.output import JsonFlag, console, plain_table, print_json
 from serving.cli.predict import ModelOption
 
 if TYPE_CHECKING:
@@ -107,9 +107,6 @@ def command(
 
 
 def _show(result: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    table = Table(title=f"{TITLES[result['target']]}, split {result['split']}")
     columns = (
         "n",
         "mape_percent",
@@ -121,8 +118,9 @@ def _show(result: dict[str, Any]) -> None:
         "coverage_90",
         "median_width",
     )
-    for name in ("", *columns):
-        table.add_column(name, justify="left" if not name else "right")
+    numbers = [name.replace("_", "\n") for name in columns]
+    title = f"{TITLES[result['target']]}, split {result['split']}"
+    table = plain_table("", *numbers, right=numbers, title=title)
     by = ("by_family" if len(result["by_model"]) > MANY_MODELS else "by_model", "by_device")
     groups = [("all", result["metrics"]), *(item for key in by for item in result[key].items())]
     for name, scores in groups:
@@ -153,11 +151,9 @@ def _observing(
     if as_json:
         print_json(result)
         return
-    from rich.table import Table
-
-    table = Table(title=f"co-located / solo throughput, {observe} sets per device observed ({probes})")
-    for name in ("", "n", "MAPE % before", "MAPE %", "R2", "coverage"):
-        table.add_column(name, justify="left" if not name else "right")
+    numbers = ("n", "MAPE %\nbefore", "MAPE %", "R2", "coverage")
+    title = f"co-located / solo throughput, {observe} sets per device observed ({probes})"
+    table = plain_table("", *numbers, right=numbers, title=title)
     for name, part in (("all", result), *result["by_model"].items()):
         metrics = part["metrics"]
         table.add_row(

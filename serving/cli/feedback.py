@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.output import JsonFlag, console, job_cell, plain_table, print_json
 from serving.cli.predict import ModelOption
 
 
@@ -75,15 +75,13 @@ def command(
     if as_json:
         print_json(result)
         return
-    from rich.table import Table
-
-    table = Table(title=f"what observations change ({predictor.version})")
-    for heading in ("device", "job", "beside", "observations", "observed", "step time x"):
-        table.add_column(heading, justify="left" if heading in ("device", "job", "beside") else "right")
+    numbers = ("seen", "observed", "step\ntime x")
+    title = f"What observations change ({predictor.version})"
+    table = plain_table("device", "job", "beside", *numbers, right=numbers, title=title)
     for c in corrections:
-        table.add_row(
-            c["device"], c["job"], "; ".join(c["beside"]) or "-", str(c["count"]), f"{c['step_time_s']:.4g} s", f"{c['factor']:.3f}"
-        )  # fmt: skip
+        beside = "\n".join(map(job_cell, c["beside"])) or "-"
+        observed, factor = f"{c['step_time_s']:.4g} s", f"{c['factor']:.3f}"
+        table.add_row(c["device"], job_cell(c["job"]), beside, str(c["count"]), observed, factor)
     out = console()
     out.print(table)
     out.print(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.output import JsonFlag, console, job_cell, plain_table, print_json
 
 if TYPE_CHECKING:
     from profiling.workload import Workload
@@ -106,16 +106,13 @@ def _with_shares(workloads: tuple[Workload, ...], shares: list[float]) -> tuple[
 
 
 def _print(record: dict[str, Any], counts: dict[str, int], output: Path) -> None:
-    from rich.table import Table
-
-    table = Table(title=f"{record['device']}, {record['sharing']}, {len(record['repeats'])} repeats")
-    names = ("job", "alone ms", "± %", "shared ms", "slowdown", "ratio", "± %", "MB", "verdict")
-    for name in names:
-        table.add_column(name, justify="left" if name in ("job", "verdict") else "right")
+    numbers = ("alone\nms", "±\n%", "shared\nms", "slow-\ndown", "ratio", "±\n%", "MB")
+    title = f"{record['device']}, {record['sharing']}, {len(record['repeats'])} repeats"
+    table = plain_table("job", *numbers, "verdict", right=numbers, title=title)
     for m in record["members"]:
         verdict = m.get("verdict", m.get("solo_verdict", "")) if m["outcome"] == "ok" else m["outcome"]
         table.add_row(
-            m["workload"],
+            job_cell(m["workload"]),
             _figure(m, "solo_step_time_s", 1e3),
             _figure(m, "solo_spread_ratio", 100, 1),
             _figure(m, "step_time_s", 1e3),
