@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from predictor.examples.featurizer import GraphSource
-from predictor.fitted.checkpoint import load
-from predictor.fitted.mlflow_registry import fetch_registered
-from predictor.predictor import Predictor
 from profiling.errors import UnknownNameError
 
+if TYPE_CHECKING:
+    from predictor.examples.featurizer import GraphSource
+    from predictor.predictor import Predictor
+
 PACKAGED = Path(__file__).parent / "checkpoints"
+REGISTERED = "models:/"
 
 
 def load_predictor(name: str = "default", graph_source: GraphSource | None = None) -> Predictor:
@@ -20,9 +22,20 @@ def load_predictor(name: str = "default", graph_source: GraphSource | None = Non
         UnknownNameError: there is no such predictor.
         UnavailableError: the registry cannot be reached, or has no such model.
     """
-    if name.startswith("models:/"):
-        return load(fetch_registered(name), graph_source)
+    if name.startswith(REGISTERED):
+        from predictor.fitted.mlflow_registry import fetch_registered
+
+        folder = fetch_registered(name)
+    else:
+        folder = _folder_of(name)
+    # Torch takes seconds to import; a wrong name should not wait for it.
+    from predictor.fitted.checkpoint import load
+
+    return load(folder, graph_source)
+
+
+def _folder_of(name: str) -> Path:
     for folder in (PACKAGED / name, Path(name)):
         if folder.is_dir():
-            return load(folder, graph_source)
+            return folder
     raise UnknownNameError("no such predictor", expected="default, a folder, or models:/NAME@ALIAS", got=name)

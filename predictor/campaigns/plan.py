@@ -164,11 +164,11 @@ def zoo_candidates(rates: DeviceSpec, config: PlanConfig) -> list[Candidate]:
     step is within the bounds: the smallest, the largest, and one between. A model whose smallest step is too long is
     left out. On a GPU the one between also takes part in mixed precision. Each model is captured once; its other
     batch sizes are estimates."""
-    from profiling.zoo import get_entry, zoo_names
+    from profiling.zoo import get_model, zoo_names
 
     candidates: list[Candidate] = []
     for name in zoo_names():
-        default = get_entry(name).batch_size
+        default = get_model(name).batch_size
         largest = default if rates.name == "cpu" else 4 * default
         # from 2, because batch normalisation cannot train on one sample
         sizes = [*(2**p for p in range(1, 24) if 2**p < largest), largest]

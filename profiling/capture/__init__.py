@@ -15,6 +15,7 @@ _WHERE = {
     "fold_repeats": "fold",
     "graph_for": "source",
     "local_workload": "local",
+    "named_workload": "naming",
     "register_graph": "source",
 }
 

@@ -69,10 +69,19 @@ def registered(name: str) -> ComputationGraph:
     Raises:
         UnknownNameError: there is none, or the name is no hash.
     """
-    path = _registered_path(name)
-    if not path.exists():
+    check_registered(name)
+    return ComputationGraph.load(_registered_path(name))
+
+
+def check_registered(name: str) -> None:
+    """Raise `UnknownNameError` as `registered` does, without reading the graph."""
+    if not _registered_path(name).exists():
         raise UnknownNameError(f"no graph is registered as {name!r}", hint="register it first")
-    return ComputationGraph.load(path)
+
+
+def registered_hashes(start: str) -> list[str]:
+    """Hashes of registered graphs that start with these digits."""
+    return sorted(path.stem for path in cache_dir().with_name("registered").glob(f"{start}*.json"))
 
 
 def _registered_path(name: str) -> Path:

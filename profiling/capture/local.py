@@ -9,14 +9,13 @@ from typing import Any
 
 from profiling.capture import cache
 from profiling.capture.derive import with_optimizer
+from profiling.capture.naming import named_workload, registered_name
 from profiling.capture.precision import with_precision
 from profiling.capture.source import graph_for, register_graph
-from profiling.errors import UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
 _OPTION = re.compile(r"[:,](\w+)=")
-_HASH = re.compile(r"(?:graph:)?([0-9a-f]{8,64})")
 
 
 def local_workload(spec: str) -> Workload:
@@ -30,14 +29,14 @@ def local_workload(spec: str) -> Workload:
         InputError: the SPEC, the file or the factory cannot be used.
         UnknownNameError: no captured graph has that hash, or several have.
     """
-    workload = Workload.parse(spec)
+    workload = named_workload(spec)
     name = workload.model
     given = frozenset(_OPTION.findall(spec))
     if name.endswith(".json"):
         return _of_graph(workload, ComputationGraph.load(Path(name)), given)
-    match = _HASH.fullmatch(name)
-    if match:
-        return _of_graph(workload, cache.registered(_registered_name(match[1])), given)
+    registered = registered_name(name)
+    if registered is not None:
+        return _of_graph(workload, cache.registered(registered), given)
     if name.endswith((".onnx", ".graph.txt")) or ":" in name:
         return _of_graph(workload, graph_for(workload.captured(), local=True), given)
     return workload
@@ -57,18 +56,3 @@ def _of_graph(workload: Workload, graph: ComputationGraph, given: frozenset[str]
         graph = with_optimizer(graph, workload.optimizer)
     batch_size = workload.batch_size or graph.batch_size
     return replace(workload, **{**captured, "model": register_graph(graph), "batch_size": batch_size})
-
-
-def _registered_name(start: str) -> str:
-    folder = cache.cache_dir().with_name("registered")
-    names = sorted(path.stem for path in folder.glob(f"{start}*.json"))
-    if len(names) != 1:
-        raise UnknownNameError(
-            "no captured graph has this hash"
-            if not names
-            else "several captured graphs start with this hash",
-            expected="the hash that `cotenant capture` printed",
-            got=start,
-            hint="capture the model on this machine first" if not names else "give more digits",
-        )
-    return cache.REGISTERED + names[0]

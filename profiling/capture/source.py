@@ -13,6 +13,7 @@ from profiling.collections import collected_graph, collection_of
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
+from profiling.zoo import resolve
 
 _LOCK = threading.Lock()
 
@@ -53,8 +54,6 @@ def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
         from profiling.capture.module import capture_factory
 
         return capture_factory(workload)
-    from profiling.zoo import resolve
-
     with _LOCK:
         return _zoo_graph(resolve(workload).without_solo())
 
@@ -96,11 +95,11 @@ def _zoo_graph(workload: Workload) -> ComputationGraph:
 def capture_zoo(workload: Workload) -> ComputationGraph:
     """Capture a zoo workload now, without any cache."""
     from profiling.capture.step import capture_job
-    from profiling.zoo import build, get_entry, resolve
+    from profiling.zoo import build, get_model
 
     full = resolve(workload)
     options = options_of(full)
-    processes = get_entry(full.model).processes
+    processes = get_model(full.model).processes
     if processes != 1:
         options["processes"] = processes
     return capture_job(build(full, "meta"), full.model, options)

@@ -23,6 +23,7 @@ __all__ = [
     "collected_graph",
     "collected_names",
     "collection_of",
+    "get_network",
     "is_collected",
     "sizes_of",
 ]
@@ -41,7 +42,7 @@ def is_collected(model: str) -> bool:
 
 def sizes_of(model: str) -> tuple[int, ...]:
     """Stored image sizes (or sequence lengths) of a network, the default first."""
-    entry = _entry(model)
+    entry = get_network(model)
     stored = store_of(collection_of(model)).sizes[entry.alias_of or entry.name]
     return (entry.default_size, *(size for size in stored if size != entry.default_size))
 
@@ -56,7 +57,7 @@ def collected_graph(workload: Workload) -> ComputationGraph:
         UnknownNameError: no such name in the collection.
         InputError: a size that is not stored, or an option that needs the network itself.
     """
-    collection, entry = collection_of(workload.model), _entry(workload.model)
+    collection, entry = collection_of(workload.model), get_network(workload.model)
     size_option = COLLECTIONS[collection].size_option
     for option in ("image_size", "sequence_length"):
         if option != size_option and getattr(workload, option) is not None:
@@ -92,7 +93,7 @@ def collected_graph(workload: Workload) -> ComputationGraph:
 def _graph(
     model: str, size: int, batch_size: int, precision: str, optimizer: str, accumulation: int
 ) -> ComputationGraph:
-    collection, entry = collection_of(model), _entry(model)
+    collection, entry = collection_of(model), get_network(model)
     stored = entry.alias_of or entry.name
     line = store_of(collection).line(stored, size, RECORDED[precision])
     values = line.values(batch_size)
@@ -122,7 +123,12 @@ def _graph(
     return with_accumulation(with_optimizer(graph, optimizer), accumulation)
 
 
-def _entry(model: str) -> Name:
+def get_network(model: str) -> Name:
+    """The stored network of a name `COLLECTION/NAME`.
+
+    Raises:
+        UnknownNameError: no such collection or network; the message names the nearest ones.
+    """
     collection = collection_of(model)
     if not collection:
         raise UnknownNameError(

@@ -1,7 +1,34 @@
 """Models of the public measurements and of every day, in plain `torch.nn`, with their training tasks."""
 
-from profiling.training import atomic_layers
-from profiling.zoo.entry import ZooEntry
-from profiling.zoo.registry import build, get_entry, layer_names, resolve, zoo_names
+from __future__ import annotations
 
-__all__ = ["ZooEntry", "atomic_layers", "build", "get_entry", "layer_names", "resolve", "zoo_names"]
+from typing import TYPE_CHECKING, Any
+
+from profiling.zoo.entry import ZooEntry, ZooModel
+from profiling.zoo.listing import get_model, near_names, resolve, zoo_names
+
+if TYPE_CHECKING:
+    from profiling.zoo.registry import build as build
+    from profiling.zoo.registry import get_entry as get_entry
+    from profiling.zoo.registry import layer_names as layer_names
+
+__all__ = [
+    "ZooEntry",
+    "ZooModel",
+    "build",
+    "get_entry",
+    "get_model",
+    "layer_names",
+    "near_names",
+    "resolve",
+    "zoo_names",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Torch takes seconds to import; whoever only wants names and defaults should not wait for it.
+    if name in ("build", "get_entry", "layer_names"):
+        from profiling.zoo import registry
+
+        return getattr(registry, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

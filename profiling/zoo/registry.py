@@ -1,19 +1,17 @@
-"""Names to entries, and a `Workload` to a `TrainingJob`."""
+"""Names to entries, and a `Workload` to a `TrainingJob`. Imports torch; `profiling.zoo.listing` does not."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
-from dataclasses import replace
 from functools import lru_cache
 
 import torch
 
-from profiling.errors import InputError, UnavailableError, UnknownNameError
+from profiling.errors import UnavailableError
 from profiling.training import PARAMETER_TYPES, TrainingJob, atomic_layers, checkpoint_blocks, freeze_prefix
 from profiling.workload import Workload
-from profiling.zoo.aliases import ALIASES
 from profiling.zoo.entry import ZooEntry
+from profiling.zoo.listing import get_model, resolve
 
 FAMILIES = (
     "resnet",
@@ -55,18 +53,9 @@ FAMILIES = (
 )
 
 
-@lru_cache(maxsize=1)
-def _entries() -> dict[str, ZooEntry]:
-    entries: dict[str, ZooEntry] = {}
-    for family in FAMILIES:
-        for entry in importlib.import_module(f"profiling.zoo.{family}").ENTRIES:
-            entries[entry.name] = entry
-    return entries
-
-
-def zoo_names() -> list[str]:
-    """All names, family by family."""
-    return list(_entries())
+def all_entries() -> list[ZooEntry]:
+    """All entries, family by family. This imports every family."""
+    return [entry for family in FAMILIES for entry in _family(family)]
 
 
 def get_entry(name: str) -> ZooEntry:
@@ -75,19 +64,13 @@ def get_entry(name: str) -> ZooEntry:
     Raises:
         UnknownNameError: there is none; the message names the nearest ones.
     """
-    entries = _entries()
-    entry = (
-        entries.get(name) or entries.get(ALIASES.get(name, "")) or entries.get(ALIASES.get(name.lower(), ""))
-    )
-    if entry is None:
-        part = [known for known in sorted(entries) if name and name.lower() in known]
-        near = part[:3] or difflib.get_close_matches(name, entries, n=3, cutoff=0.4)
-        raise UnknownNameError(
-            f"model {name!r} is not in the zoo",
-            expected="one of " + ", ".join(near) if near else None,
-            hint="`cotenant zoo list` shows all; a file.onnx or module:factory works with `cotenant capture`",
-        )
-    return entry
+    model = get_model(name)
+    return next(entry for entry in _family(model.family) if entry.name == model.name)
+
+
+def _family(name: str) -> tuple[ZooEntry, ...]:
+    entries: tuple[ZooEntry, ...] = importlib.import_module(f"profiling.zoo.{name}").ENTRIES
+    return entries
 
 
 @lru_cache(maxsize=256)
@@ -95,27 +78,6 @@ def layer_names(name: str) -> tuple[str, ...]:
     """Names of a zoo model's atomic layers in module order."""
     with torch.device("meta"):
         return tuple(layer for layer, _ in atomic_layers(get_entry(name).model()))
-
-
-def resolve(workload: Workload) -> Workload:
-    """The same zoo workload with every default written out: the key under which its graph is kept.
-
-    Raises:
-        UnknownNameError: the model is not in the zoo.
-        InputError: a sequence length for a model that has none.
-    """
-    entry = get_entry(workload.model)
-    if workload.sequence_length is not None and entry.sequence_length is None:
-        raise InputError(f"{entry.name} has no sequence length", got=workload.sequence_length)
-    if workload.image_size is not None:
-        raise InputError(f"{entry.name} has one image size only", got=workload.image_size)
-    return replace(
-        workload,
-        model=entry.name,
-        batch_size=workload.batch_size or entry.batch_size,
-        sequence_length=workload.sequence_length or entry.sequence_length,
-        optimizer=workload.optimizer or entry.optimizer,
-    )
 
 
 def build(workload: Workload, device: str = "cpu") -> TrainingJob:

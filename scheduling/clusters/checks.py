@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from profiling.capture.naming import check_model
 from profiling.devices import get_device, has_mig
 from profiling.errors import InputError, UnknownNameError
 from scheduling.core.snapshot import ClusterSnapshot
@@ -51,22 +52,12 @@ def check_cluster(cluster: ClusterSnapshot) -> list[str]:
 
 
 def _check_tenants(cluster: ClusterSnapshot) -> None:
-    from profiling.capture import cache
-    from profiling.collections import collection_of
-    from profiling.zoo import resolve
-
     for node, gpu in cluster.gpus():
         for tenant in gpu.tenants:
-            model = tenant.job.model
-            if model.startswith(cache.REGISTERED):
-                cache.registered(model)
-            elif not collection_of(model):
-                try:
-                    resolve(tenant.job)
-                except InputError as error:
-                    raise type(error)(
-                        f"a tenant of GPU {gpu.id} of node {node.name}: {error.message}"
-                    ) from None
+            try:
+                check_model(tenant.job)
+            except InputError as error:
+                raise type(error)(f"a tenant of GPU {gpu.id} of node {node.name}: {error.message}") from None
 
 
 def summary(cluster: ClusterSnapshot) -> dict[str, Any]:

@@ -52,7 +52,8 @@ def read_graph(
         from profiling.graph import ComputationGraph
 
         return ComputationGraph.load(path)
-    from profiling.capture import graph_for
-    from profiling.workload import Workload
+    from profiling.capture import graph_for, local_workload
+    from profiling.devices import get_device
 
-    return graph_for(Workload.parse(source))
+    get_device(device)
+    return graph_for(local_workload(source))

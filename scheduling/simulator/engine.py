@@ -167,9 +167,11 @@ class _Simulation:
         return max((passed + 1) * round_s, now)
 
     def _stuck(self) -> InfeasibleError:
+        first = next(iter(self.snapshot.waiting.values())).job
         return InfeasibleError(
-            f"{self.policy.name} leaves {len(self.snapshot.waiting)} jobs waiting with nothing running",
-            hint="a job may ask for more GPUs or memory than the cluster has",
+            f"{self.policy.name} leaves {len(self.snapshot.waiting)} jobs waiting with nothing running, "
+            f"the first is {first.id} ({first.workload}, GPUs: {first.gpus})",
+            hint="a policy must place, sooner or later, every job that an empty cluster could run",
         )
 
     def _decide(self) -> bool:

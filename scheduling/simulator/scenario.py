@@ -31,10 +31,11 @@ from scheduling.slices.simulate import SliceCosts, simulate_slices
 from scheduling.traces.columns import parse_mapping
 from scheduling.traces.elastic import with_ranges
 from scheduling.traces.load import at_load
-from scheduling.traces.logs import read_log
+from scheduling.traces.logged import trace_jobs
+from scheduling.traces.logs import read_rows
 from scheduling.traces.mix import Mix
 from scheduling.traces.sia import KINDS, read_sia
-from scheduling.traces.synthetic import synthetic
+from scheduling.traces.synthetic import parse_synthetic, synthetic
 
 BELIEFS = ("predictor", "truth", "constant")
 
@@ -221,6 +222,7 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
         )
     if spec.trace.startswith("sia:"):
         return _sia(spec, cluster, devices)
+    read = _trace(spec)  # before a predictor is loaded, which takes seconds
     predictor: Any = None
     if spec.data is not None:
         truth: Any = _tables(spec, devices)
@@ -235,7 +237,7 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
         truth = NoisyPredictor(predictor, spec.noise, spec.seed)
         mix = Mix.zoo(_reference(predictor, devices))
     cache, snapshot = SetCache(truth), SchedulingSnapshot(cluster)
-    jobs = with_ranges(_jobs(spec, mix), spec.elastic, int(snapshot.type_size.max()), spec.seed)
+    jobs = with_ranges(read(mix), spec.elastic, int(snapshot.type_size.max()), spec.seed)
     jobs, skipped = without_infeasible(jobs, infeasible_jobs(jobs, snapshot, cache), spec.skip_infeasible)
     if spec.load is not None:
         jobs = at_load(jobs, spec.load, len(snapshot), mix.step_time_s)
@@ -265,10 +267,12 @@ def _is_ratio(text: str) -> bool:
         return False
 
 
-def _jobs(spec: ScenarioSpec, mix: Mix) -> list[TraceJob]:
+def _trace(spec: ScenarioSpec) -> Callable[[Mix], list[TraceJob]]:
+    """The trace's jobs as a function of the mix that their workloads are drawn from; what can be checked is."""
     head, _, tail = spec.trace.partition(":")
     if head == "synthetic":
-        return synthetic(tail, mix, spec.seed)[: spec.limit]
+        parse_synthetic(tail)
+        return lambda mix: synthetic(tail, mix, spec.seed)[: spec.limit]
     path = Path(tail if head == "philly" and tail else spec.trace)
     if head == "philly" and not tail:
         path = Path(os.environ.get("COTENANT_PHILLY", "philly.csv"))
@@ -284,7 +288,8 @@ def _jobs(spec: ScenarioSpec, mix: Mix) -> list[TraceJob]:
             hint=hint,
         )
     columns = parse_mapping(spec.columns) if spec.columns else None
-    return read_log(path, mix, spec.seed, columns, spec.limit)
+    rows = read_rows(path, columns)
+    return lambda mix: trace_jobs(path, rows, mix, spec.seed, spec.limit)
 
 
 def _reference(predictor: SetPredictor, devices: list[str]) -> Callable[[Workload], float]:

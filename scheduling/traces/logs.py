@@ -27,10 +27,11 @@ def read_log(
     Raises:
         InputError: the file is of none of these formats, or has no job with GPUs and a duration.
     """
-    return trace_jobs(path, _rows(path, columns), mix, seed, limit)
+    return trace_jobs(path, read_rows(path, columns), mix, seed, limit)
 
 
-def _rows(path: Path, columns: Columns | None) -> list[LoggedJob]:
+def read_rows(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
+    """Rows of a log of any of these formats, as it states them. Raises `InputError` for a file of none of them."""
     if columns is not None:
         return read_columns(path, columns)
     if path.suffix == ".json":

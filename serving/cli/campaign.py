@@ -62,15 +62,19 @@ def plan(
 
         cotenant campaign plan --device cuda --budget 20m -o plan.json
     """
+    from profiling.capture import named_workload
+
+    workloads = [
+        named_workload(spec) for spec in job or ()
+    ]  # what is misspelt is said before seconds of imports
     from predictor.campaigns.plan import PlanConfig, plan_campaign
     from profiling.campaign.console import format_duration
     from profiling.campaign.runner import parse_duration
     from profiling.measure.settings import MeasureSettings
-    from profiling.workload import Workload
 
     made = plan_campaign(
         device,
-        [Workload.parse(spec) for spec in job or ()],
+        workloads,
         PlanConfig(
             budget_s=parse_duration(budget),
             max_workloads=jobs,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.output import JsonFlag, console, plain_table, print_json
 from serving.cli.predict import ModelOption
 
 if TYPE_CHECKING:
@@ -63,8 +63,11 @@ def command(
     `cotenant evaluate --data tables --target step-time`
     """
     from datasets.sets import read_sets
-    from datasets.tables import read_table
+    from datasets.tables import read_table, sources_of
     from datasets.targets import get_target
+
+    if target == "throughput-ratio":
+        sources_of(data, "colocation")  # a folder without tables is said before seconds of imports
     from predictor import load_predictor
     from predictor.evaluation.evaluation import evaluate
     from predictor.evaluation.rows import ROW_TARGETS, evaluate_rows
@@ -104,9 +107,6 @@ def command(
 
 
 def _show(result: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    table = Table(title=f"{TITLES[result['target']]}, split {result['split']}")
     columns = (
         "n",
         "mape_percent",
@@ -118,8 +118,9 @@ def _show(result: dict[str, Any]) -> None:
         "coverage_90",
         "median_width",
     )
-    for name in ("", *columns):
-        table.add_column(name, justify="left" if not name else "right")
+    numbers = [name.replace("_", "\n") for name in columns]
+    title = f"{TITLES[result['target']]}, split {result['split']}"
+    table = plain_table("", *numbers, right=numbers, title=title)
     by = ("by_family" if len(result["by_model"]) > MANY_MODELS else "by_model", "by_device")
     groups = [("all", result["metrics"]), *(item for key in by for item in result[key].items())]
     for name, scores in groups:
@@ -150,11 +151,9 @@ def _observing(
     if as_json:
         print_json(result)
         return
-    from rich.table import Table
-
-    table = Table(title=f"co-located / solo throughput, {observe} sets per device observed ({probes})")
-    for name in ("", "n", "MAPE % before", "MAPE %", "R2", "coverage"):
-        table.add_column(name, justify="left" if not name else "right")
+    numbers = ("n", "MAPE %\nbefore", "MAPE %", "R2", "coverage")
+    title = f"co-located / solo throughput, {observe} sets per device observed ({probes})"
+    table = plain_table("", *numbers, right=numbers, title=title)
     for name, part in (("all", result), *result["by_model"].items()):
         metrics = part["metrics"]
         table.add_row(

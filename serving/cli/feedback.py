@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.output import JsonFlag, console, job_cell, plain_table, print_json
 from serving.cli.predict import ModelOption
 
 
@@ -39,7 +39,6 @@ def command(
     from math import exp
 
     from datasets.tables import write_table
-    from predictor import load_predictor
     from predictor.examples.observations import (
         default_store,
         keep,
@@ -47,10 +46,13 @@ def command(
         stored,
         training_tables,
     )
+
+    target, new = store or default_store(), read_observations(file)
+    # Below are seconds of imports; a file that cannot be read was said before.
+    from predictor import load_predictor
     from predictor.learning.posterior import Posterior
 
-    target = store or default_store()
-    predictor, new = load_predictor(model), read_observations(file)
+    predictor = load_predictor(model)
     # Everything that can be wrong with them shows here, before anything is kept.
     told = [*stored(target), *new]
     posterior = Posterior(predictor)
@@ -73,15 +75,13 @@ def command(
     if as_json:
         print_json(result)
         return
-    from rich.table import Table
-
-    table = Table(title=f"what observations change ({predictor.version})")
-    for heading in ("device", "job", "beside", "observations", "observed", "step time x"):
-        table.add_column(heading, justify="left" if heading in ("device", "job", "beside") else "right")
+    numbers = ("seen", "observed", "step\ntime x")
+    title = f"What observations change ({predictor.version})"
+    table = plain_table("device", "job", "beside", *numbers, right=numbers, title=title)
     for c in corrections:
-        table.add_row(
-            c["device"], c["job"], "; ".join(c["beside"]) or "-", str(c["count"]), f"{c['step_time_s']:.4g} s", f"{c['factor']:.3f}"
-        )  # fmt: skip
+        beside = "\n".join(map(job_cell, c["beside"])) or "-"
+        observed, factor = f"{c['step_time_s']:.4g} s", f"{c['factor']:.3f}"
+        table.add_row(c["device"], job_cell(c["job"]), beside, str(c["count"]), observed, factor)
     out = console()
     out.print(table)
     out.print(

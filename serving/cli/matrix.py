@@ -31,21 +31,21 @@ def command(
 
     Example: `cotenant matrix --device a100 --job resnet18-cifar --job lstm-wikitext2 --job bert-base-squad --plot pairs.svg`
     """
+    from profiling.capture import local_workload, named_workload
     from profiling.devices import get_device
-    from profiling.workload import Workload
-
-    get_device(device)
-    for spec in job or ():
-        Workload.parse(spec)
-    from profiling.capture import local_workload
+    from profiling.workload import ColocationSet
     from profiling.zoo import zoo_names
     from scheduling.beliefs.own import load_belief
     from scheduling.pair_matrix import pair_matrix, write_matrix
     from scheduling.simulator.plots import check_plot_format
 
+    get_device(device)
+    names = job or zoo_names()
+    ColocationSet(
+        device, tuple(map(named_workload, names)), sharing
+    )  # what is misspelt is said before any capture
     if plot is not None:
         check_plot_format(plot)
-    names = job or zoo_names()
     jobs = [local_workload(name) for name in names]
     with progress() as bar:
         bar.add_task(f"predicting {len(names) * (len(names) + 1) // 2} pairs on {device}", total=None)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.output import JsonFlag, console, plain_table, print_json
 from serving.cli.predict import ModelOption
 
 app = typer.Typer(help="Registered predictors: list, promote, export.", no_args_is_help=True)
@@ -102,11 +102,8 @@ def _why_not(result: dict[str, Any]) -> str:
 
 
 def _show(rows: list[dict[str, Any]], title: str) -> None:
-    from rich.table import Table
-
-    table = Table(title=title)
-    for name in ("version", "champion", "MAPE %", "R2", "MLflow run"):
-        table.add_column(name, justify="left" if name == "MLflow run" else "right")
+    numbers = ("version", "champion", "MAPE %", "R2")
+    table = plain_table(*numbers, "MLflow run", right=numbers, title=title)
     for row in rows:
         error, r2 = row["mape_percent"], row["r2"]
         table.add_row(

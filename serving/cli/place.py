@@ -48,7 +48,7 @@ def command(
     config = PlacementConfig(
         objective=objective, max_slowdown=max_slowdown, wait=wait, limit=limit, gpus=gpus
     )
-    workload, snapshot = local_workload(job), load_cluster(cluster)
+    snapshot, workload = load_cluster(cluster), local_workload(job)
     decision = place(workload, iterations, snapshot, load_belief(model), config)
     if as_json:
         print_json(decision.to_json())

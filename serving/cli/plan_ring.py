@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.output import JsonFlag, console, plain_table, print_json
 
 if TYPE_CHECKING:
     from scheduling.ring.case import RingCase
@@ -84,9 +84,8 @@ def _timings(case: RingCase, clamp: bool, json: bool) -> None:
             }
         )
         return
-    from rich.table import Table
-
-    table = Table("job", "servers", "contention", "bandwidth", "iteration time (s)")
+    numbers = ("contention", "bandwidth", "iteration\ntime (s)")
+    table = plain_table("job", "servers", *numbers, right=numbers)
     for name, timing in timings.items():
         table.add_row(
             name,
@@ -125,9 +124,8 @@ def _schedule(case: RingCase, policy: str, clamp: bool, slot_s: float, json: boo
             }
         )
         return
-    from rich.table import Table
-
-    table = Table("job", "servers", "start (s)", "end (s)")
+    numbers = ("start (s)", "end (s)")
+    table = plain_table("job", "servers", *numbers, right=numbers)
     for assignment in schedule.assignments:
         table.add_row(
             assignment.job,

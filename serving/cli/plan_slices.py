@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from serving.cli.given_names import as_given
 from serving.cli.output import JsonFlag, bullets, console, plain_table, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from predictor.types import SetPredictor
     from scheduling.slices.options import SliceConfig, SliceJob
     from scheduling.slices.plan import SlicePlan
@@ -48,8 +51,9 @@ def slices(
     Example: `cotenant plan slices --device a100 --job resnet50-imagenet:batch_size=32 --job lstm-wikitext2 --job dcgan-64`
     """
     from predictor import load_predictor
+    from profiling.capture import local_workload
+    from profiling.devices import get_device
     from profiling.errors import InputError
-    from profiling.workload import Workload
     from scheduling.slices.options import SliceConfig, SliceJob
     from scheduling.slices.plan import plan_slices
 
@@ -62,32 +66,41 @@ def slices(
             got=len(iterations),
         )
     steps: list[float | None] = [*iterations] if iterations else [None] * len(job)
-    jobs = [SliceJob(Workload.parse(spec), left) for spec, left in zip(job, steps, strict=True)]
+    get_device(device)
+    workloads = [local_workload(spec) for spec in job]
+    jobs = [SliceJob(workload, left) for workload, left in zip(workloads, steps, strict=True)]
+    renamed = as_given(job, workloads)
     if gpus > 1:
-        _fleet(jobs, device, gpus, load_predictor(model), config, as_json)
+        _fleet(jobs, device, gpus, load_predictor(model), config, as_json, renamed)
         return
     plan = plan_slices(jobs, device, load_predictor(model), config)
     if as_json:
-        print_json(plan.to_json())
+        print_json(renamed(plan.to_json()))
     else:
-        show(plan)
+        show(plan, renamed)
     if plan.chosen.waiting:
         raise typer.Exit(1)
 
 
 def _fleet(
-    jobs: list[SliceJob], device: str, gpus: int, predictor: SetPredictor, config: SliceConfig, as_json: bool
+    jobs: list[SliceJob],
+    device: str,
+    gpus: int,
+    predictor: SetPredictor,
+    config: SliceConfig,
+    as_json: bool,
+    renamed: Callable[[Any], Any],
 ) -> None:
     from scheduling.slices.fleet import plan_fleet
 
     fleet = plan_fleet(jobs, device, gpus, predictor, config)
     answer = fleet.to_json()
     if as_json:
-        print_json(answer)
+        print_json(renamed(answer))
     else:
         out = console()
         for kind, count in answer["kinds"].items():
-            out.print(f"{count:6d} x {device}: {kind}")
+            out.print(f"{count:6d} x {device}: {renamed(kind)}")
         out.print(
             f"{answer['placed']:.0f} of {len(jobs)} jobs placed, {answer['speed_sum']:.2f} times the throughput of one "
             f"job alone, least speed {answer['least_speed_ratio']:.2f}, mean completion {answer['mean_completion_s']:.0f} s"
@@ -96,8 +109,8 @@ def _fleet(
         raise typer.Exit(1)
 
 
-def show(plan: SlicePlan) -> None:
-    """Print a plan as tables with its reasons."""
+def show(plan: SlicePlan, renamed: Callable[[Any], Any]) -> None:
+    """Print a plan as tables with its reasons; `renamed` as of `as_given`."""
     from scheduling.slices.plan import describe
 
     out, options = console(), plan.options
@@ -111,7 +124,7 @@ def show(plan: SlicePlan) -> None:
             share = part.option.sm_share_ratio[k]
             table.add_row(
                 part.device if k == 0 else "",
-                str(options.jobs[number].workload),
+                renamed(str(options.jobs[number].workload)),
                 part.option.sharing,
                 f"{share:.0%}" if share < 1 else "",
                 _ms(part.option.step_time_s[k]),
@@ -120,8 +133,8 @@ def show(plan: SlicePlan) -> None:
     out.print(f"[bold]{describe(plan.chosen)}[/]")
     out.print(table)
     for number in plan.chosen.waiting:
-        out.print(f"waits: {options.jobs[number].workload}")
-    out.print(bullets(plan.reasons))
+        out.print(f"waits: {renamed(str(options.jobs[number].workload))}")
+    out.print(bullets(renamed(plan.reasons)))
     summed = ("jobs", "speeds", "least", "mean\ncompletion")
     others = plain_table("otherwise", *summed, right=summed)
     for other in plan.alternatives[:8]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from serving.cli.given_names import as_given
 from serving.cli.output import JsonFlag, bullets, console, job_cell, plain_table, print_json
 
 JobOption = Annotated[
@@ -45,15 +46,15 @@ def command(
     """
     from dataclasses import replace
 
-    from profiling.devices import get_device
-    from profiling.workload import ColocationSet, Workload
-
-    # What is misspelt is said before seconds of imports.
-    get_device(device)
-    ColocationSet(device, tuple(map(Workload.parse, job)), sharing)
     from predictor import load_predictor
-    from profiling.capture import local_workload
+    from profiling.capture import local_workload, named_workload
+    from profiling.devices import get_device
+    from profiling.workload import ColocationSet
 
+    get_device(device)
+    ColocationSet(
+        device, tuple(map(named_workload, job)), sharing
+    )  # what is misspelt is said before any capture
     members = tuple(local_workload(spec) for spec in job)
     if frozen_prefix is not None:
         members = tuple(replace(m, frozen_prefix=m.frozen_prefix or frozen_prefix) for m in members)
@@ -68,18 +69,11 @@ def command(
         posterior = Posterior(predictor)
         posterior.observe(stored(feedback))
         prediction = posterior.predict(asked)
-    # A captured model goes by its graph's hash inside; here it keeps the name that the caller gave it.
-    renamed = {
-        w.model: Workload.parse(spec).model
-        for w, spec in zip(members, job, strict=True)
-        if w.model.startswith("graph:")
-    }
+    renamed = as_given(job, members)
     prediction = replace(
         prediction,
-        members=tuple(replace(m, job=spec) for m, spec in zip(prediction.members, job, strict=True))
-        if renamed
-        else prediction.members,
-        reasons=tuple(_renamed(reason, renamed) for reason in prediction.reasons),
+        members=tuple(replace(m, job=renamed(m.job)) for m in prediction.members),
+        reasons=renamed(prediction.reasons),
     )
     if as_json:
         print_json(prediction.to_json())
@@ -117,9 +111,3 @@ def _ms(seconds: float) -> str:
 def _interval(quantity: Any) -> str:
     scale = 1e3 if quantity.value < 1 else 1.0  # in the unit of the value above it
     return f"[{quantity.lower * scale:.3g}, {quantity.upper * scale:.3g}]"
-
-
-def _renamed(text: str, names: dict[str, str]) -> str:
-    for old, new in names.items():
-        text = text.replace(old, new)
-    return text

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.given_names import as_given
+from serving.cli.output import JsonFlag, console, plain_table, print_json
 from serving.cli.predict import ModelOption
 
 
@@ -30,26 +31,36 @@ def command(
 
     Example: `cotenant probe --device v100 --job vgg11-cifar:batch_size=64 --running resnet50-imagenet --running lstm-wikitext2`
     """
+    from profiling.capture import local_workload
+    from profiling.devices import get_device
+    from profiling.workload import ColocationSet
+
+    get_device(device)
+    own = local_workload(job)
+    beside = [local_workload(spec) for spec in running or ()]
+    ColocationSet(device, (own, *beside), sharing)
+    # Below are seconds of imports; what is misspelt was said before.
     from predictor import load_predictor
     from predictor.examples.observations import stored
     from predictor.learning.posterior import Posterior
     from predictor.learning.suggesting import STANDARD_PARTNERS, suggest_probes
-    from profiling.workload import Workload
 
-    own = Workload.parse(job)
-    partners = [Workload.parse(spec) for spec in running or STANDARD_PARTNERS]
+    partners = beside or [local_workload(spec) for spec in STANDARD_PARTNERS]
     posterior = Posterior(load_predictor(model))
     if feedback is not None:
         posterior.observe(stored(feedback))
     plan = suggest_probes(posterior, device, own, partners, count, sharing)
+    renamed = as_given([job, *(running or STANDARD_PARTNERS)], [own, *partners])
     if as_json:
-        print_json(plan.to_json())
+        print_json(renamed(plan.to_json()))
         return
-    from rich.table import Table
-
-    table = Table(title=f"probes of {own} on {device}; expected error now {plan.error_ratio:.1%}")
-    table.add_column("beside")
-    table.add_column("expected error after", justify="right")
+    out = console()
+    out.print(
+        f"Probes of {job} on {device}; expected error now {plan.error_ratio:.1%}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    table = plain_table("beside", "expected error after", right=("expected error after",))
     for probe in plan.probes:
-        table.add_row(probe.jobs[1], f"{probe.error_ratio:.1%}")
-    console().print(table)
+        table.add_row(renamed(probe.jobs[1]), f"{probe.error_ratio:.1%}")
+    out.print(table)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.output import JsonFlag, console, job_cell, plain_table, print_json
 
 if TYPE_CHECKING:
     from profiling.workload import Workload
@@ -50,21 +50,17 @@ def command(
 
         cotenant profile --device cpu --job lstm-wikitext2:batch_size=5 --job resnet18-cifar:batch_size=4 -o measured
     """
+    from profiling.capture import named_workload
     from profiling.measure.environment import describe_environment
     from profiling.measure.operators import export_operators
     from profiling.measure.request import RunRequest
     from profiling.measure.run import measure
     from profiling.measure.settings import MeasureSettings
     from profiling.measure.tables import write_tables
-    from profiling.workload import Workload
-    from profiling.zoo import resolve
 
-    workloads = _with_shares(tuple(Workload.parse(spec) for spec in job), sm_share or [])
+    workloads = _with_shares(tuple(map(named_workload, job)), sm_share or [])
     if sm_share and sharing == "time-slice":
         sharing = "mps"
-    for workload in workloads:
-        if ":" not in workload.model:  # a module:factory is imported where it is measured
-            resolve(workload)
     settings = MeasureSettings(
         repeats=repeats,
         window_s=window,
@@ -110,16 +106,13 @@ def _with_shares(workloads: tuple[Workload, ...], shares: list[float]) -> tuple[
 
 
 def _print(record: dict[str, Any], counts: dict[str, int], output: Path) -> None:
-    from rich.table import Table
-
-    table = Table(title=f"{record['device']}, {record['sharing']}, {len(record['repeats'])} repeats")
-    names = ("job", "alone ms", "± %", "shared ms", "slowdown", "ratio", "± %", "MB", "verdict")
-    for name in names:
-        table.add_column(name, justify="left" if name in ("job", "verdict") else "right")
+    numbers = ("alone\nms", "±\n%", "shared\nms", "slow-\ndown", "ratio", "±\n%", "MB")
+    title = f"{record['device']}, {record['sharing']}, {len(record['repeats'])} repeats"
+    table = plain_table("job", *numbers, "verdict", right=numbers, title=title)
     for m in record["members"]:
         verdict = m.get("verdict", m.get("solo_verdict", "")) if m["outcome"] == "ok" else m["outcome"]
         table.add_row(
-            m["workload"],
+            job_cell(m["workload"]),
             _figure(m, "solo_step_time_s", 1e3),
             _figure(m, "solo_spread_ratio", 100, 1),
             _figure(m, "step_time_s", 1e3),

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from profiling.errors import UnavailableError
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.output import JsonFlag, console, plain_table, print_json
 
 app = typer.Typer(
     rich_markup_mode="markdown",
@@ -206,9 +206,7 @@ def listing(database: Database = _DATABASE, as_json: JsonFlag = False) -> None:
     if as_json:
         print_json(tokens)
         return
-    from rich.table import Table
-
-    table = Table("name", "scopes", "valid")
+    table = plain_table("name", "scopes", "valid")
     for entry in tokens:
         table.add_row(str(entry["name"]), ", ".join(entry["scopes"]), _valid(entry))  # type: ignore[arg-type]
     console().print(table)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json, progress
+from serving.cli.output import JsonFlag, console, counted, plain_table, print_json, progress
 
 Trace = Annotated[
     str,
@@ -115,9 +115,7 @@ def command(
     if as_json:
         print_json(body | ({"skipped": scenario.skipped} if scenario.skipped else {}))
         return
-    from rich.table import Table
-
-    table = Table("figure", "value")
+    table = plain_table("figure", "value", right=("value",))
     for name, value in body.items():
         if isinstance(value, dict):  # by user
             continue
@@ -127,9 +125,10 @@ def command(
 
 def show_skipped(lines: list[str]) -> None:
     """Say on stderr which jobs were left out, one line each."""
-    if lines:
-        typer.echo(f"{len(lines)} jobs left out, because they can never run on this cluster:", err=True)
-    for line in lines:
+    distinct = list(dict.fromkeys(lines))  # seeds often leave out the same
+    if distinct:
+        typer.echo(f"{counted(len(distinct), 'job')} left out that can never run on this cluster:", err=True)
+    for line in distinct:
         typer.echo(f"  {line}", err=True)
 
 

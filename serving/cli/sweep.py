@@ -44,6 +44,9 @@ def command(
 
     Example: `cotenant sweep --data tables --trials 30 --out best.yaml`, then `cotenant train --data tables --config best.yaml`
     """
+    from datasets.tables import sources_of
+
+    sources_of(data, "colocation")  # a folder without tables is said before seconds of imports
     from predictor.training.run import load_config, training_tables
     from predictor.training.sweep import sweep
 

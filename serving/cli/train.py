@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from profiling.errors import InputError
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.output import JsonFlag, console, plain_table, print_json
 from serving.cli.training_progress import reporting
 
 
@@ -59,6 +59,9 @@ def command(
     Examples: `python train.py --data tables --out my-model`,
     `python train.py --from my-model --data new-tables --out my-next-model`
     """
+    from datasets.tables import sources_of
+
+    sources_of(data, "colocation")  # a folder without tables is said before seconds of imports
     if base is not None:
         if config is not None:
             raise InputError(
@@ -125,11 +128,8 @@ def _fine_tune(
 
 
 def _show(result: dict[str, Any], title: str, out: Path) -> None:
-    from rich.table import Table
-
-    table = Table(title=title)
-    for name in ("predictor", "n", "MAPE %", "MAE", "RMSE", "R2", "Spearman"):
-        table.add_column(name, justify="left" if name == "predictor" else "right")
+    numbers = ("n", "MAPE %", "MAE", "RMSE", "R2", "Spearman")
+    table = plain_table("predictor", *numbers, right=numbers, title=title)
     for name, scores in result["comparison"].items():
         row = [scores.get(k) for k in ("mape_percent", "mae", "rmse", "r2", "spearman")]
         table.add_row(name, str(scores["n"]), *("-" if v is None else f"{v:.3f}" for v in row))

@@ -25,9 +25,9 @@ def list_models(
     if collection is not None:
         _list_collection(collection, as_json)
         return
-    from profiling.zoo import get_entry, zoo_names
+    from profiling.zoo import get_model, zoo_names
 
-    entries = [get_entry(name) for name in zoo_names()]
+    entries = [get_model(name) for name in zoo_names()]
     if as_json:
         print_json(
             [
@@ -94,10 +94,10 @@ def check(
 
     Ends with exit code 1 if one does not match. Example: `cotenant zoo check resnet18-cifar gpt-7b`
     """
-    from profiling.zoo import get_entry, zoo_names
+    from profiling.zoo import get_model, zoo_names
     from profiling.zoo.check import check_zoo
 
-    chosen = [get_entry(name).name for name in names] if names else zoo_names()
+    chosen = [get_model(name).name for name in names] if names else zoo_names()
     with progress() as bar:
         task = bar.add_task("capture", total=len(chosen))
 

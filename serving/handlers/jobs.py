@@ -15,6 +15,7 @@ from profiling.devices import get_device
 from profiling.errors import UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import ColocationSet, Workload
+from profiling.zoo import near_names, zoo_names
 from scheduling.core.snapshot import ClusterSnapshot, Node, changed_nodes
 from serving.service import Service
 from serving.store.tables import WorkloadRow
@@ -26,8 +27,6 @@ GRAPH_PREFIX = "graph:"
 @lru_cache(maxsize=1)
 def zoo() -> frozenset[str]:
     """Names of the zoo."""
-    from profiling.zoo import zoo_names
-
     return frozenset(zoo_names())
 
 
@@ -43,9 +42,12 @@ def unknown_graphs(service: Service, workloads: Iterable[Workload]) -> set[str]:
         if model in zoo() or model in service.graphs:
             continue
         if not model.startswith(GRAPH_PREFIX):
+            near = near_names(model[:200])
             raise UnknownNameError(
                 "unknown model",
-                expected="a zoo name, or graph:HASH of a workload registered with POST /v1/workloads",
+                expected="a zoo name"
+                + (f" such as {', '.join(near)}" if near else "")
+                + ", or graph:HASH of a workload registered with POST /v1/workloads",
                 got=repr(model[:200]),
             )
         missing.add(model.removeprefix(GRAPH_PREFIX))

@@ -28,3 +28,18 @@ def test_command_of_the_docstring(
     results = body.get("policies", [body])
     assert all(result["jobs"] == 12 for result in results)
     assert len(text.splitlines()) <= 30
+
+
+def test_gangs_and_what_can_never_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    words = (
+        "simulate --trace synthetic:rate=30,jobs=12,gangs=1 --cluster small-mixed --skip-infeasible --json"
+    )
+    code, out, err = run(capsys, *words.split(), "--policy", "examples.slowdown_limit:POLICY")
+    assert code == 0
+    body = json.loads(out)
+    assert body["jobs"] + len(body["skipped"]) == 12
+    assert body["jobs"] > 0
+    assert "left out that can never run" in err

@@ -52,11 +52,10 @@ def test_zoo_check_says_no_when_a_count_differs(
 ) -> None:
     from dataclasses import replace
 
-    from profiling.zoo import registry
+    from profiling.zoo import reinforcement
 
-    entries = dict(registry._entries())
-    entries["ppo-lunarlander"] = replace(entries["ppo-lunarlander"], parameters=1)
-    monkeypatch.setattr(registry, "_entries", lambda: entries)
+    wrong = tuple(replace(entry, parameters=1) for entry in reinforcement.ENTRIES)
+    monkeypatch.setattr(reinforcement, "ENTRIES", wrong)
     code, out, _ = run(capsys, "zoo", "check", "ppo-lunarlander")
     assert code == 1
     assert "differs" in out

@@ -153,6 +153,9 @@ def pages(base: str) -> list[str]:
     """Paths of the dashboard, with answers and with an error."""
     return [
         "/",
+        "/?state=shared",
+        "/?node=nothing",
+        "/what-if",
         "/what-if?device=v100&jobs=resnet18-cifar%0Alstm-wikitext2",
         "/what-if?device=v100&device=p100&sharing=mps&sharing=time-slice&jobs=resnet18-cifar",
         "/what-if?jobs=nothing",
@@ -161,9 +164,62 @@ def pages(base: str) -> list[str]:
     ]
 
 
+# Whatever the keyboard must reach, and what shows that it has the focus.
+_REACHABLE = """
+return [...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex="0"]')]
+  .filter(e => e.checkVisibility() && !e.disabled && e.type !== 'hidden')
+"""
+_SCROLLED = """
+return [...document.querySelectorAll('body *')].filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth &&
+  ['auto', 'scroll'].includes(getComputedStyle(e).overflowX) && e.tabIndex < 0 && !e.querySelector('a[href], button')).map(e => e.outerHTML.slice(0, 80))
+"""
+_OUTLINE = """
+const s = getComputedStyle(arguments[0]);
+return s.outlineStyle === 'none' ? 0 : parseFloat(s.outlineWidth)
+"""
+
+
+@pytest.mark.parametrize("width", [1280, 380])
+def test_every_page_by_keyboard(browser: Any, base: str, width: int) -> None:
+    """Tab reaches all that can be used, in the order of the page, shows where it is, and is caught nowhere."""
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+    )
+    for path in pages(base):
+        browser.get(base + path)
+        expected = browser.execute_script(_REACHABLE)
+        assert len(expected) >= 4, path
+        for element in expected:
+            reached = press(browser, Keys.TAB)
+            assert reached == element, (path, element.get_attribute("outerHTML"))
+            assert browser.execute_script(_OUTLINE, reached) >= 2, (path, reached.get_attribute("outerHTML"))
+        assert browser.execute_script(_SCROLLED) == [], path
+        assert press(browser, Keys.TAB).tag_name == "body", f"{path} lets go of the focus"
+
+
+def test_filter_and_job_by_keyboard(browser: Any, base: str) -> None:
+    browser.get(base)
+    for _ in range(12):
+        if press(browser, Keys.TAB).get_attribute("name") == "state":
+            break
+    press(browser, "shared", Keys.TAB)
+    press(browser, Keys.ENTER)
+    WebDriverWait(browser, 30).until(lambda b: "state=shared" in b.current_url)
+    tiles = browser.find_elements(By.CSS_SELECTOR, ".tile")
+    assert [len(tile.find_elements(By.TAG_NAME, "li")) for tile in tiles] == [2, 2]
+    for _ in range(20):
+        if press(browser, Keys.TAB).text == "t-2":
+            break
+    press(browser, Keys.ENTER)
+    WebDriverWait(browser, 30).until(lambda b: "/jobs/" in b.current_url)
+    assert "t-2" in browser.find_element(By.TAG_NAME, "h1").text
+
+
 @pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core of npm: `make axe`")
-@pytest.mark.parametrize("colours", ["light", "dark"])
-def test_axe_finds_no_serious_fault(browser: Any, base: str, colours: str) -> None:
+@pytest.mark.parametrize(("colours", "width"), [("light", 1280), ("dark", 1280), ("light", 380)])
+def test_axe_finds_no_fault(browser: Any, base: str, colours: str, width: int) -> None:
+    browser.set_window_size(width, 900)
     scheme(browser, colours)
     for path in pages(base):
         browser.get(base + path)
@@ -172,8 +228,10 @@ def test_axe_finds_no_serious_fault(browser: Any, base: str, colours: str) -> No
             "axe.run().then(arguments[0], e => arguments[0]({error: String(e)}))"
         )
         assert report["passes"], "axe looked at the page"
-        serious = [v for v in report["violations"] if v["impact"] in ("serious", "critical")]
-        assert [(path, v["id"], [n["html"] for n in v["nodes"]]) for v in serious] == []
+        faults = [f"{v['impact']}: {v['id']}" for v in report["violations"]]
+        print(f"axe-core {report['testEngine']['version']}, {colours}, {width} px, {path.partition('?')[0]}:",
+              f"{len(report['passes'])} rules passed, faults {faults}")  # fmt: skip
+        assert [(path, v["id"], [n["html"] for n in v["nodes"]]) for v in report["violations"]] == []
 
 
 @pytest.mark.parametrize("width", [1280, 380])

@@ -15,6 +15,8 @@ from profiling.training import Phase, TrainingJob, atomic_layers, freeze_prefix
 from profiling.workload import Workload
 from profiling.zoo import build, get_entry, zoo_names
 from profiling.zoo.aliases import ALIASES
+from profiling.zoo.listing import LISTING, listed
+from profiling.zoo.registry import all_entries
 from tests.shared import shared_data
 
 # The numbers that the public measurements state for their models.
@@ -52,6 +54,12 @@ def test_parameter_count_is_the_published_one(name: str) -> None:
     )
     assert len(entry.source) > 10
     assert len(atomic_layers(model)) == FREEZABLE.get(name, len(atomic_layers(model)))
+
+
+def test_the_listing_is_that_of_the_entries() -> None:
+    assert json.loads(LISTING.read_text()) == [listed(entry) for entry in all_entries()], (
+        "python -m profiling.zoo"
+    )
 
 
 def test_every_name_of_the_public_data_is_in_the_zoo() -> None:

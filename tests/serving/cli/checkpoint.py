@@ -24,6 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.copytree(made_once("fitted", _fit), root, dirs_exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("profiling.capture.graph_for", graph_source)
+        patch.setattr("profiling.capture.naming.check_model", graph_source)
         yield root
 
 

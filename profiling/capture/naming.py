@@ -1,0 +1,74 @@
+"""Whether there is what a job names: looked up without capturing anything, and without importing torch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from profiling.capture import cache
+from profiling.collections import collection_of, get_network
+from profiling.errors import InputError, UnknownNameError
+from profiling.workload import Workload
+from profiling.zoo import resolve
+
+_HASH = re.compile(r"(?:graph:)?([0-9a-f]{8,64})")
+_FILES = {
+    ".json": "a graph that `cotenant capture -o` wrote",
+    ".onnx": "an ONNX file",
+    ".graph.txt": "a PipeDream graph",
+}
+
+
+def check_model(workload: Workload) -> None:
+    """Raise if a job's model is neither in the zoo nor in a collection, nor registered as `graph:<hash>`.
+
+    Raises:
+        UnknownNameError: no such model.
+        InputError: an option that a zoo model cannot have.
+    """
+    if workload.model.startswith(cache.REGISTERED):
+        cache.check_registered(workload.model)
+    elif collection_of(workload.model):
+        get_network(workload.model)
+    else:
+        resolve(workload)
+
+
+def named_workload(spec: str) -> Workload:
+    """The job of a command line's SPEC, after a look whether there is what it names.
+
+    Of a `module:factory` nothing is looked at: its module would have to be imported for that.
+
+    Raises:
+        InputError: the SPEC cannot be read, or there is no such file.
+        UnknownNameError: no such model, or no captured graph has that hash.
+    """
+    workload = Workload.parse(spec)
+    name = workload.model
+    expected = next((what for ending, what in _FILES.items() if name.endswith(ending)), None)
+    if expected is not None:
+        if not Path(name).is_file():
+            raise InputError(f"no file at {name}", expected=expected, hint="check the path")
+    elif registered_name(name) is None and ":" not in name:
+        check_model(workload)
+    return workload
+
+
+def registered_name(name: str) -> str | None:
+    """`graph:<hash>` in full where `name` is the hash of a captured graph, eight digits or more; else None.
+
+    Raises:
+        UnknownNameError: no captured graph has that hash, or several have.
+    """
+    match = _HASH.fullmatch(name)
+    if match is None:
+        return None
+    hashes = cache.registered_hashes(match[1])
+    if len(hashes) != 1:
+        raise UnknownNameError(
+            "several captured graphs start with this hash" if hashes else "no captured graph has this hash",
+            expected="the hash that `cotenant capture` printed",
+            got=match[1],
+            hint="give more digits" if hashes else "capture the model on this machine first",
+        )
+    return cache.REGISTERED + hashes[0]

@@ -1,0 +1,10 @@
+"""`python -m profiling.zoo`: write `listing.json` from the families' entries, after one was added or changed."""
+
+from __future__ import annotations
+
+from profiling.files import write_json
+from profiling.zoo.listing import LISTING, listed
+from profiling.zoo.registry import all_entries
+
+if __name__ == "__main__":
+    write_json(LISTING, [listed(entry) for entry in all_entries()])

@@ -1,0 +1,81 @@
+"""Names and defaults of the zoo, read from `listing.json`: neither torch nor a model is imported for them.
+
+`python -m profiling.zoo` writes that file anew from the families' entries.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from profiling.errors import InputError, UnknownNameError
+from profiling.files import read_json
+from profiling.workload import Workload
+from profiling.zoo.aliases import ALIASES
+from profiling.zoo.entry import ZooEntry, ZooModel
+
+LISTING = Path(__file__).with_name("listing.json")
+_FIELDS = tuple(f.name for f in fields(ZooModel))
+
+
+@lru_cache(maxsize=1)
+def _models() -> dict[str, ZooModel]:
+    return {row["name"]: ZooModel(**row) for row in read_json(LISTING)}
+
+
+def listed(entry: ZooEntry) -> dict[str, Any]:
+    """The row of `listing.json` about an entry."""
+    return {name: getattr(entry, name) for name in _FIELDS}
+
+
+def zoo_names() -> list[str]:
+    """All names, family by family."""
+    return list(_models())
+
+
+def near_names(name: str) -> list[str]:
+    """At most three names that contain `name`, or else are spelt like it."""
+    part = [known for known in sorted(_models()) if name and name.lower() in known]
+    return part[:3] or difflib.get_close_matches(name, _models(), n=3, cutoff=0.4)
+
+
+def get_model(name: str) -> ZooModel:
+    """The model of that name, or of a name of the public data (see `profiling.zoo.aliases`).
+
+    Raises:
+        UnknownNameError: there is none; the message names the nearest ones.
+    """
+    models = _models()
+    model = models.get(name) or models.get(ALIASES.get(name, "")) or models.get(ALIASES.get(name.lower(), ""))
+    if model is None:
+        near = near_names(name)
+        raise UnknownNameError(
+            f"model {name!r} is not in the zoo",
+            expected="one of " + ", ".join(near) if near else None,
+            hint="`cotenant zoo list` shows all; a file.onnx or module:factory works with `cotenant capture`",
+        )
+    return model
+
+
+def resolve(workload: Workload) -> Workload:
+    """The same zoo workload with every default written out: the key under which its graph is kept.
+
+    Raises:
+        UnknownNameError: the model is not in the zoo.
+        InputError: a sequence length for a model that has none.
+    """
+    model = get_model(workload.model)
+    if workload.sequence_length is not None and model.sequence_length is None:
+        raise InputError(f"{model.name} has no sequence length", got=workload.sequence_length)
+    if workload.image_size is not None:
+        raise InputError(f"{model.name} has one image size only", got=workload.image_size)
+    return replace(
+        workload,
+        model=model.name,
+        batch_size=workload.batch_size or model.batch_size,
+        sequence_length=workload.sequence_length or model.sequence_length,
+        optimizer=workload.optimizer or model.optimizer,
+    )

@@ -1,0 +1,35 @@
+"""A captured model goes by its graph's hash inside; what is shown keeps the SPEC that the caller gave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from profiling.workload import Workload
+
+
+def as_given(specs: Sequence[str], workloads: Sequence[Workload]) -> Callable[[Any], Any]:
+    """A function from a text, or a JSON value with texts, to the same with the SPECs (and their names) in place of hashes.
+
+    Args:
+        specs: as the caller wrote them.
+        workloads: what `local_workload` made of each.
+    """
+    from profiling.workload import Workload
+
+    own = [(s, w) for s, w in zip(specs, workloads, strict=True) if w.model.startswith("graph:")]
+    names = {str(w): spec for spec, w in own} | {w.model: Workload.parse(spec).model for spec, w in own}
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, str):
+            for inside, given in names.items():
+                value = value.replace(inside, given)
+            return value
+        if isinstance(value, dict):
+            return {key: renamed(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(renamed(item) for item in value)
+        return value
+
+    return renamed
