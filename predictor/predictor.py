@@ -110,10 +110,19 @@ class Predictor:
     def rows(self, sets: Sequence[ColocationSet]) -> Integers:
         """[S, M] rows of the job table; encodes jobs that are new."""
         table = self._table()
-        # A workload that stands in thousands of sets is hashed once: its hash goes over all of its fields.
-        keys = {(id(w), s.device, s.sharing): (w, s.device, s.sharing) for s in sets for w in s.workloads}
-        row = dict(zip(keys, table.rows(list(keys.values())), strict=True))
-        return padded([[row[id(w), s.device, s.sharing] for w in s.workloads] for s in sets])
+        # A workload that stands in thousands of sets is hashed once a place: its hash goes over all of its fields.
+        jobs: dict[tuple[str, str], dict[int, Workload]] = {}
+        for s in sets:
+            jobs.setdefault((s.device, s.sharing), {}).update(
+                zip(map(id, s.workloads), s.workloads, strict=True)
+            )
+        row = iter(table.rows([(w, *place) for place, here in jobs.items() for w in here.values()]))
+        row_of = {place: dict(zip(here, row, strict=False)) for place, here in jobs.items()}
+        members = [
+            [here[id(w)] for w in s.workloads] for s in sets for here in (row_of[s.device, s.sharing],)
+        ]
+        alike = len({len(m) for m in members}) == 1
+        return np.array(members, np.int64) if alike else padded(members)
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
         """All sets in one call; see `PredictionArrays` for shapes."""

@@ -1,6 +1,8 @@
--- Holds back jobs that ask to share a GPU by cotenant's choice, for a time that ends by itself.
+-- Holds back jobs that ask for a share of a GPU, or a GPU or MIG slice of their own, by cotenant's choice, for a time that
+-- ends by itself.
 --
 --   sbatch --gres=shard:1 --comment=cotenant:resnet18-cifar:batch_size=64,iterations=20000 train.sh
+--   sbatch --gres=gpu:1 --comment=cotenant:resnet18-cifar:batch_size=64,iterations=20000 train.sh
 --
 -- The hold is a begin time a few seconds ahead, not a priority of 0: if neither the controller (`cotenant door slurm`)
 -- nor the service answers, the job becomes eligible when the time is over, and Slurm schedules it as if cotenant were
@@ -9,7 +11,8 @@
 
 local HOLD_S = 20
 
-local function shares_a_gpu(job)
+local function asks_for_a_gpu(job)
+  if (job.tres_per_node or ""):find("gpu", 1, true) then return true end
   for _, asked in ipairs({ job.tres_per_node or "", job.tres_per_job or "", job.tres_per_task or "" }) do
     if asked:find("shard", 1, true) then return true end
   end
@@ -20,7 +23,7 @@ function slurm_job_submit(job, partitions, uid)
   local marked = job.comment ~= nil and job.comment:sub(1, 9) == "cotenant:"
   local later = job.begin_time ~= nil and job.begin_time > os.time() -- 0 where the user asked for none
   local held = job.priority == 0                                     -- sbatch --hold
-  if marked and shares_a_gpu(job) and job.array_inx == nil and not later and not held then
+  if marked and asks_for_a_gpu(job) and job.array_inx == nil and not later and not held then
     job.begin_time = os.time() + HOLD_S
     job.admin_comment = "cotenant:held"
     slurm.log_info("cotenant: held back for %d s: %s", HOLD_S, job.comment)

@@ -44,10 +44,15 @@ class Packing:
 def _subsets(jobs: int, largest: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """All (S, T) with T a subset of S of at most `largest` jobs, by S; and where each S begins."""
     count = 1 << jobs
-    size = np.array([int(m).bit_count() for m in range(count)])
-    parts = np.flatnonzero(size <= largest)
+    parts = np.flatnonzero(_sizes(count) <= largest)
     whole, part = np.nonzero((parts[None, :] & ~np.arange(count)[:, None]) == 0)
     return whole, parts[part], np.flatnonzero(np.r_[True, whole[1:] != whole[:-1]])
+
+
+@lru_cache(maxsize=MAX_JOBS + 1)
+def _sizes(count: int) -> NDArray[np.int64]:
+    """Jobs of each mask below `count`."""
+    return np.array([mask.bit_count() for mask in range(count)])
 
 
 def pack(
@@ -76,8 +81,9 @@ def pack(
         names = [p.name for p in partition.profiles]
         bottleneck = _fold(names, least, jobs, largest, np.minimum, np.inf, {})[-1]
         floor = bottleneck[_most(bottleneck)]
-        # Sets below the best least speed are ruled out; among the rest throughput decides.
-        ruled = {name: np.where(least[name] >= floor - 1e-12, values[name], NONE) for name in set(names)}
+        # Sets below the best least speed are ruled out; among the rest throughput decides. Predictions are of single precision:
+        # two that differ by less are equal.
+        ruled = {name: np.where(least[name] >= floor * (1 - 1e-6), values[name], NONE) for name in set(names)}
         packings.extend(replace(p, least=float(floor)) for p in _pack([partition], ruled, jobs, largest))
     return packings
 
@@ -135,7 +141,6 @@ def _within(mask: int, jobs: int, largest: int) -> NDArray[np.int64]:
 
 def _most(best: Floats) -> int:
     """The mask with the most jobs among those that can be placed, then with the greatest value."""
-    size = np.array([int(m).bit_count() for m in range(len(best))])
-    size[best == NONE] = -1
+    size = np.where(best == NONE, -1, _sizes(len(best)))
     among = np.flatnonzero(size == size.max())
     return int(among[np.argmax(best[among])])

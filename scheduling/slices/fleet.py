@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from predictor.types import Floats, SetPredictor
 from profiling.devices import get_device, mig_layout
 from profiling.errors import InfeasibleError, InputError, UnavailableError
-from scheduling.slices.options import Options, SliceConfig, SliceJob, answer, check_jobs, devices_of, sets_of
+from scheduling.slices.options import Options, SliceConfig, SliceJob, devices_of, sets_of
 from scheduling.slices.plan import CardPlan, SlicePlan, best_of
+from scheduling.slices.questions import answer, check_jobs
 
 # Sets that are asked for when the cards are planned anew; sharing among many is left out before there are more.
 MOST_SETS = 200_000
@@ -134,14 +135,10 @@ def _patterns(card: str, devices: list[str]) -> NDArray[np.int64]:
 
 def _tables(alone: Options, devices: list[str]) -> tuple[Floats, Floats]:
     """[K, D] relative speed and value; -inf where the job does not fit."""
-    shape = (len(alone.jobs), len(devices))
-    speed, value = np.full(shape, -np.inf), np.full(shape, -np.inf)
-    for column, device in enumerate(devices):
-        for row in range(shape[0]):
-            option = alone.by_set[device, (row,)][0]
-            if option.fits:
-                speed[row, column], value[row, column] = option.least_speed, option.value
-    return speed, value
+    row = np.array([[alone.rows[d, (k,)][0] for d in devices] for k in range(len(alone.jobs))])
+    columns = alone.columns
+    fits = columns.fits[row]
+    return np.where(fits, columns.least_speed[row], -np.inf), np.where(fits, columns.value[row], -np.inf)
 
 
 class _Program:

@@ -1,22 +1,23 @@
-"""What sets of jobs do on a whole card and on each of its slices: every question to the predictor, in one call."""
+"""What sets of jobs can do on a whole card and on each of its slices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations, product
+from itertools import combinations
 
 import numpy as np
 
-from predictor.types import Floats, SetPredictor
-from profiling.devices import get_device, has_mig, mig_layout
+from predictor.types import Bools, Floats
+from profiling.devices import has_mig, mig_layout
 from profiling.errors import InputError
-from profiling.workload import ColocationSet, Workload
+from profiling.workload import Workload
 
 OBJECTIVES = ("throughput", "jct", "fairness")
 EXCLUSIVE = "exclusive"
-UNKNOWN_DURATION_S = 3600.0
+# (device, numbers of the jobs).
+SetKey = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +104,71 @@ class SetOption:
     value: float
     least_speed: float
 
-    def renumbered(self, members: tuple[int, ...]) -> SetOption:
-        """The same for jobs of other numbers (`dataclasses.replace` would take most of a fleet's time)."""
-        return SetOption(
-            self.device,
+
+@dataclass(frozen=True, slots=True)
+class SetColumns:
+    """The fields of N `SetOption`s as columns: thousands are compared, few are looked at.
+
+    Attributes:
+        device, members, sharing, sm_share_ratio: [N]; see `SetOption`.
+        step_time_s: [N, M], 1 behind the last member.
+        memory_bytes, fits, value, least_speed: [N].
+    """
+
+    device: list[str]
+    members: list[tuple[int, ...]]
+    sharing: list[str]
+    sm_share_ratio: list[tuple[float, ...]]
+    step_time_s: Floats
+    memory_bytes: Floats
+    fits: Bools
+    value: Floats
+    least_speed: Floats
+
+    @classmethod
+    def joined(cls, parts: Sequence[SetColumns]) -> SetColumns:
+        """All rows, part by part."""
+        width = max((part.step_time_s.shape[1] for part in parts), default=1)
+        steps = [
+            np.pad(p.step_time_s, ((0, 0), (0, width - p.step_time_s.shape[1])), constant_values=1.0)
+            for p in parts
+        ]
+        return cls(
+            *([x for p in parts for x in getattr(p, name)] for name in cls.__slots__[:4]),
+            np.concatenate([np.ones((0, width)), *steps]),
+            np.concatenate([np.zeros(0), *(p.memory_bytes for p in parts)]),
+            np.concatenate([np.zeros(0, bool), *(p.fits for p in parts)]),
+            np.concatenate([np.zeros(0), *(p.value for p in parts)]),
+            np.concatenate([np.zeros(0), *(p.least_speed for p in parts)]),
+        )
+
+    def taken(self, rows: Sequence[int], members: list[tuple[int, ...]]) -> SetColumns:
+        """Some rows, for jobs of other numbers."""
+        at = np.asarray(rows, np.int64)
+        return SetColumns(
+            [self.device[row] for row in rows],
             members,
-            self.sharing,
-            self.sm_share_ratio,
-            self.step_time_s,
-            self.memory_bytes,
-            self.fits,
-            self.value,
-            self.least_speed,
+            [self.sharing[row] for row in rows],
+            [self.sm_share_ratio[row] for row in rows],
+            self.step_time_s[at],
+            self.memory_bytes[at],
+            self.fits[at],
+            self.value[at],
+            self.least_speed[at],
+        )
+
+    def option(self, row: int) -> SetOption:
+        members = self.members[row]
+        return SetOption(
+            self.device[row],
+            members,
+            self.sharing[row],
+            self.sm_share_ratio[row],
+            tuple(self.step_time_s[row, : len(members)].tolist()),
+            float(self.memory_bytes[row]),
+            bool(self.fits[row]),
+            float(self.value[row]),
+            float(self.least_speed[row]),
         )
 
 
@@ -125,7 +179,8 @@ class Options:
     Attributes:
         reference_s: [J] step time alone on the whole card.
         iterations: [J], with those filled in that nobody knows.
-        by_set: (device, members) to what they can do there, one for each sharing mode and choice of shares.
+        columns: what sets of jobs can do, a row for each set, sharing mode and choice of shares.
+        rows: (device, members) to the first row of the set and the one behind its last.
     """
 
     jobs: tuple[SliceJob, ...]
@@ -133,80 +188,55 @@ class Options:
     config: SliceConfig
     reference_s: Floats
     iterations: Floats
-    by_set: dict[tuple[str, tuple[int, ...]], tuple[SetOption, ...]]
+    columns: SetColumns
+    rows: dict[SetKey, tuple[int, int]]
 
-    def joined(self, other: Options) -> Options:
-        """With the sets of `other`, which is about the same jobs and takes precedence."""
-        return replace(self, by_set=self.by_set | other.by_set)
+    def choices(self, device: str, members: tuple[int, ...]) -> tuple[SetOption, ...]:
+        """What a set can do on a device."""
+        return tuple(self.columns.option(row) for row in range(*self.rows[device, members]))
+
+    def joined(self, *others: Options) -> Options:
+        """With the sets of `others`, which are about the same jobs and have none twice."""
+        rows, start = dict(self.rows), len(self.columns.device)
+        for other in others:
+            rows |= {key: (first + start, end + start) for key, (first, end) in other.rows.items()}
+            start += len(other.columns.device)
+        columns = SetColumns.joined([self.columns, *(other.columns for other in others)])
+        return replace(self, columns=columns, rows=rows)
+
+    def without(self, keys: Collection[SetKey]) -> Options:
+        """The same less these sets."""
+        kept = [key for key in self.rows if key not in keys]
+        return self._taken(kept, kept)
 
     def restricted(self, numbers: Sequence[int], devices: Sequence[str]) -> Options:
         """The same for some of the jobs, which are numbered anew; a number may stand there more than once."""
-        chosen = {}
-        for device, places in sets_of(self.card, devices, range(len(numbers)), self.config):
-            options = self.by_set[device, tuple(numbers[k] for k in places)]
-            chosen[device, places] = tuple(option.renumbered(places) for option in options)
+        keys = list(sets_of(self.card, devices, range(len(numbers)), self.config))
         index = list(numbers)
-        return Options(
-            tuple(self.jobs[k] for k in index),
-            self.card,
-            self.config,
-            self.reference_s[index],
-            self.iterations[index],
-            chosen,
+        return replace(
+            self._taken(keys, [(device, tuple([index[k] for k in places])) for device, places in keys]),
+            jobs=tuple(self.jobs[k] for k in index),
+            reference_s=self.reference_s[index],
+            iterations=self.iterations[index],
         )
+
+    def _taken(self, keys: Sequence[SetKey], sources: Sequence[SetKey]) -> Options:
+        """The sets `sources` under the names `keys`."""
+        at: list[int] = []
+        members: list[tuple[int, ...]] = []
+        rows = {}
+        for key, source in zip(keys, sources, strict=True):
+            first, end = self.rows[source]
+            rows[key] = len(at), len(at) + end - first
+            at.extend(range(first, end))
+            members.extend([key[1]] * (end - first))
+        return replace(self, columns=self.columns.taken(at, members), rows=rows)
 
 
 def devices_of(card: str, mig: bool = True) -> list[str]:
     """The whole card, then its slices, smallest first."""
     layout = mig_layout(card) if mig and has_mig(card) else None
     return [card, *(layout.device(profile) for profile in layout.profiles)] if layout else [card]
-
-
-def ask_unlimited(
-    jobs: Sequence[SliceJob], card: str, predictor: SetPredictor, config: SliceConfig
-) -> Options:
-    """As `ask`, but without SM shares, and of the whole card only the largest sets that fit, which is all that can be
-    best there: a quarter of the sets.
-    """
-    check_jobs(jobs, card)
-    card = get_device(card).name
-    unlimited = replace(config, shares=(1.0,))
-    numbers = range(len(jobs))
-    options = answer(
-        jobs,
-        card,
-        list(sets_of(card, devices_of(card, config.mig)[1:], numbers, config)),
-        predictor,
-        unlimited,
-    )
-    modes = set(config.sharing)
-    for size in range(min(len(jobs), config.max_on_card), 1, -1):
-        if not modes:
-            break
-        whole = [(card, members) for members in combinations(numbers, size)]
-        options = options.joined(answer(jobs, card, whole, predictor, unlimited))
-        modes -= {o.sharing for key in whole for o in options.by_set[key] if o.fits}
-    return replace(options, config=config)
-
-
-def check_jobs(jobs: Sequence[SliceJob], card: str) -> None:
-    """Raises `InputError` where there is no job, or one that the card cannot run."""
-    if not jobs:
-        raise InputError("no jobs to plan for", expected="at least one --job")
-    for job in jobs:
-        get_device(card).check_precision(job.workload.precision)
-
-
-def ask(jobs: Sequence[SliceJob], card: str, predictor: SetPredictor, config: SliceConfig) -> Options:
-    """Options of all sets that the configuration allows.
-
-    Raises:
-        InputError: there is no job, or a job cannot run on the card (`UnknownNameError`: card or model not known).
-    """
-    check_jobs(jobs, card)
-    card = get_device(card).name
-    sets = sets_of(card, devices_of(card, config.mig), range(len(jobs)), config)
-    return answer(jobs, card, list(sets), predictor, config)
 
 
 def sets_of(
@@ -220,102 +250,7 @@ def sets_of(
                 yield device, members
 
 
-def answer(
-    jobs: Sequence[SliceJob],
-    card: str,
-    sets: Sequence[tuple[str, tuple[int, ...]]],
-    predictor: SetPredictor,
-    config: SliceConfig,
-) -> Options:
-    """Options of the sets (device, members) named, and of every job alone on the whole card."""
-    alone = [(card, (number,)) for number in range(len(jobs))]
-    wanted = list(dict.fromkeys([*alone, *sets]))
-    given = [job.workload.sm_share_ratio for job in jobs]
-    forms = [
-        (device, members, *form)
-        for device, members in wanted
-        for form in _forms(tuple([given[j] for j in members]), config.sharing, config.shares)
-    ]
-    # Jobs of one workload have an answer in common; workloads are hashed once, not once a set.
-    workloads: dict[Workload, int] = {}
-    number_of: dict[tuple[int, float], int] = {}
-    for _, members, _, shares in forms:
-        for member in zip(members, shares, strict=True):
-            if member not in number_of:
-                limited = _with_share(jobs[member[0]].workload, member[1])
-                number_of[member] = workloads.setdefault(limited, len(workloads))
-    asked: dict[tuple[str, str, tuple[int, ...]], int] = {}
-    row = np.empty(len(forms), np.int64)
-    for at, (device, members, sharing, shares) in enumerate(forms):
-        mode = "time-slice" if sharing == EXCLUSIVE else sharing
-        key = device, mode, tuple([number_of[member] for member in zip(members, shares, strict=True)])
-        row[at] = asked.setdefault(key, len(asked))
-    known_workloads = list(workloads)
-    arrays = predictor.predict_arrays(
-        [
-            ColocationSet(device, tuple([known_workloads[w] for w in members]), mode)
-            for device, mode, members in asked
-        ]
-    )
-    present, step_time_s = arrays.mask[row], arrays.step_time_s[row]
-    number = np.zeros(present.shape, np.int64)
-    number[present] = [j for _, members, _, _ in forms for j in members]
-    # Every job alone on the whole card stands first.
-    reference = step_time_s[: len(jobs), 0]
-    known = [job.iterations for job in jobs]
-    iterations = np.array(
-        [UNKNOWN_DURATION_S / t if n is None else n for n, t in zip(known, reference, strict=True)]
-    )
-    weight = np.where(present, np.array([job.weight for job in jobs])[number], 0.0)
-    speed = np.where(present, reference[number] / step_time_s, np.inf)
-    if config.objective == "jct":
-        value = -(weight * iterations[number] * step_time_s).sum(1)
-    else:
-        value = (weight * np.where(present, speed, 0.0)).sum(1)
-    columns = zip(
-        step_time_s.tolist(),
-        arrays.memory_upper_bytes[row].tolist(),
-        arrays.fits[row].tolist(),
-        value.tolist(),
-        speed.min(1).tolist(),
-        strict=True,
-    )
-    by_set: dict[tuple[str, tuple[int, ...]], list[SetOption]] = {}
-    for (device, members, sharing, shares), (steps, *rest) in zip(forms, columns, strict=True):
-        option = SetOption(device, members, sharing, shares, tuple(steps[: len(members)]), *rest)
-        by_set.setdefault((device, members), []).append(option)
-    return Options(tuple(jobs), card, config, reference, iterations, {k: tuple(v) for k, v in by_set.items()})
-
-
-@lru_cache(maxsize=4096)
-def _forms(
-    own: tuple[float, ...], sharing: tuple[str, ...], shares: tuple[float, ...]
-) -> tuple[tuple[str, tuple[float, ...]], ...]:
-    """Sharing modes and shares that a set can have whose jobs bring along the shares `own`; one below 1 stays."""
-    size = len(own)
-    if size == 1:
-        return ((EXCLUSIVE, own),)
-    forms: list[tuple[str, tuple[float, ...]]] = []
-    if "time-slice" in sharing:
-        forms.append(("time-slice", own))
-    if "mps" in sharing:
-        grid: list[tuple[float, ...]] = [(1.0,) * size]
-        if size == 2:
-            grid += product(shares, repeat=2)
-        elif shares != (1.0,):
-            grid += [(share,) * size for share in (0.5, round(1 / size, 2))]
-        kept = (
-            tuple(given if given < 1 else share for given, share in zip(own, chosen, strict=True))
-            for chosen in grid
-        )
-        forms.extend(("mps", chosen) for chosen in dict.fromkeys(kept))
-    return tuple(forms)
-
-
-def _with_share(workload: Workload, share: float) -> Workload:
-    return workload if workload.sm_share_ratio == share else replace(workload, sm_share_ratio=share)
-
-
-def mask_of(members: Sequence[int]) -> int:
+@lru_cache(maxsize=1 << 14)
+def mask_of(members: tuple[int, ...]) -> int:
     """Bits of a set of jobs."""
     return sum(1 << j for j in members)

@@ -7,21 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from predictor.types import SetPredictor
+from predictor.types import Floats, SetPredictor
 from profiling.devices import get_device, has_mig, mig_layout
 from profiling.devices.mig import MigLayout, Partition
 from profiling.errors import InfeasibleError, LimitError
 from scheduling.slices.exact import MAX_JOBS, NONE, Packing, pack
 from scheduling.slices.options import (
     Options,
+    SetKey,
     SetOption,
     SliceConfig,
     SliceJob,
-    answer,
-    ask_unlimited,
     mask_of,
 )
+from scheduling.slices.questions import answer, ask_unlimited
 
 KINDS = ("whole", "time-slice", "mps", "mps-shares", "mig", "mixture")
 
@@ -191,10 +192,11 @@ def plan_slices(
     shared = _shared_sets(plan)
     if "mps" not in config.sharing or config.shares == (1.0,) or not shared:
         return plan
-    return best_of(options.joined(answer(jobs, options.card, shared, predictor, config)))
+    limited = answer(jobs, options.card, shared, predictor, config, options)
+    return best_of(options.without(limited.rows.keys()).joined(limited))
 
 
-def _shared_sets(plan: SlicePlan) -> list[tuple[str, tuple[int, ...]]]:
+def _shared_sets(plan: SlicePlan) -> list[SetKey]:
     """(device, members) of every set of several jobs in the plan and its alternatives."""
     used = (placed.option for card in (plan.chosen, *plan.alternatives) for placed in card.slices)
     return list(dict.fromkeys((o.device, o.members) for o in used if o is not None and len(o.members) > 1))
@@ -209,9 +211,8 @@ def best_of(options: Options, alternatives: bool = True) -> SlicePlan:
     plans = [*_whole_card(options), *_partitioned(options, alternatives)]
     plans = [p for p in plans if p.placed]
     if not plans:
-        need = min(
-            o.memory_bytes for choices in options.by_set.values() for o in choices if len(o.members) == 1
-        )
+        columns = options.columns
+        need = min(columns.memory_bytes[row] for row, m in enumerate(columns.members) if len(m) == 1)
         raise InfeasibleError(
             f"no job fits on {options.card} (predicted upper bound of the smallest {need / 2**30:.1f} GiB)",
             hint="lower the batch sizes, or plan for a card with more memory",
@@ -232,19 +233,18 @@ def _rank(options: Options, plan: CardPlan) -> tuple[float, ...]:
 def _whole_card(options: Options) -> list[CardPlan]:
     """The card uncut: the largest set that fits, one plan for each way to share it."""
     fair = options.config.objective == "fairness"
+    columns = options.columns
     best: dict[str, tuple[tuple[float, ...], SetOption]] = {}
-    for (device, members), choices in options.by_set.items():
-        if device != options.card:
+    for row, device in enumerate(columns.device):
+        if device != options.card or not columns.fits[row]:
             continue
-        for option in choices:
-            if not option.fits:
-                continue
-            kind = "whole" if len(members) == 1 else option.sharing
-            if kind == "mps" and min(option.sm_share_ratio) < 1:
-                kind = "mps-shares"
-            rank = (len(members), option.least_speed if fair else 0.0, option.value)
-            if kind not in best or rank > best[kind][0]:
-                best[kind] = rank, option
+        option = columns.option(row)
+        kind = "whole" if len(option.members) == 1 else option.sharing
+        if kind == "mps" and min(option.sm_share_ratio) < 1:
+            kind = "mps-shares"
+        rank = (len(option.members), option.least_speed if fair else 0.0, option.value)
+        if kind not in best or rank > best[kind][0]:
+            best[kind] = rank, option
     everyone = range(len(options.jobs))
     return [
         CardPlan(
@@ -280,34 +280,32 @@ def _partitioned(options: Options, alternatives: bool) -> list[CardPlan]:
 
 def _tables(
     options: Options, layout: MigLayout
-) -> tuple[dict[tuple[str, int], SetOption], dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """For each slice: the best option of each set, its value and its least speed, by mask."""
-    count = 1 << len(options.jobs)
-    names = {layout.device(p): p.name for p in layout.profiles}
-    chosen: dict[tuple[str, int], SetOption] = {}
-    values = {name: np.full(count, NONE) for name in names.values()}
-    least = {name: np.full(count, NONE) for name in names.values()}
-    for name in names.values():
-        values[name][0], least[name][0] = 0.0, np.inf
-    fair = options.config.objective == "fairness"
-    for (device, members), choices in options.by_set.items():
-        if device not in names:
-            continue
-        name, mask = names[device], mask_of(members)
-        for option in choices:
-            if not option.fits:
-                continue
-            key = (option.least_speed if fair else 0.0, option.value)
-            held = chosen.get((name, mask))
-            if held is None or key > (held.least_speed if fair else 0.0, held.value):
-                chosen[name, mask] = option
-    for (name, mask), option in chosen.items():
-        values[name][mask], least[name][mask] = option.value, option.least_speed
-    return chosen, values, least
+) -> tuple[dict[str, NDArray[np.int64]], dict[str, Floats], dict[str, Floats]]:
+    """For each slice, by mask: the row of the best option of a set (-1: none fits), its value and its least speed."""
+    count, columns = 1 << len(options.jobs), options.columns
+    number = {layout.device(profile): k for k, profile in enumerate(layout.profiles)}
+    device = np.array([number.get(name, -1) for name in columns.device], np.int64)
+    rows = np.flatnonzero((device >= 0) & columns.fits)
+    place = device[rows] * count + np.array([mask_of(columns.members[row]) for row in rows], np.int64)
+    first = columns.least_speed[rows] if options.config.objective == "fairness" else np.zeros(len(rows))
+    order = np.lexsort((-columns.value[rows], -first, place))
+    place, rows = place[order], rows[order]
+    best = np.flatnonzero(np.r_[True, place[1:] != place[:-1]]) if len(rows) else np.zeros(0, np.int64)
+    size = len(layout.profiles) * count
+    chosen, value, least = np.full(size, -1), np.full(size, NONE), np.full(size, NONE)
+    value[::count], least[::count] = 0.0, np.inf
+    chosen[place[best]] = rows[best]
+    value[place[best]], least[place[best]] = columns.value[rows[best]], columns.least_speed[rows[best]]
+    names = [profile.name for profile in layout.profiles]
+
+    def by_name(flat: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        return dict(zip(names, flat.reshape(len(names), count), strict=True))
+
+    return by_name(chosen), by_name(value), by_name(least)
 
 
 def _card_plan(
-    options: Options, layout: MigLayout, packing: Packing, chosen: dict[tuple[str, int], SetOption]
+    options: Options, layout: MigLayout, packing: Packing, chosen: dict[str, NDArray[np.int64]]
 ) -> CardPlan:
     """Slots for the slices of a packing, and its jobs on them."""
     placed = []
@@ -315,7 +313,7 @@ def _card_plan(
     for start, profile in packing.partition.placements:
         at = next(k for k, (p, _) in enumerate(waiting_parts) if p is profile)
         _, mask = waiting_parts.pop(at)
-        option = chosen[profile.name, mask] if mask else None
+        option = options.columns.option(int(chosen[profile.name][mask])) if mask else None
         placed.append(PlacedSlice(layout.device(profile), start, option))
     shared = any(slot.option is not None and len(slot.option.members) > 1 for slot in placed)
     waiting = tuple(j for j in range(len(options.jobs)) if not packing.jobs >> j & 1)
@@ -372,7 +370,7 @@ def _why_not_fit(plan: SlicePlan, other: CardPlan) -> str:
     if not free:
         return ""
     largest = max(free, key=lambda placed: get_device(placed.device).memory_bytes)
-    need = options.by_set[largest.device, (job,)][0].memory_bytes
+    need = options.choices(largest.device, (job,))[0].memory_bytes
     room = get_device(largest.device).memory_bytes
     if need <= room:
         return ""

@@ -17,9 +17,13 @@ from typing import Any
 from profiling.devices import get_device, list_devices
 from profiling.errors import CotenantError, InputError
 from serving.integrations.ask import ServiceClient
-from serving.integrations.slurm_state import HELD, Job, cluster_for, read_comment
+from serving.integrations.slurm_state import HELD, Job, cluster_for, read_comment, type_of
 
 log = logging.getLogger("cotenant.slurm")
+
+TYPE = "TresPerNode"
+# Seconds between when a job that waits is asked about again and when it would go by itself.
+MARGIN_S = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +62,20 @@ class Slurm:
         return list(_json("sinfo")["nodes"])
 
     def update(self, job: int, changes: Mapping[str, str]) -> None:
-        """One `scontrol update`: all of `changes`, or none. Raises `subprocess.SubprocessError`."""
-        _run("scontrol", "update", f"JobId={job}", *(f"{k}={v}" for k, v in changes.items()))
+        """One `scontrol update`: all of `changes`, or none. Raises `subprocess.SubprocessError`.
+
+        `TresPerNode`, which says the type of GPU, is the exception: Slurm takes it over an empty text only, so that is a
+        command before; and where it is refused, the rest is changed without.
+        """
+        if TYPE in changes:
+            try:
+                _update(job, {TYPE: ""})
+                _update(job, changes)
+            except subprocess.CalledProcessError as error:
+                log.warning("job %d: the type of GPU stays open: %s", job, error.stderr)
+            else:
+                return
+        _update(job, {key: value for key, value in changes.items() if key != TYPE})
 
 
 def decide(
@@ -76,29 +92,54 @@ def decide(
         return free | {"AdminComment": "cotenant:left names its own nodes"}
     known = {d.name: d.name for d in list_devices()} | dict(config.devices)
     cluster = cluster_for(job, jobs, nodes, known, now_s)
+    waited = now_s - job.submitted_s
     if not cluster["nodes"]:
+        # Full GPUs are worth waiting for: Slurm alone would give the job the first shard that falls free, whoever is beside it.
+        if waited < config.longest_wait_s and cluster_for(job, [], nodes, known, now_s)["nodes"]:
+            return _wait(config.recheck_s, now_s)
         return free | {"AdminComment": "cotenant:left no GPU to share now"}
     answer = service.place(request.job, request.iterations, cluster)
     if answer is None:
         return free | {"AdminComment": "cotenant:left no answer"}
-    waited = now_s - job.submitted_s
     if answer["decision"] == "wait" and (waited < config.longest_wait_s or not answer["ranked"]):
-        wait_s = max(1, round(min(answer.get("wait_s") or config.recheck_s, config.recheck_s)))
         if waited < config.longest_wait_s:
-            return {"StartTime": f"now+{wait_s}", "AdminComment": f"{HELD} ask_s={now_s + wait_s - 1:.0f}"}
+            return _wait(min(answer.get("wait_s") or config.recheck_s, config.recheck_s), now_s)
         return free | {"AdminComment": "cotenant:left waited long enough"}
     best = answer["ranked"][0]
     if best["node"] not in {n["name"] for n in cluster["nodes"]}:
         return free | {"AdminComment": "cotenant:left node is not one of ours"}
     told = f"cotenant:placed node={best['node']} gpu={best['gpu']} finish_s={best['finish_s']:.1f} at_s={now_s:.0f}"
-    return free | {"ReqNodeList": str(best["node"]), "AdminComment": told}
+    changes = free | {"ReqNodeList": str(best["node"]), "AdminComment": told}
+    # Slurm chooses among the GPUs of a node; where they are of several types, it is told which.
+    kind = next(type_of(node, int(best["gpu"])) for node in nodes if str(node["name"]) == best["node"])
+    if kind and job.by_node and not job.gpu_type:
+        changes[TYPE] = f"gres:gpu:{kind}:1" if job.whole else f"gres:shard:{kind}:{job.shards}"
+    return changes
+
+
+def _wait(wait_s: float, now_s: float) -> dict[str, str]:
+    """Asked about again after `wait_s`, or when a job ends; a few seconds later it goes by itself."""
+    seconds = max(1, round(wait_s))
+    return {"StartTime": f"now+{seconds + MARGIN_S}", "AdminComment": f"{HELD} ask_s={now_s + seconds:.0f}"}
 
 
 def stale_pin(job: Job, config: SlurmConfig, now_s: float) -> bool:
     """Whether a job that we sent to a node still waits for it."""
     if job.state != "PENDING" or not job.pinned or not job.admin_comment.startswith("cotenant:placed"):
         return False
-    return now_s - float(job.admin_comment.rpartition("at_s=")[2] or 0) > config.pin_s
+    return now_s - _sent_s(job) > config.pin_s
+
+
+def just_sent(job: Job, config: SlurmConfig, now_s: float) -> bool:
+    """Whether a job was sent to a node a moment ago and has not started yet."""
+    if job.state != "PENDING" or not job.admin_comment.startswith("cotenant:placed"):
+        return False
+    return now_s - _sent_s(job) < 5 * config.period_s
+
+
+def _sent_s(job: Job) -> float:
+    """When a job was sent to its node."""
+    return float(job.admin_comment.rpartition("at_s=")[2] or 0)
 
 
 def asked_later(job: Job, now_s: float) -> bool:
@@ -107,48 +148,77 @@ def asked_later(job: Job, now_s: float) -> bool:
     return bool(told) and now_s < float(at_s)
 
 
-def step(slurm: Slurm, service: ServiceClient, config: SlurmConfig) -> dict[int, dict[str, str]]:
-    """Look once; job number to what was changed of it. One job is placed per look at its tenants.
+@dataclass(slots=True)
+class Door:
+    """Looks at the queue again and again.
 
-    Raises:
-        subprocess.SubprocessError, OSError, ValueError: Slurm does not answer.
+    Attributes:
+        running: jobs that ran at the last look.
+        ask_all: a job has ended, or one was placed, since all held jobs were last asked about.
     """
-    done: dict[int, dict[str, str]] = {}
-    jobs, now_s = slurm.jobs(), time.time()
-    for job in jobs:
-        if stale_pin(job, config, now_s):
-            done[job.id] = {"ReqNodeList": "", "AdminComment": "cotenant:left node did not become free"}
-            slurm.update(job.id, done[job.id])
-    held = [
-        j
-        for j in jobs
-        if j.state == "PENDING" and j.admin_comment.startswith(HELD) and not asked_later(j, now_s)
-    ]
-    if held:
-        job = min(held, key=lambda j: j.id)
-        # Who was sent to a node but has not started holds nothing yet: the next one waits for a second.
-        sent = any(
-            j.state == "PENDING" and j.pinned and j.admin_comment.startswith("cotenant:placed") for j in jobs
-        )
-        if sent and now_s - job.submitted_s < 5 * config.period_s:
+
+    slurm: Slurm
+    service: ServiceClient
+    config: SlurmConfig
+    running: set[int] = field(default_factory=set)
+    ask_all: bool = False
+
+    def step(self) -> dict[int, dict[str, str]]:
+        """Look once; job number to what was changed of it. Held jobs are asked about in their order until one is placed; the
+        next one when that one runs and can be seen beside the others.
+
+        Raises:
+            subprocess.SubprocessError, OSError, ValueError: Slurm does not answer.
+        """
+        done: dict[int, dict[str, str]] = {}
+        jobs, now_s = self.slurm.jobs(), time.time()
+        running = {job.id for job in jobs if job.state == "RUNNING"}
+        self.ask_all |= bool(self.running - running)
+        self.running = running
+        for job in jobs:
+            if stale_pin(job, self.config, now_s):
+                done[job.id] = {"ReqNodeList": "", "AdminComment": "cotenant:left node did not become free"}
+                self.slurm.update(job.id, done[job.id])
+        held = [
+            j
+            for j in jobs
+            if j.state == "PENDING"
+            and j.admin_comment.startswith(HELD)
+            and (self.ask_all or not asked_later(j, now_s))
+        ]
+        # Who was sent to a node but has not started holds nothing yet: the next one waits a little.
+        if not held or any(just_sent(j, self.config, now_s) for j in jobs):
             return done
-        done[job.id] = decide(job, jobs, slurm.nodes(), service, config, now_s)
-        slurm.update(job.id, done[job.id])
-        log.info("job %d: %s", job.id, done[job.id])
-    return done
+        nodes = self.slurm.nodes()
+        for job in sorted(held, key=lambda j: j.id):
+            changes = decide(job, jobs, nodes, self.service, self.config, now_s)
+            if changes["AdminComment"].startswith(HELD) and asked_later(job, now_s + MARGIN_S / 2):
+                continue  # it waits already
+            done[job.id] = changes
+            self.slurm.update(job.id, changes)
+            log.info("job %d: %s", job.id, changes)
+            if "ReqNodeList" in changes:
+                self.ask_all = True
+                return done
+        self.ask_all = False
+        return done
 
 
 def run(service: ServiceClient, config: SlurmConfig) -> None:
     """Until it is stopped."""
-    slurm = Slurm()
+    door = Door(Slurm(), service, config)
     while True:
         try:
-            done = step(slurm, service, config)
+            done = door.step()
         except (subprocess.SubprocessError, OSError, ValueError, KeyError) as error:
             log.warning("Slurm does not answer as expected: %s", error)
             done = {}
         if not done:
             time.sleep(config.period_s)
+
+
+def _update(job: int, changes: Mapping[str, str]) -> None:
+    _run("scontrol", "update", f"JobId={job}", *(f"{key}={value}" for key, value in changes.items()))
 
 
 def _run(*command: str) -> str:

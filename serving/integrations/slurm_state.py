@@ -56,7 +56,14 @@ def read_comment(comment: str) -> Request | None:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job of `squeue --json`, as far as the integration needs it."""
+    """One job of `squeue --json`, as far as the integration needs it.
+
+    Attributes:
+        shards: that it asks for; 1 where it asks for a whole GPU.
+        whole: it asks for a whole GPU, not for shards.
+        gpu_type: that it asks for; empty where any will do.
+        by_node: it asks per node (`--gres`), which is what `scontrol update` can narrow down to a type.
+    """
 
     id: int
     state: str
@@ -69,6 +76,9 @@ class Job:
     shards: int
     constrained: bool
     pinned: bool
+    whole: bool = False
+    gpu_type: str = ""
+    by_node: bool = False
     holds: dict[str, dict[int, tuple[str, int]]] = field(default_factory=dict)
 
     @classmethod
@@ -81,7 +91,10 @@ class Job:
             if isinstance(nodes, list)
             else [n for n in str(raw.get("nodes") or "").split(",") if n]
         )
-        asked = re.search(r"shard(?::[^:,=]+)??[:=](\d+)", str(raw.get("tres_per_node") or ""))
+        gres = str(raw.get("tres_per_node") or "")
+        asked = re.search(r"\b(gpu|shard)(?::(?!\d+(?:,|$))([^:,=]+))?(?:[:=](\d+))?(?:,|$)", gres)
+        name, gpu_type, count = asked.groups() if asked else ("shard", "", "1")
+        amount, whole = int(count or 1), name == "gpu"
         return cls(
             id=int(raw["job_id"]),
             state=str(states[0]) if states else "",
@@ -91,10 +104,14 @@ class Job:
             started_s=number(raw.get("start_time")),
             partition=str(raw.get("partition") or ""),
             cpus=int(number(raw.get("cpus"))),
-            shards=int(asked.group(1)) if asked else 1,
+            shards=1 if whole else amount,
             constrained=bool(raw.get("required_nodes") or raw.get("excluded_nodes") or raw.get("features"))
-            or number(raw.get("node_count")) > 1,
+            or number(raw.get("node_count")) > 1
+            or (whole and amount > 1),
             pinned=bool(raw.get("required_nodes")),
+            whole=whole,
+            gpu_type=gpu_type or "",
+            by_node=asked is not None,
             holds={n: used_gpus(d) for n, d in zip(names, raw.get("gres_detail") or [], strict=False)},
         )
 
@@ -140,8 +157,9 @@ def cluster_for(
 ) -> dict[str, Any]:  # fmt: skip
     """The GPUs that `job` can get now, with their tenants: the `cluster` of `POST /v1/place`.
 
-    Left out: nodes that are not up, of other partitions or without enough free CPUs; GPUs of an unknown type, that are
-    given whole, whose shards are gone, or on which a job runs that says nothing about itself.
+    Left out: nodes that are not up, of other partitions or without enough free CPUs; GPUs of an unknown type or another than the
+    job asks for, that are given whole, whose shards are gone, or on which a job runs that says nothing about itself; and
+    every GPU on which a job runs where `job` asks for a whole one.
 
     Args:
         devices: GPU type in Slurm (without a number behind `_`, so that `v100_0` is `v100`) to catalogue name. A MIG type is
@@ -161,11 +179,19 @@ def cluster_for(
         for index, kind in enumerate(types):
             device = _device(kind, devices)
             tenants, free = _tenants(str(node["name"]), index, jobs, now_s)
-            if device and tenants is not None and free + shards >= job.shards:
+            if job.gpu_type not in ("", kind) or (job.whole and tenants):
+                continue
+            if device and tenants is not None and (job.whole or free + shards >= job.shards):
                 gpus.append({"id": str(index), "device": device, "tenants": tenants})
         if gpus:
             usable_nodes.append({"name": str(node["name"]), "gpus": gpus})
     return {"nodes": usable_nodes}
+
+
+def type_of(node: Mapping[str, Any], index: int) -> str | None:
+    """GPU type of one GPU of a node whose GPUs are of several types (slices of a card, say); None where they are equal."""
+    types, _ = gpus_of(str(node.get("gres") or ""))
+    return types[index] if len(set(types)) > 1 else None
 
 
 def _device(kind: str, devices: Mapping[str, str]) -> str | None:

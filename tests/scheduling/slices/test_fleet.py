@@ -8,8 +8,9 @@ import pytest
 from profiling.devices import get_device
 from profiling.errors import InfeasibleError, InputError
 from scheduling.slices.fleet import FleetPlan, plan_fleet
-from scheduling.slices.options import SliceConfig, SliceJob, ask
+from scheduling.slices.options import SliceConfig, SliceJob
 from scheduling.slices.plan import best_of, plan_slices
+from scheduling.slices.questions import ask
 from tests.scheduling.slices.rates import AmdahlPredictor
 
 

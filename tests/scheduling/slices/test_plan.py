@@ -10,8 +10,9 @@ import pytest
 from profiling.devices import get_device, mig_layout
 from profiling.errors import InfeasibleError, InputError, LimitError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
-from scheduling.slices.options import SliceConfig, SliceJob, ask
+from scheduling.slices.options import SliceConfig, SliceJob
 from scheduling.slices.plan import SlicePlan, best_of, plan_slices
+from scheduling.slices.questions import ask
 from tests.scheduling.slices.rates import AmdahlPredictor
 
 # Seven jobs from launch-bound (0.9 of the time does not depend on the slice) to fully parallel.
@@ -178,7 +179,7 @@ def test_the_longest_job_gets_the_largest_slice_for_the_shortest_completion() ->
 def test_a_share_in_the_spec_stays() -> None:
     fixed = [SliceJob(Workload("m-1", sm_share_ratio=0.3)), JOBS[2]]
     options = ask(fixed, "a100", PREDICTOR, SliceConfig())
-    shares = {o.sm_share_ratio[0] for (_, m), listed in options.by_set.items() if m == (0, 1) for o in listed}
+    shares = {o.sm_share_ratio[0] for d, m in options.rows if m == (0, 1) for o in options.choices(d, m)}
     assert shares == {0.3}
     answer = plan_slices(fixed, "a100", PREDICTOR).to_json()
     inside = [job for s in answer["slices"] for job in s["jobs"]]
@@ -252,8 +253,29 @@ def test_every_set_is_asked_in_one_call_and_once() -> None:
     predictor = AmdahlPredictor([0.5] * 3, [1] * 3)
     config = SliceConfig(sharing=("time-slice",), max_together=2)
     options = ask([SliceJob(w) for w in predictor.jobs()], "a100", predictor, config)
-    sets = {d: sum(1 for device, _ in options.by_set if device == d) for d in {d for d, _ in options.by_set}}
+    sets = {d: sum(1 for device, _ in options.rows if device == d) for d in {d for d, _ in options.rows}}
     assert sets.pop("a100") == 7
     assert set(sets.values()) == {6}
     assert predictor.asked == 7 + 6 * 6
     assert len(list(combinations(range(3), 2))) == 3
+
+
+@pytest.mark.parametrize("objective", ["throughput", "jct", "fairness"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_sets_that_are_not_asked_for_are_in_no_best_plan(objective: str, seed: int) -> None:
+    """The same plans as from every set of jobs on every slice, where memory rules many of them out."""
+    rng = np.random.default_rng(seed)
+    predictor = AmdahlPredictor(rng.uniform(0, 1, 6), rng.uniform(1, 14, 6))
+    jobs = [
+        SliceJob(w, float(rng.integers(100, 10_000)), float(k % 3 + 1))
+        for k, w in enumerate(predictor.jobs())
+    ]
+    config = SliceConfig(objective=objective, shares=(1.0,), max_together=6)
+    everything = best_of(ask(jobs, "a100", predictor, config))
+    asked = predictor.asked
+    plan = plan_slices(jobs, "a100", predictor, config)
+    assert predictor.asked - asked < asked
+    assert plan.chosen.placed == everything.chosen.placed
+    assert plan.chosen.value == pytest.approx(everything.chosen.value)
+    of_all = sorted((p.placed, round(p.value, 6)) for p in everything.alternatives if p.partition)
+    assert sorted((p.placed, round(p.value, 6)) for p in plan.alternatives if p.partition) == of_all

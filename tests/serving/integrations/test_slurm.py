@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from profiling.errors import InputError
 from serving.app import create_app
 from serving.config import ServiceConfig
 from serving.integrations.ask import ServiceClient
-from serving.integrations.slurm import SlurmConfig, asked_later, decide, stale_pin, step
+from serving.integrations.slurm import Door, Slurm, SlurmConfig, asked_later, decide, stale_pin
 from serving.integrations.slurm_state import HELD, Job
 from tests.serving.integrations.test_slurm_state import recorded
 from tests.serving.live import serve
@@ -67,6 +68,35 @@ def test_a_held_job_gets_a_node_and_goes(service: ServiceClient) -> None:
     assert changes["AdminComment"].startswith(f"cotenant:placed node={changes['ReqNodeList']} gpu=")
 
 
+def test_on_a_node_with_several_types_the_type_is_named(service: ServiceClient) -> None:
+    """Slices of one card: Slurm is told which, unless the job names one itself."""
+    _, nodes = recorded()
+    mixed = [nodes[0] | {"gres": "gpu:v100:1,gpu:k80:1,shard:8"}]
+    for whole, name in ((False, "shard"), (True, "gpu")):
+        job = replace(held(), whole=whole, by_node=True, gpu_type="")
+        changes = decide(job, [], mixed, service, CONFIG, 1001.0)
+        kind = ("v100", "k80")[int(changes["AdminComment"].partition("gpu=")[2][0])]
+        assert changes["TresPerNode"] == f"gres:{name}:{kind}:1"
+        own = decide(replace(job, gpu_type="k80"), [], mixed, service, CONFIG, 1001.0)
+        assert " gpu=1 " in own["AdminComment"]
+        assert "TresPerNode" not in own
+    assert "TresPerNode" not in decide(replace(held(), by_node=False), [], mixed, service, CONFIG, 1001.0)
+
+
+def test_a_type_that_slurm_refuses_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[str, ...]] = []
+
+    def run(*command: str) -> str:
+        sent.append(command[3:])
+        if any(word.startswith("TresPerNode=gres") for word in command):
+            raise subprocess.CalledProcessError(1, command, stderr="Invalid GRES specification")
+        return ""
+
+    monkeypatch.setattr("serving.integrations.slurm._run", run)
+    Slurm().update(7, {"StartTime": "now", "TresPerNode": "gres:gpu:k80:1"})
+    assert sent == [("TresPerNode=",), ("StartTime=now", "TresPerNode=gres:gpu:k80:1"), ("StartTime=now",)]
+
+
 def test_without_the_service_it_goes_untouched() -> None:
     jobs, nodes = recorded()
     assert decide(held(), jobs, nodes, away(), CONFIG, 1001.0) == {
@@ -107,7 +137,7 @@ def test_a_pin_ends() -> None:
     assert stale_pin(job, CONFIG, 1061)
     assert not stale_pin(replace(job, state="RUNNING"), CONFIG, 1061)
     slurm = Recorded(job)
-    step(slurm, away(), CONFIG)  # type: ignore[arg-type]
+    Door(slurm, away(), CONFIG).step()  # type: ignore[arg-type]
     assert slurm.changed == [
         (job.id, {"ReqNodeList": "", "AdminComment": "cotenant:left node did not become free"})
     ]
@@ -116,10 +146,10 @@ def test_a_pin_ends() -> None:
 def test_only_our_holds_are_touched(service: ServiceClient) -> None:
     for job in (replace(held(), admin_comment=""), replace(held(), state="RUNNING")):
         slurm = Recorded(job)
-        assert step(slurm, service, CONFIG) == {}  # type: ignore[arg-type]
+        assert Door(slurm, service, CONFIG).step() == {}  # type: ignore[arg-type]
         assert slurm.changed == []
     slurm = Recorded(held())
-    assert "ReqNodeList" in step(slurm, service, CONFIG)[held().id]  # type: ignore[arg-type]
+    assert "ReqNodeList" in Door(slurm, service, CONFIG).step()[held().id]  # type: ignore[arg-type]
 
 
 def test_bad_settings() -> None:
@@ -137,5 +167,36 @@ def test_wait_is_bounded() -> None:
 
     nodes = recorded()[1]
     changes = decide(held(), [], nodes, Waits(), CONFIG, 1001.0)
-    assert changes == {"StartTime": "now+60", "AdminComment": f"{HELD} ask_s=1060"}
+    assert changes == {"StartTime": "now+70", "AdminComment": f"{HELD} ask_s=1061"}
     assert decide(held(), [], nodes, Waits(), CONFIG, 1601.0)["ReqNodeList"] == "node-a"
+
+
+def test_full_gpus_are_waited_for(service: ServiceClient) -> None:
+    jobs, nodes = recorded()
+    full = [replace(j, holds={"node-a": {0: ("shard", 4)}}) for j in jobs if j.state == "RUNNING"]
+    one = [nodes[0] | {"gres": "gpu:v100:1,shard:4"}]
+    changes = decide(held(), full, one, service, CONFIG, 1001.0)
+    assert changes == {"StartTime": "now+70", "AdminComment": f"{HELD} ask_s=1061"}
+    assert decide(held(), full, one, service, CONFIG, 1601.0)["StartTime"] == "now"
+
+
+def test_a_departure_and_a_placement_are_moments_to_ask_about_those_that_wait(service: ServiceClient) -> None:
+    """Two held jobs, told to wait for long, beside one that ends: one is placed, the other asked about when that one runs."""
+    running = next(j for j in recorded()[0] if j.state == "RUNNING")
+    later = replace(held(), admin_comment=f"{HELD} ask_s=9e9")
+    queue = [running, replace(later, id=21), replace(later, id=20)]
+
+    class Moving(Recorded):
+        def jobs(self) -> list[Job]:
+            return list(queue)
+
+    slurm = Moving(later)
+    door = Door(slurm, service, CONFIG)  # type: ignore[arg-type]
+    assert door.step() == {}
+    queue.remove(running)
+    placed = door.step()
+    assert list(placed) == [20]
+    queue[1] = replace(queue[1], admin_comment=placed[20]["AdminComment"], pinned=True)
+    assert door.step() == {}
+    queue[1] = replace(queue[1], state="RUNNING")
+    assert list(door.step()) == [21]

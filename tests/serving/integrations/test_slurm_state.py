@@ -18,6 +18,7 @@ from serving.integrations.slurm_state import (
     iterations_left,
     number,
     read_comment,
+    type_of,
     used_gpus,
 )
 
@@ -129,6 +130,44 @@ def test_mig_types(gres: str, expected: list[str]) -> None:
     devices = DEVICES | {"a100": "a100", "2g.10gb": "a100:mig=2g"}
     cluster = cluster_for(job, [], [nodes[0] | {"gres": gres}], devices, 0)
     assert [g["device"] for n in cluster["nodes"] for g in n["gpus"]] == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "whole", "gpu_type", "shards", "constrained"),
+    [
+        ("gres:shard:1", False, "", 1, False),
+        ("gres:shard:a100_3g.20gb:2", False, "a100_3g.20gb", 2, False),
+        ("gres:gpu:1", True, "", 1, False),
+        ("gres:gpu", True, "", 1, False),
+        ("gres/gpu:a100_1g.5gb=1", True, "a100_1g.5gb", 1, False),
+        ("gres:gpu:a100_1g.5gb", True, "a100_1g.5gb", 1, False),
+        ("gres:gpu:2", True, "", 1, True),
+    ],
+)
+def test_what_a_job_asks_for(asked: str, whole: bool, gpu_type: str, shards: int, constrained: bool) -> None:
+    job = Job.read({"job_id": 1, "tres_per_node": asked})
+    assert (job.whole, job.gpu_type, job.shards, job.constrained) == (whole, gpu_type, shards, constrained)
+    assert job.by_node
+    assert not Job.read({"job_id": 1, "tres_per_job": "gres:gpu:1"}).by_node
+
+
+def test_a_whole_slice_is_free_of_others_and_of_the_type_asked_for() -> None:
+    jobs, nodes = recorded()
+    job = replace(next(j for j in jobs if j.state == "PENDING"), whole=True)
+    node = nodes[0] | {"gres": "gpu:a100_3g.20gb:1,gpu:a100_1g.5gb:2,shard:6"}
+    running = replace(
+        next(j for j in jobs if j.state == "RUNNING"), holds={str(node["name"]): {1: ("shard", 1)}}
+    )
+
+    def free(job: Job) -> list[str]:
+        cluster = cluster_for(job, [running], [node], {"a100": "a100"}, 0)
+        return [g["id"] for n in cluster["nodes"] for g in n["gpus"]]
+
+    assert free(job) == ["0", "2"]
+    assert free(replace(job, gpu_type="a100_1g.5gb")) == ["2"]
+    assert free(replace(job, whole=False, gpu_type="a100_1g.5gb")) == ["1", "2"]
+    assert (type_of(node, 0), type_of(node, 2)) == ("a100_3g.20gb", "a100_1g.5gb")
+    assert type_of(nodes[1], 0) is None
 
 
 def test_iterations_left() -> None:

@@ -1,0 +1,210 @@
+"""A real cluster beside its simulation: 40 jobs of the zoo, Slurm with made-up GPUs, the service, three policies.
+
+    python -m benchmarks.reality pairs           # jobs of every two kinds together on one core
+    python -m benchmarks.reality run exclusive   # then blind, then isacpp; each takes about six minutes
+    python -m benchmarks.reality compare         # simulates the same jobs; writes benchmarks/results/reality.json
+
+A "GPU" is a core of this machine: a Slurm node of its own, on which at most two jobs run, pinned to it, with one thread each.
+Jobs arrive over time; `job_submit.lua` holds them, `cotenant door slurm` asks the service (`cotenant serve --policy ...`; for
+isacpp its own ranking), and they train. Beside it the simulator runs the same jobs under the same policy; the truth there is
+what was measured beforehand: step times alone and the time to start, in the same minutes as the run, slowdowns of pairs, and the
+seconds from submission to start on an idle cluster. Needs root, Slurm (Debian's slurmctld, slurmd, slurm-client, munge), two
+cores that nothing else uses. Steps are kept in out/reality/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from itertools import combinations_with_replacement
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.reality_cluster import CORES, SHARED, run_all_alone, run_live
+from benchmarks.record import record
+from benchmarks.slurm_cluster import missing
+from predictor import load_predictor
+from profiling.measure.request import RunRequest
+from profiling.measure.run import measure
+from profiling.measure.settings import MeasureSettings
+from profiling.workload import Workload
+from scheduling.beliefs.table import Solo, TablePredictor
+from scheduling.core.job import Allocation, JobState, TraceJob
+from scheduling.core.policy import Policy
+from scheduling.core.set_cache import SetCache
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import SetTruth
+from scheduling.placement.place import Placer
+from scheduling.policies import get_policy
+from scheduling.simulator.engine import simulate
+
+OUT = Path("out/reality")
+# Kinds, and steps by which one is timed alone (one to two seconds).
+KINDS = {
+    "lstm-wikitext2:batch_size=2": 25,
+    "vgg11-cifar:batch_size=2": 40,
+    "mobilenetv2-cifar:batch_size=2": 20,
+    "neumf-ml1m:batch_size=256": 200,
+}
+JOBS, MEAN_GAP_S, ALONE_S, SEED = 40, 4.0, (4.0, 12.0), 0
+POLICIES = ("exclusive", "blind", "isacpp")
+
+
+def pairs() -> dict[str, Any]:
+    """Throughput of every two kinds on one core relative to alone, and their step times alone."""
+    settings = MeasureSettings(repeats=3, window_s=1.0, alone_window_s=0.5, max_warmup_s=3.0)
+    ratios, alone = {}, defaultdict(list)
+    for one, two in combinations_with_replacement(KINDS, 2):
+        asked = RunRequest("colocation", (Workload.parse(one), Workload.parse(two)))
+        members = measure(asked, settings)["members"]
+        ratios[f"{one} + {two}"] = [m["throughput_ratio"] for m in members]
+        for spec, member in zip((one, two), members, strict=True):
+            alone[spec].append(member["solo_step_time_s"])
+        print(one, two, [round(r, 3) for r in ratios[f"{one} + {two}"]], flush=True)
+    return {"ratios": ratios, "step_time_s": {spec: float(np.median(times)) for spec, times in alone.items()}}
+
+
+def trace(step_time_s: dict[str, float]) -> list[dict[str, Any]]:
+    """The jobs: kinds, lengths and arrivals drawn once."""
+    rng = np.random.default_rng(SEED)
+    submit_s = np.cumsum(rng.exponential(MEAN_GAP_S, JOBS))
+    kinds = rng.choice(list(KINDS), JOBS)
+    lengths = rng.uniform(*ALONE_S, JOBS)
+    return [
+        {
+            "spec": str(spec),
+            "steps": max(1, round(length / step_time_s[spec])),
+            "submit_s": float(at - submit_s[0]),
+        }
+        for spec, length, at in zip(kinds, lengths, submit_s, strict=True)
+    ]
+
+
+def run(policy: str) -> dict[str, Any]:
+    """One policy on the cluster, after the kinds alone."""
+    alone = run_all_alone(KINDS)
+    jobs = trace(_read("pairs")["step_time_s"])
+    told = run_live(jobs, None if policy == "isacpp" else policy, alone)
+    return {"alone": alone, **told}
+
+
+class Truth(SetTruth):
+    """As measured; a job that is placed starts so many seconds later."""
+
+    def __init__(self, predictor: TablePredictor, dispatch_s: float) -> None:
+        super().__init__(predictor)
+        self.dispatch_s = dispatch_s
+
+    def restart_s(self, job: JobState, first: bool) -> float:
+        return self.dispatch_s if first else super().restart_s(job, first)
+
+
+def one_by_one(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
+    """The service's ranking for each waiting job in its order, as the Slurm controller asks for it."""
+    tenants = [[Tenant(j.job.workload, snapshot.left(j)) for j in here] for here in snapshot.tenants]
+    started = []
+    for job in snapshot.waiting.values():
+        nodes = tuple(
+            Node(node, (Gpu(gpu, snapshot.devices[k], snapshot.sharing[k], tuple(tenants[k])),))
+            for k, (node, gpu) in enumerate(snapshot.names)
+            if len(tenants[k]) < SHARED
+        )
+        if not nodes:
+            break
+        decision = Placer(belief).place(job.job.workload, snapshot.left(job), ClusterSnapshot(nodes))
+        if decision.decision == "place":
+            best = decision.ranked[0]
+            gpu = snapshot.names.index((best.node, best.gpu))
+            tenants[gpu].append(Tenant(job.job.workload, snapshot.left(job)))
+            started.append(Allocation(job, (gpu,)))
+    return started
+
+
+def simulated(policy: str, live: dict[str, Any]) -> Any:
+    """The simulator's result for the jobs of a live run."""
+    alone, measured = live["alone"], _read("pairs")
+    solo = {("cpu", Workload.parse(spec)): Solo(told["step_time_s"]) for spec, told in alone.items()}
+    ratios = {
+        ("cpu", tuple(Workload.parse(spec) for spec in pair.split(" + "))): values
+        for pair, values in measured["ratios"].items()
+    }
+    jobs = []
+    for number, (job, row) in enumerate(zip(trace(measured["step_time_s"]), live["jobs"], strict=True)):
+        told = alone[job["spec"]]
+        spec = f"{job['spec']},step_time_s={told['step_time_s']:.6f}"
+        steps = job["steps"] + told["start_s"] / told["step_time_s"]
+        jobs.append(TraceJob(str(number), Workload.parse(spec), steps, row["submitted_s"] - live["begin_s"]))
+    cluster = ClusterSnapshot(tuple(Node(f"core-{k}", (Gpu("0", "cpu"),)) for k in range(CORES)))
+    chosen = Policy("isacpp, job by job", one_by_one) if policy == "isacpp" else get_policy(policy)
+    truth = Truth(TablePredictor(solo, ratios), live["dispatch_s"])
+    return simulate(jobs, cluster, chosen, truth, load_predictor())
+
+
+def compare() -> dict[str, Any]:
+    """Measured beside simulated."""
+    figures: dict[str, Any] = {"pairs": _read("pairs"), "jobs": JOBS, "cores": CORES}
+    for policy in POLICIES:
+        live = _read(policy)
+        rows = live["jobs"]
+        jct_s = np.array([row["ended_s"] - row["submitted_s"] for row in rows])
+        makespan_s = max(r["ended_s"] for r in rows) - min(r["submitted_s"] for r in rows)
+        result = simulated(policy, live)
+        figures[policy] = {
+            "measured": {"mean_jct_s": float(jct_s.mean()), "makespan_s": makespan_s},
+            "simulated": {"mean_jct_s": float(result.completion_s.mean()), "makespan_s": result.makespan_s},
+            "error_percent": {
+                "mean_jct": 100 * (float(result.completion_s.mean()) / float(jct_s.mean()) - 1),
+                "makespan": 100 * (result.makespan_s / makespan_s - 1),
+            },
+            "mean_absolute_error_of_a_job_s": float(np.abs(result.completion_s - jct_s).mean()),
+            "dispatch_s": live["dispatch_s"],
+            "alone": live["alone"],
+            "core_seconds_of_jobs_ratio": _core_ratio(rows),
+            "jobs": [
+                [round(float(a), 2), round(float(b), 2)]
+                for a, b in zip(jct_s, result.completion_s, strict=True)
+            ],
+        }
+        print(policy, {k: v for k, v in figures[policy].items() if k not in ("jobs", "alone")}, flush=True)
+    return figures
+
+
+def _core_ratio(rows: list[dict[str, Any]]) -> float:
+    """Processor time of the jobs relative to the time in which their cores had one: below 1 by what others took."""
+    busy_s = 0.0
+    for core in range(CORES):
+        end = -np.inf
+        for row in sorted((r for r in rows if r["core"] == core), key=lambda r: r["started_s"]):
+            busy_s += max(0.0, row["ended_s"] - max(end, row["started_s"]))
+            end = max(end, row["ended_s"])
+    return float(sum(row["cpu_s"] for row in rows) / busy_s)
+
+
+def _read(name: str) -> Any:
+    return json.loads((OUT / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("step", choices=("pairs", "run", "compare"))
+    parser.add_argument("policy", nargs="?", choices=POLICIES)
+    arguments = parser.parse_args()
+    if arguments.step == "compare":
+        record("reality", compare())
+        return
+    absent = missing() if arguments.step == "run" else []
+    if absent or (arguments.step == "run" and arguments.policy is None):
+        parser.error("needs " + ", ".join(absent or ["a policy"]))
+    OUT.mkdir(parents=True, exist_ok=True)
+    figures = run(arguments.policy) if arguments.step == "run" else pairs()
+    (OUT / f"{arguments.policy or 'pairs'}.json").write_text(json.dumps(figures, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

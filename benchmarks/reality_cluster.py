@@ -1,0 +1,124 @@
+"""The live half of `benchmarks.reality`: jobs on pinned cores, through Slurm and the service."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks.slurm_cluster import SlurmNode, output, start, start_service, start_slurm
+
+CORES = 2
+# Most jobs on a core.
+SHARED = 2
+ROOT = Path(__file__).parents[1]
+_DEADLINE_S = 440.0
+
+
+def run_alone(spec: str, steps: int, core: int) -> dict[str, float]:
+    """A job alone on a core: seconds before its first timed step, and per step."""
+    with tempfile.TemporaryDirectory(prefix="cotenant-reality-") as folder:
+        result = Path(folder) / "result.json"
+        command = [sys.executable, "-m", "benchmarks.reality_job", spec, str(steps), str(core), str(result)]
+        began_s = time.time()
+        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+        told = json.loads(result.read_text(encoding="utf-8"))
+    return {
+        "start_s": told["ready_s"] - began_s,
+        "step_time_s": (told["ended_s"] - told["ready_s"]) / steps,
+    }
+
+
+def run_all_alone(steps_of: dict[str, int]) -> dict[str, dict[str, float]]:
+    """Every kind of job alone, on all cores at the same time."""
+    with ThreadPoolExecutor(CORES) as pool:
+        kinds = list(steps_of)
+        each = [
+            pool.map(lambda spec, core=core: run_alone(spec, steps_of[spec], core), kinds[core::CORES])
+            for core in range(CORES)
+        ]
+        return {
+            spec: told
+            for core, rows in enumerate(each)
+            for spec, told in zip(kinds[core::CORES], rows, strict=True)
+        }
+
+
+def run_live(
+    jobs: Sequence[dict[str, Any]], policy: str | None, alone: dict[str, dict[str, float]]
+) -> dict[str, Any]:
+    """Submit `jobs` (`spec`, `steps`, `submit_s`) at their times to a Slurm of their own; what became of each.
+
+    Args:
+        policy: of the service; None: its ranking.
+        alone: as of `run_all_alone`; the comments say what a job needs by it.
+    """
+    with tempfile.TemporaryDirectory(prefix="cotenant-reality-") as name, ExitStack() as stack:
+        folder = Path(name)
+        start_slurm(folder, stack, [SlurmNode(f"core-{k}", ("cpu",), SHARED) for k in range(CORES)])
+        chosen = ["--policy", policy] if policy else []
+        url, _ = start_service(folder, stack, *chosen)
+        start(stack, sys.executable, "-m", "serving.cli.main", "door", "slurm", "--service", url)
+        time.sleep(8)
+        probe = [_dispatch_s(folder, alone, k) for k in range(3)]
+        begin_s = time.time()
+        rows = []
+        for number, job in enumerate(jobs):
+            time.sleep(max(0.0, begin_s + job["submit_s"] - time.time()))
+            rows.append({"submitted_s": time.time(), "slurm_id": _submit(folder, number, job, alone)})
+        results = [folder / f"result-{number}.json" for number in range(len(jobs))]
+        while not all(result.exists() for result in results):
+            if time.time() - begin_s > _DEADLINE_S:
+                raise RuntimeError(f"only {sum(r.exists() for r in results)} of {len(jobs)} jobs are done")
+            time.sleep(0.5)
+        for row, result in zip(rows, results, strict=True):
+            row |= json.loads(result.read_text(encoding="utf-8"))
+        told = {
+            str(j["job_id"]): j["admin_comment"]
+            for j in json.loads(output("squeue", "--states=all", "--json"))["jobs"]
+        }
+        for row in rows:
+            row["told"] = told.get(row["slurm_id"], "")
+        return {"begin_s": begin_s, "dispatch_s": sorted(probe)[1], "jobs": rows}
+
+
+def _dispatch_s(folder: Path, alone: dict[str, dict[str, float]], number: int) -> float:
+    """Seconds from the submission of a job to its start on an empty core."""
+    spec = next(iter(alone))
+    mark = folder / f"probe-{number}"
+    began_s = time.time()
+    _sbatch(folder, _comment(spec, 1, alone), f"date +%s.%N > {mark}.part; mv {mark}.part {mark}")
+    while not mark.exists():
+        time.sleep(0.05)
+    return float(mark.read_text()) - began_s
+
+
+def _submit(folder: Path, number: int, job: dict[str, Any], alone: dict[str, dict[str, float]]) -> str:
+    result = folder / f"result-{number}.json"
+    command = [sys.executable, "-m", "benchmarks.reality_job", job["spec"], str(job["steps"])]
+    script = f"exec {shlex.join(command)} ${{SLURMD_NODENAME#core-}} {shlex.quote(str(result))}"
+    return _sbatch(folder, _comment(job["spec"], job["steps"], alone), script)
+
+
+def _comment(spec: str, steps: int, alone: dict[str, dict[str, float]]) -> str:
+    """What the user of a job would say of it: its step time, and as steps all that it does, its start included."""
+    told = alone[spec]
+    whole = steps + told["start_s"] / told["step_time_s"]
+    return f"cotenant:{spec},step_time_s={told['step_time_s']:.6f},iterations={whole:.0f}"
+
+
+def _sbatch(folder: Path, comment: str, script: str) -> str:
+    return subprocess.run(
+        ["sbatch", "--parsable", "-n1", "--mem=1", "--gres=shard:1", f"--comment={comment}", "-D", str(ROOT),
+         "-o", str(folder / "log-%j"), "--wrap", script],
+        check=True, capture_output=True, text=True, env=os.environ,
+    ).stdout.strip()  # fmt: skip

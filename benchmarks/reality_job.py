@@ -1,0 +1,45 @@
+"""One job of `benchmarks.reality`: trains a zoo model on one core for so many steps, and says when and how fast.
+
+python -m benchmarks.reality_job SPEC STEPS CORE RESULT.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    spec, steps, core, result = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    started_s = time.time()
+    os.sched_setaffinity(0, {core})
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+
+    from profiling.measure.job import build_job
+    from profiling.workload import Workload
+
+    torch.set_num_threads(1)
+    job = build_job(Workload.parse(spec), "cpu")
+    job.step()
+    ready_s = time.time()
+    for _ in range(steps):
+        job.step()
+    ended_s = time.time()
+    body = {
+        "started_s": started_s,
+        "ready_s": ready_s,
+        "ended_s": ended_s,
+        "core": core,
+        "cpu_s": sum(os.times()[:2]),
+    }
+    part = result.with_suffix(".part")
+    part.write_text(json.dumps(body), encoding="utf-8")
+    part.replace(result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""A real Slurm on one machine with made-up GPUs: munged, slurmctld, one slurmd a node, all children of the benchmark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+PLUGIN = Path(__file__).parents[1] / "deploy" / "slurm" / "job_submit.lua"
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """A node of the made-up cluster.
+
+    Attributes:
+        gpus: GPU types, as `gres.conf` has them (`v100`, `a100_3g.20gb`); equal ones stand together.
+        shards: of each GPU.
+    """
+
+    name: str
+    gpus: tuple[str, ...]
+    shards: int = 4
+
+
+def missing() -> list[str]:
+    """What is not there to run Slurm with; empty where nothing is missing."""
+    absent = [c for c in ("slurmctld", "slurmd", "sbatch", "munged") if shutil.which(c) is None]
+    return [*(["root"] if os.geteuid() != 0 else []), *absent]
+
+
+def start_slurm(folder: Path, stack: ExitStack, nodes: list[SlurmNode]) -> None:
+    """Every daemon in the foreground, ended by `stack`; `SLURM_CONF` is set. One partition has all nodes."""
+    folder.chmod(0o755)
+    (folder / "munge.key").write_bytes(os.urandom(1024))
+    (folder / "munge.key").chmod(0o600)
+    (folder / "munge.seed").touch(0o600)
+    shutil.copy(PLUGIN, folder)
+    lines = [
+        "ClusterName=cotenant", f"SlurmctldHost={socket.gethostname()}(127.0.0.1)", "SlurmUser=root", "SlurmdUser=root",
+        f"AuthInfo=socket={folder}/munge.sock", f"SlurmctldPort={free_port()}", f"SlurmctldPidFile={folder}/slurmctld.pid",
+        f"SlurmdPidFile={folder}/%n.pid", f"StateSaveLocation={folder}/state", f"SlurmdSpoolDir={folder}/spool-%n",
+        f"SlurmctldLogFile={folder}/slurmctld.log", f"SlurmdLogFile={folder}/%n.log", "ProctrackType=proctrack/linuxproc",
+        "TaskPlugin=task/none", "ReturnToService=2", "SelectType=select/cons_tres", "SelectTypeParameters=CR_Core",
+        "JobSubmitPlugins=lua", "GresTypes=gpu,shard", "MpiDefault=none", "MailProg=/bin/true",
+        "SlurmdParameters=config_overrides",
+    ]  # fmt: skip
+    gres, minor = [], 0
+    for node in nodes:
+        (folder / f"spool-{node.name}").mkdir()
+        count = {kind: node.gpus.count(kind) for kind in dict.fromkeys(node.gpus)}
+        held = ",".join(f"gpu:{kind}:{n}" for kind, n in count.items())
+        lines.append(
+            f"NodeName={node.name} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={free_port()} CPUs=8 "
+            f"RealMemory=1000 Gres={held},shard:{node.shards * len(node.gpus)}"
+        )
+        for kind in node.gpus:
+            device = folder / f"gpu-{minor}"
+            os.mknod(device, 0o20666, os.makedev(1, 3 if minor == 0 else 4 + minor))
+            minor += 1
+            gres += [
+                f"NodeName={node.name} Name=gpu Type={kind} File={device}",
+                f"NodeName={node.name} Name=shard Count={node.shards} File={device}",
+            ]
+    names = [node.name for node in nodes]
+    lines.append(f"PartitionName=gpu Nodes={','.join(names)} Default=YES State=UP")
+    (folder / "state").mkdir()
+    (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
+    (folder / "gres.conf").write_text("\n".join(gres) + "\n")
+    os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
+    start(stack, "munged", "-F", "--force", f"--socket={folder}/munge.sock", f"--key-file={folder}/munge.key",
+          f"--pid-file={folder}/munged.pid", f"--log-file={folder}/munged.log", f"--seed-file={folder}/munge.seed")  # fmt: skip
+    time.sleep(1)
+    start(stack, "slurmctld", "-D", "-f", str(folder / "slurm.conf"))
+    time.sleep(1)
+    for name in names:
+        start(stack, "slurmd", "-D", "-f", str(folder / "slurm.conf"), "-N", name)
+    stack.callback(subprocess.run, ["scancel", "--user=root"], capture_output=True)
+    deadline = time.monotonic() + 60
+    while output("sinfo", "-h", "-N", "-o", "%t").split() != ["idle"] * len(names):
+        if time.monotonic() > deadline:
+            raise RuntimeError("Slurm did not start: " + (folder / "slurmctld.log").read_text()[-2000:])
+        time.sleep(0.5)
+
+
+def start_service(folder: Path, stack: ExitStack, *options: str) -> tuple[str, subprocess.Popen[bytes]]:
+    """`cotenant serve` with the default model, ready."""
+    port = free_port()
+    service = start(stack, sys.executable, "-m", "serving.cli.main", "serve", "--port", str(port), "--database",
+                    f"sqlite:///{folder}/store.db", *options)  # fmt: skip
+    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 180
+    while time.monotonic() < deadline:
+        try:
+            if httpx.get(f"{url}/v1/health/ready", trust_env=False).status_code == 200:
+                return url, service
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.5)
+    raise RuntimeError("the service did not get ready")
+
+
+def start(stack: ExitStack, *command: str) -> subprocess.Popen[bytes]:
+    """A child that ends with `stack`."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    stack.callback(end, process)
+    return process
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,250 @@
+"""Every question about sets of jobs to the predictor, in few calls: all sets of one size go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import combinations, product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.types import Floats, PredictionArrays, SetPredictor
+from profiling.devices import get_device
+from profiling.errors import InputError
+from profiling.workload import ColocationSet, Workload
+from scheduling.slices.options import (
+    EXCLUSIVE,
+    Options,
+    SetColumns,
+    SetKey,
+    SliceConfig,
+    SliceJob,
+    devices_of,
+    sets_of,
+)
+
+UNKNOWN_DURATION_S = 3600.0
+# Sharing mode, and SM share of each member.
+_Form = tuple[str, tuple[float, ...]]
+
+
+def check_jobs(jobs: Sequence[SliceJob], card: str) -> None:
+    """Raises `InputError` where there is no job, or one that the card cannot run."""
+    if not jobs:
+        raise InputError("no jobs to plan for", expected="at least one --job")
+    for job in jobs:
+        get_device(card).check_precision(job.workload.precision)
+
+
+def ask(jobs: Sequence[SliceJob], card: str, predictor: SetPredictor, config: SliceConfig) -> Options:
+    """Options of all sets that the configuration allows.
+
+    Raises:
+        InputError: there is no job, or a job cannot run on the card (`UnknownNameError`: card or model not known).
+    """
+    check_jobs(jobs, card)
+    card = get_device(card).name
+    sets = sets_of(card, devices_of(card, config.mig), range(len(jobs)), config)
+    return answer(jobs, card, list(sets), predictor, config)
+
+
+def ask_unlimited(
+    jobs: Sequence[SliceJob], card: str, predictor: SetPredictor, config: SliceConfig
+) -> Options:
+    """As `ask`, but without SM shares, and only of sets that a best plan can have: on a slice those of which every part
+    fits, because members only add memory; on the whole card the largest that fit.
+    """
+    check_jobs(jobs, card)
+    card = get_device(card).name
+    unlimited = replace(config, shares=(1.0,))
+    everyone = range(len(jobs))
+    slices = devices_of(card, config.mig)[1:]
+    alone = answer(jobs, card, [(device, (j,)) for device in slices for j in everyone], predictor, unlimited)
+    parts = [alone]
+    largest = min(config.max_together, len(jobs)) if config.sharing else 1
+    for size in range(2, largest + 1):
+        fitting = _fitting(parts[-1])
+        sets = [
+            (device, members)
+            for device in slices
+            for members in combinations(everyone, size)
+            if all((device, part) in fitting for part in combinations(members, size - 1))
+        ]
+        parts.append(answer(jobs, card, sets, predictor, unlimited, alone))
+    modes = set(config.sharing)
+    for size in range(min(len(jobs), config.max_on_card), 1, -1):
+        if not modes:
+            break
+        whole = [(card, members) for members in combinations(everyone, size)]
+        parts.append(answer(jobs, card, whole, predictor, unlimited, alone))
+        columns = parts[-1].columns
+        modes -= {mode for mode, fits in zip(columns.sharing, columns.fits.tolist(), strict=True) if fits}
+    return replace(alone.joined(*parts[1:]), config=config)
+
+
+def _fitting(options: Options) -> set[SetKey]:
+    """The sets that fit, however they share the device."""
+    fits = options.columns.fits
+    return {key for key, (first, end) in options.rows.items() if fits[first:end].any()}
+
+
+def answer(
+    jobs: Sequence[SliceJob],
+    card: str,
+    sets: Sequence[SetKey],
+    predictor: SetPredictor,
+    config: SliceConfig,
+    known: Options | None = None,
+) -> Options:
+    """Options of the sets (device, members) named.
+
+    Args:
+        known: an answer about the same jobs, which has their times alone on the whole card; without it they are asked for, and
+            stand first in the answer.
+    """
+    by_size: dict[int, dict[SetKey, None]] = {}
+    if known is None:
+        by_size[1] = dict.fromkeys((card, (number,)) for number in range(len(jobs)))
+    for key in sets:
+        by_size.setdefault(len(key[1]), {})[key] = None
+    workloads = _Workloads(jobs)
+    reference_s = known.reference_s if known else np.ones(len(jobs))
+    iterations = known.iterations if known else np.ones(len(jobs))
+    columns: list[SetColumns] = []
+    rows: dict[SetKey, tuple[int, int]] = {}
+    start = 0
+    for size in sorted(by_size):
+        for forms, keys in _grouped(list(by_size[size]), workloads.given, config):
+            numbers = np.repeat(np.array([members for _, members in keys], np.int64), len(forms), axis=0)
+            device = [device for device, _ in keys for _ in forms]
+            sharing = [mode for mode, _ in forms] * len(keys)
+            # Alone, every job has the share that it brings along.
+            shares = workloads.given[numbers] if size == 1 else np.tile([s for _, s in forms], (len(keys), 1))
+            arrays, at = workloads.predict(device, sharing, numbers, shares, predictor)
+            step_time_s = arrays.step_time_s[at]
+            if known is None and size == 1:
+                reference_s = step_time_s[: len(jobs), 0]
+                iterations = np.array(
+                    [
+                        UNKNOWN_DURATION_S / t if j.iterations is None else j.iterations
+                        for j, t in zip(jobs, reference_s, strict=True)
+                    ]
+                )
+            speed = reference_s[numbers] / step_time_s
+            per_job = iterations[numbers] * -step_time_s if config.objective == "jct" else speed
+            columns.append(
+                SetColumns(
+                    device,
+                    [members for _, members in keys for _ in forms],
+                    sharing,
+                    list(map(tuple, shares.tolist())),
+                    step_time_s,
+                    arrays.memory_upper_bytes[at],
+                    arrays.fits[at],
+                    (workloads.weight[numbers] * per_job).sum(1),
+                    speed.min(1),
+                )
+            )
+            rows |= {
+                key: (start + k * len(forms), start + (k + 1) * len(forms)) for k, key in enumerate(keys)
+            }
+            start += len(device)
+    return Options(tuple(jobs), card, config, reference_s, iterations, SetColumns.joined(columns), rows)
+
+
+def _grouped(
+    sets: list[SetKey], given: Floats, config: SliceConfig
+) -> Iterator[tuple[tuple[_Form, ...], list[SetKey]]]:
+    """Sets of one size by the forms that they can have; all of them together where no job brings a share along."""
+    size = len(sets[0][1])
+    if size == 1 or (given == 1.0).all():
+        yield _forms((1.0,) * size, config.sharing, config.shares), sets
+        return
+    groups: dict[tuple[float, ...], list[SetKey]] = {}
+    for key in sets:
+        groups.setdefault(tuple(given[list(key[1])].tolist()), []).append(key)
+    for own, keys in groups.items():
+        yield _forms(own, config.sharing, config.shares), keys
+
+
+class _Workloads:
+    """What is asked for jobs: their workloads with SM shares; jobs of equal workloads have an answer in common.
+
+    Attributes:
+        given: [J] shares that the jobs bring along.
+        weight: [J].
+    """
+
+    def __init__(self, jobs: Sequence[SliceJob]) -> None:
+        self.given = np.array([job.workload.sm_share_ratio for job in jobs])
+        self.weight = np.array([job.weight for job in jobs])
+        self._number: dict[Workload, int] = {}
+        self._of_job = np.array([self._number_of(job.workload) for job in jobs], np.int64)
+        # Share to [workloads] the number of the workload with it; -1 where nobody has asked yet.
+        self._limited: dict[float, NDArray[np.int64]] = {}
+
+    def _number_of(self, workload: Workload) -> int:
+        return self._number.setdefault(workload, len(self._number))
+
+    def _with_share(self, numbers: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+        """Numbers of the workloads of jobs when limited to a share."""
+        plain = self._of_job[numbers]
+        limited = self._limited.setdefault(share, np.full(int(self._of_job.max()) + 1, -1))
+        missing = np.unique(plain[limited[plain] < 0])
+        if len(missing):
+            known = list(self._number)
+            for number in missing.tolist():
+                workload = known[number]
+                same = workload.sm_share_ratio == share
+                limited[number] = number if same else self._number_of(replace(workload, sm_share_ratio=share))
+        return limited[plain]
+
+    def predict(
+        self,
+        device: list[str],
+        sharing: list[str],
+        numbers: NDArray[np.int64],
+        shares: Floats,
+        predictor: SetPredictor,
+    ) -> tuple[PredictionArrays, NDArray[np.int64]]:
+        """Answers for sets of one size, and the row of each set in them.
+
+        Args:
+            numbers, shares: [N, size] jobs, and what each of them is limited to.
+        """
+        workload = np.empty(numbers.shape, np.int64)
+        for share in np.unique(shares).tolist():
+            limited = shares == share
+            workload[limited] = self._with_share(numbers[limited], share)
+        modes = ["time-slice" if mode == EXCLUSIVE else mode for mode in sharing]
+        asked: dict[tuple[str, str, tuple[int, ...]], int] = {}
+        keys = zip(device, modes, map(tuple, workload.tolist()), strict=True)
+        at = np.array([asked.setdefault(key, len(asked)) for key in keys], np.int64)
+        known = list(self._number)
+        sets = [ColocationSet(d, tuple([known[w] for w in members]), mode) for d, mode, members in asked]
+        return predictor.predict_arrays(sets), at
+
+
+@lru_cache(maxsize=4096)
+def _forms(own: tuple[float, ...], sharing: tuple[str, ...], shares: tuple[float, ...]) -> tuple[_Form, ...]:
+    """Sharing modes and shares that a set can have whose jobs bring along the shares `own`; one below 1 stays."""
+    size = len(own)
+    if size == 1:
+        return ((EXCLUSIVE, own),)
+    forms: list[_Form] = []
+    if "time-slice" in sharing:
+        forms.append(("time-slice", own))
+    if "mps" in sharing:
+        grid: list[tuple[float, ...]] = [(1.0,) * size]
+        if size == 2:
+            grid += product(shares, repeat=2)
+        elif shares != (1.0,):
+            grid += [(share,) * size for share in (0.5, round(1 / size, 2))]
+        kept = (
+            tuple(given if given < 1 else share for given, share in zip(own, chosen, strict=True))
+            for chosen in grid
+        )
+        forms.extend(("mps", chosen) for chosen in dict.fromkeys(kept))
+    return tuple(forms)
