@@ -1,16 +1,11 @@
-"""How a whole queue goes on after a decision, by a plain rule: what keeps a clever decision from ending later than a plain one.
-
-Rollout (Bertsekas, Tsitsiklis and Wu, "Rollout algorithms for combinatorial optimization", J. Heuristics 3, 1997): of a
-decision and what a base policy decides, both followed by the base policy, the first is taken only where it does not end
-later. By induction over the decisions, with nobody arriving and lengths as believed, the schedule then ends no later than
-the base policy's.
-"""
+"""How jobs go on under a plain rule: shortest job first, alone or with blind packing of pairs."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,222 +18,290 @@ from scheduling.placement.gangs import solo_step_s
 _EPS = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a projection ends with.
+class Outcome(NamedTuple):
+    """What a schedule ends with, seconds of the snapshot's clock.
 
     Attributes:
-        end_s: seconds from now until the last job is done.
-        tail_s: mean completion time, since submission, of the hundredth of the jobs (two at least) that need longest.
-        sum_s: sum of the seconds from now in which the jobs are done.
-        started: GPUs by job number of what the rule starts at once.
+        end_s: when the last job is done.
+        tail_s: mean completion time of the hundredth of the jobs, two at least, that need longest.
+        sum_s: sum of the times at which the jobs are done.
     """
 
     end_s: float
     tail_s: float
     sum_s: float
-    started: dict[int, tuple[int, ...]]
 
 
-class _Job:
-    __slots__ = ("age_s", "gang", "key", "left", "shares", "solo", "workload")
+@dataclass(frozen=True, slots=True)
+class PlainJob:
+    """A job in numbers: workload of the cache, when submitted, seconds per step alone by type, place in the order."""
+
+    workload: int
+    submit_s: float
+    gpus: int
+    shares: bool
+    solo: Sequence[float]
+    key: float
+
+
+class Steps:
+    """Predicted seconds per step, alone and in pairs, by type number; asked once for each."""
+
+    def __init__(self, snapshot: SchedulingSnapshot, belief: SetCache, max_slowdown: float) -> None:
+        self._belief, self._max_slowdown = belief, max_slowdown
+        first = [int(np.argmax(snapshot.type_of == kind)) for kind in range(len(snapshot.types))]
+        self._devices = [belief.device_id(snapshot.devices[g], snapshot.sharing[g]) for g in first]
+        self._known: dict[tuple[int, int, int], tuple[float, float, bool]] = {}
+        self._revision = belief.revision
+
+    def pair(self, kind: int, first: int, second: int) -> tuple[float, float, bool]:
+        """Seconds per step of each, and whether they may share."""
+        belief = self._belief
+        if belief.revision != self._revision:
+            self._known, self._revision = {}, belief.revision
+        key = (kind, first, second)
+        known = self._known.get(key)
+        if known is None:
+            low, high = sorted((first, second))
+            with belief.lock:
+                device = np.array([self._devices[kind]])
+                row = int(belief.rows(device, np.array([[low, high]]), np.ones((1, 2), bool))[0])
+                steps = belief.step_time_s[row, :2].tolist()
+                may = bool(belief.fits[row]) and float(belief.slowdown[row, :2].max()) <= self._max_slowdown
+            if first > second:
+                steps.reverse()
+            known = self._known[key] = (steps[0], steps[1], may)
+        return known
+
+
+class PlainSchedule:
+    """A cluster under shortest job first: who waits takes an empty GPU, or with `pack` a place beside one other job.
+
+    Gangs hold whole GPUs of one type, wherever those are.
+
+    Args:
+        kinds: type number of every GPU.
+        jobs: by number; left: iterations; tenants: numbers of the jobs on every GPU.
+    """
 
     def __init__(
-        self, workload: int, left: float, age_s: float, gang: int, shares: bool, solo: Sequence[float], key: float
+        self,
+        steps: Steps,
+        kinds: Sequence[int],
+        jobs: dict[int, PlainJob],
+        left: dict[int, float],
+        tenants: list[list[int]],
+        now_s: float,
+        pack: bool,
     ) -> None:
-        self.workload, self.left, self.age_s, self.gang, self.shares = workload, left, age_s, gang, shares
-        self.solo, self.key = solo, key
+        self.jobs, self.pack, self.now_s = jobs, pack, now_s
+        self.left, self.tenants = left, tenants
+        self.queue: list[int] = []
+        self.ended: list[float] = []
+        self.sum_s = self.end_s = 0.0
+        self._steps, self._kinds = steps, kinds
+        self._held: dict[int, list[int]] = {}
+        for gpu, members in enumerate(tenants):
+            for number in members:
+                self._held.setdefault(number, []).append(gpu)
+        self._since, self._version = [now_s] * len(kinds), [0] * len(kinds)
+        self._pace: list[list[float]] = [[] for _ in kinds]
+        self._events: list[tuple[float, int, int]] = []
+        self._empty: list[set[int]] = [set() for _ in range(max(kinds) + 1)]
+        for gpu, members in enumerate(tenants):
+            if members:
+                self._go_on(gpu)
+            else:
+                self._empty[kinds[gpu]].add(gpu)
+
+    def copy(self) -> PlainSchedule:
+        """The same schedule, to be followed apart from this one."""
+        other = object.__new__(PlainSchedule)
+        other.__dict__.update(self.__dict__)
+        for name in ("jobs", "left", "queue", "ended", "_held", "_since", "_version", "_pace", "_events"):
+            setattr(other, name, getattr(self, name).copy())
+        other.tenants = [members.copy() for members in self.tenants]
+        other._empty = [gpus.copy() for gpus in self._empty]
+        return other
+
+    def submit(self, jobs: Iterable[tuple[int, PlainJob, float]], now_s: float) -> dict[int, tuple[int, ...]]:
+        """Jobs by number with their iterations join the queue; the GPUs of all that start at once."""
+        self.run(now_s)
+        self.now_s = max(self.now_s, now_s)
+        for number, job, left in jobs:
+            self.jobs[number], self.left[number] = job, left
+            self.queue.append(number)
+        self.queue.sort(key=lambda n: (self.jobs[n].key, n))
+        before = len(self.queue)
+        waiting = self.queue.copy()
+        for gpu in sorted(self._start_alone()):
+            self._go_on(gpu)
+        if self.pack and self.queue:
+            self._start_beside(range(len(self._kinds)))
+        if len(self.queue) == before:
+            return {}
+        return {n: tuple(self._held[n]) for n in waiting if n in self._held}
+
+    def run(self, until_s: float = np.inf) -> None:
+        """Follow the schedule."""
+        while self._events and self._events[0][0] <= until_s:
+            when, gpu, version = heapq.heappop(self._events)
+            if version == self._version[gpu]:
+                self.now_s = when
+                self._depart(gpu)
+
+    def outcome(self) -> Outcome:
+        """What it ends with, followed to its end; jobs that the cluster is too small for are left out."""
+        self.run()
+        worst = heapq.nlargest(max(2, len(self.ended) // 100), self.ended)
+        return Outcome(self.end_s, sum(worst) / max(len(worst), 1), self.sum_s)
+
+    def _go_on(self, gpu: int) -> None:
+        """The tenants of `gpu` have a new pace from now on."""
+        members, kind = self.tenants[gpu], self._kinds[gpu]
+        if len(members) == 2:
+            first, second = members
+            pair = self._steps.pair(kind, self.jobs[first].workload, self.jobs[second].workload)
+            self._pace[gpu] = [pair[0], pair[1]]
+        else:
+            self._pace[gpu] = [self.jobs[n].solo[kind] for n in members]
+        self._since[gpu] = self.now_s
+        self._version[gpu] += 1
+        if members and self._held[members[0]][0] == gpu:
+            soonest = min(max(self.left[n], 0.0) * s for n, s in zip(members, self._pace[gpu], strict=True))
+            heapq.heappush(self._events, (self.now_s + soonest, gpu, self._version[gpu]))
+
+    def _progress(self, gpu: int) -> None:
+        for n, step in zip(self.tenants[gpu], self._pace[gpu], strict=True):
+            self.left[n] -= (self.now_s - self._since[gpu]) / step
+        self._since[gpu] = self.now_s
+
+    def _depart(self, gpu: int) -> None:
+        self._progress(gpu)
+        need = {n: self.left[n] * s for n, s in zip(self.tenants[gpu], self._pace[gpu], strict=True)}
+        least, touched = min(need.values()) + _EPS, [gpu]
+        for n in [n for n, seconds in need.items() if seconds <= least]:
+            self.ended.append(self.now_s - self.jobs.pop(n).submit_s)
+            self.sum_s += self.now_s
+            self.end_s = self.now_s
+            del self.left[n]
+            for own in self._held.pop(n):
+                self.tenants[own].remove(n)
+                if not self.tenants[own]:
+                    self._empty[self._kinds[own]].add(own)
+                if own != gpu:
+                    touched.append(own)
+        if self.queue:
+            touched += [g for g in self._start_alone() if g not in touched]
+        for own in touched:
+            self._go_on(own)
+        if self.pack and self.queue:
+            self._start_beside(touched)
+
+    def _start_alone(self) -> set[int]:
+        """Waiting jobs, in order, on empty GPUs of the type where they are fastest; the GPUs."""
+        filled: set[int] = set()
+        rest: list[int] = []
+        for position, n in enumerate(self.queue):
+            if not any(self._empty):
+                rest += self.queue[position:]
+                break
+            job = self.jobs[n]
+            kinds = (k for k, e in enumerate(self._empty) if len(e) >= job.gpus and job.solo[k] < np.inf)
+            kind = min(kinds, key=job.solo.__getitem__, default=-1)
+            if kind < 0:
+                rest.append(n)
+                continue
+            gpus = sorted(self._empty[kind])[: job.gpus]
+            self._held[n] = gpus
+            for gpu in gpus:
+                self._empty[kind].discard(gpu)
+                self.tenants[gpu].append(n)
+            filled.update(gpus)
+        self.queue = rest
+        return filled
+
+    def _start_beside(self, gpus: Iterable[int]) -> None:
+        """Waiting jobs, in order, beside the only tenant of one of `gpus`."""
+        room = [g for g in gpus if len(self.tenants[g]) == 1 and self.jobs[self.tenants[g][0]].shares]
+        rest: list[int] = []
+        for position, n in enumerate(self.queue):
+            if not room:
+                rest += self.queue[position:]
+                break
+            job = self.jobs[n]
+            for gpu in room if job.shares else ():
+                if self._steps.pair(self._kinds[gpu], self.jobs[self.tenants[gpu][0]].workload, job.workload)[2]:
+                    self._progress(gpu)
+                    self.tenants[gpu].append(n)
+                    self._held[n] = [gpu]
+                    self._go_on(gpu)
+                    room.remove(gpu)
+                    break
+            else:
+                rest.append(n)
+        self.queue = rest
 
 
 class Projection:
-    """Jobs and GPUs of a snapshot, to be followed under shortest job first with or without blind packing of pairs.
+    """The jobs of a snapshot, to be followed after one decision or another.
 
-    Gangs hold whole GPUs of one type, wherever those are. A restart that is under way counts as work.
+    Args:
+        restart_s: what stopping or moving a job costs it; one that is under way counts as work.
     """
 
-    def __init__(self, snapshot: SchedulingSnapshot, belief: SetCache, max_slowdown: float, restart_s: float) -> None:
-        self._snapshot, self._belief, self._restart_s = snapshot, belief, restart_s
-        self._max_slowdown = max_slowdown
-        self._kind = snapshot.type_of.tolist()
-        self._devices = [
-            belief.device_id(device, snapshot.sharing[int(np.argmax(snapshot.type_of == kind))])
-            for kind, device in enumerate(snapshot.types)
-        ]
-        self._pairs: dict[tuple[int, int, int], tuple[float, float, bool]] = snapshot.derived(
-            ("pairs", belief, belief.revision, max_slowdown), dict
-        )
-        self.jobs = {job.number: self._job(job) for job in snapshot.active()}
+    def __init__(
+        self, snapshot: SchedulingSnapshot, belief: SetCache, steps: Steps, restart_s: float
+    ) -> None:
+        self._snapshot, self._steps, self._restart_s = snapshot, steps, restart_s
+        self._kinds = snapshot.type_of.tolist()
+        self.jobs: dict[int, PlainJob] = {}
+        self.left: dict[int, float] = {}
+        for job in snapshot.active():
+            self.jobs[job.number] = plain_job(snapshot, belief, job)
+            self.left[job.number] = snapshot.left(job)
+            if job.gpus and job.resume_s > snapshot.now_s:
+                step = self.jobs[job.number].solo[self._kinds[job.gpus[0]]]
+                self.left[job.number] += (job.resume_s - snapshot.now_s) / step
 
-    def _job(self, job: JobState) -> _Job:
-        snapshot, belief = self._snapshot, self._belief
-        solo = solo_step_s(snapshot, belief, job.job.workload)
-        left, gang = snapshot.left(job), len(job.gpus) or job.job.gpus
-        if job.gpus and job.resume_s > snapshot.now_s:
-            left += (job.resume_s - snapshot.now_s) / solo[int(snapshot.type_of[job.gpus[0]])]
-        number = belief.workload_id(current_workload(job))
-        shares = gang == 1 and not job.exclusive
-        age_s = snapshot.now_s - job.job.submit_s
-        return _Job(number, left, age_s, gang, shares, solo, left * min(solo) / job.job.priority)
-
-    def _pair(self, kind: int, first: int, second: int) -> tuple[float, float, bool]:
-        """Seconds per step of each, and whether they may share."""
-        key = (kind, first, second)
-        known = self._pairs.get(key)
-        if known is None:
-            belief, device = self._belief, self._devices[kind]
-            low, high = sorted((first, second))
-            with belief.lock:
-                row = int(belief.rows(np.array([device]), np.array([[low, high]]), np.ones((1, 2), bool))[0])
-                steps = belief.step_time_s[row, :2].tolist()
-                may = bool(belief.fits[row]) and float(belief.slowdown[row, :2].max()) <= self._max_slowdown
-            if (low, high) != (first, second):
-                steps.reverse()
-            known = self._pairs[key] = (steps[0], steps[1], may)
-            self._pairs[kind, second, first] = (steps[1], steps[0], may)
-        return known
-
-    def follow(self, decisions: Sequence[Allocation], pack: bool) -> Outcome:
-        """Carry `decisions` out, then go on shortest job first; with `pack` beside whoever has room."""
-        snapshot, jobs = self._snapshot, self.jobs
-        left = {number: job.left for number, job in jobs.items()}
-        gpus: list[list[int]] = [[t.number for t in tenants] for tenants in snapshot.tenants]
+    def schedule(
+        self, decisions: Sequence[Allocation], pack: bool
+    ) -> tuple[PlainSchedule, dict[int, tuple[int, ...]]]:
+        """Carry `decisions` out, then go on by the plain rule; and the GPUs by number of those whom it starts at once."""
+        snapshot, left = self._snapshot, self.left.copy()
+        tenants = [[t.number for t in members] for members in snapshot.tenants]
         waiting = set(snapshot.waiting)
         for decision in decisions:
-            number = decision.job.number
             for gpu in decision.job.gpus:
-                gpus[gpu].remove(number)
+                tenants[gpu].remove(decision.job.number)
         for decision in decisions:
-            number, job = decision.job.number, jobs[decision.job.number]
+            number = decision.job.number
             for gpu in decision.gpus:
-                gpus[gpu].append(number)
-            started = decision.job.started_s is not None
-            if started and decision.gpus:
-                left[number] += self._restart_s / job.solo[self._kind[decision.gpus[0]]]
-            elif started:
-                left[number] += self._restart_s / min(job.solo)
+                tenants[gpu].append(number)
+            if decision.job.started_s is not None:
+                solo = self.jobs[number].solo
+                left[number] += self._restart_s / (
+                    solo[self._kinds[decision.gpus[0]]] if decision.gpus else min(solo)
+                )
             if decision.gpus:
                 waiting.discard(number)
             else:
                 waiting.add(number)
-        queue = sorted(waiting, key=lambda n: (jobs[n].key, n))
-        return self._run(gpus, left, queue, pack)
+        now_s = snapshot.now_s
+        schedule = PlainSchedule(self._steps, self._kinds, self.jobs.copy(), left, tenants, now_s, pack)
+        started = schedule.submit([(n, self.jobs[n], left[n]) for n in waiting], now_s)
+        return schedule, started
 
-    def _run(self, gpus: list[list[int]], left: dict[int, float], queue: list[int], pack: bool) -> Outcome:
-        jobs, kinds = self.jobs, self._kind
-        held: dict[int, list[int]] = {}
-        for gpu, members in enumerate(gpus):
-            for number in members:
-                held.setdefault(number, []).append(gpu)
-        since, version, now = [0.0] * len(gpus), [0] * len(gpus), 0.0
-        steps: list[list[float]] = [[] for _ in gpus]
-        events: list[tuple[float, int, int]] = []
-        finish: dict[int, float] = {}
-        empty: list[set[int]] = [set() for _ in self._devices]
-        for gpu, members in enumerate(gpus):
-            if not members:
-                empty[kinds[gpu]].add(gpu)
 
-        def pace(gpu: int) -> None:
-            """The tenants of `gpu` go on from now."""
-            members, kind = gpus[gpu], kinds[gpu]
-            if len(members) == 2 and len(held[members[0]]) == 1:
-                first, second, _ = self._pair(kind, jobs[members[0]].workload, jobs[members[1]].workload)
-                steps[gpu] = [first, second]
-            else:
-                steps[gpu] = [jobs[n].solo[kind] for n in members]
-            since[gpu] = now
-            version[gpu] += 1
-            if members and held[members[0]][0] == gpu:
-                soonest = min(left[n] * s for n, s in zip(members, steps[gpu], strict=True))
-                heapq.heappush(events, (now + soonest, gpu, version[gpu]))
-
-        def progress(gpu: int) -> None:
-            for n, s in zip(gpus[gpu], steps[gpu], strict=True):
-                left[n] -= (now - since[gpu]) / s
-            since[gpu] = now
-
-        def place_alone() -> set[int]:
-            """Waiting jobs on empty GPUs, in order; the GPUs."""
-            filled: set[int] = set()
-            rest: list[int] = []
-            for position, n in enumerate(queue):
-                if not any(empty):
-                    rest += queue[position:]
-                    break
-                job = jobs[n]
-                best = min(
-                    (k for k in range(len(empty)) if len(empty[k]) >= job.gang and job.solo[k] < float("inf")),
-                    key=job.solo.__getitem__,
-                    default=-1,
-                )
-                if best < 0:
-                    rest.append(n)
-                    continue
-                chosen = sorted(empty[best])[: job.gang]
-                held[n] = chosen
-                for gpu in chosen:
-                    empty[best].discard(gpu)
-                    gpus[gpu].append(n)
-                filled.update(chosen)
-            queue[:] = rest
-            return filled
-
-        def share(open_gpus: list[int]) -> None:
-            """Waiting jobs beside the tenants of `open_gpus`, in order."""
-            open_gpus = [g for g in open_gpus if len(gpus[g]) == 1 and jobs[gpus[g][0]].shares]
-            rest: list[int] = []
-            for position, n in enumerate(queue):
-                if not open_gpus:
-                    rest += queue[position:]
-                    break
-                job = jobs[n]
-                for gpu in open_gpus if job.shares else ():
-                    if self._pair(kinds[gpu], jobs[gpus[gpu][0]].workload, job.workload)[2]:
-                        progress(gpu)
-                        gpus[gpu].append(n)
-                        held[n] = [gpu]
-                        open_gpus.remove(gpu)
-                        pace(gpu)
-                        break
-                else:
-                    rest.append(n)
-            queue[:] = rest
-
-        for gpu in range(len(gpus)):
-            if gpus[gpu]:
-                pace(gpu)
-        before = set(held)
-        for gpu in sorted(place_alone()):
-            pace(gpu)
-        if pack and queue:
-            share(list(range(len(gpus))))
-        started = {n: tuple(own) for n, own in held.items() if n not in before}
-        while events:
-            when, gpu, told = heapq.heappop(events)
-            if told != version[gpu]:
-                continue
-            now = when
-            progress(gpu)
-            members = gpus[gpu]
-            ends = min(left[n] * s for n, s in zip(members, steps[gpu], strict=True)) + _EPS
-            gone = [n for n, s in zip(members, steps[gpu], strict=True) if left[n] * s <= ends]
-            touched = [gpu]
-            for n in gone:
-                finish[n] = now
-                for own in held.pop(n):
-                    gpus[own].remove(n)
-                    if not gpus[own]:
-                        empty[kinds[own]].add(own)
-                    if own != gpu:
-                        touched.append(own)
-            if queue:
-                touched += [g for g in place_alone() if g not in touched]
-            for own in touched:
-                pace(own)
-            if queue and pack:
-                share(touched)
-        never = [jobs[n].left * min(jobs[n].solo) for n in queue]  # what the cluster is too small for
-        times = [*finish.values(), *never]
-        ages = sorted((t + jobs[n].age_s for n, t in finish.items()), reverse=True)
-        worst = ages[: max(2, len(ages) // 100)]
-        return Outcome(max(times, default=0.0), sum(worst) / max(len(worst), 1), sum(times), started)
+def plain_job(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> PlainJob:
+    """`job` in numbers."""
+    solo = solo_step_s(snapshot, belief, job.job.workload)
+    gpus = len(job.gpus) or job.job.gpus
+    return PlainJob(
+        belief.workload_id(current_workload(job)),
+        job.job.submit_s,
+        gpus,
+        gpus == 1 and not job.exclusive,
+        solo,
+        snapshot.left(job) * min(solo) / job.job.priority,
+    )
