@@ -231,7 +231,9 @@ class PlainSchedule:
                 break
             job = self.jobs[n]
             for gpu in room if job.shares else ():
-                if self._steps.pair(self._kinds[gpu], self.jobs[self.tenants[gpu][0]].workload, job.workload)[2]:
+                if self._steps.pair(self._kinds[gpu], self.jobs[self.tenants[gpu][0]].workload, job.workload)[
+                    2
+                ]:
                     self._progress(gpu)
                     self.tenants[gpu].append(n)
                     self._held[n] = [gpu]
