@@ -34,7 +34,11 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlainJob:
-    """A job in numbers: workload of the cache, when submitted, seconds per step alone by type, place in the order."""
+    """A job in numbers: workload of the cache, when submitted, seconds per step alone by type, place in the order.
+
+    Attributes:
+        counts: whether the outcome looks at it; not a job that stands for a GPU that is down.
+    """
 
     workload: int
     submit_s: float
@@ -42,6 +46,7 @@ class PlainJob:
     shares: bool
     solo: Sequence[float]
     key: float
+    counts: bool = True
 
 
 class Steps:
@@ -181,9 +186,11 @@ class PlainSchedule:
         need = {n: self.left[n] * s for n, s in zip(self.tenants[gpu], self._pace[gpu], strict=True)}
         least, touched = min(need.values()) + _EPS, [gpu]
         for n in [n for n, seconds in need.items() if seconds <= least]:
-            self.ended.append(self.now_s - self.jobs.pop(n).submit_s)
-            self.sum_s += self.now_s
-            self.end_s = self.now_s
+            job = self.jobs.pop(n)
+            if job.counts:
+                self.ended.append(self.now_s - job.submit_s)
+                self.sum_s += self.now_s
+                self.end_s = self.now_s
             del self.left[n]
             for own in self._held.pop(n):
                 self.tenants[own].remove(n)
@@ -265,6 +272,13 @@ class Projection:
             if job.gpus and job.resume_s > snapshot.now_s:
                 step = self.jobs[job.number].solo[self._kinds[job.gpus[0]]]
                 self.left[job.number] += (job.resume_s - snapshot.now_s) / step
+        for tenant in (t for members in snapshot.tenants for t in members if t.number not in self.jobs):
+            solo = solo_step_s(snapshot, belief, tenant.job.workload)
+            self.jobs[tenant.number] = PlainJob(
+                belief.workload_id(tenant.job.workload), 0.0, 1, False, solo, 0.0, counts=False
+            )
+            step = solo[self._kinds[tenant.gpus[0]]]
+            self.left[tenant.number] = snapshot.left(tenant) / (step if step < np.inf else 1.0)
 
     def schedule(
         self, decisions: Sequence[Allocation], pack: bool
