@@ -1,6 +1,7 @@
-"""Speed of the simulator: the whole Philly trace on 2,000 GPUs.
+"""Speed of the simulator: the whole Philly trace, or any other at a given load, on 2,000 GPUs.
 
     python -m benchmarks.philly --data DIR --trace philly.csv [--policies fifo,isacpp] [--limit N]
+    python -m benchmarks.philly --data DIR --trace synthetic:rate=1000,jobs=100000,gangs=0.2 --load 0.9 --name busy_cluster
 
 `--data` is a folder of Gavel's tables imported: its measured pairs of K80, P100 and V100 are the ground truth.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import resource
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 from benchmarks.record import record
@@ -27,32 +28,40 @@ def main() -> None:
     parser.add_argument("--policies", default="fifo,isacpp")
     parser.add_argument("--belief", default="truth", help="`truth`, or `predictor` for the default predictor")
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--load", type=float, help="scale arrivals so that the jobs ask for this share")
     parser.add_argument("--name", default="philly")
     arguments = parser.parse_args()
     start = perf_counter()
     scenario = build_scenario(
         ScenarioSpec(
-            f"philly:{arguments.trace}",
+            arguments.trace if ":" in arguments.trace else f"philly:{arguments.trace}",
             arguments.cluster,
             data=arguments.data,
             belief=arguments.belief,
             limit=arguments.limit,
+            load=arguments.load,
         )
     )
-    figures: dict[str, Any] = {"read_s": perf_counter() - start, "belief": arguments.belief}
+    figures: dict[str, Any] = {
+        "read_s": perf_counter() - start,
+        "belief": arguments.belief,
+        "trace": arguments.trace,
+        "load": arguments.load,
+    }
     for name in arguments.policies.split(","):
-        start = perf_counter()
+        start, cpu = perf_counter(), process_time()
         body = scenario.run(name).to_json()
         took = perf_counter() - start
+        body.pop("users", None)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        figures[name] = body | {"run_s": took, "peak_memory_bytes": peak}
+        figures[name] = body | {"run_s": took, "cpu_s": process_time() - cpu, "peak_memory_bytes": peak}
         print(
-            f"{name:10s} {body['jobs']} jobs in {took:.1f} s, peak {peak / 2**30:.2f} GiB; mean JCT "
+            f"{name:10s} {body['jobs']} jobs in {took:.1f} s ({figures[name]['cpu_s']:.1f} s of CPU), peak {peak / 2**30:.2f} GiB; mean JCT "
             f"{body['mean_jct_s']:.0f} s, queue {body['mean_queue_s']:.1f} s, decision mean "
             f"{1e3 * body['mean_decision_s']:.2f} ms, p99 {1e3 * body['p99_decision_s']:.2f} ms",
             flush=True,
         )
-    record(arguments.name, figures)
+        record(arguments.name, figures)
 
 
 if __name__ == "__main__":

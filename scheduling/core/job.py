@@ -65,6 +65,9 @@ class TraceJob:
             raise InputError(f"job {self.id}: deadline_s", expected="seconds above 0", got=self.deadline_s)
 
 
+_OVERDUE = 0.05
+
+
 @dataclass(slots=True, eq=False)
 class JobState:
     """A job on its way through the cluster. The simulator writes it; policies only read.
@@ -81,6 +84,9 @@ class JobState:
         resume_s: until when it loads its checkpoint.
         exclusive: ran out of memory beside others once, and is placed alone since.
         agent: the job's own agent where it has one (Sia: its observations and fitted models).
+        expected_iterations: how long policies take it to be, where that is not how long it is: `real_iterations`.
+        ends_early: it is killed or fails before it has done what it was submitted for.
+        checkpoint_left: iterations left at the last checkpoint, taken at `checkpoint_s`.
     """
 
     job: TraceJob
@@ -102,10 +108,23 @@ class JobState:
     until: float = 0.0
     served_s: dict[str, float] = field(default_factory=dict)
     agent: Any = None
+    expected_iterations: float | None = None
+    real_iterations: float = 0.0
+    checkpoint_left: float = 0.0
+    checkpoint_s: float = 0.0
+    ends_early: bool = False
 
     @property
     def id(self) -> str:
         return self.job.id
+
+    def believed(self, left: float) -> float:
+        """Iterations that policies take it to have left when `left` really are."""
+        if self.expected_iterations is None:
+            return left
+        done = max(self.real_iterations - left, 0.0)
+        # Who has done more than was expected is taken to need a twentieth of that again.
+        return max(self.expected_iterations - done, done * _OVERDUE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,8 +103,9 @@ class SchedulingSnapshot:
         return cast(Derived, self._derived[key])
 
     def left(self, job: JobState) -> float:
-        """Iterations that `job` has left at `now_s`."""
-        return max(job.left - job.rate * max(self.now_s - max(job.updated_s, 0.0), 0.0), 0.0)
+        """Iterations that `job` is believed to have left at `now_s`."""
+        left = max(job.left - job.rate * max(self.now_s - max(job.updated_s, 0.0), 0.0), 0.0)
+        return job.believed(left)
 
     def attained_s(self, job: JobState) -> float:
         """GPU-seconds that `job` has held up to `now_s`."""

@@ -62,6 +62,7 @@ class SetTruth:
         restart_s: seconds to resume or move a job; a first start costs nothing.
         inter_node_slowdown: factor on the step time of a gang that spans nodes.
         scaling: a job resized to k times its GPUs makes k ** scaling times the progress.
+        restart_bytes_per_s: a restart takes the job's memory over this longer.
     """
 
     def __init__(
@@ -70,7 +71,9 @@ class SetTruth:
         restart_s: float = 30.0,
         inter_node_slowdown: float = 1.0,
         scaling: float = SCALING,
+        restart_bytes_per_s: float = float("inf"),
     ) -> None:
+        self._restart_bytes_per_s = restart_bytes_per_s
         self.scaling = scaling
         self.cache = SetCache.of(predictor)
         self.resume_s = restart_s
@@ -113,8 +116,13 @@ class SetTruth:
         )  # first: it may grow the cache's arrays
         return bool(self.cache.fits[row])
 
-    def restart_s(self, _job: JobState, first: bool) -> float:
-        return 0.0 if first else self.resume_s
+    def restart_s(self, job: JobState, first: bool) -> float:
+        if first:
+            return 0.0
+        if self._restart_bytes_per_s == float("inf"):
+            return self.resume_s
+        row = self.cache.solo(0, self.cache.workload_id(job.job.workload))
+        return self.resume_s + float(self.cache.memory_upper_bytes[row]) / self._restart_bytes_per_s
 
     def segment_done(self, _job: JobState) -> None:
         """A job has one segment."""

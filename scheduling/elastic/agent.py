@@ -93,7 +93,7 @@ def elastic_job(state: JobState, snapshot: SchedulingSnapshot, belief: SetCache)
     """
     agent = state.agent if isinstance(state.agent, ElasticAgent) else None
     left = snapshot.left(state)
-    progress = 1.0 - left / state.job.iterations
+    progress = max(1.0 - left / state.job.iterations, 0.0)
     if agent is None or agent.believed_on or agent.rate_on:
         steps = solo_step_s(snapshot, belief, state.job.workload)
         kind = int(snapshot.type_of[state.gpus[0]]) if state.gpus else int(np.argmin(steps))

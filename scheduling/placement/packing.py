@@ -85,7 +85,7 @@ class Tenancy:
             self.shareable[gpu] = all(len(t.gpus) == 1 and not t.exclusive for t in tenants)
             for column, tenant in enumerate(tenants[: self.members.shape[1]]):
                 self.members[gpu, column] = self.cache.workload_id(current_workload(tenant))
-                self.left[gpu, column], self.rate[gpu, column] = tenant.left, tenant.rate
+                self.left[gpu, column], self.rate[gpu, column] = tenant.believed(tenant.left), tenant.rate
                 self.updated_s[gpu, column] = tenant.updated_s
                 self.present[gpu, column] = True
             self.seen[gpu] = snapshot.stamp[gpu]

@@ -32,12 +32,15 @@ class QueueConfig:
             the GPUs: every second that it waits is one of the makespan. With the objective `jct` the longest critical job
             is decided first, and none is stopped for a shorter one; not in queues of more than eight batches. `inf`: no
             job is.
+        tolerance: with the objective `jct`, by which part the queue and its longest completion times may end later than
+            with shortest job first, alone or packed blindly; else a plainer decision is taken. `inf`: not looked at.
     """
 
     order: str = "shortest"
     batch: int = 64
     aging_s: float = 24 * 3600.0
     critical_ratio: float = 1.5
+    tolerance: float = 0.01
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
@@ -46,6 +49,8 @@ class QueueConfig:
             raise InputError("batch is out of range", expected="an integer from 1", got=self.batch)
         if not self.aging_s >= 0:
             raise InputError("aging_s is out of range", expected="seconds from 0", got=self.aging_s)
+        if not self.tolerance >= 0:
+            raise InputError("tolerance is out of range", expected="a ratio from 0", got=self.tolerance)
         if not self.critical_ratio > 0:
             raise InputError(
                 "critical_ratio is out of range", expected="a number above 0", got=self.critical_ratio

@@ -19,6 +19,7 @@ from scheduling.core.policy import Policy
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.gangs import Pool, exclusive_gpus, remaining_s, solo_step_s
+from scheduling.placement.guard import guarded
 from scheduling.placement.packing import Tenancy, may_share, shared_gpus
 from scheduling.placement.pairing import offers
 from scheduling.placement.parting import part
@@ -31,6 +32,7 @@ _NEVER = 1e18
 _NONE: Ints = np.zeros(0, np.int64)
 # Jobs of the queue that are looked at for each one that is decided, because gangs and single GPUs are decided apart.
 _LOOK = 8
+_ANY = 1e-9  # a critical ratio that the longest waiting job has
 
 
 def decide(
@@ -42,12 +44,32 @@ def decide(
 ) -> list[Allocation]:
     """Place the first jobs of the queue where they cost least, or let them wait.
 
+    With the objective `jct` a decision that is projected to end later than shortest job first is not taken
+    (`scheduling.placement.guard`): then the longest job goes first, or what that rule says.
+
     Args:
         restart_s: what a move costs a job; None: no job is moved.
     """
     config, queue = config or PlacementConfig(max_members=2), queue or QueueConfig()
-    pool, started, kept = Pool(snapshot), list[Allocation](), _NONE
     overdue = first_overdue(snapshot, belief, queue.aging_s)
+    propose = partial(_propose, snapshot, belief, config, restart_s=restart_s, overdue=overdue)
+    alone = config.objective != "jct" or config.max_members != 2 or restart_s is None
+    if alone or overdue is not None or queue.tolerance == np.inf:
+        return propose(queue)
+    proposals = [partial(propose, q) for q in (queue, replace(queue, critical_ratio=_ANY))]
+    return guarded(snapshot, belief, proposals, queue.tolerance, config.max_slowdown, restart_s or 0.0)
+
+
+def _propose(
+    snapshot: SchedulingSnapshot,
+    belief: SetCache,
+    config: PlacementConfig,
+    queue: QueueConfig,
+    restart_s: float | None,
+    overdue: JobState | None,
+) -> list[Allocation]:
+    """What costs least by the price of GPU time, `overdue` before all."""
+    pool, started, kept = Pool(snapshot), list[Allocation](), _NONE
     if overdue is not None:
         started, kept = _before_all(snapshot, belief, pool, overdue, config)
     waiting = (j for j in in_order(snapshot, belief, queue.order) if j is not overdue)

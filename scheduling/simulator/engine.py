@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+import numpy as np
+
 from predictor.types import SetPredictor
 from profiling.errors import InfeasibleError, InputError
 from scheduling.core.job import Allocation, JobState, TraceJob
@@ -16,6 +18,7 @@ from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import GroundTruth
+from scheduling.simulator.realism import NodeOutages, Realism
 from scheduling.simulator.result import Interval, SimulationResult
 
 _MOST_IDLE_ROUNDS = 1000  # until a policy that runs nobody is stopped
@@ -30,11 +33,15 @@ class SimulationConfig:
             change (what the public simulator of Sia assumes).
         record: keep who held which GPU when, for plots.
         reevaluate_each_round: ask the ground truth anew in every round (jobs that tune themselves).
+        realism: uncertain lengths, early ends, failures of nodes and lost progress; an ideal cluster where None.
+        seed: of what `realism` draws.
     """
 
     free_moves: bool = False
     record: bool = False
     reevaluate_each_round: bool = False
+    realism: Realism | None = None
+    seed: int = 0
 
 
 def simulate(
@@ -86,6 +93,13 @@ class _Simulation:
             JobState(j, n, j.iterations, frozen_prefix=j.workload.frozen_prefix)
             for n, j in enumerate(ordered)
         ]
+        self.checkpoint_s = 0.0
+        self.outages: NodeOutages | None = None
+        if config.realism is not None:
+            rng = np.random.default_rng([config.seed, 19])
+            config.realism.draw_lengths(self.jobs, rng)
+            self.checkpoint_s = config.realism.checkpoint_s
+            self.outages = NodeOutages(config.realism, self.snapshot, rng)
         if agent is not None:
             for state in self.jobs:
                 state.agent = agent(state.job)
@@ -109,10 +123,17 @@ class _Simulation:
             if arrivals < total:
                 now = min(now, self.jobs[arrivals].job.submit_s)
             now = min(now, next_round)
+            if self.outages is not None:
+                if math.isinf(now) and not self.outages.down:
+                    raise self._stuck()
+                now = min(now, self.outages.next_s)
             if math.isinf(now):
                 raise self._stuck()
             snapshot.now_s = now
             changed = False
+            while self.outages is not None and self.outages.next_s <= now:
+                self._fail(self.outages)
+                changed = True
             while self.events and self.events[0][0] <= now:
                 _, _, job, version = heapq.heappop(self.events)
                 if job.version == version:
@@ -142,6 +163,7 @@ class _Simulation:
                 on_progress(self.done, total)
         if on_progress is not None:
             on_progress(self.done, total)
+        self.result.node_failures = self.outages.failures if self.outages is not None else 0
         return self.result
 
     def _round(self, next_round: float, round_s: float, more: bool) -> float:
@@ -209,6 +231,9 @@ class _Simulation:
             touched.update(dict.fromkeys(job.gpus))
             return
         job.frozen_prefix = decision.frozen_prefix
+        if self.outages is not None and self.outages.down.intersection(decision.gpus):
+            self._wait(job)
+            return
         for gpu in decision.gpus:
             if not self.truth.fits([*snapshot.tenants[gpu], job], gpu, snapshot):
                 if not snapshot.tenants[gpu]:
@@ -237,7 +262,18 @@ class _Simulation:
             self.since[job.number, gpu] = snapshot.now_s
         snapshot.occupy(job)
         job.updated_s = snapshot.now_s
+        job.checkpoint_left, job.checkpoint_s = job.left, max(snapshot.now_s, job.resume_s)
         touched.update(dict.fromkeys(decision.gpus))
+
+    def _fail(self, outages: NodeOutages) -> None:
+        """The next node fails or comes back; who was on one that fails goes back to the queue."""
+        gpus = outages.due()
+        jobs = {t.number: t for gpu in gpus for t in self.snapshot.tenants[gpu]}
+        touched = dict.fromkeys(gpu for job in jobs.values() for gpu in job.gpus)
+        for job in jobs.values():
+            self._off(job, False)
+        outages.close(gpus, self.jobs[0])
+        self._refresh(touched)
 
     def _wait(self, job: JobState) -> None:
         self.snapshot.running.pop(job.number, None)
@@ -248,6 +284,9 @@ class _Simulation:
     def _off(self, job: JobState, moves: bool) -> None:
         snapshot = self.snapshot
         self._sync(job)
+        if self.checkpoint_s > 0 and job.left > 0:
+            self.result.lost_gpu_s += self._lost_s(job) * len(job.gpus)
+            job.left = job.checkpoint_left
         for gpu in job.gpus:
             start = self.since.pop((job.number, gpu))
             if self.config.record:
@@ -267,11 +306,21 @@ class _Simulation:
         """Bring iterations left and GPU-seconds up to now."""
         elapsed = self.snapshot.now_s - job.updated_s
         job.left = max(job.left - job.rate * elapsed, 0.0)
+        if self.checkpoint_s > 0 and job.gpus:
+            taken = math.floor((self.snapshot.now_s - job.checkpoint_s) / self.checkpoint_s)
+            if taken > 0:
+                job.checkpoint_s += taken * self.checkpoint_s
+                since = min(self.snapshot.now_s - job.checkpoint_s, elapsed)
+                job.checkpoint_left = job.left + job.rate * since
         if job.gpus and elapsed > 0:
             job.attained_s += elapsed * len(job.gpus)
             device = self.snapshot.devices[job.gpus[0]]
             job.served_s[device] = job.served_s.get(device, 0.0) + elapsed
         job.updated_s = self.snapshot.now_s
+
+    def _lost_s(self, job: JobState) -> float:
+        """Seconds of work since the last checkpoint."""
+        return max(self.snapshot.now_s - max(job.checkpoint_s, job.resume_s), 0.0)
 
     def _proceed(self, job: JobState) -> None:
         """Ask the ground truth how `job` goes on from now, and note when that ends."""
@@ -294,7 +343,8 @@ class _Simulation:
         seen: dict[int, JobState] = {}
         for gpu in gpus:
             for tenant in self.snapshot.tenants[gpu]:
-                seen[tenant.number] = tenant
+                if tenant.number in self.snapshot.running:  # not an outage
+                    seen[tenant.number] = tenant
         seen.update((job.number, job) for job in self.truth.affected(self.snapshot))
         for tenant in seen.values():
             self._proceed(tenant)

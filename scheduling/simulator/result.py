@@ -34,6 +34,7 @@ class SimulationResult:
         intervals: who held which GPU when, where recording was asked for.
         queue: (time, jobs waiting) and busy: (time, GPUs in use) after each change, where recording was asked for.
         out_of_memory: starts that the ground truth refused.
+        node_failures: how often a node failed; lost_gpu_s: GPU-seconds of work since a checkpoint that were lost.
         gpu_names: device type and place of each GPU, by number.
         alone_s: [jobs] seconds that each needs alone on the GPUs it asks for; None where that is not defined.
     """
@@ -47,6 +48,8 @@ class SimulationResult:
     queue: list[tuple[float, int]] = field(default_factory=list)
     busy: list[tuple[float, int]] = field(default_factory=list)
     out_of_memory: int = 0
+    node_failures: int = 0
+    lost_gpu_s: float = 0.0
     gpu_names: list[str] = field(default_factory=list)
     alone_s: Floats | None = None
 
@@ -80,6 +83,9 @@ class SimulationResult:
             "utilization_ratio": self.busy_s / (self.gpus * span) if span > 0 else 0.0,
             "restarts": sum(j.restarts for j in self.jobs),
             "out_of_memory": self.out_of_memory,
+            "ended_early": sum(j.ends_early for j in self.jobs),
+            "node_failures": self.node_failures,
+            "lost_gpu_hours": self.lost_gpu_s / 3600.0,
             "mean_decision_s": float(decisions.mean()),
             "p99_decision_s": float(np.percentile(decisions, 99)),
             **accounts(self.jobs, self.completion_s, self.gpus, self.busy_s, self.alone_s),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from scheduling.core.job import TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.core.truth import GroundTruth, SetTruth
+from scheduling.core.truth import SCALING, GroundTruth, SetTruth
 from scheduling.policies import POLICIES, get_policy
 from scheduling.simulator.engine import SimulationConfig, simulate
 from scheduling.simulator.feasibility import infeasible_jobs, without_infeasible
+from scheduling.simulator.realism import Realism
 from scheduling.simulator.result import SimulationResult
 from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
 from scheduling.slices.simulate import SliceCosts, simulate_slices
@@ -63,6 +64,7 @@ class ScenarioSpec:
         upstream_rounds: Gavel's policies with the artefacts of its public simulator's rounds.
         load: arrivals are scaled so that the jobs need this share of the cluster's GPU-seconds; None: as the trace says.
         elastic: so large a share of the jobs gets a range of GPUs (`scheduling.traces.elastic`).
+        realism: parts of `scheduling.simulator.realism.PARTS` that the cluster has, or `all`; none: an ideal one.
         skip_infeasible: leave out jobs that can never run on the cluster; otherwise they are an error.
     """
 
@@ -84,6 +86,7 @@ class ScenarioSpec:
     load: float | None = None
     skip_infeasible: bool = False
     elastic: float = 0.0
+    realism: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         kind, _, ratio = self.belief.partition(":")
@@ -115,6 +118,12 @@ class ScenarioSpec:
             raise InputError(
                 "load needs jobs of known length", expected="another trace than sia:", got=self.trace
             )
+        if self.realism:
+            Realism.of(self.realism)
+            if self.trace.startswith("sia:"):
+                raise InputError(
+                    "realism needs jobs of known length", expected="another trace than sia:", got=self.trace
+                )
         if self.source is not None and self.data is None:
             raise InputError(
                 "a source needs tables", expected="a folder of imported tables, too", got=self.source
@@ -157,7 +166,11 @@ class Scenario:
             result = self._run_gpus(policy, on_progress, record)
         if self.step_time_s is not None:
             result.alone_s = np.array(
-                [j.job.iterations * self.step_time_s(j.job.workload) for j in result.jobs], float
+                [
+                    (j.real_iterations or j.job.iterations) * self.step_time_s(j.job.workload)
+                    for j in result.jobs
+                ],
+                float,
             )
         return result
 
@@ -171,12 +184,14 @@ class Scenario:
                 raise InputError(
                     f"policy {policy} cannot run this trace", expected="jobs with step times of their own"
                 )
+            if self.config.realism is not None:
+                raise InputError(f"policy {policy} has no realism", expected="a policy that freezes nothing")
             from scheduling.elastic.agent import ElasticTruth
             from scheduling.elastic.curves import freezing_agents
 
             agent, anew = freezing_agents(self.cluster, truth, belief), True
             truth = ElasticTruth(truth.resume_s, round_s=chosen.round_s or 60.0)
-        config = SimulationConfig(self.config.free_moves, record, anew)
+        config = replace(self.config, record=record, reevaluate_each_round=anew)
         return simulate(self.jobs, self.cluster, chosen, truth, belief, config, on_progress, agent)
 
     def _run_slices(self, policy: str, on_progress: Callable[[int, int], None] | None) -> SimulationResult:
@@ -184,6 +199,8 @@ class Scenario:
             raise InputError(
                 f"policy {policy} cannot run this trace", expected="jobs with step times of their own"
             )
+        if self.config.realism is not None:
+            raise InputError(f"policy {policy} has no realism", expected="a policy of whole GPUs")
         cards = [gpu.device for _, gpu in self.cluster.gpus()]
         truth, belief = self.truth.cache.predictor, SetCache.of(self.belief).predictor
         # As everywhere in the simulator: a first start is free, a restart costs what the scenario says.
@@ -242,11 +259,19 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
     if spec.load is not None:
         jobs = at_load(jobs, spec.load, len(snapshot), mix.step_time_s)
     belief = _belief(spec.belief, truth, predictor)
+    realism = Realism.of(spec.realism)
     return Scenario(
         jobs,
         cluster,
-        SetTruth(cache, spec.restart_s),
+        SetTruth(
+            cache,
+            spec.restart_s,
+            realism.scatter_slowdown,
+            realism.scaling or SCALING,
+            realism.restart_bytes_per_s,
+        ),
         SetCache(belief),
+        SimulationConfig(realism=realism, seed=spec.seed) if spec.realism else SimulationConfig(),
         upstream_rounds=spec.upstream_rounds,
         skipped=skipped,
         step_time_s=mix.step_time_s,

@@ -19,6 +19,7 @@ from serving.cli.simulate import (
     Limit,
     Load,
     Model,
+    RealismFlag,
     Seed,
     SkipInfeasible,
     Source,
@@ -63,6 +64,7 @@ def command(
     elastic: Elastic = 0.0,
     kind: Kind = "adaptive",
     upstream_rounds: UpstreamRounds = False,
+    realism: RealismFlag = False,
     jobs: JobsFile = None,
     out: Annotated[
         Path | None,
@@ -103,6 +105,7 @@ def command(
     spec = ScenarioSpec(
         trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns),
         load=load, skip_infeasible=skip_infeasible, elastic=elastic, kind=kind, upstream_rounds=upstream_rounds,
+        realism=("all",) if realism else (),
     )  # fmt: skip
     with progress() as bar:
         task = bar.add_task("building the scenario", total=len(names) * seeds)

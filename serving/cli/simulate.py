@@ -47,6 +47,14 @@ Columns = Annotated[
     str | None, typer.Option(help="Column names of the trace, e.g. `submit=time,duration=runtime,gpus=gpu`.")
 ]
 
+RealismFlag = Annotated[
+    bool,
+    typer.Option(
+        "--realism",
+        help="Uncertain lengths, jobs that end early, nodes that fail, lost progress, dearer restarts and gangs "
+        "across nodes.",
+    ),
+]
 Kind = Annotated[
     str,
     typer.Option(
@@ -84,6 +92,7 @@ def command(
     elastic: Elastic = 0.0,
     kind: Kind = "adaptive",
     upstream_rounds: UpstreamRounds = False,
+    realism: RealismFlag = False,
     jobs: JobsFile = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -101,6 +110,7 @@ def command(
     spec = ScenarioSpec(
         trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns),
         load=load, skip_infeasible=skip_infeasible, elastic=elastic, kind=kind, upstream_rounds=upstream_rounds,
+        realism=("all",) if realism else (),
     )  # fmt: skip
     if jobs is not None:
         check_format(jobs)

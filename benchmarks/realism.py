@@ -1,0 +1,83 @@
+"""What each thing that a real cluster has does to the policies: alone, and all together.
+
+    python -m benchmarks.realism --data TABLES [--policies fifo,srtf,...] [--seeds 3] [--jobs 300]
+
+TABLES is a folder of imported tables with Gavel's pairs: truth and belief. Changes are over the same policy on an ideal
+cluster, with the same seeds. Every job may be resized, so that scaling matters to those policies that do so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.record import record
+from profiling.files import write_whole
+from scheduling.simulator.realism import PARTS
+from scheduling.simulator.scenario import ScenarioSpec, build_scenario
+
+CLUSTER = """nodes:
+  - {name: v100, count: 4, gpus: [{device: v100, count: 4}]}
+  - {name: p100, count: 3, gpus: [{device: p100, count: 4}]}
+  - {name: k80, count: 3, gpus: [{device: k80, count: 4}]}
+"""
+POLICIES = "fifo,sjf,srtf,blind-sjf,tiresias,themis,pollux,isacpp"
+FIGURES = ("mean_jct_s", "p99_jct_s", "makespan_s")
+COUNTS = ("restarts", "node_failures", "lost_gpu_hours", "ended_early")
+
+
+def changes(ideal: list[dict[str, Any]], real: list[dict[str, Any]]) -> dict[str, Any]:
+    """Per cent by figure, with standard errors over the seeds; means of the counts."""
+    body: dict[str, Any] = {name: float(np.mean([r[name] for r in real])) for name in (*FIGURES, *COUNTS)}
+    for name in FIGURES:
+        change = np.array([100.0 * (r[name] / i[name] - 1.0) for i, r in zip(ideal, real, strict=True)])
+        error = float(change.std(ddof=1) / np.sqrt(len(change))) if len(change) > 1 else None
+        body[f"{name}_change_percent"], body[f"{name}_standard_error"] = float(change.mean()), error
+    return body
+
+
+def main() -> None:
+    """Run and record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--policies", default=POLICIES)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=300)
+    parser.add_argument("--load", type=float, default=0.9)
+    parser.add_argument("--name", default="realism", help="name of the file of results")
+    arguments = parser.parse_args()
+    folder = tempfile.TemporaryDirectory()
+    cluster = write_whole(Path(folder.name) / "cluster.yaml", CLUSTER)
+    trace = f"synthetic:rate=20,jobs={arguments.jobs},gangs=0.2"
+    parts: dict[str, tuple[str, ...]] = {"ideal": (), **{name: (name,) for name in PARTS}, "all": ("all",)}
+    figures: dict[str, Any] = {"seeds": arguments.seeds, "jobs": arguments.jobs, "load": arguments.load}
+    print("| policy | part | mean % | p99 % | makespan % | restarts |\n" + "|---" * 6 + "|")
+    for policy in arguments.policies.split(","):
+        runs: dict[str, list[dict[str, Any]]] = {}
+        for name, chosen in parts.items():
+            for seed in range(arguments.seeds):
+                spec = ScenarioSpec(
+                    trace, str(cluster), seed, arguments.data, belief="truth", load=arguments.load, elastic=1.0,
+                    realism=chosen,
+                )  # fmt: skip
+                runs.setdefault(name, []).append(build_scenario(spec).run(policy).to_json())
+            body = changes(runs["ideal"], runs[name])
+            figures[f"{policy}: {name}"] = body
+            cells = [
+                f"{body[f'{f}_change_percent']:+.1f} ({body[f'{f}_standard_error'] or 0:.1f})"
+                for f in FIGURES
+            ]
+            if name == "ideal":
+                cells = [f"{body[f]:,.0f} s" for f in FIGURES]
+            print(f"| {policy} | {name} | {' | '.join(cells)} | {body['restarts']:.0f} |", flush=True)
+            record(arguments.name, figures)
+
+
+if __name__ == "__main__":
+    main()

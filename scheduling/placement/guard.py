@@ -1,0 +1,110 @@
+"""Of several decisions about a queue the first that does not let it end later than a plain rule would have.
+
+The plain rule is followed beside the real cluster from the first decision on. A decision is safe where, followed by the
+plain rule from then on, neither the last job nor the longest completion times come later than in that other cluster
+(a rollout with a base policy: Bertsekas, Tsitsiklis and Wu, J. Heuristics 3, 1997). What was gained so far may be spent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from scheduling.core.job import Allocation, JobState
+from scheduling.core.set_cache import SetCache
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.projection import Outcome, PlainSchedule, Projection, Steps, plain_job
+
+# With more jobs running and waiting, here or under the plain rule, a projection takes longer than a decision should.
+_MOST_JOBS = 512
+
+Proposal = Callable[[], list[Allocation]]
+
+
+@dataclass(slots=True, eq=False)
+class _Plain:
+    """The plain rule's own cluster, alone and packed; jobs up to the number `seen` were submitted to it."""
+
+    steps: Steps
+    schedules: list[PlainSchedule] = field(default_factory=list)
+    seen: int = -1
+
+    def follow(self, snapshot: SchedulingSnapshot, belief: SetCache, projection: Projection) -> list[Outcome]:
+        """What it ends with, once the jobs that are new have been submitted to it."""
+        if not self.schedules:
+            self.schedules = [projection.schedule([], pack)[0] for pack in (False, True)]
+        else:
+            new: dict[float, list[JobState]] = {}
+            for job in snapshot.active():
+                if job.number > self.seen:
+                    new.setdefault(job.job.submit_s, []).append(job)
+            for submit_s, jobs in sorted(new.items()):
+                for schedule in self.schedules:
+                    rows = [(j.number, plain_job(snapshot, belief, j), snapshot.left(j)) for j in jobs]
+                    schedule.submit(rows, submit_s)
+        self.seen = max(self.seen, max((j.number for j in snapshot.active()), default=-1))
+        if any(len(schedule.jobs) > _MOST_JOBS for schedule in self.schedules):
+            self.schedules = []
+            return []
+        return [schedule.copy().outcome() for schedule in self.schedules]
+
+
+def guarded(
+    snapshot: SchedulingSnapshot,
+    belief: SetCache,
+    proposals: Iterable[Proposal],
+    tolerance: float,
+    max_slowdown: float,
+    restart_s: float,
+) -> list[Allocation]:
+    """The first of `proposals` that is safe; where none is, what the plain rule starts.
+
+    A proposal that stops jobs is also tried without that. With nobody waiting, or too many jobs in view, the first
+    proposal is taken as it is.
+
+    Args:
+        proposals: in the order of preference; called only where it is their turn. Gangs are placed as the first says.
+        tolerance: by which part of the time left until the end, and of the longest completion times, they may be later.
+        restart_s: what stopping or moving a job costs it.
+    """
+    propose = iter(proposals)
+    first = next(propose)()
+    plain = snapshot.derived(
+        ("plain rule", belief, max_slowdown), lambda: _Plain(Steps(snapshot, belief, max_slowdown))
+    )
+    if len(snapshot.waiting) + len(snapshot.running) > _MOST_JOBS:
+        plain.schedules = []
+        return first
+    if not snapshot.waiting:
+        return first
+    projection = Projection(snapshot, belief, plain.steps, restart_s)
+    references = plain.follow(snapshot, belief, projection)
+    if not references:
+        return first
+    end_s, tail_s = min(o.end_s for o in references), min(o.tail_s for o in references)
+    end_s += tolerance * max(end_s - snapshot.now_s, 0.0)
+    tail_s *= 1.0 + tolerance
+    for decisions in _with_milder(first, propose):
+        for pack in (True, False):
+            outcome = projection.schedule(decisions, pack)[0].outcome()
+            if outcome.end_s <= end_s and outcome.tail_s <= tail_s:
+                return decisions
+    gangs = [a for a in first if a.job.job.gpus > 1]
+    rules = [projection.schedule(gangs, pack) for pack in (False, True)]
+    _, started = min(rules, key=lambda rule: rule[0].outcome().end_s)
+    return [*gangs, *(Allocation(snapshot.waiting[n], gpus) for n, gpus in started.items())]
+
+
+def _with_milder(first: list[Allocation], others: Iterable[Proposal]) -> Iterator[list[Allocation]]:
+    yield first
+    milder = _without_stops(first)
+    if len(milder) < len(first):
+        yield milder
+    for propose in others:
+        yield propose()
+
+
+def _without_stops(decisions: Sequence[Allocation]) -> list[Allocation]:
+    """The jobs that start without another one being stopped or moved for them."""
+    freed = {gpu for a in decisions for gpu in a.job.gpus}
+    return [a for a in decisions if not a.job.gpus and not freed & set(a.gpus)]

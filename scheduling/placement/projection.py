@@ -1,0 +1,323 @@
+"""How jobs go on under a plain rule: shortest job first, alone or with blind packing of pairs."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduling.core.job import Allocation, JobState
+from scheduling.core.set_cache import SetCache
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import current_workload
+from scheduling.placement.gangs import solo_step_s
+
+_EPS = 1e-9
+
+
+class Outcome(NamedTuple):
+    """What a schedule ends with, seconds of the snapshot's clock.
+
+    Attributes:
+        end_s: when the last job is done.
+        tail_s: mean completion time of the hundredth of the jobs, two at least, that need longest.
+        sum_s: sum of the times at which the jobs are done.
+    """
+
+    end_s: float
+    tail_s: float
+    sum_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlainJob:
+    """A job in numbers: workload of the cache, when submitted, seconds per step alone by type, place in the order.
+
+    Attributes:
+        counts: whether the outcome looks at it; not a job that stands for a GPU that is down.
+    """
+
+    workload: int
+    submit_s: float
+    gpus: int
+    shares: bool
+    solo: Sequence[float]
+    key: float
+    counts: bool = True
+
+
+class Steps:
+    """Predicted seconds per step, alone and in pairs, by type number; asked once for each."""
+
+    def __init__(self, snapshot: SchedulingSnapshot, belief: SetCache, max_slowdown: float) -> None:
+        self._belief, self._max_slowdown = belief, max_slowdown
+        first = [int(np.argmax(snapshot.type_of == kind)) for kind in range(len(snapshot.types))]
+        self._devices = [belief.device_id(snapshot.devices[g], snapshot.sharing[g]) for g in first]
+        self._known: dict[tuple[int, int, int], tuple[float, float, bool]] = {}
+        self._revision = belief.revision
+
+    def pair(self, kind: int, first: int, second: int) -> tuple[float, float, bool]:
+        """Seconds per step of each, and whether they may share."""
+        belief = self._belief
+        if belief.revision != self._revision:
+            self._known, self._revision = {}, belief.revision
+        key = (kind, first, second)
+        known = self._known.get(key)
+        if known is None:
+            low, high = sorted((first, second))
+            with belief.lock:
+                device = np.array([self._devices[kind]])
+                row = int(belief.rows(device, np.array([[low, high]]), np.ones((1, 2), bool))[0])
+                steps = belief.step_time_s[row, :2].tolist()
+                may = bool(belief.fits[row]) and float(belief.slowdown[row, :2].max()) <= self._max_slowdown
+            if first > second:
+                steps.reverse()
+            known = self._known[key] = (steps[0], steps[1], may)
+        return known
+
+
+class PlainSchedule:
+    """A cluster under shortest job first: who waits takes an empty GPU, or with `pack` a place beside one other job.
+
+    Gangs hold whole GPUs of one type, wherever those are.
+
+    Args:
+        kinds: type number of every GPU.
+        jobs: by number; left: iterations; tenants: numbers of the jobs on every GPU.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        kinds: Sequence[int],
+        jobs: dict[int, PlainJob],
+        left: dict[int, float],
+        tenants: list[list[int]],
+        now_s: float,
+        pack: bool,
+    ) -> None:
+        self.jobs, self.pack, self.now_s = jobs, pack, now_s
+        self.left, self.tenants = left, tenants
+        self.queue: list[int] = []
+        self.ended: list[float] = []
+        self.sum_s = self.end_s = 0.0
+        self._steps, self._kinds = steps, kinds
+        self._held: dict[int, list[int]] = {}
+        for gpu, members in enumerate(tenants):
+            for number in members:
+                self._held.setdefault(number, []).append(gpu)
+        self._since, self._version = [now_s] * len(kinds), [0] * len(kinds)
+        self._pace: list[list[float]] = [[] for _ in kinds]
+        self._events: list[tuple[float, int, int]] = []
+        self._empty: list[set[int]] = [set() for _ in range(max(kinds) + 1)]
+        for gpu, members in enumerate(tenants):
+            if members:
+                self._go_on(gpu)
+            else:
+                self._empty[kinds[gpu]].add(gpu)
+
+    def copy(self) -> PlainSchedule:
+        """The same schedule, to be followed apart from this one."""
+        other = object.__new__(PlainSchedule)
+        other.__dict__.update(self.__dict__)
+        for name in ("jobs", "left", "queue", "ended", "_held", "_since", "_version", "_pace", "_events"):
+            setattr(other, name, getattr(self, name).copy())
+        other.tenants = [members.copy() for members in self.tenants]
+        other._empty = [gpus.copy() for gpus in self._empty]
+        return other
+
+    def submit(self, jobs: Iterable[tuple[int, PlainJob, float]], now_s: float) -> dict[int, tuple[int, ...]]:
+        """Jobs by number with their iterations join the queue; the GPUs of all that start at once."""
+        self.run(now_s)
+        self.now_s = max(self.now_s, now_s)
+        for number, job, left in jobs:
+            self.jobs[number], self.left[number] = job, left
+            self.queue.append(number)
+        self.queue.sort(key=lambda n: (self.jobs[n].key, n))
+        before = len(self.queue)
+        waiting = self.queue.copy()
+        for gpu in sorted(self._start_alone()):
+            self._go_on(gpu)
+        if self.pack and self.queue:
+            self._start_beside(range(len(self._kinds)))
+        if len(self.queue) == before:
+            return {}
+        return {n: tuple(self._held[n]) for n in waiting if n in self._held}
+
+    def run(self, until_s: float = np.inf) -> None:
+        """Follow the schedule."""
+        while self._events and self._events[0][0] <= until_s:
+            when, gpu, version = heapq.heappop(self._events)
+            if version == self._version[gpu]:
+                self.now_s = when
+                self._depart(gpu)
+
+    def outcome(self) -> Outcome:
+        """What it ends with, followed to its end; jobs that the cluster is too small for are left out."""
+        self.run()
+        worst = heapq.nlargest(max(2, len(self.ended) // 100), self.ended)
+        return Outcome(self.end_s, sum(worst) / max(len(worst), 1), self.sum_s)
+
+    def _go_on(self, gpu: int) -> None:
+        """The tenants of `gpu` have a new pace from now on."""
+        members, kind = self.tenants[gpu], self._kinds[gpu]
+        if len(members) == 2:
+            first, second = members
+            pair = self._steps.pair(kind, self.jobs[first].workload, self.jobs[second].workload)
+            self._pace[gpu] = [pair[0], pair[1]]
+        else:
+            self._pace[gpu] = [self.jobs[n].solo[kind] for n in members]
+        self._since[gpu] = self.now_s
+        self._version[gpu] += 1
+        if members and self._held[members[0]][0] == gpu:
+            soonest = min(max(self.left[n], 0.0) * s for n, s in zip(members, self._pace[gpu], strict=True))
+            heapq.heappush(self._events, (self.now_s + soonest, gpu, self._version[gpu]))
+
+    def _progress(self, gpu: int) -> None:
+        for n, step in zip(self.tenants[gpu], self._pace[gpu], strict=True):
+            self.left[n] -= (self.now_s - self._since[gpu]) / step
+        self._since[gpu] = self.now_s
+
+    def _depart(self, gpu: int) -> None:
+        self._progress(gpu)
+        need = {n: self.left[n] * s for n, s in zip(self.tenants[gpu], self._pace[gpu], strict=True)}
+        least, touched = min(need.values()) + _EPS, [gpu]
+        for n in [n for n, seconds in need.items() if seconds <= least]:
+            job = self.jobs.pop(n)
+            if job.counts:
+                self.ended.append(self.now_s - job.submit_s)
+                self.sum_s += self.now_s
+                self.end_s = self.now_s
+            del self.left[n]
+            for own in self._held.pop(n):
+                self.tenants[own].remove(n)
+                if not self.tenants[own]:
+                    self._empty[self._kinds[own]].add(own)
+                if own != gpu:
+                    touched.append(own)
+        if self.queue:
+            touched += [g for g in self._start_alone() if g not in touched]
+        for own in touched:
+            self._go_on(own)
+        if self.pack and self.queue:
+            self._start_beside(touched)
+
+    def _start_alone(self) -> set[int]:
+        """Waiting jobs, in order, on empty GPUs of the type where they are fastest; the GPUs."""
+        filled: set[int] = set()
+        rest: list[int] = []
+        for position, n in enumerate(self.queue):
+            if not any(self._empty):
+                rest += self.queue[position:]
+                break
+            job = self.jobs[n]
+            kinds = (k for k, e in enumerate(self._empty) if len(e) >= job.gpus and job.solo[k] < np.inf)
+            kind = min(kinds, key=job.solo.__getitem__, default=-1)
+            if kind < 0:
+                rest.append(n)
+                continue
+            gpus = sorted(self._empty[kind])[: job.gpus]
+            self._held[n] = gpus
+            for gpu in gpus:
+                self._empty[kind].discard(gpu)
+                self.tenants[gpu].append(n)
+            filled.update(gpus)
+        self.queue = rest
+        return filled
+
+    def _start_beside(self, gpus: Iterable[int]) -> None:
+        """Waiting jobs, in order, beside the only tenant of one of `gpus`."""
+        room = [g for g in gpus if len(self.tenants[g]) == 1 and self.jobs[self.tenants[g][0]].shares]
+        rest: list[int] = []
+        for position, n in enumerate(self.queue):
+            if not room:
+                rest += self.queue[position:]
+                break
+            job = self.jobs[n]
+            for gpu in room if job.shares else ():
+                if self._steps.pair(self._kinds[gpu], self.jobs[self.tenants[gpu][0]].workload, job.workload)[
+                    2
+                ]:
+                    self._progress(gpu)
+                    self.tenants[gpu].append(n)
+                    self._held[n] = [gpu]
+                    self._go_on(gpu)
+                    room.remove(gpu)
+                    break
+            else:
+                rest.append(n)
+        self.queue = rest
+
+
+class Projection:
+    """The jobs of a snapshot, to be followed after one decision or another.
+
+    Args:
+        restart_s: what stopping or moving a job costs it; one that is under way counts as work.
+    """
+
+    def __init__(
+        self, snapshot: SchedulingSnapshot, belief: SetCache, steps: Steps, restart_s: float
+    ) -> None:
+        self._snapshot, self._steps, self._restart_s = snapshot, steps, restart_s
+        self._kinds = snapshot.type_of.tolist()
+        self.jobs: dict[int, PlainJob] = {}
+        self.left: dict[int, float] = {}
+        for job in snapshot.active():
+            self.jobs[job.number] = plain_job(snapshot, belief, job)
+            self.left[job.number] = snapshot.left(job)
+            if job.gpus and job.resume_s > snapshot.now_s:
+                step = self.jobs[job.number].solo[self._kinds[job.gpus[0]]]
+                self.left[job.number] += (job.resume_s - snapshot.now_s) / step
+        for tenant in (t for members in snapshot.tenants for t in members if t.number not in self.jobs):
+            solo = solo_step_s(snapshot, belief, tenant.job.workload)
+            self.jobs[tenant.number] = PlainJob(
+                belief.workload_id(tenant.job.workload), 0.0, 1, False, solo, 0.0, counts=False
+            )
+            step = solo[self._kinds[tenant.gpus[0]]]
+            self.left[tenant.number] = snapshot.left(tenant) / (step if step < np.inf else 1.0)
+
+    def schedule(
+        self, decisions: Sequence[Allocation], pack: bool
+    ) -> tuple[PlainSchedule, dict[int, tuple[int, ...]]]:
+        """Carry `decisions` out, then go on by the plain rule; and the GPUs by number of those whom it starts at once."""
+        snapshot, left = self._snapshot, self.left.copy()
+        tenants = [[t.number for t in members] for members in snapshot.tenants]
+        waiting = set(snapshot.waiting)
+        for decision in decisions:
+            for gpu in decision.job.gpus:
+                tenants[gpu].remove(decision.job.number)
+        for decision in decisions:
+            number = decision.job.number
+            for gpu in decision.gpus:
+                tenants[gpu].append(number)
+            if decision.job.started_s is not None:
+                solo = self.jobs[number].solo
+                left[number] += self._restart_s / (
+                    solo[self._kinds[decision.gpus[0]]] if decision.gpus else min(solo)
+                )
+            if decision.gpus:
+                waiting.discard(number)
+            else:
+                waiting.add(number)
+        now_s = snapshot.now_s
+        schedule = PlainSchedule(self._steps, self._kinds, self.jobs.copy(), left, tenants, now_s, pack)
+        started = schedule.submit([(n, self.jobs[n], left[n]) for n in waiting], now_s)
+        return schedule, started
+
+
+def plain_job(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> PlainJob:
+    """`job` in numbers."""
+    solo = solo_step_s(snapshot, belief, job.job.workload)
+    gpus = len(job.gpus) or job.job.gpus
+    return PlainJob(
+        belief.workload_id(current_workload(job)),
+        job.job.submit_s,
+        gpus,
+        gpus == 1 and not job.exclusive,
+        solo,
+        snapshot.left(job) * min(solo) / job.job.priority,
+    )

@@ -1,0 +1,144 @@
+"""What a cluster has and a comparison with papers leaves out: uncertain lengths, jobs that end early, nodes that fail."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from profiling.errors import InputError, UnknownNameError
+from scheduling.core.job import JobState, TraceJob
+from scheduling.core.state import SchedulingSnapshot
+
+# Numbers of the jobs that stand for a GPU that is down.
+_OUTAGES = -(10**9)
+
+
+@dataclass(frozen=True, slots=True)
+class Realism:
+    """How far a simulation is from an ideal cluster; the defaults are an ideal one.
+
+    Attributes:
+        length_sigma: policies expect the iterations of a job times a log-normal factor of median 1 with this sigma.
+        early_ratio: share of the jobs that are killed or fail, after a uniformly drawn part of their iterations.
+        node_mtbf_s: mean seconds between failures of a node, exponential; its jobs go back to the queue.
+        repair_s: how long it is down then.
+        checkpoint_s: seconds of running between checkpoints; who is stopped or moved, or fails with its node, loses
+            what it did since. 0: nothing is lost.
+        restart_bytes_per_s: a restart also takes the job's memory over this.
+        scatter_slowdown: factor on the step time of a gang that spans nodes.
+        scaling: a job resized to k times its GPUs makes k ** scaling times the progress; None: as policies believe.
+    """
+
+    length_sigma: float = 0.0
+    early_ratio: float = 0.0
+    node_mtbf_s: float = float("inf")
+    repair_s: float = 3600.0
+    checkpoint_s: float = 0.0
+    restart_bytes_per_s: float = float("inf")
+    scatter_slowdown: float = 1.0
+    scaling: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("length_sigma", 0.0), ("checkpoint_s", 0.0), ("scatter_slowdown", 1.0)):
+            if not getattr(self, name) >= least:
+                raise InputError(
+                    f"{name} is out of range", expected=f"a number from {least:g}", got=getattr(self, name)
+                )
+        for name in ("node_mtbf_s", "repair_s", "restart_bytes_per_s"):
+            if not getattr(self, name) > 0:
+                raise InputError(
+                    f"{name} is out of range", expected="a number above 0", got=getattr(self, name)
+                )
+        if not 0 <= self.early_ratio <= 1:
+            raise InputError("early_ratio is out of range", expected="0 to 1", got=self.early_ratio)
+        if self.scaling is not None and not 0 < self.scaling <= 1:
+            raise InputError("scaling is out of range", expected="above 0, at most 1", got=self.scaling)
+
+    @classmethod
+    def of(cls, parts: Sequence[str]) -> Realism:
+        """With `parts` of `PARTS`, or `all` of them."""
+        names = list(PARTS) if list(parts) == ["all"] else parts
+        for name in names:
+            if name not in PARTS:
+                raise UnknownNameError(
+                    "unknown part of realism", expected="all, or some of " + ", ".join(PARTS), got=name
+                )
+        whole = cls()
+        for name in names:
+            own = {f.name: getattr(PARTS[name], f.name) for f in fields(cls)}
+            plain = cls()
+            whole = replace(whole, **{k: v for k, v in own.items() if v != getattr(plain, k)})
+        return whole
+
+    def draw_lengths(self, jobs: Sequence[JobState], rng: np.random.Generator) -> None:
+        """Say of every job how long it really is and how long policies take it to be."""
+        factor = np.exp(self.length_sigma * rng.standard_normal(len(jobs)))
+        early, part = rng.random(len(jobs)) < self.early_ratio, rng.uniform(0.0, 1.0, len(jobs))
+        for k, job in enumerate(jobs):
+            expected = job.job.iterations * float(factor[k])
+            job.real_iterations = job.job.iterations * (max(float(part[k]), 1e-3) if early[k] else 1.0)
+            job.left = job.checkpoint_left = job.real_iterations
+            job.ends_early = bool(early[k])
+            if self.length_sigma > 0 or early[k]:
+                job.expected_iterations = expected
+
+
+# Killed and unsuccessful jobs: 13.5 and 17.2 % of Philly's (Jeon et al., ATC 2019, table 6). The other figures are ours.
+PARTS = {
+    "lengths": Realism(length_sigma=0.5),
+    "early-ends": Realism(early_ratio=0.307),
+    "node-failures": Realism(node_mtbf_s=14 * 86400.0, checkpoint_s=1800.0),
+    "restarts": Realism(checkpoint_s=1800.0, restart_bytes_per_s=2e8),
+    "scatter": Realism(scatter_slowdown=1.25),
+    "scaling": Realism(scaling=0.8),
+}
+
+
+class NodeOutages:
+    """When nodes fail and come back; a GPU that is down holds a job of nobody that may not share."""
+
+    def __init__(self, realism: Realism, snapshot: SchedulingSnapshot, rng: np.random.Generator) -> None:
+        self._realism, self._snapshot, self._rng = realism, snapshot, rng
+        self.down: set[int] = set()
+        self.failures = 0
+        self._events: list[tuple[float, int]] = []
+        if np.isfinite(realism.node_mtbf_s):
+            first = rng.exponential(realism.node_mtbf_s, len(snapshot.node_gpus))
+            self._events = [(float(when), node) for node, when in enumerate(first)]
+            heapq.heapify(self._events)
+
+    @property
+    def next_s(self) -> float:
+        return self._events[0][0] if self._events else float("inf")
+
+    def due(self) -> list[int]:
+        """The node whose turn it is now, once it has changed sides: its GPUs if it fails, none if it comes back."""
+        _, node = heapq.heappop(self._events)
+        now_s, gpus = self._snapshot.now_s, self._snapshot.node_gpus[node]
+        back = gpus[0] in self.down
+        wait_s = float(self._rng.exponential(self._realism.node_mtbf_s)) if back else self._realism.repair_s
+        heapq.heappush(self._events, (now_s + wait_s, node))
+        if back:
+            self.down.difference_update(gpus)
+            for gpu in gpus:
+                self._snapshot.vacate(self._snapshot.tenants[gpu][0])
+            return []
+        self.failures += 1
+        return list(gpus)
+
+    def close(self, gpus: Sequence[int], like: JobState) -> None:
+        """`gpus` are empty now and stay so until the repair.
+
+        Args:
+            like: whose workload the predictor is asked about where a policy looks at them.
+        """
+        self.down.update(gpus)
+        for gpu in gpus:
+            name = f"outage of {self._snapshot.names[gpu][0]}"
+            job = TraceJob(name, like.job.workload, self._realism.repair_s, preemptible=False)
+            state = JobState(job, _OUTAGES - gpu, job.iterations, rate=1.0, gpus=(gpu,), exclusive=True)
+            state.updated_s, state.started_s = self._snapshot.now_s, self._snapshot.now_s
+            self._snapshot.occupy(state)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from profiling.errors import InputError, UnknownNameError
+from scheduling.core.job import JobState, TraceJob
+from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.truth import SetTruth
+from scheduling.policies import POLICIES, get_policy
+from scheduling.simulator.engine import SimulationConfig, simulate
+from scheduling.simulator.realism import PARTS, Realism
+from scheduling.simulator.result import SimulationResult
+from tests.scheduling.tables import JOBS, table
+
+TABLE = table(3)
+CLUSTER = ClusterSnapshot.from_mapping(
+    {
+        "nodes": [
+            {"name": "fast", "count": 2, "gpus": [{"device": "v100", "count": 4}]},
+            {"name": "slow", "gpus": [{"device": "k80", "count": 4}]},
+        ]
+    }
+)
+OFTEN = Realism(
+    length_sigma=0.5, early_ratio=0.3, node_mtbf_s=1500.0, repair_s=400.0, checkpoint_s=120.0, scaling=0.8
+)
+SIZES = (1, 1, 1, 2, 4)
+
+
+def run(realism: Realism | None, policy: str = "srtf", jobs: int = 24, seed: int = 1) -> SimulationResult:
+    rng = np.random.default_rng(7)
+    trace = [
+        TraceJob(
+            f"j{k}",
+            JOBS[k % 5],
+            float(rng.uniform(500, 3000)),
+            float(rng.uniform(0, 1500)),
+            gpus=SIZES[k % 5],
+        )
+        for k in range(jobs)
+    ]
+    config = SimulationConfig(realism=realism, seed=seed, record=True)
+    return simulate(trace, CLUSTER, get_policy(policy), SetTruth(TABLE), TABLE, config)
+
+
+@pytest.mark.parametrize("policy", [p for p in POLICIES if p != "allox" and not get_policy(p).freezes])
+def test_every_job_ends_under_every_policy(policy: str) -> None:
+    result = run(OFTEN, policy)
+    assert all(job.finished_s is not None and job.left == 0.0 for job in result.jobs)
+    assert result.node_failures > 0
+    assert result.to_json()["ended_early"] > 0
+
+
+def test_nobody_runs_on_a_node_that_is_down() -> None:
+    result = run(Realism(node_mtbf_s=1500.0, repair_s=400.0, checkpoint_s=60.0))
+    ends = {interval.stop_s for interval in result.intervals}
+    finished = {job.finished_s for job in result.jobs}
+    assert ends - finished, "no job was interrupted"
+    assert result.lost_gpu_s > 0
+
+
+def test_an_ideal_cluster_is_the_same_as_none() -> None:
+    plain, ideal = run(None, "isacpp"), run(Realism(), "isacpp")
+    np.testing.assert_array_equal(plain.completion_s, ideal.completion_s)
+    assert ideal.node_failures == 0
+    assert ideal.lost_gpu_s == 0.0
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    np.testing.assert_array_equal(run(OFTEN).completion_s, run(OFTEN).completion_s)
+    assert not np.array_equal(run(OFTEN).completion_s, run(OFTEN, seed=2).completion_s)
+
+
+def test_policies_see_the_estimate_and_not_the_length() -> None:
+    job = JobState(
+        TraceJob("j", JOBS[0], 1000.0), 0, 800.0, real_iterations=800.0, expected_iterations=1200.0
+    )
+    assert job.believed(800.0) == 1200.0
+    assert job.believed(300.0) == 700.0
+    overdue = JobState(
+        TraceJob("j", JOBS[0], 900.0), 0, 900.0, real_iterations=900.0, expected_iterations=400.0
+    )
+    assert overdue.believed(100.0) == pytest.approx(40.0)
+
+
+def test_lost_progress_costs_at_most_one_checkpoint_interval_a_restart() -> None:
+    result = run(Realism(node_mtbf_s=1500.0, repair_s=400.0, checkpoint_s=60.0))
+    stops = [i for i in result.intervals if i.stop_s not in {j.finished_s for j in result.jobs}]
+    assert result.lost_gpu_s <= 60.0 * len(stops) + 1e-6
+
+
+def test_parts_are_combined_and_checked() -> None:
+    whole = Realism.of(["all"])
+    assert (whole.length_sigma, whole.scaling) == (0.5, 0.8)
+    assert Realism.of(["scatter"]) == PARTS["scatter"]
+    with pytest.raises(UnknownNameError, match="scatter"):
+        Realism.of(["weather"])
+    with pytest.raises(InputError, match="early_ratio"):
+        Realism(early_ratio=2.0)
