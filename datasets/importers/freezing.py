@@ -174,7 +174,7 @@ def _read_pickle(result: Import, path: Path) -> None:
         for batch, peak in by_batch.items():
             if layers is None:
                 result.read += 1
-                result.dropped[f"number of layers of {name} is not known"] += 1
+                result.dropped[f"unknown number of layers of {name}"] += 1
             else:
                 _add_memory(result, name, layers, int(frozen), int(batch), float(peak))
 
