@@ -76,7 +76,7 @@ def counts(line: AffineGraph) -> dict[str, float]:
 
 
 def reason_of(what: str, stated: float, captured: dict[str, float], name: str) -> str:
-    """Why a count is further off than it should be; empty where that is not known."""
+    """Why a count is further off than it should be; empty where that is unknown."""
     limit = WITHIN[what]
     if abs(captured[what] - stated) <= ROUNDING[what] + (limit * stated if what == "multiply_adds" else 0):
         return ROUNDED

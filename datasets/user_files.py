@@ -1,4 +1,4 @@
-"""The door for others' data: a template to fill in, and a check that names row, column, expected and got."""
+"""Users' own measurements: a template to fill in, and a check that names row, column, expected and got."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ class ComputationGraph:
         version = body.get("version")
         if version not in READABLE_VERSIONS:
             raise InputError(
-                "graph has another version",
+                "graph is of another version",
                 expected=" or ".join(map(str, READABLE_VERSIONS)),
                 got=version,
             )

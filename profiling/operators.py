@@ -82,7 +82,7 @@ _DTYPE_INDEX = {name: i for i, name in enumerate(DTYPES)}
 
 
 def dtype_index(name: str) -> int:
-    """Position of a type in `DTYPES`; -1 for others and for the empty name of a type that is not known."""
+    """Position of a type in `DTYPES`; -1 for others and for the empty name of a type that is unknown."""
     return _DTYPE_INDEX.get(name, -1)
 
 

@@ -93,7 +93,7 @@ class RayWorkers(Generic[Task, Result]):
                     raise UnavailableError(
                         "the Ray cluster has no node for the work that is left",
                         expected="a live node" + (" with a GPU" if self.on_gpus else ""),
-                        hint="what is done is kept: give the same command again",
+                        hint="what is done is kept: run the same command again",
                     )
                 time.sleep(0.2)
                 continue

@@ -61,7 +61,7 @@ def pair_matrix(
 
     Raises:
         InputError: fewer than one job.
-        UnknownNameError: the device or a model is not known.
+        UnknownNameError: the device or a model is unknown.
     """
     if not jobs:
         raise InputError("a matrix needs jobs", expected="one or more", got="none")

@@ -163,7 +163,7 @@ class Captures:
             except BrokenProcessPool:
                 # A process that ends with no task takes pebble's whole pool with it; the capture starts anew in the next.
                 if time.monotonic() > until:
-                    raise UnavailableError("the capturing processes end again and again") from None
+                    raise UnavailableError("the capturing processes keep ending") from None
                 with self._lock:
                     if pending.future is future:
                         pending.future = self._schedule(workload)

@@ -155,7 +155,7 @@ class _Exchange:
         origin = self.headers.get(b"origin")
         foreign = origin is not None and urlsplit(origin.decode("latin-1")).netloc.lower() != host.lower()
         if site not in (b"none", b"same-origin") or foreign:
-            raise ForbiddenError("a request of another site", expected="the same origin, or a bearer token")
+            raise ForbiddenError("a cross-site request", expected="the same origin, or a bearer token")
 
     async def receive(self) -> dict[str, Any]:
         message = await self._receive()

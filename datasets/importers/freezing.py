@@ -95,7 +95,7 @@ def _read_placements(result: Import, path: Path) -> None:
         layers = int(load_npy(info).get("layer_num", layers or 0)) or layers
     if layers is None:
         raise InputError(
-            f"{path}: number of layers is not known", expected="app_info.npy with layer_num beside it"
+            f"{path}: unknown number of layers", expected="app_info.npy with layer_num beside it"
         )
     for row in CsvRows(path, ("placement", "local_bsz", "step_time", "sync_time", "frozen_layer")):
         placement = row.text("placement")
@@ -164,7 +164,7 @@ def _read_pickle(result: Import, path: Path) -> None:
     layers = _LAYERS.get(name)
     if not isinstance(body, dict):
         raise InputError(
-            f"{path} holds another shape",
+            f"{path} has an unexpected shape",
             expected="{frozen layers: {batch size: bytes}}",
             got=type(body).__name__,
         )
@@ -174,7 +174,7 @@ def _read_pickle(result: Import, path: Path) -> None:
         for batch, peak in by_batch.items():
             if layers is None:
                 result.read += 1
-                result.dropped[f"number of layers of {name} is not known"] += 1
+                result.dropped[f"unknown number of layers of {name}"] += 1
             else:
                 _add_memory(result, name, layers, int(frozen), int(batch), float(peak))
 
@@ -220,5 +220,5 @@ def _add(
 
 def _known(name: str, where: str) -> str:
     if name not in ALIASES and name not in _LAYERS:
-        raise InputError(f"{where}: no known model", expected="one of " + ", ".join(_LAYERS), got=name)
+        raise InputError(f"{where}: unknown model", expected="one of " + ", ".join(_LAYERS), got=name)
     return name

@@ -98,7 +98,7 @@ def _steps_on_slices(folder: Path) -> dict[tuple[Job, str], list[float]]:
         try:
             seconds = [float(s) for epoch in sorted(body, key=int) for s in body[epoch]]
         except (TypeError, ValueError) as error:
-            raise InputError(f"{path} is no log", expected="{epoch: [seconds]}", got=str(error)) from None
+            raise InputError(f"{path} is not a log", expected="{epoch: [seconds]}", got=str(error)) from None
         if len(seconds) < 2 or not all(0 < s < math.inf for s in seconds):
             raise InputError(f"{path}: steps", expected="at least 2, in seconds above 0", got=len(seconds))
         job = (match["model"], int(match["batch"]))
@@ -140,7 +140,7 @@ def _add_mixes(result: Import, folder: Path, steps: dict[tuple[Job, str], list[f
     for array in (inputs, targets):
         if array.shape != (len(inputs), len(SHARES), PROCESSES) or not (array > 0).all():
             raise InputError(
-                "MISO's mixes have another shape", expected="[n, 3, 7], above 0", got=str(array.shape)
+                "MISO's mixes have an unexpected shape", expected="[n, 3, 7], above 0", got=str(array.shape)
             )
     who = _who(targets, _profiles(steps))
     seen: set[tuple[Any, ...]] = set()

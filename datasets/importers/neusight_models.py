@@ -102,7 +102,7 @@ def _whole(path: Path) -> tuple[float, int]:
         step = float(body["e2e_latency"]) / 1e3
         layers = int(body["num_layer"] or 1)
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is no run", expected="e2e_latency, num_layer", got=repr(error)) from None
+        raise InputError(f"{path} is not a run", expected="e2e_latency, num_layer", got=repr(error)) from None
     if not 0 < step < math.inf:
         raise InputError(f"{path}: e2e_latency", expected="ms, above 0", got=step * 1e3)
     return step, layers

@@ -59,12 +59,10 @@ def read(folder: Path) -> Import:
 def _read_file(result: Import, path: Path, seen: set[tuple[str, ...]]) -> None:
     application, cluster = path.parent.name, path.stem.removeprefix("placements").removeprefix("-")
     if cluster and cluster not in DEVICES:
-        raise InputError(
-            f"{path} is of no known cluster", expected="one of " + ", ".join(DEVICES), got=cluster
-        )
+        raise InputError(f"{path}: unknown cluster", expected="one of " + ", ".join(DEVICES), got=cluster)
     if application not in (*APPLICATIONS, "gpt_pmp"):
         raise InputError(
-            f"{path} is of no known application",
+            f"{path}: unknown application",
             expected="one of " + ", ".join(APPLICATIONS),
             got=application,
         )

@@ -16,7 +16,7 @@ from profiling.errors import InputError
 
 
 class AdditivePredictor:
-    """Nothing is fitted; every number comes from solo runs. NaN where a member's solo run is not known.
+    """Nothing is fitted; every number comes from solo runs. NaN where a member's solo run is unknown.
 
     * throughput ratio: min(1, 1 / sum of solo utilisations), the same for all members;
     * memory of a set: sum of solo memories;

@@ -40,7 +40,7 @@ class FeatureTable:
         return self
 
     def transform(self, bundle: Bundle) -> NDArray[np.float64]:
-        """[n, columns] for `bundle.rows`; NaN where a solo run is not known."""
+        """[n, columns] for `bundle.rows`; NaN where a solo run is unknown."""
         frame = _frame(bundle).reset_index(drop=True)
         members = self._members(bundle, frame)
         if bundle.target == "solo_step_time_s":

@@ -52,7 +52,7 @@ class GroupMeanPredictor:
         return self
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] for `test.rows`; NaN where the reference is not known."""
+        """[n] for `test.rows`; NaN where the reference is unknown."""
         result = np.full(len(test.rows), np.nan)
         for count, means in zip(range(len(self.columns), -1, -1), self.means_, strict=True):
             names = group_names(test.rows, self.columns[:count])

@@ -36,7 +36,7 @@ class RooflinePredictor:
     """The roofline of a whole step times the median of measured / roofline in training, by mode.
 
     Args:
-        seconds: [n] the roofline of each row of a bundle; NaN where it is not known.
+        seconds: [n] the roofline of each row of a bundle; NaN where it is unknown.
     """
 
     def __init__(self, seconds: Callable[[Bundle], Floats]) -> None:
@@ -63,7 +63,7 @@ class RooflinePredictor:
         return self
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] for `test.rows`; NaN where the roofline is not known."""
+        """[n] for `test.rows`; NaN where the roofline is unknown."""
         modes = group_names(test.rows, ("mode",))
         factor = np.array([self.factor_.get(str(mode), self.factor_[""]) for mode in modes])
         return self.seconds(test) * factor

@@ -58,7 +58,7 @@ class SummaryTreePredictor:
         return self
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] for `test.rows`; NaN where a total is not known."""
+        """[n] for `test.rows`; NaN where a total is unknown."""
         totals = self.totals(test)
         usable = totals[self.known_].notna().all(axis=1).to_numpy()
         x, scale = self._features(test, totals)

@@ -172,5 +172,5 @@ def _each(channels: Floats, groups: Floats) -> Floats:
 
 
 def _type_bytes(codes: Floats) -> Floats:
-    """Bytes per element; 0 where the type is not known."""
+    """Bytes per element; 0 where the type is unknown."""
     return np.where(codes >= 0, _BYTES[np.maximum(codes.astype(int), 0)], 0.0)

@@ -96,7 +96,7 @@ class Featurizer:
             graph = self.graph(plain)
             if graph.layers and plain.frozen_prefix > len(graph.layers):
                 raise InputError(
-                    f"{plain.model} cannot freeze so many layers",
+                    f"{plain.model} has fewer layers than that",
                     expected=f"a frozen_prefix from 0 to {len(graph.layers)}",
                     got=plain.frozen_prefix,
                 )

@@ -47,7 +47,7 @@ class CampaignPlan:
         seen: set[str] = set()
         for run in self.runs:
             if run.request.run_id in seen:
-                raise InputError("a plan names a run twice", expected="each run once", got=str(run.request))
+                raise InputError("a run is in the plan twice", expected="each run once", got=str(run.request))
             seen.add(run.request.run_id)
 
     @property
@@ -83,7 +83,9 @@ class CampaignPlan:
                 hint="make one with `cotenant campaign plan`",
             )
         if body.get("version") != PLAN_VERSION:
-            raise InputError("plan has another version", expected=str(PLAN_VERSION), got=body.get("version"))
+            raise InputError(
+                "plan is of another version", expected=str(PLAN_VERSION), got=body.get("version")
+            )
         try:
             runs = tuple(
                 PlannedRun(RunRequest.from_mapping(r), float(r["expected_s"]), str(r.get("reason", "")))

@@ -27,7 +27,7 @@ _ASKED = frozenset({"all", "any", "sum", "isinf", "isnan", *_COMPARISONS})
 
 
 def truth_of(tensor: Any) -> bool | None:
-    """What `bool(tensor)` is to say; None where that is not known."""
+    """What `bool(tensor)` is to say; None where that is unknown."""
     answer: bool | None = getattr(tensor, _TRUTH, None)
     return answer
 

@@ -106,7 +106,7 @@ def call(module: nn.Module, inputs: Any) -> Any:
 
 
 def mean_loss(output: Any) -> Tensor:
-    """Mean over every floating-point output: what stands in for a loss that is not known."""
+    """Mean over every floating-point output: what stands in for a loss that is unknown."""
     if not isinstance(output, dict | list | tuple | Tensor) and hasattr(output, "__dict__"):
         output = vars(output)
     means = [t.mean() for t in tensors_of(output) if t.is_floating_point()]

@@ -235,7 +235,7 @@ def mig_layout(card: str) -> MigLayout:
     known = _layouts()
     if card not in known:
         raise UnknownNameError(
-            f"no MIG slices of {card} are known", expected="a card with them: " + ", ".join(known)
+            f"unknown MIG slices of {card}", expected="a card with them: " + ", ".join(known)
         )
     return known[card]
 

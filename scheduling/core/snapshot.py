@@ -49,7 +49,7 @@ class Gpu:
     def __post_init__(self) -> None:
         if self.sharing not in SHARING_MODES:
             raise InputError(
-                f"GPU {self.id!r}: sharing mode is not known",
+                f"GPU {self.id!r}: unknown sharing mode",
                 expected="one of " + ", ".join(SHARING_MODES),
                 got=self.sharing,
             )

@@ -47,7 +47,7 @@ def freezing_agents(
     """What makes the agent of a job: step times alone by `truth` and `belief`, gains by freezing by the cost model.
 
     Truth and belief have the same gains, and convolutional jobs the norms of our CNN, all others those of our LSTM: what
-    freezing really does to a job of a log is not known.
+    freezing really does to a job of a log is unknown.
     """
     snapshot = SchedulingSnapshot(cluster)
 

@@ -62,7 +62,7 @@ def worker_orders(
     if schedule == "interleaved":
         if microbatches % stages:
             raise InputError(
-                "interleaved schedule does not come out even",
+                "an interleaved schedule needs whole rounds of microbatches",
                 expected=f"microbatches in multiples of the {stages} workers in a row",
                 got=microbatches,
             )

@@ -90,9 +90,7 @@ def simulate(orders: Sequence[Sequence[Action]], times: Sequence[StageTimes]) ->
                 position[worker] += 1
                 progress = True
     if any(p < len(order) for p, order in zip(position, orders, strict=True)):
-        raise InputError(
-            "the workers' orders wait for each other for ever", expected="a schedule that can run"
-        )
+        raise InputError("the workers' orders deadlock", expected="a schedule that can run")
     total = max(free, default=0.0)
     busy = [0.0] * len(orders)
     for slot in slots:

@@ -17,7 +17,7 @@ from scheduling.traces.mix import Mix
 
 @dataclass(frozen=True, slots=True)
 class LoggedJob:
-    """One job of a log; which model it trains is not known.
+    """One job of a log; which model it trains is unknown.
 
     Attributes:
         id: as the log has it; may be empty.

@@ -15,7 +15,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Run t
 
 @app.command("list")
 def list_(json: JsonFlag = False) -> None:
-    """The protocols, and which predictors take part in each.
+    """List the protocols and the predictors that take part in each.
 
     Example: `cotenant benchmark list`
     """
@@ -85,7 +85,7 @@ def run(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Run a protocol for every registered predictor; what is stored and still holds is not run again.
+    """Run a protocol for every registered predictor; stored results that are still valid are not computed again.
 
     Example: `cotenant benchmark run lucid-by-model --data data/`
     """

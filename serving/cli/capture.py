@@ -36,7 +36,7 @@ def command(
 ) -> None:
     """Turn a model into the computation graph of one training step; nothing is computed and no GPU is needed.
 
-    `module:factory` runs code of this machine. The factory returns `(module, inputs)`, `(module, inputs, loss)` or a
+    `module:factory` runs local code. The factory returns `(module, inputs)`, `(module, inputs, loss)` or a
     `TrainingJob`, and gets `batch_size` and `sequence_length` if it has such parameters.
 
     Example: `cotenant capture resnet50-imagenet --batch-size 64 --precision amp --plot resnet50.svg`

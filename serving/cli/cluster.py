@@ -26,7 +26,7 @@ def init(
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("cluster.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
 ) -> None:
-    """Write a sample with every field and a comment beside each.
+    """Write a sample cluster.yaml with a comment beside every field.
 
     Example: `cotenant cluster init -o cluster.yaml`
     """

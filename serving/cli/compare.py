@@ -81,7 +81,7 @@ def command(
 ) -> None:
     """Run several policies over one trace: a table, and plots of completion times, queue, utilisation and Gantt.
 
-    A policy that fails ends no other one; exit code 1 says that one did.
+    A policy that fails does not stop the others; exit code 1 means that one failed.
 
     Example: `cotenant compare --trace synthetic:rate=30,jobs=60 --cluster small-mixed --policies fifo,isacpp --seeds 3 -o plots`
     """

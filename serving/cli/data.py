@@ -47,7 +47,7 @@ def import_(
 
 @app.command()
 def sources(json: JsonFlag = False) -> None:
-    """Whose measurements can be imported, where they are, and what their licences allow.
+    """List the sources that can be imported, where they are, and what their licences allow.
 
     Example: `cotenant data sources`
     """
@@ -73,7 +73,7 @@ def stats(
     plot: Annotated[Path | None, typer.Option(help="Write the distributions to this SVG file.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """What a folder of tables holds.
+    """Show what a folder of tables holds.
 
     Example: `cotenant data stats data/ --plot data.svg`
     """
@@ -130,7 +130,7 @@ def validate(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of faults to print.")] = 20,
     json: JsonFlag = False,
 ) -> None:
-    """Check a file of measurements: row, column, expected and got of all that is wrong. Exit code 2 if anything is.
+    """Validate a file of measurements: row, column, expected and actual value of every fault. Exit code 2 if there is one.
 
     Example: `cotenant data validate mine.csv -o data/`
     """
@@ -164,7 +164,7 @@ def graphs(
 ) -> None:
     """Build a PyTorch Geometric dataset: co-location sets, each member with its computation graph.
 
-    Rows that were built before are found again. Example: `cotenant data graphs data/ -o graphs/`
+    Rows that were built before are reused. Example: `cotenant data graphs data/ -o graphs/`
     """
     from datasets.graph_dataset import ColocationDataset
     from datasets.tables import read_table
@@ -200,7 +200,7 @@ def template(
         bool, typer.Option("--describe", help="Describe the columns instead of printing the CSV.")
     ] = False,
 ) -> None:
-    """A CSV to fill in with your own measurements.
+    """Print a CSV to fill in with your own measurements.
 
     Example: `cotenant data template -o mine.csv`
     """
@@ -233,7 +233,7 @@ def export_observations(
 ) -> None:
     """Write the observations that a service stored as tidy tables, for `cotenant train --data`.
 
-    A model trained on them that serves later does not take the same observations in again. Exit code 1 where there are none.
+    A model trained on them that serves later does not take the same observations in again. Exit code 1 if there are none.
 
     Example: `cotenant data export-observations --database sqlite:///cotenant.db -o data/`
     """

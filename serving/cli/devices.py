@@ -23,7 +23,7 @@ FileOption = Annotated[
 
 @app.command("list")
 def list_types(file: FileOption = None, as_json: JsonFlag = False) -> None:
-    """List all types, and what this machine has.
+    """List all device types, and those of this machine.
 
     Example: `cotenant devices list --file my-gpus.yaml`
     """
@@ -65,7 +65,7 @@ def show(
     file: FileOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show one type's numbers and the document they are from.
+    """Show the figures of one type and their source.
 
     Example: `cotenant devices show rtx-3090 --json`
     """

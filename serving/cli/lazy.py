@@ -11,20 +11,20 @@ import typer.main
 # name: (module under serving.cli, short help for the list). A module has either `app` (a group) or `command` (a
 # function). The list is here and not in the modules, because reading it must not import them.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo", "Which models share a GPU well, and a dozen jobs with and without sharing."),
-    "zoo": ("zoo", "The models that come with the project: list, check."),
+    "demo": ("demo", "Show which models share a GPU well, and a dozen jobs with and without sharing."),
+    "zoo": ("zoo", "Models of the zoo: list, check."),
     "capture": ("capture", "Turn a model into its computation graph."),
-    "devices": ("devices", "The GPU types that are known: list, show."),
+    "devices": ("devices", "Known GPU types: list, show."),
     "profile": ("profile", "Measure jobs alone and together on a real device."),
-    "campaign": ("campaign", "Plan and run many measurements, resumable at any kill."),
+    "campaign": ("campaign", "Plan and run measurement campaigns, resumable after a kill."),
     "data": ("data", "Import, describe and check measurements."),
     "benchmark": ("benchmark", "Run the evaluation protocols."),
     "train": ("train", "Train the predictor."),
-    "sweep": ("sweep", "Look for a better configuration by models left out."),
+    "sweep": ("sweep", "Search for a better configuration."),
     "evaluate": ("evaluate", "Score a predictor on measurements."),
     "predict": ("predict", "Predict how a set of jobs shares a device."),
     "matrix": ("matrix", "Predict how every pair of jobs shares a device."),
-    "probe": ("probe", "Which set to run to learn most about a job."),
+    "probe": ("probe", "Choose the set to run to learn most about a job."),
     "place": ("place", "Choose a GPU for a job on a cluster."),
     "cluster": (
         "cluster",
@@ -34,10 +34,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("compare", "Run several policies over one trace."),
     "plan": ("plan", "Planners: pipeline stages, ring all-reduce, MIG slices and MPS shares."),
     "serve": ("serve", "Run the REST service."),
-    "door": ("door", "Let Slurm ask the service where a job goes."),
+    "door": ("door", "Connect Slurm to the service."),
     "models": ("models", "Registered predictors: list, promote, export."),
     "feedback": ("feedback", "Feed observed step times back."),
-    "report": ("report", "One HTML page of a folder of measurements."),
+    "report": ("report", "Write an HTML report on a folder of measurements."),
 }
 
 

@@ -44,8 +44,7 @@ def promote(
 ) -> None:
     """Make a version the champion, which `--model models:/cotenant@champion` and the service load.
 
-    Exit code 1 means that it is worse than the present champion, which then stays; where there is none, it is worse than
-    the predictor that ships with the project.
+    Exit code 1 means that it is worse than the current champion, or than the shipped predictor where there is none; nothing changes then.
 
     Example: `cotenant models promote 3`
     """

@@ -35,7 +35,7 @@ def command(
     ] = "default",
     as_json: JsonFlag = False,
 ) -> None:
-    """Choose a GPU for a job: every GPU's tenants are followed departure by departure with the job among them.
+    """Choose a GPU for a job: on every GPU, the tenants and the job are simulated until they finish.
 
     Example: `cotenant place --cluster cluster.yaml --job resnet18-cifar:batch_size=64 --iterations 20000`
     """

@@ -90,8 +90,8 @@ def pipeline(
     if schedule is not None:
         if compat or straight or fewer_machines or activation_compression_ratio is not None:
             raise InputError(
-                "--schedule plans whole steps on its own terms",
-                expected="none of --compat, --straight, --fewer-machines, --activation-compression-ratio with it",
+                "--schedule cannot be combined with these options",
+                expected="none of --compat, --straight, --fewer-machines, --activation-compression-ratio",
             )
         whole = plan(
             read_graph(graph, device),
@@ -109,7 +109,7 @@ def pipeline(
         return
     if depth is not None or recompute or (fewer_machines and not compat):
         raise InputError(
-            "an option without the one that it belongs to",
+            "an option lacks the one that it depends on",
             expected="--depth and --recompute with --schedule, --fewer-machines with --compat",
         )
     states = read_states(graph, device, as_published=compat, granularity=granularity)

@@ -48,7 +48,7 @@ def ring(
     from scheduling.ring.case import RingCase
 
     if slot_s and not policy:
-        raise InputError("--slot-s is the slot of a schedule", expected="--policy with it", got="no --policy")
+        raise InputError("--slot-s needs --policy", expected="--policy with it", got="no --policy")
     body = read_json(case)
     if policy and isinstance(body, dict):
         body = {key: value for key, value in body.items() if key != "placement"}

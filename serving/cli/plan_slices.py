@@ -44,9 +44,9 @@ def slices(
     ] = "default",
     as_json: JsonFlag = False,
 ) -> None:
-    """The best use of a card for these jobs: whole, time slices, MPS shares, MIG, or slices that several share.
+    """Plan the best use of a card for these jobs: whole, time slices, MPS shares, MIG, or slices that several share.
 
-    Every valid partition and every assignment is looked at; memory is respected. Exit code 1: some job finds no room.
+    Every valid partition and assignment within memory is considered. Exit code 1: some job does not fit.
 
     Example: `cotenant plan slices --device a100 --job resnet50-imagenet:batch_size=32 --job lstm-wikitext2 --job dcgan-64`
     """

@@ -27,7 +27,7 @@ def command(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Which partner to run a job beside to learn most of how it shares the device, with the expected fall of the error.
+    """Choose the partner to run beside a job to learn most about how it shares the device, with the expected reduction of the error.
 
     Example: `cotenant probe --device v100 --job vgg11-cifar:batch_size=64 --running resnet50-imagenet --running lstm-wikitext2`
     """

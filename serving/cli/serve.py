@@ -189,7 +189,7 @@ def add(
     database: Database = _DATABASE,
     days: Annotated[float | None, typer.Option(help="Days until it expires (default: never).")] = None,
 ) -> None:
-    """Make a token and print it, once. Example: `cotenant serve token add scheduler --scope place`."""
+    """Create a token and print it once. Example: `cotenant serve token add scheduler --scope place`."""
     from serving.auth import create_token
     from serving.store import Store
 
@@ -198,7 +198,7 @@ def add(
 
 @token.command("list")
 def listing(database: Database = _DATABASE, as_json: JsonFlag = False) -> None:
-    """Names and scopes of the tokens. Example: `cotenant serve token list --json`."""
+    """List names and scopes of the tokens. Example: `cotenant serve token list --json`."""
     from serving.auth import list_tokens
     from serving.store import Store
 
@@ -223,7 +223,7 @@ def _valid(entry: dict[str, Any]) -> str:
 
 @token.command("revoke")
 def revoke(name: str, database: Database = _DATABASE) -> None:
-    """Make a token invalid. Example: `cotenant serve token revoke scheduler`."""
+    """Revoke a token. Example: `cotenant serve token revoke scheduler`."""
     from serving.auth import revoke_token
     from serving.store import Store
 

@@ -96,7 +96,7 @@ def command(
     jobs: JobsFile = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run a trace of jobs through a cluster under one policy; the truth is apart from what the policy predicts.
+    """Simulate a trace of jobs on a cluster under one policy; actual step times are separate from those that the policy predicts.
 
     Example: `cotenant simulate --trace synthetic:rate=30,jobs=100 --cluster small-mixed --policy isacpp --seed 1`
     """

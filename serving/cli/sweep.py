@@ -38,9 +38,9 @@ def command(
     experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "cotenant-sweep",
     as_json: JsonFlag = False,
 ) -> None:
-    """Look for a better configuration: Optuna, judged by models left out of the training tables (extra `sweep`).
+    """Search for a better configuration with Optuna, judged by models left out of the training tables (extra `sweep`).
 
-    Sets that a protocol scores must not be among DATA. The same command goes on with the study, also after a kill.
+    DATA must not hold sets that a protocol scores. The same command resumes the study, also after a kill.
 
     Example: `cotenant sweep --data tables --trials 30 --out best.yaml`, then `cotenant train --data tables --config best.yaml`
     """

@@ -50,9 +50,9 @@ def command(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train the predictor on measurements, follow it in MLflow, and compare it with the baselines on pairs left out.
+    """Train the predictor on measurements, log it to MLflow, and compare it with the baselines on pairs left out.
 
-    A run that was killed goes on where it was when the same command is given again.
+    The same command resumes a run that was killed.
 
     With `--from` a predictor learns from a few new sets, in seconds to a minute, and keeps what it knew.
 

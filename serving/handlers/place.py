@@ -27,7 +27,7 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
         InfeasibleError: the job fits on no GPU of the cluster.
     """
     if (body.job is UNSET) == (body.jobs is UNSET):
-        raise InputError("body names no work", expected="either 'job' or 'jobs'", got="neither or both")
+        raise InputError("body names no job", expected="either 'job' or 'jobs'", got="neither or both")
     service.life.current()
     config = PlacementConfig(objective=body.objective, max_slowdown=body.max_slowdown)
     if isinstance(body.cluster, ClusterBody):

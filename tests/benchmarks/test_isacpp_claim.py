@@ -80,6 +80,6 @@ def test_gains_are_paired_by_seed_and_a_gain_within_its_error_is_not_divided_by(
 
 def test_every_set_is_asked_of_the_predictor_that_never_saw_its_pair() -> None:
     a, b = (replace(w) for w in list(measured_workloads(TABLE, "v100"))[:2])
-    door = LeftOut([Says(1.1), Says(1.9)], {("model-0", "model-1"): 1, ("model-1", "model-2"): 0})
-    answer = door.predict_arrays([ColocationSet("v100", (b, a)), ColocationSet("v100", (a, a))])
+    left_out = LeftOut([Says(1.1), Says(1.9)], {("model-0", "model-1"): 1, ("model-1", "model-2"): 0})
+    answer = left_out.predict_arrays([ColocationSet("v100", (b, a)), ColocationSet("v100", (a, a))])
     assert answer.slowdown[:, 0] == pytest.approx([1.9, 1.1])

@@ -41,3 +41,11 @@ def test_every_page_is_in_the_navigation() -> None:
     listed = (ROOT / "mkdocs.yml").read_text()
     pages = {str(page.relative_to(ROOT)) for page in PAGES if page.is_relative_to(ROOT / "docs")}
     assert {page for page in pages if not re.search(rf": {re.escape(page)}$", listed, re.MULTILINE)} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_files_exist(page: Path) -> None:
+    """Paths from the root in backticks; capitals stand for names of the reader's."""
+    top = "|".join(folder.name for folder in ROOT.iterdir() if (folder / "__init__.py").exists())
+    named = re.findall(rf"`((?:{top}|tests|docs)/[a-z0-9_/.-]+)`", page.read_text())
+    assert [path for path in named if not (ROOT / path).exists()] == []

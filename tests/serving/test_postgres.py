@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -18,10 +19,12 @@ from tests.serving.conftest import Start
 from tests.serving.problems import problem
 from tests.waiting import LONG_S
 
-pytest.importorskip("psycopg", reason="psycopg is not installed (extra postgres)")
-pytestmark = pytest.mark.skipif(
-    postgres.programs() is None, reason="no PostgreSQL server here (Debian: apt-get install postgresql)"
-)
+pytestmark = [
+    pytest.mark.skipif(find_spec("psycopg") is None, reason="psycopg is not installed (extra postgres)"),
+    pytest.mark.skipif(
+        postgres.programs() is None, reason="no PostgreSQL server here (Debian: apt-get install postgresql)"
+    ),
+]
 CLUSTER = {"nodes": [{"name": f"n{i}", "gpus": [{"device": "v100", "count": 2}]} for i in range(4)]}
 
 

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import requests
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis import GenerationMode
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from serving.app import create_app
 from serving.config import ServiceConfig
 from tests.serving.live import serve
 from tests.serving.table import TableSource
 
-CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
-
+if TYPE_CHECKING:  # no worker that runs none of these tests takes seconds to import it
+    from schemathesis import Case, GenerationMode
 
 PARTS = 6  # each takes a few seconds, on whatever worker
 
@@ -35,6 +28,8 @@ class Served(NamedTuple):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    import schemathesis
+
     config = ServiceConfig(
         database_url=f"sqlite:///{tmp_path_factory.mktemp('schema')}/s.db",
         parse_seconds=1,
@@ -54,6 +49,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_operation(served: Served, part: int) -> None:
     """Requests that follow the document, and such that do not."""
+    from schemathesis import GenerationMode
+
     assert len(served.operations) > 30
     for operation in served.operations[part::PARTS]:
         attack(served.session, served.base, operation, GenerationMode.POSITIVE, examples=2)
@@ -64,6 +61,13 @@ def test_every_operation(served: Served, part: int) -> None:
 
 def attack(session: requests.Session, base: str, operation: Any, mode: GenerationMode, examples: int) -> None:
     """Send generated requests to one operation and check the answers."""
+    from schemathesis.specs.openapi.checks import (
+        content_type_conformance,
+        response_schema_conformance,
+        status_code_conformance,
+    )
+
+    checks = [status_code_conformance, content_type_conformance, response_schema_conformance]
 
     @settings(
         max_examples=examples,
@@ -74,11 +78,11 @@ def attack(session: requests.Session, base: str, operation: Any, mode: Generatio
         suppress_health_check=list(HealthCheck),
     )
     @given(operation.as_strategy(generation_mode=mode))
-    def attack_operation(case: schemathesis.Case) -> None:
+    def attack_operation(case: Case) -> None:
         response = case.call(session=session, base_url=base)
         # 503 and 504 are documented answers (a reload that fails, a deadline of nanoseconds); 500 never is.
         assert response.status_code not in (500, 501, 502), response.text
-        case.validate_response(response, checks=CHECKS)
+        case.validate_response(response, checks=checks)
 
     try:
         attack_operation()

@@ -35,7 +35,7 @@ def spread_on_ray(
             yield cells[task], result
         if workers.given_up:
             raise UnavailableError(
-                "the workers of some fits died again and again",
+                "the workers of some fits died repeatedly",
                 got=", ".join(str(cells[task].file) for task in workers.given_up),
                 hint="run these without --ray to see why",
             )

@@ -61,7 +61,7 @@ def cost_examples(
     report: Callable[[int, int], None] = lambda _done, _total: None,
     timing: str = "step",
 ) -> tuple[list[CostExample], Skipped]:
-    """From rows of the table `solo` (one GPU, a step time); rows whose graph or device is not known are counted.
+    """From rows of the table `solo` (one GPU, a step time); rows whose graph or device is unknown are counted.
 
     Equal rows measured again (repeats) weigh together as one. With `timing` "busy", `step_time_s` holds busy time.
     """

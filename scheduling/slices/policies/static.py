@@ -31,7 +31,9 @@ class StaticMig:
         partition = layout.place(self.partition.split("+"))
         if partition is None:
             raise InputError(
-                f"{device} cannot be cut so", expected="slices such as 3g+2g+2g", got=self.partition
+                f"{device} cannot be partitioned like that",
+                expected="slices such as 3g+2g+2g",
+                got=self.partition,
             )
         return tuple(Slot(layout.device(profile), start) for start, profile in partition.placements)
 

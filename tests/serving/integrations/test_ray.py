@@ -1,4 +1,4 @@
-"""The Ray door's view of a cluster and its questions; Ray itself is looked at by `benchmarks.ray_integration`."""
+"""The Ray integration's view of a cluster and its questions; Ray itself is looked at by `benchmarks.ray_integration`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ NODES = [
 
 def test_cluster() -> None:
     assert [n["name"] for n in RayPlacer().cluster(NODES)["nodes"]] == ["one"]
-    door = RayPlacer(devices={"tesla": "k80"})
+    placer = RayPlacer(devices={"tesla": "k80"})
     now_s = time.time()
-    door.running["7"] = Running("lstm-wikitext2", 1000, "two", "0", now_s, 1e9)
-    door.started("7", "two", "1")
-    first, second = door.cluster(NODES)["nodes"]
+    placer.running["7"] = Running("lstm-wikitext2", 1000, "two", "0", now_s, 1e9)
+    placer.started("7", "two", "1")
+    first, second = placer.cluster(NODES)["nodes"]
     assert first["gpus"] == [{"id": "0", "device": "v100", "tenants": []}]
     assert [len(g["tenants"]) for g in second["gpus"]] == [0, 1]
     assert second["gpus"][1]["tenants"][0]["iterations_left"] > 999
-    door.ended("7")
-    assert not any(g["tenants"] for n in door.cluster(NODES)["nodes"] for g in n["gpus"])
+    placer.ended("7")
+    assert not any(g["tenants"] for n in placer.cluster(NODES)["nodes"] for g in n["gpus"])
 
 
 def test_answers(service: ServiceClient) -> None:

@@ -25,7 +25,7 @@ CONFIG = SlurmConfig()
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceClient]:
-    store = tmp_path_factory.mktemp("door") / "store.db"
+    store = tmp_path_factory.mktemp("service") / "store.db"
     with serve(create_app(ServiceConfig(database_url=f"sqlite:///{store}"), TableSource())) as port:
         yield ServiceClient(f"http://127.0.0.1:{port}")
 

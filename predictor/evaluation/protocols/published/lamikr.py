@@ -25,7 +25,7 @@ def fp32_training(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
 
 
 def one_by_one(frame: pd.DataFrame, _seed: int) -> list[Fold]:
-    """A fold for each network on each device: its time there is not known, those of the others are."""
+    """A fold for each network on each device: its time there is unknown, those of the others are."""
     ids = sorted(frame["set_id"])
     return [
         Fold(held_out, tuple(other for other in ids if other != held_out), (held_out,)) for held_out in ids
