@@ -53,8 +53,8 @@ def advance(session: Session, expected: int | None = None, counts: bool = True) 
     return row
 
 
-def check_body(body: ClusterBody, gpus: int) -> None:
-    """Sum what a cluster's `count`s stand for before anything is expanded. Raises `LimitError`."""
+def check_body(body: ClusterBody, gpus: int) -> int:
+    """Sum what a cluster's `count`s stand for before anything is expanded; its GPUs and tenants. Raises `LimitError`."""
     nodes = sum(node.count or 1 for node in body.nodes)
     total = sum((node.count or 1) * sum(gpu.count or 1 for gpu in node.gpus) for node in body.nodes)
     tenants = sum(
@@ -64,6 +64,7 @@ def check_body(body: ClusterBody, gpus: int) -> None:
                               ("links", len(body.links), gpus)):  # fmt: skip
         if count > most:
             raise LimitError("the cluster is too large", expected=f"at most {most} {what}", got=count)
+    return total + tenants
 
 
 def read_inventory(body: ClusterBody) -> Inventory:
