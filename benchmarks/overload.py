@@ -171,14 +171,30 @@ def overloaded(target: Target, seconds: int, folder: Path, new_jobs: bool = True
     return figures
 
 
-def pinned(folder: Path, *options: str, checkout: Path | None = None) -> Target:
-    """A service with one worker on the first core; this process and its clients go to the second one."""
-    first, second = sorted(os.sched_getaffinity(0))[:2]
+@contextmanager
+def pinned(folder: Path, *options: str) -> Iterator[Target]:
+    """A service with one worker on the first core; this process and its clients are on the second one meanwhile."""
+    cores = os.sched_getaffinity(0)
+    first, second = sorted(cores)[:2]
     os.sched_setaffinity(0, {first})
+    target = None
     try:
-        return Target(checkout or Path(__file__).resolve().parents[1], folder, 1, None, *options)
-    finally:
+        target = Target(Path(__file__).resolve().parents[1], folder, 1, None, *options)
         os.sched_setaffinity(0, {second})
+        yield target
+    finally:
+        os.sched_setaffinity(0, cores)
+        if target is not None:
+            target.process.kill()
+
+
+def run(seconds: int, *options: str, new_jobs: bool = True) -> dict[str, Any]:
+    """Start a service with `options`, and measure."""
+    with (
+        tempfile.TemporaryDirectory(prefix="cotenant-overload-") as folder,
+        pinned(Path(folder), *options) as target,
+    ):
+        return overloaded(target, seconds, Path(folder), new_jobs)
 
 
 def _kept_waiting_s(service: psutil.Process) -> float:
@@ -198,17 +214,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=30, help="of each of the two loads")
     parser.add_argument("--known-only", action="store_true")
     parser.add_argument("--limit", action="append", default=[], help="NAME=NUMBER, as of `cotenant serve`")
-    parser.add_argument("--dry", action="store_true", help="write nothing down")
+    parser.add_argument("--name", default="overload", help="of the result in benchmarks/results")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="cotenant-overload-") as name:
-        target = pinned(Path(name), *itertools.chain(*(("--limit", pair) for pair in options.limit)))
-        try:
-            figures = overloaded(target, options.seconds, Path(name), not options.known_only)
-        finally:
-            target.process.kill()
+    limits = itertools.chain(*(("--limit", pair) for pair in options.limit))
+    figures = run(options.seconds, *limits, new_jobs=not options.known_only)
     print(json.dumps(figures, indent=1))
-    if not options.dry:
-        record("overload", figures)
+    record(options.name, figures)
 
 
 if __name__ == "__main__":

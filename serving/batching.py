@@ -22,8 +22,10 @@ from serving.model_life import ModelLife, Serving
 T = TypeVar("T")
 Encoded = tuple[str, str, Workload]  # device, sharing mode, job
 _INLINE_SETS = 64
-#: Sets that are predicted together on the event loop, and how long it may take before it looks after others.
-_TOGETHER, _TURN_S = 16, 0.01
+#: As many sets are predicted together on the event loop as take so long; then it looks after others.
+_TURN_S = 0.006
+_FEWEST, _MOST = 4, 64
+_WEIGHT = 0.05  # of the latest measurement in the mean time of a set
 _ENCODED_TOGETHER = 4
 #: Bodies up to this size are decoded on the event loop.
 INLINE_BYTES = 64 * 2**10
@@ -62,6 +64,7 @@ class Batcher:
         )
         self.placing = Lane("placing", metrics, threads=1, stuck_s=config.stuck_s, **bounds)
         self._waiting: list[_Asked] = []
+        self._set_s = _TURN_S / 16  # mean time to predict one of several sets
         self._known: set[Encoded] = set()
         self._known_to: Serving | None = None
         self._renewal: asyncio.Task[Serving] | None = None
@@ -208,16 +211,15 @@ class Batcher:
 
     def _flush(self) -> None:
         """Answer what waits, some together, and leave the rest to the loop's next turn where it takes long."""
-        until = time.perf_counter() + _TURN_S
-        while self._waiting:
-            together, self._waiting = self._waiting[:_TOGETHER], self._waiting[_TOGETHER:]
-            self._answer([waiting for waiting in together if not waiting.answer.done()])
-            for waiting in together:
-                self.delay.begun(waiting.since)
-            if time.perf_counter() > until:
-                break
+        count = max(_FEWEST, min(_MOST, round(_TURN_S / self._set_s)))
+        together, self._waiting = self._waiting[:count], self._waiting[count:]
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
+        started = time.perf_counter()
+        self._answer([waiting for waiting in together if not waiting.answer.done()])
+        self._set_s += _WEIGHT * ((time.perf_counter() - started) / len(together) - self._set_s)
+        for waiting in together:
+            self.delay.begun(waiting.since)
 
     def _answer(self, asked: list[_Asked]) -> None:
         known = asked

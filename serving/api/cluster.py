@@ -16,6 +16,7 @@ from serving.routing import ServiceRoute
 from serving.schemas import ClusterAnswer, ClusterBody, NodeAnswer, NodeBody, VersionAnswer
 from serving.service import Service
 
+_INLINE_GPUS = 256  # with their tenants; more are read away from the event loop
 _MATCH = [header("If-Match", 'Version that the change is meant for, such as "7"', {"type": "string", "pattern": '^"?[0-9]{1,15}"?$'})]  # fmt: skip
 _Replace = Annotated[
     bool, Query(description="Tenants become those of the body; the placements of others end")
@@ -105,8 +106,11 @@ def routes(service: Service) -> APIRouter:
 
 
 async def _inventory(service: Service, body: ClusterBody) -> handler.Inventory:
-    handler.check_body(body, service.config.cluster_gpus)
-    inventory = await service.batcher.bulk.run(handler.read_inventory, body)
+    gpus = handler.check_body(body, service.config.cluster_gpus)
+    if gpus <= _INLINE_GPUS:
+        inventory = handler.read_inventory(body)
+    else:
+        inventory = await service.batcher.bulk.run(handler.read_inventory, body)
     devices = {gpu.device for _, gpu in inventory.snapshot.gpus()}
     for device in devices:
         get_device(device)

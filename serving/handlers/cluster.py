@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from profiling.errors import ConflictError, InputError, LimitError, UnknownNameError
@@ -15,7 +15,7 @@ from serving.handlers import tenancy
 from serving.http import PreconditionError
 from serving.schemas import ClusterBody, plain
 from serving.service import Service
-from serving.store.tables import ClusterRow, NodeRow, TenantRow
+from serving.store.tables import ClusterRow, NodeRow, TenantRow, table_of
 
 _NAMED = 5  # tenants that an error names
 
@@ -28,7 +28,24 @@ class Inventory:
     placement_ids: dict[tuple[str, str], list[str | None]] = field(default_factory=dict)
 
 
-def advance(session: Session, expected: int | None = None, counts: bool = True) -> ClusterRow:
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The version of the cluster after a change, and the number of the change."""
+
+    version: int
+    changes: int
+
+
+_CLUSTER = table_of(ClusterRow)
+_ADVANCE = (
+    update(_CLUSTER)
+    .where(_CLUSTER.c.id == 1)
+    .values(changes=_CLUSTER.c.changes + 1, version=_CLUSTER.c.version + bindparam("counts"))
+    .returning(_CLUSTER.c.version, _CLUSTER.c.changes)
+)
+
+
+def advance(session: Session, expected: int | None = None, counts: bool = True) -> Change:
     """Number the next change, inside a write.
 
     Args:
@@ -38,23 +55,22 @@ def advance(session: Session, expected: int | None = None, counts: bool = True) 
     Raises:
         PreconditionError: the version is no longer `expected`.
     """
-    row = session.get(ClusterRow, 1, with_for_update=True)
+    connection = session.connection()
+    row = connection.execute(_ADVANCE, {"counts": int(counts)}).first()
     if row is None:
-        row = ClusterRow(id=1, version=0, changes=0, links=[])
-        session.add(row)
-    if expected is not None and row.version != expected:
+        connection.execute(insert(_CLUSTER).values(id=1, version=int(counts), changes=1, links=[]))
+    change = Change(int(counts), 1) if row is None else Change(row.version, row.changes)
+    before = change.version - int(counts)
+    if expected is not None and before != expected:
         raise PreconditionError(
-            "the cluster has changed", expected=f"version {expected}", got=f"version {row.version}",
+            "the cluster has changed", expected=f"version {expected}", got=f"version {before}",
             hint="read /v1/cluster and try again",
         )  # fmt: skip
-    row.changes += 1
-    row.version += int(counts)
-    session.flush()
-    return row
+    return change
 
 
-def check_body(body: ClusterBody, gpus: int) -> None:
-    """Sum what a cluster's `count`s stand for before anything is expanded. Raises `LimitError`."""
+def check_body(body: ClusterBody, gpus: int) -> int:
+    """Sum what a cluster's `count`s stand for before anything is expanded; its GPUs and tenants. Raises `LimitError`."""
     nodes = sum(node.count or 1 for node in body.nodes)
     total = sum((node.count or 1) * sum(gpu.count or 1 for gpu in node.gpus) for node in body.nodes)
     tenants = sum(
@@ -64,6 +80,7 @@ def check_body(body: ClusterBody, gpus: int) -> None:
                               ("links", len(body.links), gpus)):  # fmt: skip
         if count > most:
             raise LimitError("the cluster is too large", expected=f"at most {most} {what}", got=count)
+    return total + tenants
 
 
 def read_inventory(body: ClusterBody) -> Inventory:
@@ -114,7 +131,8 @@ def replace_cluster(
     """
     with service.store.write() as session:
         row = advance(session, expected)
-        row.links = inventory.snapshot.to_mapping()["links"]
+        links = inventory.snapshot.to_mapping()["links"]
+        session.connection().execute(update(_CLUSTER).values(links=links))
         stored = {n.name: n for n in session.scalars(select(NodeRow))}
         change = _Change(session, service.store.now(session), row.changes, inventory, replace_tenants)
         for position, node in enumerate(inventory.snapshot.nodes):

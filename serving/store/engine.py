@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import ColumnElement, Connection, Engine, create_engine, event, literal_column, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -76,6 +76,9 @@ class Store:
                 event.listen(engine, "begin", partial(_begin, statement=begin))
         self._busy_ms = round(1000 * busy_s)
         self._clock = text(_CLOCKS[self.sqlite])
+        self.clock: ColumnElement[float] = literal_column(
+            f"({_CLOCKS[self.sqlite]})"
+        )  # `now`, inside a statement
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
         self._readers = sessionmaker(self.reading, expire_on_commit=False)
         self._upgrade()
