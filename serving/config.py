@@ -22,7 +22,8 @@ class ServiceConfig:
     Attributes:
         host, port: where it listens.
         workers: processes; each holds its own predictor.
-        model: `default`, a model directory, or `registry:NAME`, which follows the MLflow alias `champion`.
+        model: `default`, a model directory, `models:/NAME@ALIAS` or `models:/NAME/VERSION` of an MLflow registry, or
+            `registry:NAME`, which is `models:/NAME@champion`; an alias is followed.
         policy: chooses the GPU of a placement: a name of `scheduling.policies` or `module:POLICY`; None takes the
             ranking of `cotenant place`.
         tracking_uri: MLflow tracking and registry address; None takes MLflow's own setting.

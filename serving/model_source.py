@@ -13,13 +13,42 @@ from profiling.workload import Workload
 
 REGISTRY_PREFIX = "registry:"
 CHAMPION = "champion"
+# Of a registered model's address, and, since MLflow 3, of a logged model that has an identifier of its own.
+LOGGED_PREFIX = "models:/"
 GraphSource = Callable[[Workload], ComputationGraph]
 
 
 def check_model(name: str) -> None:
-    """Raise `UnknownNameError` for a name that cannot be a model: neither `default`, nor `registry:NAME`, nor a folder."""
-    if name != "default" and not name.startswith(REGISTRY_PREFIX) and not Path(name).is_dir():
-        raise UnknownNameError("no such model", expected="default, a folder, or registry:NAME", got=name)
+    """Raise `InputError` for a name that cannot be a model: neither `default`, nor of a registry, nor a folder."""
+    if name.startswith((REGISTRY_PREFIX, LOGGED_PREFIX)):
+        registered(name)
+    elif name != "default" and not Path(name).is_dir():
+        raise UnknownNameError(
+            "no such model", expected="default, a folder, models:/NAME@ALIAS, or registry:NAME", got=name
+        )
+
+
+def registered(name: str) -> tuple[str, str, str]:
+    """Name, alias and version (one of the two empty) of `models:/NAME@ALIAS`, `models:/NAME/VERSION` or `registry:NAME`.
+
+    `registry:NAME` is `models:/NAME@champion`.
+
+    Raises:
+        InputError: it has no name, or neither an alias nor a version.
+    """
+    model, at, alias = name.removeprefix(LOGGED_PREFIX).partition("@")
+    version = ""
+    if name.startswith(REGISTRY_PREFIX):
+        model, alias = name.removeprefix(REGISTRY_PREFIX), CHAMPION
+    elif not at:
+        model, _, version = model.partition("/")
+    if not model or not (alias or version):
+        raise InputError(
+            "no registered model is named",
+            expected="models:/NAME@ALIAS, models:/NAME/VERSION, or registry:NAME",
+            got=name,
+        )
+    return model, alias, version
 
 
 class ModelSource(Protocol):
@@ -49,17 +78,12 @@ class DirectorySource:
         return load_predictor(self.name, graphs)
 
 
-# MLflow 3 registers a logged model by its own identifier.
-LOGGED_PREFIX = "models:/"
-
-
 class RegistrySource:
-    """The version that the registered model's alias `champion` points to."""
+    """The version of a registered model that its alias points to, or one version for good."""
 
-    def __init__(self, name: str, tracking_uri: str | None) -> None:
-        if not name:
-            raise InputError("no registered model is named", expected="registry:NAME", got="registry:")
-        self.name, self.tracking_uri = name, tracking_uri
+    def __init__(self, name: str, tracking_uri: str | None, alias: str = CHAMPION, version: str = "") -> None:
+        self.name, self.alias, self.version = name, alias, version
+        self.tracking_uri = tracking_uri
         self._client: Any = None
 
     @property
@@ -73,11 +97,13 @@ class RegistrySource:
     def tag(self) -> str:
         from mlflow.exceptions import MlflowException
 
+        if self.version:
+            return f"{self.name}/{self.version}"
         try:
-            version = self.client.get_model_version_by_alias(self.name, CHAMPION)
+            version = self.client.get_model_version_by_alias(self.name, self.alias)
         except MlflowException as error:
             raise UnavailableError(
-                f"registry has no {CHAMPION} of {self.name}", got=" ".join(str(error).split())[:200]
+                f"registry has no {self.alias} of {self.name}", got=" ".join(str(error).split())[:200]
             ) from None
         return f"{self.name}/{version.version}"
 
@@ -108,6 +134,7 @@ def model_directory(root: Path) -> Path:
 
 def model_source(model: str, tracking_uri: str | None) -> ModelSource:
     """The source that the setting `model` names."""
-    if model.startswith(REGISTRY_PREFIX):
-        return RegistrySource(model.removeprefix(REGISTRY_PREFIX), tracking_uri)
+    if model.startswith((REGISTRY_PREFIX, LOGGED_PREFIX)):
+        name, alias, version = registered(model)
+        return RegistrySource(name, tracking_uri, alias, version)
     return DirectorySource(model)

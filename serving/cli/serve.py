@@ -40,7 +40,7 @@ def serve(
     model: Annotated[
         str,
         typer.Option(
-            "--model", "-m", envvar="COTENANT_MODEL", help="default, a directory, or registry:NAME."
+            "--model", "-m", envvar="COTENANT_MODEL", help="`default`, a directory, or `models:/NAME@ALIAS`."
         ),
     ] = "default",
     policy: Annotated[
@@ -51,7 +51,7 @@ def serve(
         ),
     ] = None,
     tracking_uri: Annotated[
-        str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow server of registry:NAME.")
+        str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow server of a registered model.")
     ] = None,
     database: Database = _DATABASE,
     auth: Annotated[

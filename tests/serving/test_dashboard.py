@@ -54,6 +54,7 @@ def test_what_if(client: TestClient) -> None:
     assert "they fit" in page
     assert "1.40 times" in page
     assert "<option selected>p100</option>" in page
+    assert "such as lstm-wikitext2" in client.get("/what-if", params={"jobs": "lstm"}).text
     wrong = client.get("/what-if", params={"jobs": "<script>alert(1)</script>"})
     assert wrong.status_code == 200
     assert 'role="alert"' in wrong.text

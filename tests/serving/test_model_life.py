@@ -21,7 +21,7 @@ from serving.app import create_app
 from serving.config import ServiceConfig
 from serving.model_life import ModelLife
 from serving.model_life import _spare_the_collector as spare_the_collector
-from serving.model_source import DirectorySource, model_directory, model_source
+from serving.model_source import DirectorySource, RegistrySource, check_model, model_directory, model_source
 from tests.serving.conftest import Start
 from tests.serving.live import load, serve
 from tests.serving.problems import problem
@@ -171,9 +171,26 @@ def test_model_directory_is_found_inside_an_artifact(tmp_path: Path) -> None:
     assert model_directory(tmp_path) == inner
 
 
-def test_registry_needs_a_name() -> None:
-    with pytest.raises(InputError):
-        model_source("registry:", None)
+@pytest.mark.parametrize(
+    "name", ["registry:", "models:/", "models:/cotenant", "models:/@champion", "models:/cotenant@"]
+)
+def test_registry_needs_a_name_and_an_alias_or_version(name: str) -> None:
+    with pytest.raises(InputError, match="NAME@ALIAS"):
+        model_source(name, None)
+    with pytest.raises(InputError, match="NAME@ALIAS"):
+        check_model(name)
+
+
+def test_registered_models_are_named_as_everywhere() -> None:
+    def of(name: str) -> tuple[str, str, str]:
+        source = model_source(name, None)
+        assert isinstance(source, RegistrySource)
+        return source.name, source.alias, source.version
+
+    assert of("registry:cotenant") == of("models:/cotenant@champion") == ("cotenant", "champion", "")
+    assert of("models:/cotenant@next") == ("cotenant", "next", "")
+    assert of("models:/cotenant/3") == ("cotenant", "", "3")
+    assert model_source("models:/cotenant/3", None).tag() == "cotenant/3", "a version needs no look-up"
 
 
 def test_verify_wants_every_member() -> None:

@@ -48,6 +48,7 @@ def test_second_request_runs_with_its_neighbours(client: TestClient, source: Tab
         ({"device": "v100", "jobs": ["resnet18-cifar:batch_size=0"]}, 422, "got 0"),
         ({"device": "v100", "jobs": [{"workload": "resnet18-cifar", "batch_size": 0}]}, 422, "got 0"),
         ({"device": "v100", "jobs": ["no-such-model"]}, 404, "no-such-model"),
+        ({"device": "v100", "jobs": ["lstm"]}, 404, "such as lstm-wikitext2"),
         ({"device": "v100", "jobs": ["/etc/passwd.onnx"]}, 404, "POST /v1/workloads"),
         ({"device": "v100", "jobs": ["os:system"]}, 404, "zoo name"),
         ({"device": "v100", "jobs": ["graph:" + "0" * 64]}, 404, "not registered"),
