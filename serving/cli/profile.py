@@ -27,6 +27,9 @@ def command(
             help="Most of the GPU's SMs that a job may use, above 0 to 1, by MPS; once for all jobs, or once for each."
         ),
     ] = None,
+    mig: Annotated[
+        bool, typer.Option("--mig", help="Each job on a MIG slice of its own; as --sharing mig.")
+    ] = False,
     repeats: Annotated[int, typer.Option(help="Repeats of every window.")] = 5,
     window: Annotated[float, typer.Option(help="Least seconds of a window.")] = 1.0,
     steps: Annotated[int, typer.Option(help="Least steps of every job in a window.")] = 5,
@@ -50,6 +53,7 @@ def command(
 
         cotenant profile --device cpu --job lstm-wikitext2:batch_size=5 --job resnet18-cifar:batch_size=4 -o measured
     """
+    from profiling.errors import InputError
     from profiling.measure.environment import describe_environment
     from profiling.measure.operators import export_operators
     from profiling.measure.request import RunRequest
@@ -60,8 +64,11 @@ def command(
     from profiling.zoo import resolve
 
     workloads = _with_shares(tuple(Workload.parse(spec) for spec in job), sm_share or [])
+    if mig and (sm_share or sharing not in ("time-slice", "mig")):
+        raise InputError("--mig does not go with --sm-share or another --sharing", expected="one of them")
     if sm_share and sharing == "time-slice":
         sharing = "mps"
+    sharing = "mig" if mig else sharing
     for workload in workloads:
         if ":" not in workload.model:  # a module:factory is imported where it is measured
             resolve(workload)
