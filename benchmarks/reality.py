@@ -7,8 +7,8 @@
 A "GPU" is a core of this machine: a Slurm node of its own, on which at most two jobs run, pinned to it, with one thread each.
 Jobs arrive over time; `job_submit.lua` holds them, `cotenant door slurm` asks the service (`cotenant serve --policy ...`; for
 isacpp its own ranking), and they train. Beside it the simulator runs the same jobs under the same policy; the truth there is
-what was measured beforehand: step times alone and the time to start, in the same minutes as the run, slowdowns of pairs, and the
-seconds from submission to start on an idle cluster. Needs root, Slurm (Debian's slurmctld, slurmd, slurm-client, munge), two
+what was measured beforehand: step times alone and the time to start (before each run; the last ones are taken for all), slowdowns of
+pairs, and the seconds from submission to start on an idle cluster. Needs root, Slurm (Debian's slurmctld, slurmd, slurm-client, munge), two
 cores that nothing else uses. Steps are kept in out/reality/.
 """
 
@@ -89,7 +89,8 @@ def run(policy: str) -> dict[str, Any]:
     alone = run_all_alone(KINDS)
     jobs = trace(_read("pairs")["step_time_s"])
     told = run_live(jobs, None if policy == "isacpp" else policy, alone)
-    return {"alone": alone, **told}
+    _write("alone", alone)
+    return told
 
 
 class Truth(SetTruth):
@@ -126,7 +127,7 @@ def one_by_one(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocatio
 
 def simulated(policy: str, live: dict[str, Any]) -> Any:
     """The simulator's result for the jobs of a live run."""
-    alone, measured = live["alone"], _read("pairs")
+    alone, measured = _read("alone"), _read("pairs")
     solo = {("cpu", Workload.parse(spec)): Solo(told["step_time_s"]) for spec, told in alone.items()}
     ratios = {
         ("cpu", tuple(Workload.parse(spec) for spec in pair.split(" + "))): values
@@ -146,7 +147,7 @@ def simulated(policy: str, live: dict[str, Any]) -> Any:
 
 def compare() -> dict[str, Any]:
     """Measured beside simulated."""
-    figures: dict[str, Any] = {"pairs": _read("pairs"), "jobs": JOBS, "cores": CORES}
+    figures: dict[str, Any] = {"pairs": _read("pairs"), "alone": _read("alone"), "jobs": JOBS, "cores": CORES}
     for policy in POLICIES:
         live = _read(policy)
         rows = live["jobs"]
@@ -162,14 +163,13 @@ def compare() -> dict[str, Any]:
             },
             "mean_absolute_error_of_a_job_s": float(np.abs(result.completion_s - jct_s).mean()),
             "dispatch_s": live["dispatch_s"],
-            "alone": live["alone"],
             "core_seconds_of_jobs_ratio": _core_ratio(rows),
             "jobs": [
                 [round(float(a), 2), round(float(b), 2)]
                 for a, b in zip(jct_s, result.completion_s, strict=True)
             ],
         }
-        print(policy, {k: v for k, v in figures[policy].items() if k not in ("jobs", "alone")}, flush=True)
+        print(policy, {k: v for k, v in figures[policy].items() if k != "jobs"}, flush=True)
     return figures
 
 
@@ -182,6 +182,10 @@ def _core_ratio(rows: list[dict[str, Any]]) -> float:
             busy_s += max(0.0, row["ended_s"] - max(end, row["started_s"]))
             end = max(end, row["ended_s"])
     return float(sum(row["cpu_s"] for row in rows) / busy_s)
+
+
+def _write(name: str, figures: Any) -> None:
+    (OUT / f"{name}.json").write_text(json.dumps(figures, indent=1), encoding="utf-8")
 
 
 def _read(name: str) -> Any:
@@ -203,7 +207,7 @@ def main() -> None:
         parser.error("needs " + ", ".join(absent or ["a policy"]))
     OUT.mkdir(parents=True, exist_ok=True)
     figures = run(arguments.policy) if arguments.step == "run" else pairs()
-    (OUT / f"{arguments.policy or 'pairs'}.json").write_text(json.dumps(figures, indent=1), encoding="utf-8")
+    _write(arguments.policy or "pairs", figures)
 
 
 if __name__ == "__main__":

@@ -39,18 +39,14 @@ def run_alone(spec: str, steps: int, core: int) -> dict[str, float]:
 
 
 def run_all_alone(steps_of: dict[str, int]) -> dict[str, dict[str, float]]:
-    """Every kind of job alone, on all cores at the same time."""
+    """Every kind of job alone on a core, one after the other, the cores at the same time: each as busy as in a run."""
+    kinds = list(steps_of)
+
+    def on(core: int) -> dict[str, dict[str, float]]:
+        return {spec: run_alone(spec, steps_of[spec], core) for spec in kinds[core::CORES]}
+
     with ThreadPoolExecutor(CORES) as pool:
-        kinds = list(steps_of)
-        each = [
-            pool.map(lambda spec, core=core: run_alone(spec, steps_of[spec], core), kinds[core::CORES])
-            for core in range(CORES)
-        ]
-        return {
-            spec: told
-            for core, rows in enumerate(each)
-            for spec, told in zip(kinds[core::CORES], rows, strict=True)
-        }
+        return {spec: told for found in pool.map(on, range(CORES)) for spec, told in found.items()}
 
 
 def run_live(

@@ -27,6 +27,9 @@ def command(
             help="Share of the GPU's SMs that a job may use under MPS, in (0, 1]; once for all jobs, or once per job."
         ),
     ] = None,
+    mig: Annotated[
+        bool, typer.Option("--mig", help="Each job on a MIG slice of its own; as --sharing mig.")
+    ] = False,
     repeats: Annotated[int, typer.Option(help="Repeats per window.")] = 5,
     window: Annotated[float, typer.Option(help="Minimum length of a window, seconds.")] = 1.0,
     steps: Annotated[int, typer.Option(help="Minimum number of steps of every job in a window.")] = 5,
@@ -51,6 +54,7 @@ def command(
         cotenant profile --device cpu --job lstm-wikitext2:batch_size=5 --job resnet18-cifar:batch_size=4 -o measured
     """
     from profiling.capture import named_workload
+    from profiling.errors import InputError
     from profiling.measure.environment import describe_environment
     from profiling.measure.operators import export_operators
     from profiling.measure.request import RunRequest
@@ -59,8 +63,11 @@ def command(
     from profiling.measure.tables import write_tables
 
     workloads = _with_shares(tuple(map(named_workload, job)), sm_share or [])
+    if mig and (sm_share or sharing not in ("time-slice", "mig")):
+        raise InputError("--mig does not go with --sm-share or another --sharing", expected="one of them")
     if sm_share and sharing == "time-slice":
         sharing = "mps"
+    sharing = "mig" if mig else sharing
     settings = MeasureSettings(
         repeats=repeats,
         window_s=window,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from profiling.errors import UnavailableError
+from profiling.measure.request import RunRequest
 from serving.cli.main import main
 
 
@@ -52,6 +54,25 @@ def test_profile_on_cuda_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFix
     assert end.value.code == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_mig_is_a_sharing_mode_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def measure(request: RunRequest, *_: object) -> dict[str, object]:
+        asked.append(request.sharing)
+        raise UnavailableError("no GPU here")
+
+    monkeypatch.setattr("profiling.measure.run.measure", measure)
+    jobs = ["--device", "cuda", "--job", "ppo-lunarlander", "-o", str(tmp_path / "out")]
+    for arguments in (["--mig"], ["--mig", "--sharing", "mps"], ["--mig", "--sm-share", "0.5"]):
+        with pytest.raises(SystemExit) as end:
+            main(["profile", *jobs, *arguments])
+        assert end.value.code == 2
+    assert asked == ["mig"]
+    assert "--mig does not go with" in capsys.readouterr().err
 
 
 def test_plan_then_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
