@@ -66,7 +66,8 @@ def guarded(
 ) -> list[Allocation]:
     """The first of `proposals` that is safe; where none is, the one, or what the plain rule starts, that loses least.
 
-    A proposal that stops jobs is also tried without that. With nobody waiting, or too many jobs in view, the first
+    What a proposal lets wait is projected to start by the plain rule at once: waiting is not charged for until the next
+    decision, which then starts from what it has cost. A proposal that stops jobs is also tried without that. With nobody waiting, or too many jobs in view, the first
     proposal is taken as it is.
 
     Args:
@@ -111,7 +112,9 @@ def guarded(
     for pack in (True, False):
         schedule, started = projection.schedule(gangs, pack)
         lost = loss(schedule)
-        if lost < least:
+        if (
+            lost <= least
+        ):  # a proposal is followed by the plain rule at once, so that waiting looks as good as this
             starts = (Allocation(snapshot.waiting[n], gpus) for n, gpus in started.items())
             least, chosen = lost, [*gangs, *starts]
     return chosen
