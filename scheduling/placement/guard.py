@@ -1,8 +1,8 @@
 """Of several decisions about a queue the first that does not let it end later than a plain rule would have.
 
 The plain rule is followed beside the real cluster from the first decision on. A decision is safe where, followed by the
-plain rule from then on, neither the last job nor the longest completion times come later than in that other cluster
-(a rollout with a base policy: Bertsekas, Tsitsiklis and Wu, J. Heuristics 3, 1997). What was gained so far may be spent.
+plain rule from then on, neither the end, nor the longest completion times, nor their mean come later than in that other
+cluster (a rollout with a base policy: Bertsekas, Tsitsiklis and Wu, J. Heuristics 3, 1997). What was gained so far may be spent.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ class _Plain:
     steps: Steps
     schedules: list[PlainSchedule] = field(default_factory=list)
     seen: int = -1
+    active: dict[int, JobState] = field(default_factory=dict)
+    done: list[float] = field(default_factory=list)
 
     def follow(self, snapshot: SchedulingSnapshot, belief: SetCache, projection: Projection) -> list[Outcome]:
         """What it ends with, once the jobs that are new have been submitted to it."""
         if not self.schedules:
+            self.done, self.active = [], {}
             self.schedules = [projection.schedule([], pack)[0] for pack in (False, True)]
         else:
             new: dict[float, list[JobState]] = {}
@@ -42,6 +45,10 @@ class _Plain:
                 for schedule in self.schedules:
                     rows = [(j.number, plain_job(snapshot, belief, j), snapshot.left(j)) for j in jobs]
                     schedule.submit(rows, submit_s)
+        for job in [j for j in self.active.values() if j.finished_s is not None]:
+            self.done.append(float(job.finished_s or 0.0) - job.job.submit_s)
+            del self.active[job.number]
+        self.active.update((j.number, j) for j in snapshot.active())
         self.seen = max(self.seen, max((j.number for j in snapshot.active()), default=-1))
         if any(len(schedule.jobs) > _MOST_JOBS for schedule in self.schedules):
             self.schedules = []
@@ -57,14 +64,15 @@ def guarded(
     max_slowdown: float,
     restart_s: float,
 ) -> list[Allocation]:
-    """The first of `proposals` that is safe; where none is, what the plain rule starts.
+    """The first of `proposals` that is safe; where none is, the one, or what the plain rule starts, that loses least.
 
-    A proposal that stops jobs is also tried without that. With nobody waiting, or too many jobs in view, the first
+    What a proposal lets wait is projected to start by the plain rule at once: waiting is not charged for until the next
+    decision, which then starts from what it has cost. A proposal that stops jobs is also tried without that. With nobody waiting, or too many jobs in view, the first
     proposal is taken as it is.
 
     Args:
         proposals: in the order of preference; called only where it is their turn. Gangs are placed as the first says.
-        tolerance: by which part of the time left until the end, and of the longest completion times, they may be later.
+        tolerance: by which part each figure may be worse than the plain rule's.
         restart_s: what stopping or moving a job costs it.
     """
     propose = iter(proposals)
@@ -81,18 +89,35 @@ def guarded(
     references = plain.follow(snapshot, belief, projection)
     if not references:
         return first
-    end_s, tail_s = min(o.end_s for o in references), min(o.tail_s for o in references)
-    end_s += tolerance * max(end_s - snapshot.now_s, 0.0)
-    tail_s *= 1.0 + tolerance
+    first_s = min(schedule.first_s for schedule in plain.schedules)
+    best = Outcome(*(min(figures) for figures in zip(*references, strict=True)))
+
+    def loss(schedule: PlainSchedule) -> float:
+        """By which part it is worse than the plain rule where it is worst."""
+        own = schedule.outcome(plain.done)
+        return max(
+            (own.end_s - best.end_s) / max(best.end_s - first_s, 1.0),
+            own.tail_s / max(best.tail_s, 1.0) - 1.0,
+            own.mean_s / max(best.mean_s, 1.0) - 1.0,
+        )
+
+    least, chosen = float("inf"), first
     for decisions in _with_milder(first, propose):
-        for pack in (True, False):
-            outcome = projection.schedule(decisions, pack)[0].outcome()
-            if outcome.end_s <= end_s and outcome.tail_s <= tail_s:
-                return decisions
+        lost = min(loss(projection.schedule(decisions, pack)[0]) for pack in (True, False))
+        if lost < least:
+            least, chosen = lost, decisions
+        if least <= tolerance:
+            return chosen
     gangs = [a for a in first if a.job.job.gpus > 1]
-    rules = [projection.schedule(gangs, pack) for pack in (False, True)]
-    _, started = min(rules, key=lambda rule: rule[0].outcome().end_s)
-    return [*gangs, *(Allocation(snapshot.waiting[n], gpus) for n, gpus in started.items())]
+    for pack in (True, False):
+        schedule, started = projection.schedule(gangs, pack)
+        lost = loss(schedule)
+        if (
+            lost <= least
+        ):  # a proposal is followed by the plain rule at once, so that waiting looks as good as this
+            starts = (Allocation(snapshot.waiting[n], gpus) for n, gpus in started.items())
+            least, chosen = lost, [*gangs, *starts]
+    return chosen
 
 
 def _with_milder(first: list[Allocation], others: Iterable[Proposal]) -> Iterator[list[Allocation]]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 import numpy as np
 
+from predictor.types import Floats
 from scheduling.core.job import Allocation
+from scheduling.core.set_cache import Ints
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.gangs import Pool, solo_step_s
 from scheduling.placement.packing import Tenancy
@@ -14,6 +17,31 @@ from scheduling.placement.stages import stages
 
 # A move has to gain this many restarts beyond its own.
 _MARGIN = 0.5
+# On more shared GPUs than this, one that no job is to leave is looked at again when its tenants change, another type has
+# empty GPUs, or after a while.
+_ALWAYS = 256
+_REFRESH_S = 300.0
+
+
+@dataclass(slots=True, eq=False)
+class _LookedAt:
+    """[G] stamp of each GPU when no job was to leave it, and when; for which types with empty GPUs, and which belief."""
+
+    stamp: Ints
+    at_s: Floats
+    kinds: tuple[bool, ...] = ()
+    revision: int = -1
+
+    def stale(
+        self, snapshot: SchedulingSnapshot, shared: Ints, kinds: tuple[bool, ...], revision: int
+    ) -> Ints:
+        """Those of `shared` that have to be looked at, and are now."""
+        if (self.kinds, self.revision) != (kinds, revision):
+            self.stamp[:], self.kinds, self.revision = -1, kinds, revision
+        known = self.stamp[shared] == snapshot.stamp[shared]
+        chosen = shared[~known | (self.at_s[shared] < snapshot.now_s - _REFRESH_S)]
+        self.stamp[chosen], self.at_s[chosen] = snapshot.stamp[chosen], snapshot.now_s
+        return np.asarray(chosen, np.int64)
 
 
 def part(
@@ -34,7 +62,16 @@ def part(
     if not any(pool.free_of_type):
         return []
     shared = np.flatnonzero((snapshot.tenant_count > 1) & tenancy.shareable)
-    shared = shared[~np.isin(shared, list(joined))]
+    if joined:
+        shared = shared[~np.isin(shared, list(joined))]
+    looked: _LookedAt | None = None
+    if shared.size > _ALWAYS:
+        looked = snapshot.derived(
+            ("parting", tenancy.cache, makespan),
+            lambda: _LookedAt(np.full(len(snapshot), -1, np.int64), np.zeros(len(snapshot))),
+        )
+        kinds = tuple(free > 0 for free in pool.free_of_type)
+        shared = looked.stale(snapshot, shared, kinds, tenancy.cache.revision)
     if not shared.size:
         return []
     belief, state = tenancy.cache, tenancy.candidates(snapshot, shared)
@@ -59,6 +96,10 @@ def part(
                     gain = float(together[row].sum() - others[row].sum()) - alone
                 if gain > _MARGIN * restart_s:
                     moves.append((-gain, job.number, kind, int(shared[row]), column))
+    if looked is not None:
+        looked.stamp[
+            [gpu for _, _, _, gpu, _ in moves]
+        ] = -1  # who would gain but finds no GPU now is asked again
     moved: list[Allocation] = []
     touched: set[int] = set()
     for _, _, kind, gpu, column in sorted(moves):

@@ -24,12 +24,12 @@ class Outcome(NamedTuple):
     Attributes:
         end_s: when the last job is done.
         tail_s: mean completion time of the hundredth of the jobs, two at least, that need longest.
-        sum_s: sum of the times at which the jobs are done.
+        mean_s: mean completion time.
     """
 
     end_s: float
     tail_s: float
-    sum_s: float
+    mean_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,8 @@ class PlainSchedule:
         self.left, self.tenants = left, tenants
         self.queue: list[int] = []
         self.ended: list[float] = []
-        self.sum_s = self.end_s = 0.0
+        self.end_s = 0.0
+        self.first_s = min((j.submit_s for j in jobs.values() if j.counts), default=now_s)
         self._steps, self._kinds = steps, kinds
         self._held: dict[int, list[int]] = {}
         for gpu, members in enumerate(tenants):
@@ -155,11 +156,16 @@ class PlainSchedule:
                 self.now_s = when
                 self._depart(gpu)
 
-    def outcome(self) -> Outcome:
-        """What it ends with, followed to its end; jobs that the cluster is too small for are left out."""
+    def outcome(self, done: Sequence[float] = ()) -> Outcome:
+        """What it ends with, followed to its end; jobs that the cluster is too small for are left out.
+
+        Args:
+            done: completion times of jobs that were done before it began, to be counted with its own.
+        """
         self.run()
-        worst = heapq.nlargest(max(2, len(self.ended) // 100), self.ended)
-        return Outcome(self.end_s, sum(worst) / max(len(worst), 1), self.sum_s)
+        ended = [*done, *self.ended]
+        worst = heapq.nlargest(max(2, len(ended) // 100), ended)
+        return Outcome(self.end_s, sum(worst) / max(len(worst), 1), sum(ended) / max(len(ended), 1))
 
     def _go_on(self, gpu: int) -> None:
         """The tenants of `gpu` have a new pace from now on."""
@@ -189,7 +195,6 @@ class PlainSchedule:
             job = self.jobs.pop(n)
             if job.counts:
                 self.ended.append(self.now_s - job.submit_s)
-                self.sum_s += self.now_s
                 self.end_s = self.now_s
             del self.left[n]
             for own in self._held.pop(n):

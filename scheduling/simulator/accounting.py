@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from predictor.types import Floats
+from profiling.devices import get_device
+from profiling.errors import UnknownNameError
 from scheduling.core.job import JobState
 
 
@@ -86,3 +88,20 @@ def accounts(
             for name, rows in members.items()
         }
     return figures
+
+
+def energy(busy_s_on: Mapping[str, float]) -> dict[str, float]:
+    """Energy of the GPUs while they had tenants, had they drawn their power limit: an upper bound.
+
+    Absent where a device type of those that were used states no power.
+    """
+    joules = 0.0
+    for device, seconds in busy_s_on.items():
+        try:
+            power_limit_w = get_device(device).power_limit_w
+        except UnknownNameError:
+            power_limit_w = 0.0
+        if power_limit_w <= 0:
+            return {}
+        joules += power_limit_w * seconds
+    return {"energy_at_power_limit_kwh": joules / 3.6e6} if busy_s_on else {}

@@ -294,7 +294,7 @@ class _Simulation:
         snapshot.vacate(job)
         for gpu in job.gpus:
             if not snapshot.tenants[gpu]:
-                self.result.busy_s += snapshot.now_s - self.busy_since[gpu]
+                self.result.add_busy(snapshot.devices[gpu], snapshot.now_s - self.busy_since[gpu])
         job.gpus, job.rate = (), 0.0
         job.version += 1
         snapshot.running.pop(job.number, None)

@@ -9,7 +9,7 @@ import numpy as np
 
 from predictor.types import Floats
 from scheduling.core.job import JobState
-from scheduling.simulator.accounting import accounts
+from scheduling.simulator.accounting import accounts, energy
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class SimulationResult:
     Attributes:
         jobs: every job, done, by submission.
         busy_s: seconds in which a GPU had a tenant, summed over GPUs.
+        busy_s_on: the same by device type.
         gpus: GPUs in the cluster.
         decisions_s: wall-clock seconds of each call of the policy.
         intervals: who held which GPU when, where recording was asked for.
@@ -52,6 +53,12 @@ class SimulationResult:
     lost_gpu_s: float = 0.0
     gpu_names: list[str] = field(default_factory=list)
     alone_s: Floats | None = None
+    busy_s_on: dict[str, float] = field(default_factory=dict)
+
+    def add_busy(self, device: str, seconds: float) -> None:
+        """A GPU of type `device` had tenants for so long."""
+        self.busy_s += seconds
+        self.busy_s_on[device] = self.busy_s_on.get(device, 0.0) + seconds
 
     @property
     def completion_s(self) -> Floats:
@@ -88,5 +95,6 @@ class SimulationResult:
             "lost_gpu_hours": self.lost_gpu_s / 3600.0,
             "mean_decision_s": float(decisions.mean()),
             "p99_decision_s": float(np.percentile(decisions, 99)),
+            **energy(self.busy_s_on),
             **accounts(self.jobs, self.completion_s, self.gpus, self.busy_s, self.alone_s),
         }

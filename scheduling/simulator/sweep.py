@@ -21,17 +21,22 @@ Report = Callable[[str, int, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One policy with one seed: its result, or why there is none."""
+    """One policy with one seed at one load (None: as the scenario says): its result, or why there is none."""
 
     policy: str
     seed: int
     result: SimulationResult | None = None
     error: str = ""
     skipped: tuple[str, ...] = ()
+    load: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.policy if self.load is None else f"{self.policy} at load {self.load:g}"
 
     @property
     def label(self) -> str:
-        return f"{self.policy}, seed {self.seed}"
+        return f"{self.name}, seed {self.seed}"
 
 
 def compare(
@@ -69,10 +74,18 @@ def run_all(
     seeds: int = 1,
     report: Report | None = None,
     gantt_filter: str = "",
+    loads: Sequence[float] = (),
 ) -> list[Run]:
-    """As `compare`, every run by itself: policy by policy, seed by seed."""
+    """As `compare`, every run by itself: load by load, policy by policy, seed by seed.
+
+    Args:
+        loads: offered loads to run all of it at; where none is given, that of `spec`.
+    """
     tasks = [
-        (replace(spec, seed=spec.seed + k), name, out is not None) for name in policies for k in range(seeds)
+        (replace(spec, seed=spec.seed + k, load=load), name, out is not None)
+        for load in (loads or [spec.load])
+        for name in policies
+        for k in range(seeds)
     ]
     if use_ray:
         finished = _on_ray(tasks)
@@ -87,7 +100,8 @@ def run_all(
         finished = _here(tasks, on_progress)
     runs: list[Run] = []
     try:
-        for run in finished:
+        for (own, _, _), found in zip(tasks, finished, strict=True):
+            run = replace(found, load=own.load if loads else None)
             runs.append(run)
             if report is not None:
                 report(run.label, 0, 0, len(runs))
@@ -98,24 +112,27 @@ def run_all(
     except KeyboardInterrupt:
         if not runs:
             raise
-        runs += [Run(name, own.seed, error="interrupted") for own, name, _ in tasks[len(runs) :]]
+        runs += [
+            Run(name, own.seed, error="interrupted", load=own.load if loads else None)
+            for own, name, _ in tasks[len(runs) :]
+        ]
     if out is not None:
         from scheduling.simulator.plots import plot_all
 
         done: dict[str, list[SimulationResult]] = {}
         for run in runs:
             if run.result is not None:
-                done.setdefault(run.policy, []).append(run.result)
+                done.setdefault(run.name, []).append(run.result)
         plot_all(done, out, gantt_filter)
     return runs
 
 
 def summarize(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Per policy the mean over its seeds of every number of `SimulationResult.to_json`; of several seeds also `seeds`
+    """Per policy, and load where there are several, the mean over its seeds of every number of `SimulationResult.to_json`; of several seeds also `seeds`
     and `standard_error` of each."""
     bodies = []
-    for policy in dict.fromkeys(run.policy for run in runs):
-        own = [run for run in runs if run.policy == policy]
+    for policy, load in dict.fromkeys((run.policy, run.load) for run in runs):
+        own = [run for run in runs if (run.policy, run.load) == (policy, load)]
         results = [run.result.to_json() for run in own if run.result is not None]
         errors = list(dict.fromkeys(run.error for run in own if run.error))
         body: dict[str, Any] = {**(results[0] if results else {}), "policy": policy}
@@ -131,6 +148,7 @@ def summarize(runs: Sequence[Run]) -> list[dict[str, Any]]:
             body["standard_error"] = {
                 key: float(v.std(ddof=1) / np.sqrt(len(v))) for key, v in values.items()
             }
+        body |= {} if load is None else {"load": load}
         skipped = [name for run in own for name in run.skipped]
         body |= {"error": "; ".join(errors)} if errors else {}
         body |= {"skipped": skipped} if skipped else {}
@@ -140,8 +158,11 @@ def summarize(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 def _body(run: Run) -> dict[str, Any]:
     if run.result is None:
-        return {"policy": run.policy, "seed": run.seed, "error": run.error}
-    return {**run.result.to_json(), "policy": run.policy, "seed": run.seed}
+        body: dict[str, Any] = {"error": run.error}
+    else:
+        body = run.result.to_json()
+    body |= {"policy": run.policy, "seed": run.seed}
+    return body if run.load is None else body | {"load": run.load}
 
 
 Task = tuple[ScenarioSpec, str, bool]
@@ -175,18 +196,19 @@ def _run_on(
 
 
 def _here(tasks: Sequence[Task], report: OnProgress) -> Iterator[Run]:
-    """One after the other; a seed's scenario is built once."""
-    scenarios: dict[int, Scenario] = {}
+    """One after the other; a scenario is built once for all policies."""
+    scenarios: dict[ScenarioSpec, Scenario] = {}
     for spec, policy, record in tasks:
         try:
-            if spec.seed not in scenarios:
-                scenarios[spec.seed] = build_scenario(spec)
+            key = replace(spec, columns=None)  # the same in all of them, and no key
+            if key not in scenarios:
+                scenarios[key] = build_scenario(spec)
         except CotenantError as error:
             if not scenarios:  # nothing is done yet, so nothing is lost
                 raise
             yield Run(policy, spec.seed, error=error.message)
             continue
-        yield _run_on(scenarios[spec.seed], spec, policy, record, report)
+        yield _run_on(scenarios[key], spec, policy, record, report)
 
 
 def _in_processes(tasks: Sequence[Task], workers: int) -> Iterator[Run]:

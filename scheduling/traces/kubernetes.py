@@ -1,26 +1,44 @@
-"""Jobs of a Kubernetes cluster: the pods of `kubectl get pods -A -o json`."""
+"""Jobs of a Kubernetes cluster: the pods of `kubectl get pods -A -o json`, or of `kubectl get pods,events -A -o json`."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import Any
 
+from profiling.errors import InputError
 from scheduling.traces.logged import LoggedJob, stamp_s, weights_of_levels
 
 _GANG_LABELS = ("batch.kubernetes.io/job-name", "training.kubeflow.org/job-name", "job-name")
+# Events that end a pod; `Started` begins it.
+_ENDS = ("Killing", "Completed", "Evicted", "Preempted", "Failed")
+_Events = dict[tuple[str, str], list[dict[str, Any]]]
 
 
 def is_pod_list(body: Any) -> bool:
-    """Whether a JSON document is a list of pods."""
-    return isinstance(body, dict) and body.get("kind") in ("List", "PodList") and "items" in body
+    """Whether a JSON document is a list of pods, or of events."""
+    return isinstance(body, dict) and body.get("kind") in ("List", "PodList", "EventList") and "items" in body
 
 
 def read_pods(body: dict[str, Any]) -> list[LoggedJob]:
     """One row per job: pods with the same job label in a namespace are a gang; other pods are jobs of their own.
 
-    Times are those of the first and last container; pods that did not end have no duration. The user is the
-    namespace, the deadline `activeDeadlineSeconds`, the weight by `priority`.
+    Times are those of the first and last container, or of the pod's events where its status has none; pods that did not
+    end have no duration. The user is the namespace, the deadline `activeDeadlineSeconds`, the weight by `priority`.
+
+    Raises:
+        InputError: there are events only: they do not say how many GPUs a pod asks for.
     """
+    events: _Events = defaultdict(list)
+    for item in body["items"]:
+        about = item.get("involvedObject") or item.get("regarding") if isinstance(item, dict) else None
+        if about and about.get("kind") == "Pod":
+            events[about.get("namespace", "default"), about.get("name", "")].append(item)
+    if events and not any(i.get("kind", "Pod") == "Pod" and "spec" in i for i in body["items"]):
+        raise InputError(
+            "events without pods",
+            expected="`kubectl get pods,events -A -o json`",
+            hint="events do not say how many GPUs a pod asks for",
+        )
     gangs: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for pod in body["items"]:
         if isinstance(pod, dict) and pod.get("kind", "Pod") == "Pod" and _gpus(pod) > 0:
@@ -30,13 +48,13 @@ def read_pods(body: dict[str, Any]) -> list[LoggedJob]:
             gangs[meta.get("namespace", "default"), name].append(pod)
     levels = [max(float(pod["spec"].get("priority") or 0) for pod in pods) for pods in gangs.values()]
     return [
-        _job(f"{space}/{name}", space, pods, weight)
+        _job(f"{space}/{name}", space, pods, weight, events)
         for ((space, name), pods), weight in zip(gangs.items(), weights_of_levels(levels), strict=True)
     ]
 
 
-def _job(name: str, space: str, pods: list[dict[str, Any]], weight: float) -> LoggedJob:
-    spans = [_span_s(pod) for pod in pods]
+def _job(name: str, space: str, pods: list[dict[str, Any]], weight: float, events: _Events) -> LoggedJob:
+    spans = [_span_s(pod, events.get((space, pod["metadata"]["name"]), [])) for pod in pods]
     deadlines = [d for pod in pods if (d := pod["spec"].get("activeDeadlineSeconds"))]
     return LoggedJob(
         name,
@@ -61,12 +79,20 @@ def _gpus(pod: dict[str, Any]) -> float:
     return total
 
 
-def _span_s(pod: dict[str, Any]) -> tuple[float, float]:
-    """First start and last end of the pod's containers; the end is NaN while one runs."""
+def _span_s(pod: dict[str, Any], events: list[dict[str, Any]]) -> tuple[float, float]:
+    """First start and last end of the pod's containers, or by its events; the end is NaN while one runs."""
     status = pod.get("status") or {}
     ended = [(s.get("state") or {}).get("terminated") for s in status.get("containerStatuses") or []]
     nan = float("nan")
     if not ended or not all(ended):
-        return stamp_s(status.get("startTime")), nan
+        starts = [_event_s(e, "firstTimestamp") for e in events if e.get("reason") == "Started"]
+        stops = [_event_s(e, "lastTimestamp") for e in events if e.get("reason") in _ENDS]
+        start = min(starts) if starts else stamp_s(status.get("startTime"))
+        return start, max(stops) if stops else nan
     starts = [stamp_s(e.get("startedAt")) for e in ended if e]
     return min(starts), max(stamp_s(e.get("finishedAt")) for e in ended if e)
+
+
+def _event_s(event: dict[str, Any], stamp: str) -> float:
+    """Time of an event; new ones have `eventTime` alone."""
+    return stamp_s(event.get(stamp) or event.get("eventTime"))

@@ -44,7 +44,8 @@ def read_rows(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
         if is_philly(body):
             return read_philly(body)
         raise InputError(
-            f"unknown JSON in {path}", expected="`kubectl get pods -o json`, or Philly's cluster_job_log"
+            f"unknown JSON in {path}",
+            expected="`kubectl get pods -o json` (with or without events), or Philly's cluster_job_log",
         )
     try:
         with path.open(encoding="utf-8-sig") as file:

@@ -59,6 +59,9 @@ def command(
     model: Model = "default",
     limit: Limit = None,
     load: Load = None,
+    loads: Annotated[
+        str, typer.Option(help="Run everything at each of these loads, e.g. `.5,.7,.9`, instead of --load.")
+    ] = "",
     skip_infeasible: SkipInfeasible = False,
     columns: Columns = None,
     elastic: Elastic = 0.0,
@@ -107,15 +110,16 @@ def command(
         load=load, skip_infeasible=skip_infeasible, elastic=elastic, kind=kind, upstream_rounds=upstream_rounds,
         realism=("all",) if realism else (),
     )  # fmt: skip
+    each_load = _loads(loads, load)
     with progress() as bar:
-        task = bar.add_task("building the scenario", total=len(names) * seeds)
+        task = bar.add_task("building the scenario", total=len(names) * seeds * max(len(each_load), 1))
 
         def report(label: str, done: int, total: int, finished: int) -> None:
             share = done / total if total else 0.0
             words = f"{label}: {done:,} of {total:,} jobs" if total else label
             bar.update(task, description=words, completed=finished + share)
 
-        runs = run_all(spec, names, workers, ray, out, seeds, report, gantt_filter)
+        runs = run_all(spec, names, workers, ray, out, seeds, report, gantt_filter, each_load)
     results = summarize(runs)
     if jobs is not None:
         write_jobs(jobs, [(run.policy, run.seed, run.result) for run in runs if run.result is not None])
@@ -132,16 +136,36 @@ def command(
         raise typer.Exit(1)
 
 
+def _loads(text: str, load: float | None) -> list[float]:
+    """The loads of `--loads`, each once."""
+    from profiling.errors import InputError
+
+    try:
+        loads = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        loads = [-1.0]
+    if any(not 0 < value < float("inf") for value in loads) or len(set(loads)) < len(loads):
+        raise InputError(
+            "--loads is not a list of loads", expected="numbers above 0, each once", got=repr(text)
+        )
+    if loads and load is not None:
+        raise InputError("two ways to say the load", expected="--load or --loads")
+    return loads
+
+
 def _print(results: list[dict[str, Any]], seeds: int) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
+    several = any("load" in r for r in results)
     table.add_column("policy", overflow="fold")
+    if several:
+        table.add_column("load", justify="right")
     for name in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     for r in results:
         if "jobs" not in r:
-            table.add_row(r["policy"], "failed")
+            table.add_row(r["policy"], *([f"{r['load']:g}"] if several else []), "failed")
             continue
         errors = r.get("standard_error", {})
         cells = []
@@ -149,7 +173,7 @@ def _print(results: list[dict[str, Any]], seeds: int) -> None:
             scale = 1e3 if key == "mean_decision_s" else 1.0
             error = f"\n±{form.format(errors[key])}" if key in errors and key in _WITH_ERROR else ""
             cells.append(form.format(scale * r[key]) + error)
-        table.add_row(r["policy"], *cells)
+        table.add_row(r["policy"], *([f"{r['load']:g}"] if several else []), *cells)
     console().print(table)
     if seeds > 1:
         console().print(f"means over {seeds} seeds, ± standard error", highlight=False)

@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from profiling.devices import get_device
 from scheduling.core.job import JobState, TraceJob
-from scheduling.simulator.accounting import accounts, finish_time_rho, jain_index
+from scheduling.simulator.accounting import accounts, energy, finish_time_rho, jain_index
 from tests.scheduling.tables import JOBS
 
 
@@ -45,3 +46,10 @@ def test_accounts() -> None:
     assert figures["jain_index"] == pytest.approx((1 + 1 / 3) ** 2 / (2 * (1 + 1 / 9)))
     assert "deadlines" not in figures
     assert "jain_index" not in accounts(jobs, np.array([100.0, 300.0]), 2, 150.0, None)
+
+
+def test_energy_is_the_power_limit_over_the_time_in_use() -> None:
+    watts = get_device("v100").power_limit_w
+    assert energy({"v100": 7200.0}) == {"energy_at_power_limit_kwh": pytest.approx(watts * 2 / 1000)}
+    assert energy({"v100": 7200.0, "a made-up type": 1.0}) == {}
+    assert energy({}) == {}

@@ -136,3 +136,12 @@ def test_one_that_fails_and_an_interrupt(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert [body["policy"] for body in kept] == ["fifo", "blind", "exclusive"]
     with pytest.raises(KeyboardInterrupt):
         sweep.compare(SPEC, ["sjf"])
+
+
+def test_loads_are_runs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "build_scenario", SmallScenario)
+    runs = sweep.run_all(SPEC, ["fifo", "sjf"], loads=(0.5, 2.0))
+    assert [(r.policy, r.load) for r in runs] == [("fifo", 0.5), ("sjf", 0.5), ("fifo", 2.0), ("sjf", 2.0)]
+    bodies = sweep.summarize(runs)
+    assert [(b["policy"], b["load"]) for b in bodies] == [(r.policy, r.load) for r in runs]
+    assert runs[2].label == "fifo at load 2, seed 3"

@@ -96,6 +96,29 @@ def test_kubernetes(tmp_path: Path) -> None:
     )
 
 
+def test_kubernetes_events_give_the_times_that_a_status_lacks(tmp_path: Path) -> None:
+    about = {"kind": "Pod", "namespace": "vision", "name": "runs"}
+    events = [
+        {
+            "kind": "Event",
+            "involvedObject": about,
+            "reason": "Started",
+            "firstTimestamp": "2024-05-01T10:01:30Z",
+        },
+        {
+            "kind": "Event",
+            "regarding": about,
+            "reason": "Killing",
+            "eventTime": "2024-05-01T10:03:30.000000Z",
+        },
+    ]
+    pods = [pod("runs", "2024-05-01T10:01:00Z", None, 2, {})]
+    (job,) = read(tmp_path / "both.json", json.dumps({"kind": "List", "items": [*pods, *events]}))
+    assert (job.id, job.gpus, seconds(job)) == ("vision/runs", 2, 120.0)
+    with pytest.raises(InputError, match="events without pods"):
+        read(tmp_path / "events.json", json.dumps({"kind": "EventList", "items": events}))
+
+
 def test_alibaba_without_a_header(tmp_path: Path) -> None:
     text = (
         "j1,worker,2,Terminated,100.0,400.0,600.0,29.3,50.0,MISC\n"

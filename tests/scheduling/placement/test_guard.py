@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scheduling.core.job import Allocation, JobState, TraceJob
+from scheduling.core.set_cache import SetCache
+from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import SetTruth
+from scheduling.placement.guard import guarded
+from scheduling.placement.projection import Projection, Steps
+from scheduling.policies import get_policy
+from scheduling.simulator.engine import simulate
+from tests.scheduling.tables import JOBS, table
+
+CLUSTER = ClusterSnapshot.from_mapping(
+    {
+        "nodes": [
+            {"name": "fast", "gpus": [{"device": "v100", "count": 2}]},
+            {"name": "slow", "gpus": [{"device": "k80", "count": 2}]},
+        ]
+    }
+)
+
+
+def jobs(seed: int, count: int = 16, span_s: float = 0.0) -> list[TraceJob]:
+    """Every workload at most once among those that may share: with itself both columns of a pair look alike."""
+    rng = np.random.default_rng(seed)
+    picks = rng.integers(0, len(JOBS), count)
+    submit = np.sort(rng.uniform(0.0, span_s, count)) if span_s else np.zeros(count)
+    return [
+        TraceJob(f"j{k}", JOBS[p], float(rng.uniform(200, 3000)), float(submit[k]))
+        for k, p in enumerate(picks)
+    ]
+
+
+def waiting(trace: list[TraceJob]) -> SchedulingSnapshot:
+    state = SchedulingSnapshot(CLUSTER)
+    for number, job in enumerate(trace):
+        state.waiting[number] = JobState(job, number, job.iterations)
+    return state
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_projection_is_the_simulation_of_shortest_job_first(seed: int) -> None:
+    trace, belief = jobs(seed), SetCache(table(seed))
+    state = waiting(trace)
+    result = simulate(trace, CLUSTER, get_policy("sjf"), SetTruth(belief), belief)
+    schedule, started = Projection(state, belief, Steps(state, belief, 1e9), 30.0).schedule([], False)
+    outcome = schedule.outcome()
+    assert len(started) == 4
+    assert outcome.end_s == pytest.approx(result.makespan_s)
+    assert outcome.mean_s == pytest.approx(float(result.completion_s.mean()))
+
+
+def test_a_copy_leaves_the_schedule_as_it_is() -> None:
+    trace, belief = jobs(1), SetCache(table(1))
+    state = waiting(trace)
+    schedule, _ = Projection(state, belief, Steps(state, belief, 1e9), 30.0).schedule([], True)
+    first = schedule.copy().outcome()
+    assert schedule.now_s == 0.0
+    assert schedule.copy().outcome() == first
+
+
+def decide(state: SchedulingSnapshot, belief: SetCache, *proposals: list[Allocation]) -> list[Allocation]:
+    return guarded(state, belief, [lambda p=p: p for p in proposals], 0.01, 1e9, 30.0)
+
+
+def test_a_decision_that_ends_later_is_not_taken() -> None:
+    belief = SetCache(table(2))
+    state = waiting(jobs(2))
+    # Nobody may start but the longest, on the slowest type, and the others wait for him to be done.
+    longest = max(state.waiting.values(), key=lambda j: j.left)
+    slow = [Allocation(longest, (2,))]
+    assert decide(state, belief, slow) != slow
+    good = [Allocation(longest, (0,))]
+    assert decide(state, belief, slow, good) == good
+
+
+def test_a_safe_decision_is_taken_and_the_others_are_not_asked_for() -> None:
+    belief, state = SetCache(table(2)), waiting(jobs(2))
+    plain = [Allocation(max(state.waiting.values(), key=lambda j: j.left), (0,))]
+
+    def never() -> list[Allocation]:
+        raise AssertionError
+
+    assert guarded(state, belief, [lambda: plain, never], 0.01, 1e9, 30.0) == plain
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_isacpp_ends_no_later_than_shortest_first(seed: int) -> None:
+    """All are there from the start, lengths and pairs are known: then the guard is sound by construction."""
+    trace, belief = jobs(seed, 24), SetCache(table(seed))
+    ends = {
+        name: simulate(trace, CLUSTER, get_policy(name), SetTruth(belief), belief).makespan_s
+        for name in ("sjf", "isacpp")
+    }
+    assert ends["isacpp"] <= 1.02 * ends["sjf"]
