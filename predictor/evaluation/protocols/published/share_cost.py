@@ -75,10 +75,10 @@ class ShareCostPredictor:
         of = self.rows_["architecture"].map(bucket_of)
         for other in sorted(set(of) - {bucket}):
             part = self.rows_[of == other]
-            found, log_ratio = share_features(self._model(frozenset({bucket, other})), part)
+            columns, log_ratio = share_features(self._model(frozenset({bucket, other})), part)
             off = np.log(part["measured_s"] / part["whole_step_time_s"]).to_numpy() - log_ratio
-            usable = np.isfinite(found).all(axis=1) & np.isfinite(off)
-            features.append(found[usable])
+            usable = np.isfinite(columns).all(axis=1) & np.isfinite(off)
+            features.append(columns[usable])
             errors.append(off[usable])
         trees = ExtraTreesRegressor(
             300, min_samples_leaf=2, max_features=0.6, random_state=self.seed_, n_jobs=1
