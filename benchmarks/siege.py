@@ -51,6 +51,7 @@ class Target:
         deadline = time.monotonic() + seconds
         while self.seconds("GET", "/v1/health/ready", most=5)[1] != 200:
             if time.monotonic() > deadline or self.process.poll() is not None:
+                self.process.kill()
                 raise SystemExit("the service did not get ready")
             time.sleep(0.2)
 
