@@ -220,7 +220,8 @@ class _Workloads:
             workload[limited] = self._with_share(numbers[limited], share)
         modes = ["time-slice" if mode == EXCLUSIVE else mode for mode in sharing]
         asked: dict[tuple[str, str, tuple[int, ...]], int] = {}
-        keys = zip(device, modes, [tuple(row) for row in workload.tolist()], strict=True)
+        members_of: list[list[int]] = workload.tolist()
+        keys = zip(device, modes, [tuple(row) for row in members_of], strict=True)
         at = np.array([asked.setdefault(key, len(asked)) for key in keys], np.int64)
         known = list(self._number)
         sets = [ColocationSet(d, tuple([known[w] for w in members]), mode) for d, mode, members in asked]
