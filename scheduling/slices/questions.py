@@ -220,8 +220,7 @@ class _Workloads:
             workload[limited] = self._with_share(numbers[limited], share)
         modes = ["time-slice" if mode == EXCLUSIVE else mode for mode in sharing]
         asked: dict[tuple[str, str, tuple[int, ...]], int] = {}
-        members_of: list[list[int]] = workload.tolist()
-        keys = zip(device, modes, [tuple(row) for row in members_of], strict=True)
+        keys = zip(device, modes, [tuple(int(w) for w in row) for row in workload], strict=True)
         at = np.array([asked.setdefault(key, len(asked)) for key in keys], np.int64)
         known = list(self._number)
         sets = [ColocationSet(d, tuple([known[w] for w in members]), mode) for d, mode, members in asked]
