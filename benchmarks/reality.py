@@ -7,8 +7,7 @@
 A "GPU" is a core of this machine: a Slurm node of its own, on which at most two jobs run, pinned to it, with one thread each.
 Jobs arrive over time; `job_submit.lua` holds them, `cotenant door slurm` asks the service (`cotenant serve --policy ...`; for
 isacpp its own ranking), and they train. Beside it the simulator runs the same jobs under the same policy; the truth there is
-what was measured beforehand: step times alone and the time to start (before each run; the last ones are taken for all), slowdowns of
-pairs, and the seconds from submission to start on an idle cluster. Needs root, Slurm (Debian's slurmctld, slurmd, slurm-client, munge), two
+what was measured apart: step times alone and slowdowns of pairs (`pairs`), the time to start (of the exclusive run, which goes first), and the seconds from submission to start on an idle cluster. Needs root, Slurm (Debian's slurmctld, slurmd, slurm-client, munge), two
 cores that nothing else uses. Steps are kept in out/reality/.
 """
 
@@ -23,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.reality_cluster import CORES, SHARED, run_all_alone, run_live
+from benchmarks.reality_cluster import CORES, SHARED, run_live
 from benchmarks.record import record
 from benchmarks.slurm_cluster import missing
 from predictor import load_predictor
@@ -43,13 +42,12 @@ from scheduling.policies import get_policy
 from scheduling.simulator.engine import simulate
 
 OUT = Path("out/reality")
-# Kinds, and steps by which one is timed alone (one to two seconds).
-KINDS = {
-    "lstm-wikitext2:batch_size=2": 25,
-    "vgg11-cifar:batch_size=2": 40,
-    "mobilenetv2-cifar:batch_size=2": 20,
-    "neumf-ml1m:batch_size=256": 200,
-}
+KINDS = (
+    "lstm-wikitext2:batch_size=2",
+    "vgg11-cifar:batch_size=2",
+    "mobilenetv2-cifar:batch_size=2",
+    "neumf-ml1m:batch_size=256",
+)
 JOBS, MEAN_GAP_S, ALONE_S, SEED = 40, 4.0, (4.0, 12.0), 0
 POLICIES = ("exclusive", "blind", "isacpp")
 
@@ -72,7 +70,7 @@ def trace(step_time_s: dict[str, float]) -> list[dict[str, Any]]:
     """The jobs: kinds, lengths and arrivals drawn once."""
     rng = np.random.default_rng(SEED)
     submit_s = np.cumsum(rng.exponential(MEAN_GAP_S, JOBS))
-    kinds = rng.choice(list(KINDS), JOBS)
+    kinds = rng.choice(KINDS, JOBS)
     lengths = rng.uniform(*ALONE_S, JOBS)
     return [
         {
@@ -84,13 +82,23 @@ def trace(step_time_s: dict[str, float]) -> list[dict[str, Any]]:
     ]
 
 
+def alone() -> dict[str, dict[str, float]]:
+    """Of each kind: seconds per step alone, and before the first one (0 until the exclusive run has been)."""
+    step_time_s = _read("pairs")["step_time_s"]
+    start_s: dict[str, list[float]] = {spec: [] for spec in KINDS}
+    if (OUT / "exclusive.json").exists():
+        for job, row in zip(trace(step_time_s), _read("exclusive")["jobs"], strict=True):
+            start_s[job["spec"]].append(row["ready_s"] - row["started_s"])
+    return {
+        spec: {"step_time_s": step, "start_s": float(np.median(start_s[spec] or [0.0]))}
+        for spec, step in step_time_s.items()
+    }
+
+
 def run(policy: str) -> dict[str, Any]:
-    """One policy on the cluster, after the kinds alone."""
-    alone = run_all_alone(KINDS)
+    """One policy on the cluster."""
     jobs = trace(_read("pairs")["step_time_s"])
-    told = run_live(jobs, None if policy == "isacpp" else policy, alone)
-    _write("alone", alone)
-    return told
+    return run_live(jobs, None if policy == "isacpp" else policy, alone())
 
 
 class Truth(SetTruth):
@@ -127,15 +135,15 @@ def one_by_one(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocatio
 
 def simulated(policy: str, live: dict[str, Any]) -> Any:
     """The simulator's result for the jobs of a live run."""
-    alone, measured = _read("alone"), _read("pairs")
-    solo = {("cpu", Workload.parse(spec)): Solo(told["step_time_s"]) for spec, told in alone.items()}
+    kinds, measured = alone(), _read("pairs")
+    solo = {("cpu", Workload.parse(spec)): Solo(told["step_time_s"]) for spec, told in kinds.items()}
     ratios = {
         ("cpu", tuple(Workload.parse(spec) for spec in pair.split(" + "))): values
         for pair, values in measured["ratios"].items()
     }
     jobs = []
     for number, (job, row) in enumerate(zip(trace(measured["step_time_s"]), live["jobs"], strict=True)):
-        told = alone[job["spec"]]
+        told = kinds[job["spec"]]
         spec = f"{job['spec']},step_time_s={told['step_time_s']:.6f}"
         steps = job["steps"] + told["start_s"] / told["step_time_s"]
         jobs.append(TraceJob(str(number), Workload.parse(spec), steps, row["submitted_s"] - live["begin_s"]))
@@ -147,8 +155,8 @@ def simulated(policy: str, live: dict[str, Any]) -> Any:
 
 def compare() -> dict[str, Any]:
     """Measured beside simulated."""
-    figures: dict[str, Any] = {"pairs": _read("pairs"), "alone": _read("alone"), "jobs": JOBS, "cores": CORES}
-    for policy in POLICIES:
+    figures: dict[str, Any] = {"pairs": _read("pairs"), "alone": alone(), "jobs": JOBS, "cores": CORES}
+    for policy in [p for p in POLICIES if (OUT / f"{p}.json").exists()]:
         live = _read(policy)
         rows = live["jobs"]
         jct_s = np.array([row["ended_s"] - row["submitted_s"] for row in rows])
@@ -206,8 +214,7 @@ def main() -> None:
     if absent or (arguments.step == "run" and arguments.policy is None):
         parser.error("needs " + ", ".join(absent or ["a policy"]))
     OUT.mkdir(parents=True, exist_ok=True)
-    figures = run(arguments.policy) if arguments.step == "run" else pairs()
-    _write(arguments.policy or "pairs", figures)
+    _write(arguments.policy or "pairs", run(arguments.policy) if arguments.policy else pairs())
 
 
 if __name__ == "__main__":

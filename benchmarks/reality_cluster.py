@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,31 +23,6 @@ ROOT = Path(__file__).parents[1]
 _DEADLINE_S = 440.0
 
 
-def run_alone(spec: str, steps: int, core: int) -> dict[str, float]:
-    """A job alone on a core: seconds before its first timed step, and per step."""
-    with tempfile.TemporaryDirectory(prefix="cotenant-reality-") as folder:
-        result = Path(folder) / "result.json"
-        command = [sys.executable, "-m", "benchmarks.reality_job", spec, str(steps), str(core), str(result)]
-        began_s = time.time()
-        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-        told = json.loads(result.read_text(encoding="utf-8"))
-    return {
-        "start_s": told["ready_s"] - began_s,
-        "step_time_s": (told["ended_s"] - told["ready_s"]) / steps,
-    }
-
-
-def run_all_alone(steps_of: dict[str, int]) -> dict[str, dict[str, float]]:
-    """Every kind of job alone on a core, one after the other, the cores at the same time: each as busy as in a run."""
-    kinds = list(steps_of)
-
-    def on(core: int) -> dict[str, dict[str, float]]:
-        return {spec: run_alone(spec, steps_of[spec], core) for spec in kinds[core::CORES]}
-
-    with ThreadPoolExecutor(CORES) as pool:
-        return {spec: told for found in pool.map(on, range(CORES)) for spec, told in found.items()}
-
-
 def run_live(
     jobs: Sequence[dict[str, Any]], policy: str | None, alone: dict[str, dict[str, float]]
 ) -> dict[str, Any]:
@@ -56,7 +30,7 @@ def run_live(
 
     Args:
         policy: of the service; None: its ranking.
-        alone: as of `run_all_alone`; the comments say what a job needs by it.
+        alone: of each kind, `step_time_s` and `start_s`; the comments say what a job needs by it.
     """
     with tempfile.TemporaryDirectory(prefix="cotenant-reality-") as name, ExitStack() as stack:
         folder = Path(name)

@@ -134,7 +134,9 @@ def mean_jct_s(result: SliceResult) -> float:
     return float(result.completion_s().mean())
 
 
-def compare(reference: Reference, trace: str, answers: dict[str, dict[str, float]]) -> dict[str, Any]:
+def compare(
+    reference: Reference, trace: str, answers: dict[str, dict[str, float]] | None = None
+) -> dict[str, Any]:
     """All policies on one trace."""
     rows = {}
     for name, policy, options in REFERENCED:
@@ -150,7 +152,10 @@ def compare(reference: Reference, trace: str, answers: dict[str, dict[str, float
     static = {p: mean_jct_s(reference.run(trace, "static-mig", partition=p)) for p in PARTITIONS}
     best = min(static, key=lambda p: static[p])
     rows["static_best"] = {"mean_jct_s": static[best], "partition": best}
-    for name, given in (("isacpp-slices", None), ("isacpp-slices, shipped predictor", answers)):
+    beliefs: dict[str, dict[str, dict[str, float]] | None] = {"isacpp-slices": None}
+    if answers is not None:
+        beliefs["isacpp-slices, shipped predictor"] = answers
+    for name, given in beliefs.items():
         start = perf_counter()
         ours = reference.run(trace, "isacpp-slices", given)
         took = perf_counter() - start

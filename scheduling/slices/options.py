@@ -134,7 +134,10 @@ class SetColumns:
             for p in parts
         ]
         return cls(
-            *([x for p in parts for x in getattr(p, name)] for name in cls.__slots__[:4]),
+            [x for p in parts for x in p.device],
+            [x for p in parts for x in p.members],
+            [x for p in parts for x in p.sharing],
+            [x for p in parts for x in p.sm_share_ratio],
             np.concatenate([np.ones((0, width)), *steps]),
             np.concatenate([np.zeros(0), *(p.memory_bytes for p in parts)]),
             np.concatenate([np.zeros(0, bool), *(p.fits for p in parts)]),

@@ -139,7 +139,7 @@ def answer(
                     device,
                     [members for _, members in keys for _ in forms],
                     sharing,
-                    list(map(tuple, shares.tolist())),
+                    [tuple(row) for row in shares.tolist()],
                     step_time_s,
                     arrays.memory_upper_bytes[at],
                     arrays.fits[at],
@@ -220,7 +220,7 @@ class _Workloads:
             workload[limited] = self._with_share(numbers[limited], share)
         modes = ["time-slice" if mode == EXCLUSIVE else mode for mode in sharing]
         asked: dict[tuple[str, str, tuple[int, ...]], int] = {}
-        keys = zip(device, modes, map(tuple, workload.tolist()), strict=True)
+        keys = zip(device, modes, [tuple(int(w) for w in row) for row in workload], strict=True)
         at = np.array([asked.setdefault(key, len(asked)) for key in keys], np.int64)
         known = list(self._number)
         sets = [ColocationSet(d, tuple([known[w] for w in members]), mode) for d, mode, members in asked]

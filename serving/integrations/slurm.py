@@ -119,7 +119,8 @@ def decide(
 
 def _wait(wait_s: float, now_s: float) -> dict[str, str]:
     """Asked about again after `wait_s`, or when a job ends; a few seconds later it goes by itself."""
-    seconds = max(1, round(wait_s))
+    # A job that is late may end at any moment, which is seen; asking every second would load Slurm.
+    seconds = max(5, round(wait_s))
     return {"StartTime": f"now+{seconds + MARGIN_S}", "AdminComment": f"{HELD} ask_s={now_s + seconds:.0f}"}
 
 
