@@ -23,6 +23,8 @@ TIMINGS = ("step", "operator", "busy")
 LATENCY_S, LATENCY_RANGE = 3e-6, 1.0
 # Exponents of the norms that join what overlaps: arithmetic and memory within a kernel; device and host within a step.
 OVERLAP, HOST_OVERLAP = 3.0, 4.0
+# Exponent by which memory's own limit and that of a part of the multiprocessors join.
+SHARE_OVERLAP = 4.0
 # Where efficiencies start: logits of about 0.73 and 0.82, a third of a tile, 3 microseconds, a third of the traffic.
 OFFSETS = (1.0, 1.5, -1.0, 0.0, -0.5)
 
@@ -30,3 +32,12 @@ OFFSETS = (1.0, 1.5, -1.0, 0.0, -0.5)
 def overlapped(device_s: Any, host_s: Any) -> Any:
     """Seconds of two that run side by side, floats, arrays or tensors: about the longer one, and more where they are close."""
     return (device_s**HOST_OVERLAP + host_s**HOST_OVERLAP) ** (1 / HOST_OVERLAP)
+
+
+def slowed_memory(sm_share_ratio: Any, pull: Any) -> Any:
+    """Factor on the memory time of a process that may use a share of the multiprocessors; 1 for all of them.
+
+    A multiprocessor can draw more than its part of the bandwidth, so memory slows down only below a share of 1 / `pull`.
+    """
+    part = 1.0 + (pull * sm_share_ratio) ** -SHARE_OVERLAP
+    return (part / (1.0 + pull**-SHARE_OVERLAP)) ** (1.0 / SHARE_OVERLAP)

@@ -31,6 +31,7 @@ class JobInput:
         host_bytes: copied from the host in a step.
         batch_size: samples of a step.
         host: index into `HOSTS`.
+        sm_share_ratio: of the multiprocessors that the job may use.
     """
 
     features: Floats
@@ -45,6 +46,7 @@ class JobInput:
     is_compiled: bool
     precision: str
     host: int
+    sm_share_ratio: float = 1.0
 
     @classmethod
     def of(cls, graph: ComputationGraph, device: DeviceSpec, workload: Workload) -> JobInput:
@@ -71,6 +73,7 @@ class JobInput:
             workload.compiler == "compile",
             workload.precision,
             HOSTS.index("on_device" if workload.data_on_device else workload.mode),
+            workload.sm_share_ratio,
         )
 
     @property

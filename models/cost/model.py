@@ -11,17 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from models.cost.form import EFFECTS, LATENCY_RANGE, LATENCY_S, OFFSETS, OUTPUTS, OVERLAP, overlapped
+from models.cost.form import (
+    EFFECTS,
+    LATENCY_RANGE,
+    LATENCY_S,
+    OFFSETS,
+    OUTPUTS,
+    OVERLAP,
+    overlapped,
+    slowed_memory,
+)
 from models.cost.job import JobCost, JobInput, OperatorCost, effect_names, mean_cost
 from models.cost.operator_features import OPERATOR_FEATURES
-from models.cost.work import Floats, memory_s, width_of
+from models.cost.work import Floats, memory_s, strain_of, width_of
 from profiling.devices import DeviceSpec
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
 SHIPPED = Path(__file__).with_name("coefficients")
-_FORMAT = 3
+_FORMAT = 4
 _SHIFTED = [OUTPUTS.index(name) for name in EFFECTS]
 
 
@@ -114,11 +123,12 @@ class CostModel:
         shared = standard @ first[:, :-1].T + bias
         memory = memory_s(work, job.device, float(_sigmoid(w["cached_share"])))
         offsets, shift = np.array(OFFSETS), np.zeros(len(OFFSETS))
-        for name in effect_names(job.device.name, job.precision):
-            if name in self.devices:
-                shift[_SHIFTED] += w["device_effect"][self.devices.index(name)]
+        shift[_SHIFTED] = self._effects(w["device_effect"], job)
+        slowed = slowed_memory(job.sm_share_ratio, 1.0 + float(np.exp(w["log_pull"])))
+        clock = np.exp(float(_sigmoid(w["slowing"])) * strain_of(job.device))
         latency_s = LATENCY_S * (np.exp(w["log_compiled_launches"]) if job.is_compiled else 1.0)
-        feeding = np.exp(w["log_feeding"])
+        feeding, padding = np.exp(w["log_feeding"]), _sigmoid(w["padding"])
+        fed = clock * (1.0 + feeding[0] * work.density + feeding[2] * work.double_density)
         times = np.zeros((2, len(job.kind)))
         for side in (0, 1):
             hidden = _silu(shared + side * first[:, -1])
@@ -128,9 +138,12 @@ class CostModel:
             )
             varies = np.clip(outputs[:, 3], -LATENCY_RANGE, LATENCY_RANGE) + shift[3]
             outputs = outputs + shift
-            compute = work.compute_s[side] + work.block_s[side] * np.exp(outputs[:, 2])
-            compute = compute * (1.0 + feeding[0] * work.density) / _sigmoid(outputs[:, 0])
-            moved = memory[side] * (1.0 + feeding[1] * width_of(job.device)) / _sigmoid(outputs[:, 1])
+            compute = work.compute_s[side] + padding * work.padding_s[side]
+            compute = compute + work.block_s[side] * np.exp(outputs[:, 2])
+            compute = compute * fed / _sigmoid(outputs[:, 0])
+            moved = (
+                memory[side] * slowed * (1.0 + feeding[1] * width_of(job.device)) / _sigmoid(outputs[:, 1])
+            )
             if job.is_compiled:
                 moved = moved * _sigmoid(outputs[:, 4])
             joined = (compute**OVERLAP + moved**OVERLAP) ** (1 / OVERLAP)
@@ -138,6 +151,25 @@ class CostModel:
             runs = (work.compute_s[side] + work.traffic_bytes[side]) > 0
             times[side] = np.where(runs, joined + latency, 0.0)
         return times
+
+    def _effects(self, table: Floats, job: JobInput) -> Floats:
+        """[len(EFFECTS)] of a job's device type, and of that with its precision; of one that was not learned from, the mean.
+
+        Processors are not averaged: a GPU that was never measured is like other GPUs.
+        """
+        total = np.zeros(table.shape[1])
+        for name in effect_names(job.device.name, job.precision):
+            rows = [k for k, known in enumerate(self.devices) if known == name]
+            if not rows:
+                _, _, precision = name.partition(" ")
+                rows = [
+                    k
+                    for k, known in enumerate(self.devices)
+                    if known.partition(" ")[2] == precision and not known.startswith("cpu")
+                ]
+            if rows:
+                total += table[rows].mean(0)
+        return total
 
     def save(self, folder: Path) -> None:
         """Write the coefficients (safetensors) and the card (JSON); each file whole or not at all."""

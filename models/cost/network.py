@@ -21,6 +21,7 @@ from models.cost.form import (
     OVERLAP,
     TIMINGS,
     overlapped,
+    slowed_memory,
 )
 from models.cost.operator_features import OPERATOR_FEATURES
 from profiling.operators import KINDS
@@ -34,10 +35,10 @@ class Jobs:
         features: [R, F] standardised.
         kind, job: [R] int64: kind of the operator, number of its job.
         effects: [2, R] int64: rows of the effects of its device type, and of that with its precision.
-        compute_s, block_s, kernels, traffic_s, cached_s: [2, R] per execution; 0 where a pass does not run. `traffic_s` is
+        compute_s, padding_s, block_s, kernels, traffic_s, cached_s: [2, R] per execution; 0 where a pass does not run. `traffic_s` is
             at full bandwidth, `cached_s` the part of it that fits into the last-level cache.
         repeat: [R].
-        density: [R] see `OperatorWork`; width: [R] see `width_of`.
+        density, double_density: [R] see `OperatorWork`; width, strain: [R] see `width_of` and `strain_of`; share: [R] of the multiprocessors.
         compiled: [R] 1 where a compiler fused operators.
         optimizer_s, launches, host_s, samples: [J].
         campaign: [J] int64.
@@ -54,9 +55,13 @@ class Jobs:
     cached_s: Tensor
     block_s: Tensor
     kernels: Tensor
+    padding_s: Tensor
     repeat: Tensor
     density: Tensor
+    double_density: Tensor
     width: Tensor
+    strain: Tensor
+    share: Tensor
     compiled: Tensor
     optimizer_s: Tensor
     launches: Tensor
@@ -74,10 +79,14 @@ class EfficiencyNetwork(nn.Module):
     Args:
         hidden: width of the two layers.
         devices, campaigns: how many have an effect of their own; a number of -1 has none.
+        effect_dropout: share of jobs, in training, whose device type is taken for one that nobody measured.
     """
 
-    def __init__(self, hidden: int = 64, devices: int = 0, campaigns: int = 0) -> None:
+    def __init__(
+        self, hidden: int = 64, devices: int = 0, campaigns: int = 0, effect_dropout: float = 0.0
+    ) -> None:
         super().__init__()
+        self.effect_dropout = effect_dropout
         self.layers = nn.Sequential(
             nn.Linear(len(OPERATOR_FEATURES) + 1, hidden),
             nn.SiLU(),
@@ -89,8 +98,11 @@ class EfficiencyNetwork(nn.Module):
         nn.init.zeros_(self.output.bias)
         self.by_kind = nn.Parameter(torch.zeros(2, len(KINDS), len(OUTPUTS)))
         self.device_effect = nn.Parameter(torch.zeros(devices + 1, len(EFFECTS)))
+        self.padding = nn.Parameter(torch.tensor(-1.0))
+        self.log_pull = nn.Parameter(torch.tensor(1.0))
+        self.slowing = nn.Parameter(torch.tensor(-1.0))
         self.host_effect = nn.Parameter(torch.zeros(campaigns + 1, len(HOST_COSTS)))
-        self.log_feeding = nn.Parameter(torch.tensor([math.log(0.3), math.log(0.1)]))
+        self.log_feeding = nn.Parameter(torch.tensor([math.log(0.3), math.log(0.1), math.log(10.0)]))
         self.cached_share = nn.Parameter(torch.tensor(0.0))
         self.optimizer = nn.Parameter(torch.tensor(-0.9))
         self.log_call_s = nn.Parameter(torch.full((len(KINDS),), math.log(25e-6)))
@@ -100,9 +112,13 @@ class EfficiencyNetwork(nn.Module):
     def operator_times(self, jobs: Jobs) -> Tensor:
         """[2, R] seconds of one execution of each operator, forward and backward."""
         shift = torch.zeros(len(jobs.kind), len(OUTPUTS))
-        shift[:, [OUTPUTS.index(name) for name in EFFECTS]] = sum(
-            (_effect(self.device_effect, rows) for rows in jobs.effects), torch.zeros(())
-        )
+        effects = sum((_effect(self.device_effect, rows) for rows in jobs.effects), torch.zeros(()))
+        if self.training and self.effect_dropout:
+            kept = torch.rand(len(jobs.launches)) >= self.effect_dropout
+            effects = effects * kept[jobs.job][:, None]
+        shift[:, [OUTPUTS.index(name) for name in EFFECTS]] = effects
+        slowed = slowed_memory(jobs.share, 1.0 + torch.exp(self.log_pull))
+        clock = torch.exp(torch.sigmoid(self.slowing) * jobs.strain)
         cached_share = torch.sigmoid(self.cached_share)
         offsets, feeding = torch.tensor(OFFSETS), torch.exp(self.log_feeding)
         times = []
@@ -110,11 +126,19 @@ class EfficiencyNetwork(nn.Module):
             which = torch.full((len(jobs.kind), 1), float(side))
             outputs = self.output(self.layers(torch.cat([jobs.features, which], 1)))
             outputs = outputs + self.by_kind[side][jobs.kind] + shift + offsets
-            compute = jobs.compute_s[side] + jobs.block_s[side] * torch.exp(outputs[:, 2])
+            compute = jobs.compute_s[side] + torch.sigmoid(self.padding) * jobs.padding_s[side]
+            compute = compute + jobs.block_s[side] * torch.exp(outputs[:, 2])
             memory = jobs.traffic_s[side] - (1.0 - cached_share) * jobs.cached_s[side]
             kept = torch.where(jobs.compiled > 0, torch.sigmoid(outputs[:, 4]), 1.0)
-            compute = compute * (1.0 + feeding[0] * jobs.density) * torch.exp(-F.logsigmoid(outputs[:, 0]))
-            memory = memory * kept * (1.0 + feeding[1] * jobs.width) * torch.exp(-F.logsigmoid(outputs[:, 1]))
+            fed = 1.0 + feeding[0] * jobs.density + feeding[2] * jobs.double_density
+            compute = compute * clock * fed * torch.exp(-F.logsigmoid(outputs[:, 0]))
+            memory = (
+                memory
+                * slowed
+                * kept
+                * (1.0 + feeding[1] * jobs.width)
+                * torch.exp(-F.logsigmoid(outputs[:, 1]))
+            )
             joined = (compute.clamp_min(1e-12) ** OVERLAP + memory.clamp_min(1e-12) ** OVERLAP) ** (
                 1 / OVERLAP
             )

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiling.devices import DeviceSpec
+from profiling.devices.compute_capability import compute_capabilities
 from profiling.operators import CONTRACTIONS, DTYPES, KINDS
 
 Floats = NDArray[np.float64]
@@ -18,13 +19,15 @@ IS_CONTRACTION = np.array([kind in CONTRACTIONS for kind in KINDS])
 _RECURRENT = KINDS.index("recurrent")
 # Largest tile of a matrix product that one multiprocessor computes; libraries choose up to this size (CUTLASS's default).
 _TILE = 128.0
+# Tile that the rows, columns and depth of a product are filled up to.
+_PAD = (64.0, 64.0, 16.0)
 # FLOPs per clock and multiprocessor of Volta's tensor cores; bytes per clock and multiprocessor from memory. GeForce cards
 # have half of either, an A100 twice: the more a multiprocessor could do, the harder it is to feed.
 _DENSE, _WIDE = 1024.0, 8.0
 _CONVOLUTION = KINDS.index("convolution")
 # Of a 3x3 convolution with stride 1, Winograd's F(2x2, 3x3) takes 16 multiplications where the direct form takes 36
 # (Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016, section 4.1).
-_WINOGRAD, _WINOGRAD_CAPABILITY = 36 / 16, "7.5"
+_WINOGRAD, _WINOGRAD_CAPABILITIES = 36 / 16, ("6.0", "6.1", "7.0", "7.5")
 _WINOGRAD_WINDOW = {
     "kernel_depth": 1,
     "kernel_height": 3,
@@ -53,7 +56,9 @@ class OperatorWork:
         block_s: [2, N] one tile of the product on one multiprocessor: what the last wave wastes at most.
         kernels: [2, N].
         repeat: [N] equal executions.
-        density: [N] peak rate of the operator's type per multiprocessor and clock, over `_DENSE`: what has to be fed.
+        density: [N] peak rate of the operator's type per multiprocessor and clock, over `_DENSE`: what has to be fed; 0 in FP64.
+        double_density: [N] the same in FP64, whose kernels spend more on addressing; 0 in other types.
+        padding_s: [2, N] arithmetic on what fills tiles up, at the peak rate.
     """
 
     compute_s: Floats
@@ -62,6 +67,8 @@ class OperatorWork:
     kernels: Floats
     repeat: Floats
     density: Floats
+    double_density: Floats
+    padding_s: Floats
 
 
 def work_of(
@@ -91,16 +98,38 @@ def work_of(
     kernels = np.stack([forward_kernels, np.maximum(columns["kernel_count"] - forward_kernels, 0.0)])
     is_run = (flops + traffic) > 0
     density = rate / (multiprocessors * device.clock_hz) / _DENSE
-    return OperatorWork(flops / rate, traffic, block * is_run, kernels * is_run, columns["repeat"], density)
+    is_double = columns["dtype"] == DTYPES.index("float64")
+    return OperatorWork(
+        flops / rate,
+        traffic,
+        block * is_run,
+        kernels * is_run,
+        columns["repeat"],
+        np.where(is_double, 0.0, density),
+        np.where(is_double, density, 0.0),
+        flops / rate * _padding(columns),
+    )
+
+
+def _padding(columns: Columns) -> Floats:
+    """[N] part by which the tiles of a matrix product exceed the product: rows, columns and depth up to whole `_PAD`.
+
+    A product that is padded with its rows costs no less when rows are added. Libraries have kernels of their own for groups.
+    """
+    ratio = np.ones(len(columns["kind"]))
+    for name, tile in zip(("gemm_m", "gemm_n", "gemm_k"), _PAD, strict=True):
+        side = np.maximum(columns[name], 1.0)
+        ratio = ratio * np.where(columns[name] > 0, np.ceil(side / tile) * tile / side, 1.0)
+    return np.where(columns["groups"] > 1, 0.0, ratio - 1.0)
 
 
 def _is_winograd(columns: Columns, device: DeviceSpec) -> NDArray[np.bool_]:
-    """[N] convolutions that libraries run in Winograd's form: dense, 3x3, stride 1, FP32, on GPUs of Turing.
+    """[N] convolutions that libraries run in Winograd's form: dense, 3x3, stride 1, FP32, on GPUs of Pascal to Turing.
 
-    There measured steps of whole networks are up to 1.4 times faster than the direct form at peak. On older GPUs they are
-    not, though single kernels are; newer ones run such convolutions on tensor cores.
+    Measured kernels there are up to 1.6 times, steps of whole networks 1.4 times faster than the direct form at peak. Newer
+    GPUs run such convolutions on tensor cores.
     """
-    if device.compute_capability != _WINOGRAD_CAPABILITY:
+    if device.compute_capability not in _WINOGRAD_CAPABILITIES:
         return np.zeros(len(columns["kind"]), dtype=bool)
     is_single = columns["dtype"].astype(int) == DTYPES.index("float32")
     chosen = (columns["kind"].astype(int) == _CONVOLUTION) & is_single & (columns["groups"] == 1)
@@ -138,6 +167,18 @@ def memory_s(work: OperatorWork, device: DeviceSpec, cached_share: float) -> Flo
 def width_of(device: DeviceSpec) -> float:
     """Memory bandwidth per multiprocessor and clock, over `_WIDE`."""
     return device.memory_bandwidth_bytes_per_s / (max(device.sm_count, 1) * device.clock_hz) / _WIDE
+
+
+def strain_of(device: DeviceSpec) -> float:
+    """Log of how much more arithmetic per watt a board promises than one of its generation that holds its boost clock; at least 0.
+
+    Boards of 70 W with the chip of one of 250 W lower their clocks under load; the data sheet states the boost clock.
+    """
+    known = compute_capabilities().get(device.compute_capability)
+    if known is None or not device.power_limit_w > 0:
+        return 0.0
+    promised = device.fp32_flops / device.power_limit_w
+    return max(0.0, float(np.log(promised / known.fp32_flops_per_w)))
 
 
 def floor_s(work: OperatorWork, device: DeviceSpec) -> Floats:

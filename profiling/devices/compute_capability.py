@@ -20,6 +20,7 @@ class ComputeCapability:
             no such instruction.
         fp16_tensor_per_clock: dense FP16 fused multiply-adds on tensor cores with FP32 accumulation (GeForce cards have
             half of it from Turing on); 0 where there are none.
+        fp32_flops_per_w: peak FP32 rate per watt of a card whose power limit lets it hold its boost clock.
     """
 
     max_threads_per_sm: int
@@ -32,6 +33,7 @@ class ComputeCapability:
     fp16_per_clock: int = 0
     bf16_per_clock: int = 0
     fp16_tensor_per_clock: int = 0
+    fp32_flops_per_w: float = 0.0
 
 
 RESIDENCY = (

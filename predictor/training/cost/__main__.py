@@ -44,15 +44,25 @@ HELD_OUT = ("gavel", "lucid")
 SCRIPTS = ("gavel", "miso")
 """Sources that ran training scripts with their input pipeline: PyTorch on older hosts, Keras on one of today."""
 
-# Under MPS caps a job does not slow down by its share alone; the cost model knows physics of whole devices and slices.
 _WHOLE = 1.0
 
 
 def learnable(solo: pd.DataFrame) -> pd.DataFrame:
     """Rows that the shipped cost model may learn from."""
     barred = {source.name for source in withheld(set(solo.source.astype(str)))}
-    kept = ~solo.source.isin([*barred, *HELD_OUT]) & (solo.sm_share_ratio.fillna(_WHOLE) == _WHOLE)
-    return solo[kept].reset_index(drop=True)
+    return solo[~solo.source.isin([*barred, *HELD_OUT])].reset_index(drop=True)
+
+
+def thinned(solo: pd.DataFrame, timm: float, shares: float) -> pd.DataFrame:
+    """A part of timm's inference rows, and of those under an MPS share: they are many of the same networks."""
+    is_timm = (solo.source == "timm") & (solo["mode"] == "inference")
+    is_share = solo.sm_share_ratio < _WHOLE
+    left_out = [
+        index
+        for many, part in ((is_timm, timm), (is_share, shares))
+        for index in solo[many].sample(frac=1.0 - part, random_state=0).index
+    ]
+    return solo.drop(index=left_out).reset_index(drop=True)
 
 
 def script_rows(solo: pd.DataFrame) -> pd.DataFrame:
@@ -146,7 +156,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--folds", type=int, default=0, help="leave out families in so many folds afterwards, for the card"
     )
-    parser.add_argument("--sample", type=float, default=1.0, help="share of timm's inference rows")
+    parser.add_argument("--sample", type=float, default=1.0, help="part of timm's inference rows")
+    parser.add_argument("--shares", type=float, default=0.15, help="part of the rows under an MPS share")
     parser.add_argument(
         "--operators", type=int, default=500, help="most single operators of a kind on a device; 0 for none"
     )
@@ -155,10 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
     tables = [read_table(given.data, "solo"), bundled.load()["solo"]]
     every = pd.concat(tables, ignore_index=True)
     solo = learnable(every)
-    if given.sample < 1.0:
-        many = (solo.source == "timm") & (solo["mode"] == "inference")
-        chosen = solo[many].sample(frac=given.sample, random_state=0).index
-        solo = solo[~many | solo.index.isin(chosen)].reset_index(drop=True)
+    solo = thinned(solo, given.sample, given.shares)
 
     def follow(done: int, total: int) -> None:
         if done % 500 == 0:

@@ -94,16 +94,20 @@ def cost_examples(
 def merge_equal(job: JobInput) -> JobInput:
     """The same job with equal operators as one that is repeated; passes that do not run are set to 0."""
     work, mask = job.work, job.mask
-    columns = [work.compute_s * mask, work.traffic_bytes * mask, work.block_s * mask, work.kernels * mask]
+    columns = [
+        p * mask for p in (work.compute_s, work.traffic_bytes, work.block_s, work.kernels, work.padding_s)
+    ]
     # Six digits: what differs by less is the same to the model.
     key = np.concatenate([job.features, *(_rounded(c).T for c in columns)], 1)
     _, first, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
     repeat = np.bincount(inverse.ravel(), weights=work.repeat).astype(np.float64)
-    compute, traffic, block, kernels = (c[:, first] for c in columns)
+    compute, traffic, block, kernels, padding = (c[:, first] for c in columns)
     return replace(
         job,
         features=job.features[first],
-        work=OperatorWork(compute, traffic, block, kernels, repeat, work.density[first]),
+        work=OperatorWork(
+            compute, traffic, block, kernels, repeat, work.density[first], work.double_density[first], padding
+        ),
         mask=np.ones_like(compute),
         kind=job.kind[first],
     )

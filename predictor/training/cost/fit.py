@@ -18,6 +18,9 @@ from predictor.training.cost.examples import CostExample
 from predictor.training.cost.tensors import CostTensors
 from profiling.errors import InputError
 
+# Part of the epochs in which shifts of device types are left out of some jobs; afterwards they fit all.
+_DROPOUT_UNTIL = 0.6
+
 
 @dataclass(frozen=True, slots=True)
 class CostConfig:
@@ -28,6 +31,8 @@ class CostConfig:
         epochs, batch_jobs, learning_rate, weight_decay: of AdamW with a one-cycle schedule.
         huber_beta: log error from which the loss grows linearly only.
         effect_penalty: holds the effects of devices and campaigns near 0.
+        effect_dropout: share of jobs whose device type's effect is left out of a step of the fit: what all types have in
+            common then explains as much as it can, and answers for a type that nobody measured.
         networks: how many are fitted, from different seeds; the model answers with their mean.
         seed: of the first network's weights and the order of its batches.
     """
@@ -39,15 +44,20 @@ class CostConfig:
     weight_decay: float = 1e-2
     huber_beta: float = 0.05
     effect_penalty: float = 0.01
+    effect_dropout: float = 0.3
     networks: int = 3
     seed: int = 0
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            if f.name != "seed" and not getattr(self, f.name) > 0:
+            if f.name not in ("seed", "effect_dropout") and not getattr(self, f.name) > 0:
                 raise InputError(
                     f"{f.name} is out of range", expected="a number above 0", got=getattr(self, f.name)
                 )
+        if not 0 <= self.effect_dropout < 1:
+            raise InputError(
+                "effect_dropout is out of range", expected="from 0 to below 1", got=self.effect_dropout
+            )
 
 
 def fit_cost(
@@ -75,7 +85,7 @@ def fit_cost(
         seeded = replace(config, seed=config.seed * config.networks + number)
         with torch.random.fork_rng():
             torch.manual_seed(seeded.seed)
-            network = EfficiencyNetwork(config.hidden, len(devices), len(campaigns))
+            network = EfficiencyNetwork(config.hidden, len(devices), len(campaigns), config.effect_dropout)
             _train(network, tensors, mean, scale, seeded, report)
         weights = {
             name: value.detach().numpy().astype(np.float64) for name, value in network.named_parameters()
@@ -108,6 +118,8 @@ def _train(
     )
     network.train()
     for epoch in range(config.epochs):
+        if epoch >= _DROPOUT_UNTIL * config.epochs:
+            network.effect_dropout = 0.0
         order, total = rng.permutation(len(tensors)), 0.0
         for begin in range(0, len(order), config.batch_jobs):
             jobs = order[begin : begin + config.batch_jobs]

@@ -67,6 +67,8 @@ def _one(job: JobInput, position: int) -> JobInput:
             of(work.kernels),
             work.repeat[chosen],
             work.density[chosen],
+            work.double_density[chosen],
+            of(work.padding_s),
         ),
         mask=np.ones((2, 1)),
         kind=job.kind[chosen],

@@ -12,7 +12,7 @@ from torch import Tensor
 from models.cost.form import TIMINGS
 from models.cost.job import effect_names
 from models.cost.network import Jobs
-from models.cost.work import width_of
+from models.cost.work import strain_of, width_of
 from predictor.training.cost.examples import CostExample
 
 
@@ -32,7 +32,10 @@ class CostTensors:
     passes: Tensor
     repeat: Tensor
     density: Tensor
+    double_density: Tensor
     width: Tensor
+    strain: Tensor
+    share: Tensor
     by_job: Tensor
     effects: Tensor
     campaign: Tensor
@@ -54,7 +57,14 @@ class CostTensors:
             cached = np.minimum(work.traffic_bytes, job.device.l2_bytes) / bandwidth
             passes.append(
                 np.stack(
-                    [work.compute_s, work.traffic_bytes / bandwidth, cached, work.block_s, work.kernels]
+                    [
+                        work.compute_s,
+                        work.traffic_bytes / bandwidth,
+                        cached,
+                        work.block_s,
+                        work.kernels,
+                        work.padding_s,
+                    ]
                 ).astype(np.float32)
             )
         by_job = [
@@ -80,7 +90,10 @@ class CostTensors:
             torch.from_numpy(np.concatenate(passes, 2)),
             torch.from_numpy(np.concatenate([j.work.repeat for j in jobs]).astype(np.float32)),
             torch.from_numpy(np.concatenate([j.work.density for j in jobs]).astype(np.float32)),
+            torch.from_numpy(np.concatenate([j.work.double_density for j in jobs]).astype(np.float32)),
             torch.tensor([width_of(j.device) for j in jobs], dtype=torch.float32),
+            torch.tensor([strain_of(j.device) for j in jobs], dtype=torch.float32),
+            torch.tensor([j.sm_share_ratio for j in jobs], dtype=torch.float32),
             torch.tensor(by_job, dtype=torch.float32),
             torch.stack([numbers(devices, list(names)) for names in zip(*effects, strict=True)]),
             numbers(campaigns, [e.campaign for e in examples]),
@@ -115,9 +128,13 @@ class CostTensors:
             cached_s=passes[2],
             block_s=passes[3],
             kernels=passes[4],
+            padding_s=passes[5],
             repeat=self.repeat[rows],
             density=self.density[rows],
+            double_density=self.double_density[rows],
             width=self.width[which][job],
+            strain=self.strain[which][job],
+            share=self.share[which][job],
             compiled=by_job[:, 4][job],
             optimizer_s=by_job[:, 0],
             launches=by_job[:, 1],

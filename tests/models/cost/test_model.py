@@ -100,12 +100,24 @@ def test_a_compiler_keeps_intermediate_tensors_out_of_memory() -> None:
     assert step_s(replace(workload, compiler="compile"), "rtx-4090") < step_s(workload, "rtx-4090")
 
 
-def test_unknown_devices_and_campaigns_have_no_effect_of_their_own() -> None:
+def test_an_unknown_gpu_is_like_the_mean_of_those_that_were_measured() -> None:
     workload = Workload("torchvision/resnet50", 32)
     graph, device = graph_for(workload), get_device("v100")
     assert device.name in MODEL.devices
-    stranger = MODEL.cost(graph, replace(device, name="custom"), workload)
-    assert stranger.step_time_s != MODEL.cost(graph, device, workload).step_time_s
+    stranger = MODEL.cost(graph, replace(device, name="custom"), workload).step_time_s
+    assert stranger != MODEL.cost(graph, device, workload).step_time_s
+    # Where all effects are equal, a stranger has them too, and those of a processor do not count.
+    table = MODEL.members[0]["device_effect"]
+    equal = np.where([[name.startswith("cpu")] for name in (*MODEL.devices, "")], 9.0, 0.3) + 0 * table
+    model = replace(MODEL, members=({**MODEL.members[0], "device_effect": equal},))
+    assert model.cost(graph, replace(device, name="custom"), workload).step_time_s == pytest.approx(
+        model.cost(graph, device, workload).step_time_s
+    )
+
+
+def test_an_unknown_campaign_has_no_effect_of_its_own() -> None:
+    workload = Workload("torchvision/resnet50", 32)
+    graph, device = graph_for(workload), get_device("v100")
     assert MODEL.cost(graph, device, workload, "nobody's").step_time_s == step_s(workload, "v100")
     assert MODEL.cost(graph, device, workload, MODEL.campaigns[0]).step_time_s != step_s(workload, "v100")
 
@@ -131,3 +143,13 @@ def test_operators_add_up() -> None:
     assert cost.step_time_s > max(cost.busy_s, cost.launch_s)
     assert (cost.operators.busy_s >= cost.operators.compute_s * (1 - 1e-9)).all()
     assert np.isfinite(cost.operators.busy_s).all()
+
+
+def test_a_smaller_share_of_the_multiprocessors_is_never_faster() -> None:
+    for network in ("resnet50", "mobilenet_v2", "vgg11"):
+        workload = Workload(f"torchvision/{network}", 8, mode="inference")
+        seconds = [
+            step_s(replace(workload, sm_share_ratio=share), "v100") for share in (1.0, 0.9, 0.5, 0.1, 0.05)
+        ]
+        assert seconds == sorted(seconds)
+        assert seconds[-1] < 20.0 * seconds[0] * 1.01

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from models.cost.work import work_of
+from models.cost.work import strain_of, work_of
 from profiling.capture import graph_for
 from profiling.devices import get_device
 from profiling.workload import Workload
@@ -21,14 +23,15 @@ def arithmetic_s(device: str, precision: str = "fp32") -> dict[tuple[int, int], 
     return seconds
 
 
-def test_3x3_convolutions_with_stride_1_take_fewer_multiplications() -> None:
-    seconds = arithmetic_s("quadro-rtx-6000")
+@pytest.mark.parametrize("device", ["p100", "p4", "v100", "quadro-rtx-6000"])
+def test_3x3_convolutions_with_stride_1_take_fewer_multiplications(device: str) -> None:
+    seconds = arithmetic_s(device)
     assert seconds[3, 1][0] == pytest.approx(seconds[3, 1][1] / 2.25)
     for window in ((1, 1), (1, 2), (3, 2), (7, 2)):
         assert seconds[window][0] == pytest.approx(seconds[window][1])
 
 
-@pytest.mark.parametrize("device", ["k80", "v100", "a100", "h100", "cpu"])
+@pytest.mark.parametrize("device", ["k80", "a100", "h100", "cpu"])
 def test_on_no_other_device(device: str) -> None:
     seconds = arithmetic_s(device)
     assert seconds[3, 1][0] == pytest.approx(seconds[3, 1][1])
@@ -37,3 +40,27 @@ def test_on_no_other_device(device: str) -> None:
 def test_tensor_cores_run_the_direct_form() -> None:
     half = arithmetic_s("quadro-rtx-6000", "amp")
     assert half[3, 1][0] / half[1, 1][0] == pytest.approx(half[3, 1][1] / half[1, 1][1], rel=1e-6)
+
+
+def test_boards_that_promise_more_per_watt_than_their_generation_holds_are_strained() -> None:
+    assert strain_of(get_device("t4")) == pytest.approx(0.76, abs=0.02)
+    assert strain_of(get_device("l4")) > strain_of(get_device("p4")) > 0.0
+    for name in ("v100", "rtx-3090", "h100", "cpu"):
+        assert strain_of(get_device(name)) == pytest.approx(0.0, abs=0.02)
+
+
+def test_tiles_are_filled_up_and_rows_never_come_for_less() -> None:
+    job = Workload.parse("torchvision/resnet50:batch_size=1")
+    device = get_device("v100")
+    before = None
+    for batch_size in (1, 2, 3, 8):
+        columns = graph_for(replace(job, batch_size=batch_size)).columns
+        work = work_of(columns, device, "fp32")
+        whole = work.compute_s + work.padding_s
+        assert (work.padding_s >= -1e-12).all()
+        assert before is None or (whole >= before - 1e-12).all()
+        before = whole
+    # 1,000 classes are filled up to 1,024, and 8 rows to 64.
+    last = int((columns["gemm_n"] == 1000).argmax())
+    filled = (64 * 1024) / (8 * 1000)
+    assert work.padding_s[0, last] / work.compute_s[0, last] == pytest.approx(filled - 1)

@@ -1,75 +1,143 @@
-"""Steps under an MPS share: the whole device's step, times how much longer the cost model says it takes, corrected by trees."""
+"""Steps under an MPS share: the whole device's step, times how much longer a cost model says it takes, corrected by trees."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import numpy as np
+import pandas as pd
 
 from datasets.bundle import Bundle, Floats
-from predictor.evaluation.protocols.graphs import graph_of
+from predictor.evaluation.protocols.published.cost_model import job_input
 from predictor.evaluation.protocols.published.steps import TARGETS
 from predictor.evaluation.protocols.registry import Contender, register
-from profiling.devices import get_device
-from profiling.errors import CotenantError
 from profiling.workload import Workload
 
 if TYPE_CHECKING:
-    from models.cost import JobCost
+    from models.cost import CostModel
+    from predictor.training.cost.examples import CostExample
 
-_SHARES = (0.05, 0.1, 0.2, 0.4)
+_BUCKETS = 5
+"""Groups of networks that a fit leaves out together: a fit without a whole group serves all folds of its networks."""
+_EPOCHS = 60
+_SHARES_OF_A_JOB = 6
+"""Shares of each job that a fit learns from, beside the whole device; its curve is smooth."""
+_CURVE = (0.05, 0.1, 0.2, 0.4)
 """At which the trees see the whole curve of a job, whatever share is asked."""
+_KEPT_FITS = 40
+
+_fits: OrderedDict[tuple[int, frozenset[int], int], CostModel] = OrderedDict()
 
 
 class ShareCostPredictor:
-    """Relative slowdown by the shipped cost model, which has learned from no row below the whole device.
+    """Relative slowdown by a cost model that is fitted to the training rows, at shares and on the whole device.
+
+    No fit has seen the group of networks (`bucket_of`) that it is asked for.
 
     Args:
-        corrected: whether trees learn, from the training rows, what the cost model is off by.
+        corrected: whether trees learn what the cost model is off by, on training networks that were left out of it.
     """
 
     def __init__(self, corrected: bool) -> None:
         self.corrected = corrected
 
     def fit(self, train: Bundle, seed: int) -> ShareCostPredictor:
-        from sklearn.ensemble import ExtraTreesRegressor
-
-        if self.corrected:
-            features, log_ratio = share_features(train)
-            measured = np.log(train.y / _whole(train))
-            usable = train.points & np.isfinite(features).all(axis=1) & np.isfinite(measured)
-            self.trees_ = ExtraTreesRegressor(
-                300, min_samples_leaf=2, max_features=0.6, random_state=seed, n_jobs=1
-            )
-            self.trees_.fit(features[usable], (measured - log_ratio)[usable])
+        self.rows_ = train.rows[train.points].assign(measured_s=train.y[train.points])
+        self.seed_ = seed
         return self
 
     def predict(self, test: Bundle) -> Floats:
         """[n] seconds; NaN where a network's graph is unknown."""
-        features, log_ratio = share_features(test)
+        result = np.full(len(test.rows), np.nan)
+        buckets = np.array([bucket_of(name) for name in test.rows["architecture"]])
+        for bucket in np.unique(buckets).tolist():
+            chosen = buckets == bucket
+            result[chosen] = self._predict(test.rows[chosen], bucket)
+        return result
+
+    def _predict(self, rows: pd.DataFrame, bucket: int) -> Floats:
+        model = self._model(frozenset({bucket}))
+        features, log_ratio = share_features(model, rows)
         known = np.isfinite(features).all(axis=1)
         if self.corrected and known.any():
-            log_ratio[known] += self.trees_.predict(features[known])
-        return np.where(known, _whole(test) * np.exp(log_ratio), np.nan)
+            log_ratio[known] += self._trees(bucket).predict(features[known])
+        whole = rows["whole_step_time_s"].to_numpy(dtype=np.float64)
+        return np.where(known, whole * np.exp(log_ratio), np.nan)
+
+    def _trees(self, bucket: int):  # type: ignore[no-untyped-def]
+        """What fits are off by on the networks of other groups, each left out of its fit together with `bucket`."""
+        from sklearn.ensemble import ExtraTreesRegressor
+
+        features, errors = [], []
+        of = self.rows_["architecture"].map(bucket_of)
+        for other in sorted(set(of) - {bucket}):
+            part = self.rows_[of == other]
+            found, log_ratio = share_features(self._model(frozenset({bucket, other})), part)
+            off = np.log(part["measured_s"] / part["whole_step_time_s"]).to_numpy() - log_ratio
+            usable = np.isfinite(found).all(axis=1) & np.isfinite(off)
+            features.append(found[usable])
+            errors.append(off[usable])
+        trees = ExtraTreesRegressor(
+            300, min_samples_leaf=2, max_features=0.6, random_state=self.seed_, n_jobs=1
+        )
+        return trees.fit(np.concatenate(features), np.concatenate(errors))
+
+    def _model(self, left_out: frozenset[int]) -> CostModel:
+        from predictor.training.cost.fit import CostConfig, fit_cost
+
+        rows = self.rows_[~self.rows_["architecture"].map(bucket_of).isin(left_out)]
+        columns = rows[["workload", "device", "measured_s"]]
+        key = self.seed_, left_out, int(pd.util.hash_pandas_object(columns, index=False).sum())
+        if key not in _fits:
+            config = CostConfig(networks=1, epochs=_EPOCHS, seed=self.seed_)
+            _fits[key] = fit_cost(_examples(rows, self.seed_), config)
+            if len(_fits) > _KEPT_FITS:
+                _fits.popitem(last=False)
+        return _fits[key]
 
 
-def share_features(bundle: Bundle) -> tuple[Floats, Floats]:
-    """[n, F] features and [n] log of step time under the share over that of the whole device, by the cost model; NaN where unknown."""
-    rows, whole = bundle.rows, _whole(bundle)
-    features = np.full((len(rows), 9 + len(_SHARES)), np.nan)
+def bucket_of(architecture: str) -> int:
+    """Group of a network, by its name."""
+    return crc32(architecture.encode()) % _BUCKETS
+
+
+def _examples(rows: pd.DataFrame, seed: int) -> list[CostExample]:
+    from predictor.training.cost.examples import CostExample, campaign_of
+
+    examples = []
+    shuffled = rows.sample(frac=1.0, random_state=seed)
+    for _, part in shuffled.groupby(["device", "architecture", "batch_size"], sort=True):
+        chosen = part.head(_SHARES_OF_A_JOB)
+        first = chosen.iloc[0]
+        whole = _at(str(first["workload"]), 1.0), float(first["whole_step_time_s"])
+        at_shares = zip(chosen["workload"].astype(str), chosen["measured_s"], strict=True)
+        for workload, step_s in (whole, *at_shares):
+            job = job_input(workload, str(first["device"]))
+            if job is not None and step_s > 0:
+                number = len(examples)
+                examples.append(CostExample(number, job, float(np.log(step_s)), campaign_of(first)))
+    return examples
+
+
+def share_features(model: CostModel, rows: pd.DataFrame) -> tuple[Floats, Floats]:
+    """[n, F] features and [n] log of step time under the share over that of the whole device, by `model`; NaN where unknown."""
+    features = np.full((len(rows), 9 + len(_CURVE)), np.nan)
     log_ratio = np.full(len(rows), np.nan)
+    costs = {}
     for number, row in enumerate(rows.to_dict("records")):
-        device, share = str(row["device"]), float(row["sm_share_ratio"])
-        # One job, whatever its share: so that its costs are worked out once.
-        job = replace(Workload.parse(str(row["workload"])).without_solo(), sm_share_ratio=1.0)
-        all_of_it, part = _cost(job, device, 1.0), _cost(job, device, share)
-        if all_of_it is None or part is None:
+        device, share, spec = str(row["device"]), float(row["sm_share_ratio"]), str(row["workload"])
+        jobs = [job_input(_at(spec, at), device) for at in (1.0, share, *_CURVE)]
+        for job in jobs:
+            if job is not None and id(job) not in costs:
+                costs[id(job)] = job, model.cost_of(job)
+        if any(job is None for job in jobs):
             continue
+        all_of_it, part, *curve = (costs[id(job)][1] for job in jobs)
         step_s, busy_s = all_of_it.step_time_s, all_of_it.busy_s
         log_ratio[number] = np.log(part.step_time_s / step_s)
-        curve = [_cost(job, device, at) for at in _SHARES]
         features[number] = [
             np.log(share),
             log_ratio[number],
@@ -79,36 +147,22 @@ def share_features(bundle: Bundle) -> tuple[Floats, Floats]:
             np.log(all_of_it.launch_s / step_s),
             np.log(step_s),
             np.log(float(row["batch_size"])),
-            np.log(whole[number] / step_s),
-            *(np.log(cost.step_time_s / step_s) for cost in curve if cost is not None),
+            np.log(float(row["whole_step_time_s"]) / step_s),
+            *(np.log(cost.step_time_s / step_s) for cost in curve),
         ]
     return features, log_ratio
 
 
-@lru_cache(maxsize=20_000)
-def _cost(job: Workload, device: str, share: float) -> JobCost | None:
-    from models.cost import default_cost_model
-
-    graph = graph_of(str(job))
-    if graph is None:
-        return None
-    workload = replace(job, sm_share_ratio=share)
-    try:
-        return default_cost_model().cost(graph, get_device(device), workload)
-    except CotenantError:
-        return None
+def _at(spec: str, share: float) -> str:
+    return str(replace(Workload.parse(spec).without_solo(), sm_share_ratio=share))
 
 
-def _whole(bundle: Bundle) -> Floats:
-    return bundle.rows["whole_step_time_s"].to_numpy(dtype=np.float64)
-
-
-for _name, _corrected, _seconds in (("share-cost-model", False, 5), ("share-cost-trees", True, 15)):
+for _name, _corrected, _seconds in (("share-cost-model", False, 10), ("share-cost-trees", True, 20)):
     register(
         Contender(
             _name,
             lambda corrected=_corrected: ShareCostPredictor(corrected),  # type: ignore[misc]
-            version="2",
+            version="3",
             targets=TARGETS,
             protocols=frozenset({"rapp-by-model"}),
             partial=True,

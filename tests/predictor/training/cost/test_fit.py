@@ -64,7 +64,9 @@ def test_learns_measured_steps() -> None:
 
 
 def test_answers_are_those_of_the_network_that_was_fitted() -> None:
-    examples, _ = cost_examples(table(SPECS[:6]), graph_for)
+    others = [f"{SPECS[0]},sm_share_ratio=0.1", SPECS[0].replace("fp32", "fp64")]
+    tables = [table([*SPECS[:6], *others]), table(SPECS[:2], "t4")]
+    examples, _ = cost_examples(pd.concat(tables, ignore_index=True), graph_for)
     model = fit_cost(examples, replace(CONFIG, epochs=2))
     tensors = CostTensors.of(examples, model.devices, model.campaigns)
     network = EfficiencyNetwork(CONFIG.hidden, len(model.devices), len(model.campaigns))
@@ -74,8 +76,21 @@ def test_answers_are_those_of_the_network_that_was_fitted() -> None:
     with torch.no_grad():
         jobs = tensors.batch(np.arange(len(examples)), mean, scale)
         expected = network.log_seconds(jobs).exp().numpy()
-    found = [model.cost_of(e.job, e.campaign).step_time_s for e in examples]
-    np.testing.assert_allclose(found, expected, rtol=2e-3)
+    predicted = [model.cost_of(e.job, e.campaign).step_time_s for e in examples]
+    np.testing.assert_allclose(predicted, expected, rtol=2e-3)
+
+
+def test_effects_left_out_of_some_steps_leave_more_to_what_devices_have_in_common() -> None:
+    tables = [table(SPECS[:8], device) for device in ("v100", "rtx-3090")]
+    tables[1]["step_time_s"] *= 2.0
+    examples, _ = cost_examples(pd.concat(tables, ignore_index=True), graph_for)
+    sizes = []
+    for share in (0.0, 0.9):
+        model = fit_cost(examples, replace(CONFIG, effect_dropout=share))
+        sizes.append(float(np.abs(model.members[0]["device_effect"]).mean()))
+    assert sizes[1] < sizes[0]
+    with pytest.raises(InputError, match="effect_dropout"):
+        CostConfig(effect_dropout=1.0)
 
 
 def test_the_answer_is_the_mean_of_the_networks() -> None:
