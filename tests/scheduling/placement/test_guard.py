@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -64,7 +66,7 @@ def test_a_copy_leaves_the_schedule_as_it_is() -> None:
 
 
 def decide(state: SchedulingSnapshot, belief: SetCache, *proposals: list[Allocation]) -> list[Allocation]:
-    return guarded(state, belief, [lambda p=p: p for p in proposals], 0.01, 1e9, 30.0)
+    return guarded(state, belief, [partial(list, p) for p in proposals], 0.01, 1e9, 30.0)
 
 
 def test_a_decision_that_ends_later_is_not_taken() -> None:
