@@ -112,9 +112,7 @@ def guarded(
     for pack in (True, False):
         schedule, started = projection.schedule(gangs, pack)
         lost = loss(schedule)
-        if (
-            lost <= least
-        ):  # a proposal is followed by the plain rule at once, so that waiting looks as good as this
+        if lost < least:
             starts = (Allocation(snapshot.waiting[n], gpus) for n, gpus in started.items())
             least, chosen = lost, [*gangs, *starts]
     return chosen

@@ -81,9 +81,10 @@ def run_all(
     Args:
         loads: offered loads to run all of it at; where none is given, that of `spec`.
     """
+    each: Sequence[float | None] = loads or [spec.load]
     tasks = [
         (replace(spec, seed=spec.seed + k, load=load), name, out is not None)
-        for load in (loads or [spec.load])
+        for load in each
         for name in policies
         for k in range(seeds)
     ]
