@@ -107,7 +107,7 @@ def bucket_of(architecture: str) -> int:
 def _examples(rows: pd.DataFrame, seed: int) -> list[CostExample]:
     from predictor.training.cost.examples import CostExample, campaign_of
 
-    examples = []
+    examples: list[CostExample] = []
     shuffled = rows.sample(frac=1.0, random_state=seed)
     for _, part in shuffled.groupby(["device", "architecture", "batch_size"], sort=True):
         chosen = part.head(_SHARES_OF_A_JOB)
