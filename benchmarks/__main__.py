@@ -30,6 +30,7 @@ WITH_DATA = {
     "sia": "--data CLONE: Sia's workloads",
     "slices_simulation": "--data MISO: simulated MISO controllers against their reference runs",
     "policies": "--data TABLES: every policy on the same traces, jobs rigid and elastic",
+    "realism": "--data TABLES: what each thing that a real cluster has does to the policies",
     "philly": "a trace of 82,000 jobs",
     "layer_throughput": "--data CLONE: layer freezing",
     "icefrog_simulation": "--trace CSV: layer-elastic scheduling",
@@ -40,10 +41,13 @@ WITH_DATA = {
     "slices_measured": "--data TABLES: plans of MIG slices against measured ones",
     "serve": "the service under load, with wrk",
     "siege": "the service under attack",
+    "overload": "the service at twice its rated load, with wrk",
+    "fuzz": "requests made up from the OpenAPI document, with Schemathesis",
     "stored": "placements on the stored cluster of a service",
     "campaign_on_ray": "a campaign on three Ray nodes, with the extra `ray`",
     "ray_integration": "--service URL: placements from Ray, with the extra `ray`",
     "slurm_integration": "as root: a real Slurm",
+    "reality": "pairs|run POLICY|compare, as root: jobs of the zoo through a real Slurm, and simulated",
     "ring_link": "as root: rings over links that are really shared",
 }
 

@@ -63,7 +63,7 @@ class Training:
 
 
 def split_model(model: nn.Module, example: Tensor, split_points: Sequence[str]) -> Pipe:
-    """The model in stages, each split point the start of one.
+    """The model in stages, each split point the start of one; its activations no longer work in place.
 
     Raises:
         InputError: a split point is no module of the model, or the model cannot be cut there.
@@ -74,6 +74,10 @@ def split_model(model: nn.Module, example: Tensor, split_points: Sequence[str]) 
     for name in split_points:
         if name not in known:
             raise InputError("split point is not a module of the model", expected="a dotted path", got=name)
+    for module in model.modules():
+        # What a stage receives is a leaf that wants a gradient: a first layer must not write into it.
+        if getattr(module, "inplace", False):
+            module.inplace = False
     try:
         pipe = pipeline(
             model, mb_args=(example,), split_spec=dict.fromkeys(split_points, SplitPoint.BEGINNING)

@@ -45,7 +45,7 @@ def test_the_loss_falls(measured: Tables) -> None:
     # Of the encoder little is asked: these steps are far from the cost model's, and its corrections are bounded.
     for phase, ratio in (("encoder", 1.0), ("network 1", 0.7)):
         losses = curve[phase]
-        assert np.mean(losses[-5:]) < ratio * np.mean(losses[:5])
+        assert np.mean(losses[-10:]) < ratio * np.mean(losses[:10])
 
 
 def test_what_was_learned_beats_the_start(measured: Tables) -> None:

@@ -140,7 +140,7 @@ def test_names_of_slices(name: str, canonical: str) -> None:
     ("name", "error", "message"),
     [
         ("a100:mig=5g", UnknownNameError, "no MIG slice '5g'.*1g, 1g.10gb, 2g, 3g, 4g, 7g"),
-        ("v100:mig=1g", UnknownNameError, "no MIG slices of v100.*a100"),
+        ("v100:mig=1g", UnknownNameError, "unknown MIG slices of v100.*a100"),
         ("a100:mps=3g", InputError, "unknown option.*a100:mig=3g"),
         ("a100:mig=", InputError, "unknown option"),
         ("a1000:mig=3g", UnknownNameError, "'a1000' is not in the catalogue.*a100"),

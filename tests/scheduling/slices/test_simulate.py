@@ -147,7 +147,7 @@ def test_inputs_are_checked() -> None:
         simulate_slices(
             [TraceJob("0", BOUND, 1.0, gpus=2)], ["a100"], get_slice_policy("full"), table(), table()
         )
-    with pytest.raises(InputError, match="cannot be cut"):
+    with pytest.raises(InputError, match="cannot be partitioned"):
         simulate_slices(
             [job(0, BOUND, 1)], ["a100"], get_slice_policy("static-mig", partition="4g+4g"), table(), table()
         )

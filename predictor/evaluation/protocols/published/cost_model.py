@@ -82,7 +82,7 @@ for _name, _networks, _seconds in (("cost-model", 1, 30), ("cost-model-3", 3, 90
         Contender(
             _name,
             lambda networks=_networks: CostModelPredictor(networks),  # type: ignore[misc]
-            version="2",
+            version="3",
             targets=("solo_step_time_s",),
             partial=True,
             seconds_per_fold=_seconds,

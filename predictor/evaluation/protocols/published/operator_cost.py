@@ -50,7 +50,7 @@ register(
     Contender(
         "operator-cost-model",
         OperatorCostPredictor,
-        version="2",
+        version="3",
         targets=("latency_s",),
         partial=True,
         seconds_per_fold=120,
