@@ -77,7 +77,7 @@ def split_model(model: nn.Module, example: Tensor, split_points: Sequence[str]) 
     for module in model.modules():
         # What a stage receives is a leaf that wants a gradient: a first layer must not write into it.
         if getattr(module, "inplace", False):
-            module.inplace = False
+            module.inplace = False  # type: ignore[assignment]
     try:
         pipe = pipeline(
             model, mb_args=(example,), split_spec=dict.fromkeys(split_points, SplitPoint.BEGINNING)
