@@ -126,8 +126,8 @@ def _padding(columns: Columns) -> Floats:
 def _is_winograd(columns: Columns, device: DeviceSpec) -> NDArray[np.bool_]:
     """[N] convolutions that libraries run in Winograd's form: dense, 3x3, stride 1, FP32, on GPUs of Pascal to Turing.
 
-    Measured kernels there are up to 1.6 times, steps of whole networks 1.4 times faster than the direct form at peak. Newer
-    GPUs run such convolutions on tensor cores.
+    The fastest hundredth of NeuSight's kernels there is 1.3 to 1.7 times faster than the direct form at peak, steps of whole
+    networks up to 1.4 times. Newer GPUs run such convolutions on tensor cores.
     """
     if device.compute_capability not in _WINOGRAD_CAPABILITIES:
         return np.zeros(len(columns["kind"]), dtype=bool)
