@@ -123,9 +123,7 @@ class EfficiencyNetwork(nn.Module):
         offsets, feeding = torch.tensor(OFFSETS), torch.exp(self.log_feeding)
         times = []
         for side in (0, 1):
-            which = torch.full((len(jobs.kind), 1), float(side))
-            outputs = self.output(self.layers(torch.cat([jobs.features, which], 1)))
-            outputs = outputs + self.by_kind[side][jobs.kind] + shift + offsets
+            outputs = self.output(self.hidden(jobs, side)) + self.by_kind[side][jobs.kind] + shift + offsets
             compute = jobs.compute_s[side] + torch.sigmoid(self.padding) * jobs.padding_s[side]
             compute = compute + jobs.block_s[side] * torch.exp(outputs[:, 2])
             memory = jobs.traffic_s[side] - (1.0 - cached_share) * jobs.cached_s[side]
@@ -150,6 +148,11 @@ class EfficiencyNetwork(nn.Module):
             runs = (jobs.compute_s[side] + jobs.traffic_s[side]) > 0
             times.append(torch.where(runs, joined + latency, 0.0))
         return torch.stack(times)
+
+    def hidden(self, jobs: Jobs, side: int) -> Tensor:
+        """[R, hidden] what decides the efficiencies of each operator's forward (0) or backward (1) pass."""
+        which = torch.full((len(jobs.kind), 1), float(side))
+        return self.layers(torch.cat([jobs.features, which], 1))
 
     def log_seconds(self, jobs: Jobs) -> Tensor:
         """[J] log seconds of what was timed of each job."""

@@ -93,15 +93,27 @@ def cost_examples(
 
 def merge_equal(job: JobInput) -> JobInput:
     """The same job with equal operators as one that is repeated; passes that do not run are set to 0."""
-    work, mask = job.work, job.mask
-    columns = [
-        p * mask for p in (work.compute_s, work.traffic_bytes, work.block_s, work.kernels, work.padding_s)
-    ]
+    _, first, inverse = np.unique(operator_key(job), axis=0, return_index=True, return_inverse=True)
+    return merge_rows(job, first, inverse.ravel())
+
+
+def operator_key(job: JobInput) -> Floats:
+    """[N, ...] rows that are equal where the cost model cannot tell two operators apart."""
     # Six digits: what differs by less is the same to the model.
-    key = np.concatenate([job.features, *(_rounded(c).T for c in columns)], 1)
-    _, first, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
-    repeat = np.bincount(inverse.ravel(), weights=work.repeat).astype(np.float64)
-    compute, traffic, block, kernels, padding = (c[:, first] for c in columns)
+    return np.concatenate([job.features, *(_rounded(c).T for c in _columns(job))], 1)
+
+
+def merge_rows(job: JobInput, first: np.ndarray, inverse: np.ndarray) -> JobInput:
+    """One operator for each group.
+
+    Args:
+        job: with N operators.
+        first: [R] number of the operator that stands for a group.
+        inverse: [N] group of each operator.
+    """
+    work = job.work
+    repeat = np.bincount(inverse, weights=work.repeat).astype(np.float64)
+    compute, traffic, block, kernels, padding = (c[:, first] for c in _columns(job))
     return replace(
         job,
         features=job.features[first],
@@ -111,6 +123,14 @@ def merge_equal(job: JobInput) -> JobInput:
         mask=np.ones_like(compute),
         kind=job.kind[first],
     )
+
+
+def _columns(job: JobInput) -> list[Floats]:
+    """[2, N] each: what a pass needs; 0 where it does not run."""
+    work, mask = job.work, job.mask
+    return [
+        p * mask for p in (work.compute_s, work.traffic_bytes, work.block_s, work.kernels, work.padding_s)
+    ]
 
 
 def _rounded(values: Floats) -> Floats:

@@ -20,6 +20,8 @@ from profiling.errors import InputError
 
 # Part of the epochs in which shifts of device types are left out of some jobs; afterwards they fit all.
 _DROPOUT_UNTIL = 0.6
+# Layers that weight decay is for; the other parameters are physical constants.
+_DEEP = ("layers", "output", "messages", "enter", "leave")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,7 @@ def fit_cost(
     if len(examples) < 2:
         raise InputError("too few measured steps", expected="at least 2", got=len(examples))
     config = config or CostConfig()
-    devices = sorted({n for e in examples for n in effect_names(e.job.device.name, e.job.precision)})
-    campaigns = sorted({e.campaign for e in examples if e.timing == "step"})
+    devices, campaigns = names_of(examples)
     tensors = CostTensors.of(examples, devices, campaigns)
     mean = tensors.features.mean(0)
     scale = tensors.features.std(0).clamp_min(0.05)
@@ -86,7 +87,7 @@ def fit_cost(
         with torch.random.fork_rng():
             torch.manual_seed(seeded.seed)
             network = EfficiencyNetwork(config.hidden, len(devices), len(campaigns), config.effect_dropout)
-            _train(network, tensors, mean, scale, seeded, report)
+            train_network(network, tensors, mean, scale, seeded, report)
         weights = {
             name: value.detach().numpy().astype(np.float64) for name, value in network.named_parameters()
         }
@@ -94,17 +95,32 @@ def fit_cost(
     return CostModel(tuple(members), tuple(devices), tuple(campaigns), card or {})
 
 
-def _train(
+def names_of(examples: Sequence[CostExample]) -> tuple[list[str], list[str]]:
+    """Devices (with and without a precision) and campaigns that have effects of their own."""
+    devices = sorted({n for e in examples for n in effect_names(e.job.device.name, e.job.precision)})
+    return devices, sorted({e.campaign for e in examples if e.timing == "step"})
+
+
+def train_network(
     network: EfficiencyNetwork,
     tensors: CostTensors,
     mean: torch.Tensor,
     scale: torch.Tensor,
     config: CostConfig,
-    report: Callable[[int, float], None],
+    report: Callable[[int, float], None] = lambda _epoch, _loss: None,
 ) -> None:
+    """Fit one network, in place.
+
+    Args:
+        network: that answers in log seconds.
+        tensors: the examples.
+        mean, scale: [F] by which features are standardised.
+        config: of the fit; its seed orders the batches.
+        report: called with the epoch and its mean loss.
+    """
     rng = np.random.default_rng(config.seed)
-    deep = [p for name, p in network.named_parameters() if name.startswith(("layers", "output"))]
-    plain = [p for name, p in network.named_parameters() if not name.startswith(("layers", "output"))]
+    deep = [p for name, p in network.named_parameters() if name.startswith(_DEEP)]
+    plain = [p for name, p in network.named_parameters() if not name.startswith(_DEEP)]
     optimizer = torch.optim.AdamW(
         [
             {"params": deep, "weight_decay": config.weight_decay},

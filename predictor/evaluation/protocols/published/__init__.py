@@ -10,6 +10,7 @@ from predictor.evaluation.protocols.published import (
     lamikr,
     memory,
     miso,
+    neighbour_cost,  # noqa: F401
     neusight,
     operator_cost,  # noqa: F401 (registers its contender)
     parvagpu,

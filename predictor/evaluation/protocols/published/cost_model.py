@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import numpy as np
+import pandas as pd
 
 from datasets.bundle import Bundle, Floats
 from predictor.evaluation.protocols.graphs import graph_of
@@ -17,9 +20,14 @@ from profiling.workload import Workload
 if TYPE_CHECKING:
     from models.cost import CostModel
     from models.cost.job import JobInput
+    from predictor.training.cost.examples import CostExample
 
 # A fit learns little from more rows of the same networks, and takes as long as they are many.
 MOST_ROWS = 6_000
+# Of cells that `CellCostPredictor` leaves out together, and the optimiser's steps of a fit to the few rows of a protocol.
+_PARTS, _CELL_STEPS = 6, 450
+
+_cell_fits: dict[tuple[int, int, int], CostModel] = {}
 
 
 class CostModelPredictor:
@@ -33,20 +41,9 @@ class CostModelPredictor:
         self.networks = networks
 
     def fit(self, train: Bundle, seed: int) -> CostModelPredictor:
-        from predictor.training.cost.examples import CostExample, balanced, campaign_of
         from predictor.training.cost.fit import CostConfig, fit_cost
 
-        rows, step_s = train.rows[train.points], train.y[train.points]
-        chosen = np.arange(len(rows))
-        if len(rows) > MOST_ROWS:
-            chosen = np.sort(np.random.default_rng(seed).choice(len(rows), MOST_ROWS, replace=False))
-        examples = []
-        for number in chosen.tolist():
-            row = rows.iloc[number]
-            job = job_input(row["workload"], row["device"])
-            if job is not None:
-                examples.append(CostExample(number, job, float(np.log(step_s[number])), campaign_of(row)))
-        examples = balanced(examples, lambda e: f"{e.campaign} {e.job.device.name}")
+        examples = training_examples(train.rows[train.points], train.y[train.points], seed, job_input)
         self.model_: CostModel = fit_cost(examples, CostConfig(networks=self.networks, seed=seed))
         return self
 
@@ -60,6 +57,81 @@ class CostModelPredictor:
             if job is not None:
                 result[number] = self.model_.cost_of(job, campaign_of(row)).step_time_s
         return result
+
+
+def training_examples(
+    rows: pd.DataFrame, step_s: Floats, seed: int, job_of: Callable[[str, str], JobInput | None]
+) -> list[CostExample]:
+    """Up to `MOST_ROWS` measured rows whose jobs can be made, weighed by campaign and device.
+
+    Args:
+        rows: of the table of measured steps.
+        step_s: [n] seconds.
+        seed: of the choice, where there are more rows.
+        job_of: by SPEC and device; None where it cannot be made.
+    """
+    from predictor.training.cost.examples import CostExample, balanced, campaign_of
+
+    chosen = np.arange(len(rows))
+    if len(rows) > MOST_ROWS:
+        chosen = np.sort(np.random.default_rng(seed).choice(len(rows), MOST_ROWS, replace=False))
+    examples = []
+    for number in chosen.tolist():
+        row = rows.iloc[number]
+        job = job_of(row["workload"], row["device"])
+        if job is not None:
+            examples.append(CostExample(number, job, float(np.log(step_s[number])), campaign_of(row)))
+    return balanced(examples, lambda e: f"{e.campaign} {e.job.device.name}")
+
+
+class CellCostPredictor:
+    """Step times of a network on a device where others ran, by a cost model that saw it on other devices only.
+
+    Where each fold leaves one network on one device out, a fit for each would take hours. Instead each of `_PARTS` fits
+    leaves a part of these cells out, and a fold is answered by the fit without its part: it saw less than it might have.
+    """
+
+    def fit(self, train: Bundle, seed: int) -> CellCostPredictor:
+        self.train_, self.seed_ = train, seed
+        return self
+
+    def predict(self, test: Bundle) -> Floats:
+        """[n] seconds; NaN where a network's graph or device is unknown."""
+        from predictor.training.cost.examples import campaign_of
+
+        result = np.full(len(test.rows), np.nan)
+        parts = _part_of(test.rows)
+        for part in np.unique(parts).tolist():
+            chosen = np.flatnonzero(parts == part)
+            rows = test.rows.iloc[chosen]
+            jobs = [job_input(w, d) for w, d in zip(rows["workload"], rows["device"], strict=True)]
+            model = self._without(part)
+            known = [(i, job) for i, job in zip(chosen, jobs, strict=True) if job is not None]
+            for number, job in known:
+                result[number] = model.cost_of(job, campaign_of(test.rows.iloc[number])).step_time_s
+        return result
+
+    def _without(self, part: int) -> CostModel:
+        from predictor.training.cost.fit import CostConfig, fit_cost
+
+        points = self.train_.points & (_part_of(self.train_.rows) != part)
+        rows = self.train_.rows[points]
+        columns = rows[["workload", "device"]].assign(step_s=self.train_.y[points])
+        key = self.seed_, part, int(pd.util.hash_pandas_object(columns, index=False).sum())
+        if key not in _cell_fits:
+            examples = training_examples(rows, self.train_.y[points], self.seed_, job_input)
+            steps = -(-len(examples) // CostConfig().batch_jobs)
+            epochs = max(CostConfig().epochs, _CELL_STEPS // steps)
+            _cell_fits[key] = fit_cost(examples, CostConfig(networks=1, epochs=epochs, seed=self.seed_))
+        return _cell_fits[key]
+
+
+def _part_of(rows: pd.DataFrame) -> np.ndarray:
+    """[n] part of each row's network and device, by their names."""
+    numbers = [
+        rows[name].astype(str).map(lambda text: crc32(text.encode())) for name in ("architecture", "device")
+    ]
+    return np.asarray((numbers[0] + numbers[1]) % _PARTS, dtype=int)
 
 
 @lru_cache(maxsize=20_000)
@@ -88,3 +160,14 @@ for _name, _networks, _seconds in (("cost-model", 1, 30), ("cost-model-3", 3, 90
             seconds_per_fold=_seconds,
         )
     )
+
+register(
+    Contender(
+        "cost-model-cells",
+        CellCostPredictor,
+        targets=("solo_step_time_s",),
+        protocols=frozenset({"lamikr-network-on-device"}),
+        partial=True,
+        seconds_per_fold=2,
+    )
+)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from datasets.splits import Fold
 from predictor.evaluation.protocols.features import published
 from predictor.evaluation.protocols.protocol import Protocol, Tables
-from predictor.evaluation.protocols.published.steps import OF_STEPS
+from predictor.evaluation.protocols.published.steps import OF_NEIGHBOURS, OF_STEPS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_CONTENDERS = (*OF_STEPS, "linear-macs", "linear-macs-activations")
+_CONTENDERS = (*OF_STEPS, *OF_NEIGHBOURS, "linear-macs", "linear-macs-activations")
 _LARGEST = 0.2
 
 

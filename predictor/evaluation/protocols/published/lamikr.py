@@ -70,7 +70,7 @@ PROTOCOLS = (
         target="solo_step_time_s",
         choose=fp32_training,
         folds=one_by_one,
-        contenders=("constant", "transfer-between-devices"),
+        contenders=("constant", "transfer-between-devices", "cost-model-cells"),
         by=("architecture", "device"),
     ),
 )

@@ -19,6 +19,16 @@ OF_TOTALS = ("constant", "linear", "trees-summary", "roofline")
 OF_GRAPHS = ("graph-roofline", "graph-kinds", "graph-trees")
 # Who predicts the step of a job alone; a learned cost model is added here.
 OF_STEPS = (*OF_TOTALS, *OF_GRAPHS, "cost-model", "cost-model-3")
+# The cost model with a graph network over operators; where it is asked whether neighbours tell more.
+OF_NEIGHBOURS = (
+    "cost-e-ggat-1",
+    "cost-e-ggat-2",
+    "cost-e-ggat-4",
+    "cost-gine-2",
+    "cost-sage-2",
+    "cost-transformer-1",
+    "cost-readout-1",
+)
 
 
 def _totals(bundle: Bundle, only: tuple[str, ...] = ()) -> pd.DataFrame:

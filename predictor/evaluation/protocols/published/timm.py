@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from datasets.families import family_of
 from datasets.splits import Fold, deal
 from predictor.evaluation.protocols.protocol import Protocol, Tables
-from predictor.evaluation.protocols.published.steps import OF_STEPS, SETTING, TARGETS
+from predictor.evaluation.protocols.published.steps import OF_NEIGHBOURS, OF_STEPS, SETTING, TARGETS
 from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ PROTOCOLS = (
         choose=training,
         unit="family",
         known=("workloads",),
-        contenders=OF_STEPS,
+        contenders=(*OF_STEPS, *OF_NEIGHBOURS),
         by=_BY,
     ),
     Protocol(
