@@ -106,7 +106,11 @@ def evaluate_observing(
     probes: str = "random",
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Score a model on every architecture that it has not learned from, after `observe` sets of it were seen on each device.
+    """Score a model on every architecture that it has not learned from, after `observe` sets of each were seen on each device.
+
+    What is observed of one tells of the others, as in a cluster that sees them all.
+
+    Where the model has learned from all of them, those on devices that it has not learned from count as new, and `new` says so.
 
     Args:
         predictor: as it is; nothing is fitted anew.
@@ -120,7 +124,7 @@ def evaluate_observing(
         observations), and both by architecture.
 
     Raises:
-        InputError: there is no architecture that is new to the model, or nothing is left to score.
+        InputError: there is no architecture that is new to the model, or new on a device, or nothing is left to score.
     """
     if observe < 0:
         raise InputError("observe is out of range", expected="at least 0", got=observe)
@@ -132,33 +136,45 @@ def evaluate_observing(
     size = np.bincount(examples.set_index, minlength=len(examples.set_ids))
     keep = examples.resident & (size > 1) & ~np.isin(examples.set_ids, manifest.set_ids)
     examples = examples.subset([s for s, k in zip(examples.set_ids, keep, strict=True) if k])
-    new = sorted(set(examples.architectures) - set(manifest.architectures))
+    learned = frozenset(manifest.architectures)
+    new, what = sorted(set(examples.architectures) - learned), "architecture"
+    if not new:
+        # A network that was learned from on a CPU, or on GPUs of other types, is new on this one.
+        elsewhere = ~np.isin(np.array(examples.devices, dtype=str), manifest.coverage.devices)
+        examples = examples.subset([examples.set_ids[s] for s in np.unique(examples.set_index[elsewhere])])
+        new, what = sorted(set(examples.architectures)), "architecture on its device"
     if not new:
         raise InputError(
-            "the model has learned from every architecture in the data",
-            expected="co-location rows of another",
-            got=", ".join(sorted(set(examples.architectures))) or "no rows",
+            "the model has learned from every architecture in the data, on these devices",
+            expected="co-location rows of another architecture or device",
+            got=", ".join(sorted(learned)) or "no rows",
         )
-    parts: list[_Part] = []
-    observed_sets = 0
-    for architecture in new:
-        test = examples.subset(sorted(sets_with(examples, [architecture])))
+    learner = ModelLearner(predictor, examples)
+    rows_of: dict[str, Integers] = {}
+    orders = [np.zeros(0, np.int64)]
+    for number, architecture in enumerate(new):
+        sets = sorted(sets_with(examples, [architecture]))
+        rows = np.flatnonzero(np.isin(np.array(examples.set_ids)[examples.set_index], sets))
+        test = examples.subset(sets)
         if not test.scored.any():
             continue
-        learner = ModelLearner(predictor, test)
+        rows_of[architecture] = rows
         rounds = (
-            random_orders(test, observe, seed)
+            random_orders(test, observe, seed * len(new) + number)
             if probes == "random"
-            else chosen_orders(test, observe, learner)
+            else chosen_orders(test, observe, ModelLearner(predictor, test))
         )
-        seen = np.concatenate([np.zeros(0, np.int64), *rounds]).astype(np.int64)
-        observed = np.isin(test.set_index, test.set_index[seen])
-        observed_sets += len(np.unique(test.set_index[seen]))
-        rows = np.flatnonzero(test.scored & ~observed)
+        orders += [rows[one] for one in rounds]
+    seen = np.unique(np.concatenate(orders))
+    observed = np.isin(examples.set_index, examples.set_index[seen])
+    first, answers = learner.answer(np.zeros(0, np.int64))[0], learner.answer(seen)
+    parts: list[_Part] = []
+    for architecture, rows in rows_of.items():
+        rows = rows[examples.scored[rows] & ~observed[rows]]
         if len(rows):
-            first = learner.answer(np.zeros(0, np.int64))[0]
-            answers = (np.exp(values[rows]) for values in (first, *learner.answer(seen)))
-            parts.append((architecture, (test.ratio[rows], *answers)))
+            values = (np.exp(value[rows]) for value in (first, *answers))
+            parts.append((architecture, (examples.ratio[rows], *values)))
+    observed_sets = len(np.unique(examples.set_index[seen]))
     if not parts:
         raise InputError(
             "no set is left to score", expected="more sets than are observed", got=f"observe {observe}"
@@ -175,6 +191,7 @@ def evaluate_observing(
         "observe": observe,
         "probes": probes,
         "seed": seed,
+        "new": what,
         "observed_sets": observed_sets,
         "architectures": [part[0] for part in parts],
         **scored(parts),

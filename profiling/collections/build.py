@@ -36,6 +36,8 @@ def record(
     names: frozenset[str] = frozenset(),
     precisions: Sequence[str] = PRECISIONS,
     report: Callable[[str], None] = lambda _: None,
+    *,
+    default_size: bool = False,
 ) -> tuple[int, int]:
     """Record what is missing in the folder; a network that cannot be recorded leaves its reason there instead.
 
@@ -46,7 +48,7 @@ def record(
     for entry in entries:
         if names and entry.name not in names:
             continue
-        for size in entry.sizes:
+        for size in entry.sizes[:1] if default_size else entry.sizes:
             missing = [
                 p
                 for p in precisions
@@ -125,6 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
     recording.add_argument("collection", choices=sorted(COLLECTIONS))
     recording.add_argument("names", nargs="*", help="networks; all of them by default")
     recording.add_argument("--precision", choices=PRECISIONS, action="append", help="both by default")
+    recording.add_argument("--default-size", action="store_true", help="of each network, its default size only")
     recording.add_argument(
         "--libraries", action="append", default=[], help="folder to import the library from"
     )
@@ -144,6 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
             frozenset(given.names),
             given.precision or PRECISIONS,
             lambda line: print(line, file=sys.stderr, flush=True),
+            default_size=given.default_size,
         )
         print(f"{done} graphs recorded, {failed} networks failed")
         return 0
