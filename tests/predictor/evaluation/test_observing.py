@@ -41,3 +41,15 @@ def test_nothing_new_is_refused(predictor: Predictor, measured: tuple[pd.DataFra
         evaluate_observing(predictor, *measured, -1)
     with pytest.raises(InputError, match="choose"):
         evaluate_observing(predictor, *measured, 1, "guessed")
+
+
+def test_networks_learned_elsewhere_are_new_on_a_device(
+    predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]
+) -> None:
+    fitted = predictor.fitted_
+    coverage = replace(fitted.manifest.coverage, devices=("k80",))
+    other = Predictor(predictor.network, predictor.training, predictor.graph_source, "elsewhere")
+    other._take(replace(fitted, manifest=replace(fitted.manifest, coverage=coverage, set_ids=())))
+    result = evaluate_observing(other, *measured, 1)
+    assert result["new"] == "architecture on its device"
+    assert set(result["architectures"]) == set(measured[0]["architecture"])

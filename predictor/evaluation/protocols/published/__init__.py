@@ -10,10 +10,12 @@ from predictor.evaluation.protocols.published import (
     lamikr,
     memory,
     miso,
+    mix_profiles,  # noqa: F401
     neighbour_cost,  # noqa: F401
     neusight,
     operator_cost,  # noqa: F401 (registers its contender)
     parvagpu,
+    process_sharing,  # noqa: F401
     rapp,
     share_cost,  # noqa: F401
     timm,

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _TARGETS = ("step_time_ratio",)
-# Who predicts mixes; a learned model is added here.
-OF_MIXES = ("constant", "mean-by-size", "ridge-slices", "additive-jobs")
+OF_MIXES = ("constant", "mean-by-size", "ridge-slices", "additive-jobs", "mix-profiles")
 _LEARNED_SIZE = 3
 
 

@@ -55,7 +55,14 @@ PROTOCOLS = (
         ("parvagpu",),
         "by-model",
         choose=once_a_set,
-        contenders=("constant", "even-share", "processes-others", "trees-solo"),
+        contenders=(
+            "constant",
+            "even-share",
+            "processes-others",
+            "trees-solo",
+            "process-sharing",
+            "process-sharing-trees",
+        ),
         by=("architecture", "device", "processes"),
     ),
 )

@@ -1,0 +1,133 @@
+"""Equal processes in a slice, by what the cost model says one of them keeps busy of it: processor sharing, and trees on top."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from datasets.bundle import Bundle, Floats
+from predictor.evaluation.protocols.graphs import graph_of
+from predictor.evaluation.protocols.registry import Contender, register
+from profiling.devices import get_device, split_device
+from profiling.errors import CotenantError, InputError
+from profiling.workload import Workload
+
+_PROTOCOL = "parvagpu-by-model"
+
+
+class ProcessSharing:
+    """n processes that each keep the slice busy for a share u of their step alone run n u times as long, where that is above 1.
+
+    u is the cost model's busy time over the measured step alone.
+
+    Args:
+        corrected: whether trees learn the rest, from what the cost model says of a step.
+    """
+
+    def __init__(self, corrected: bool) -> None:
+        self.corrected = corrected
+
+    def fit(self, train: Bundle, seed: int = 0) -> ProcessSharing:
+        """Learn from the measured points of `train`, where anything is learned.
+
+        Raises:
+            InputError: there is none.
+        """
+        from sklearn.ensemble import ExtraTreesRegressor
+
+        if self.corrected:
+            features, _ = _features(train)
+            points = train.points & np.isfinite(features).all(axis=1)
+            if not points.any():
+                raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
+            self.trees_ = ExtraTreesRegressor(
+                300, min_samples_leaf=3, max_features=0.5, random_state=seed, n_jobs=1
+            ).fit(features[points], np.log(train.y[points]))
+        return self
+
+    def predict(self, test: Bundle) -> Floats:
+        """[n] throughput ratio; NaN where a network's graph or its step alone is unknown."""
+        features, log_ratio = _features(test)
+        known = np.isfinite(features).all(axis=1)
+        if self.corrected and known.any():
+            log_ratio[known] = np.minimum(self.trees_.predict(features[known]), 0.0)
+        return np.where(known, np.exp(log_ratio), np.nan)
+
+
+def _features(bundle: Bundle) -> tuple[Floats, Floats]:
+    """[n, F] features, and [n] log ratio by processor sharing."""
+    rows = bundle.rows
+    alone = bundle.solo.groupby(["workload", "device"])["step_time_s"].mean()
+    keys = list(zip(rows["workload"], rows["device"], strict=True))
+    step_s = np.array([alone.get(key, np.nan) for key in keys], dtype=np.float64)
+    count = rows["processes"].to_numpy(dtype=np.float64)
+    batch = rows["batch_size"].to_numpy(dtype=np.float64)
+    share = np.array([get_device(device).sm_count for _, device in keys], dtype=np.float64)
+    costs = np.array([_cost(*key) for key in keys]).reshape(-1, 8)
+    busy, expected, launch, host, compute, traffic, launches, whole = costs.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        used = np.minimum(busy / step_s, 1.0)
+        log_ratio = -np.log(np.maximum(count * used, 1.0))
+        columns = [
+            count,
+            share,
+            np.log(batch),
+            np.log(step_s),
+            np.log(busy),
+            np.log(expected / step_s),
+            np.log(busy / step_s),
+            np.log(count * busy / step_s),
+            log_ratio,
+            launch / step_s,
+            host / step_s,
+            count * host / step_s,
+            compute / busy,
+            traffic / busy,
+            traffic / step_s,
+            count * traffic / step_s,
+            count * compute / step_s,
+            np.log(busy / whole),
+            np.log(step_s / launches),
+        ]
+    return np.column_stack(columns), log_ratio
+
+
+@lru_cache(maxsize=4_000)
+def _cost(spec: str, device: str) -> tuple[float, ...]:
+    """Seconds of a step by the cost model: busy, all of it, launching, copying, arithmetic, traffic; launches; busy on the whole card."""
+    from models.cost import default_cost_model
+
+    graph = graph_of(spec)
+    if graph is None:
+        return (np.nan,) * 8
+    job, model, slice_ = Workload.parse(spec).without_solo(), default_cost_model(), get_device(device)
+    try:
+        cost = model.cost(graph, slice_, job)
+        whole = model.cost(graph, get_device(split_device(device)[0]), job)
+    except CotenantError:
+        return (np.nan,) * 8
+    traffic_s = cost.traffic_bytes / slice_.memory_bandwidth_bytes_per_s
+    return (
+        cost.busy_s,
+        cost.step_time_s,
+        cost.launch_s,
+        cost.host_s,
+        cost.compute_s,
+        traffic_s,
+        cost.launches,
+        whole.busy_s,
+    )
+
+
+for _name, _corrected in (("process-sharing", False), ("process-sharing-trees", True)):
+    register(
+        Contender(
+            _name,
+            lambda corrected=_corrected: ProcessSharing(corrected),  # type: ignore[misc]
+            targets=("throughput_ratio",),
+            protocols=frozenset({_PROTOCOL}),
+            partial=True,
+            seconds_per_fold=3,
+        )
+    )
