@@ -29,7 +29,7 @@ from profiling.files import read_json, write_json, write_whole
 FORMAT = "cotenant-predictor"
 # Folder of the cost model that the networks were trained with.
 COST = "cost"
-VERSION = 8
+VERSION = 9
 
 
 def save(predictor: Predictor, folder: Path | str) -> Path:

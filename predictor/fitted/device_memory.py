@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from models.cost.job import HALF
 from models.features import Floats, is_cpu
 from predictor.examples.featurizer import JobOnDevice
 from profiling.workload import SoloProfile
@@ -17,24 +18,31 @@ class HeadCalibration:
 
     Attributes:
         context_bytes: what a process with a framework's libraries takes on a GPU before its first tensor.
-        old_context_bytes: the same on GPUs before Pascal, whose libraries hold fewer kernels.
+        context_bytes_per_thread: of local memory, for each thread that the device can hold at a time.
+        old_context_bytes: the whole context on GPUs before Pascal, whose libraries hold fewer kernels.
         host_context_bytes: what a process takes of main memory before its first tensor, where the device is a processor.
-        activation_factor: allocated activations over the graph's peak live activations.
+        activation_factor, half_activation_factor: allocated activations over the graph's peak live activations, in full and in half
+            precision (AMP included).
         workspace_factor, workspace_bytes: an algorithm's workspace over the traffic of the largest operator, and the most
             that a library takes.
+        half_workspace_factor, half_workspace_bytes: the same in half precision, whose algorithms need less.
         sharing_bytes: what each further process adds beyond its own solo memory.
         memory_log_error: 90 % bounds of |log ratio| of what is not exactly known state, graph only, then with solo memory.
 
-    Context, workspace and the bound were found on SchedTune's peaks of five cards (MIT) and on the batch sizes at which timm's
-    networks ran, and failed, in 24 GB: `benchmarks/results/memory_verdict.json`.
+    Context, factors in full precision and workspace were fitted to SchedTune's peaks of five cards (MIT), those in half precision to
+    the batch sizes at which timm's networks ran, and failed, in 24 GB: `benchmarks/memory_constants.py`.
     """
 
-    context_bytes: float = 1.3e9
+    context_bytes: float = 1.25e9
+    context_bytes_per_thread: float = 1.7e3
     old_context_bytes: float = 0.5e9
     host_context_bytes: float = 350.0 * 2**20
-    activation_factor: float = 1.0
+    activation_factor: float = 1.06
+    half_activation_factor: float = 0.97
     workspace_factor: float = 1.2
     workspace_bytes: float = 1e9
+    half_workspace_factor: float = 0.3
+    half_workspace_bytes: float = 1.5e9
     sharing_bytes: float = 22.0 * 2**20
     memory_log_error: tuple[float, float] = (0.1, 0.05)
 
@@ -43,8 +51,16 @@ def member_memory_bytes(job: JobOnDevice, solo: SoloProfile, calibration: HeadCa
     """Device memory of one process. Never less than parameters, gradients of unfrozen layers and optimiser state."""
     if solo.memory_bytes is not None:
         return solo.memory_bytes
-    needed = job.demand.state_bytes + calibration.activation_factor * job.demand.activation_bytes
+    needed = job.demand.state_bytes + activation_factor(job, calibration) * job.demand.activation_bytes
     return process_bytes(job, calibration) + needed
+
+
+def activation_factor(job: JobOnDevice, calibration: HeadCalibration) -> float:
+    """Allocated activations over live ones, by precision; 1 on a processor."""
+    if is_cpu(job.device):
+        return 1.0
+    half = job.workload.precision in HALF
+    return calibration.half_activation_factor if half else calibration.activation_factor
 
 
 def process_bytes(job: JobOnDevice, calibration: HeadCalibration) -> float:
@@ -53,8 +69,13 @@ def process_bytes(job: JobOnDevice, calibration: HeadCalibration) -> float:
         return calibration.host_context_bytes
     columns = job.graph.columns
     largest = float((columns["bytes_read"] + columns["bytes_written"]).max(initial=0.0))
-    is_old = job.device.vendor == "nvidia" and float(job.device.compute_capability or 9.0) < 6.0
-    context = calibration.old_context_bytes if is_old else calibration.context_bytes
+    if job.device.vendor == "nvidia" and float(job.device.compute_capability or 9.0) < 6.0:
+        context = calibration.old_context_bytes
+    else:
+        threads = job.device.sm_count * job.device.max_threads_per_sm
+        context = calibration.context_bytes + calibration.context_bytes_per_thread * threads
+    if job.workload.precision in HALF:
+        return context + min(calibration.half_workspace_factor * largest, calibration.half_workspace_bytes)
     return context + min(calibration.workspace_factor * largest, calibration.workspace_bytes)
 
 

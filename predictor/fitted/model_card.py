@@ -46,7 +46,8 @@ measured is known to a factor of {_factor(intervals.solo_log_error)}.
 
 ## Limits
 
-* Memory is analytic: the process's context, state, {heads.activation_factor:.2f} x activations from the graph and the largest workspace. Where no
+* Memory is analytic: the process's context, state, {heads.activation_factor:.2f} x activations from the graph ({heads.half_activation_factor:.2f} in half
+  precision) and the largest workspace. Where no
   GPU memory was among the training rows, these are defaults. Utilisation is the share of time in which any member's kernel runs, phases independent{_learned_utilization(predictor)}.
 * Co-location was measured on {", ".join(manifest.coverage.devices)} ({", ".join(manifest.coverage.sharing)}), in
   {", ".join(manifest.coverage.precisions)}; elsewhere answers say what was never measured, and intervals are {intervals.device_factor["solo"]:.2f} times as wide on other types

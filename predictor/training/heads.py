@@ -10,7 +10,12 @@ import numpy as np
 from models.features import is_cpu
 from predictor.examples.examples import Examples
 from predictor.examples.featurizer import Featurizer, JobOnDevice
-from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes, process_bytes
+from predictor.fitted.device_memory import (
+    HeadCalibration,
+    activation_factor,
+    member_memory_bytes,
+    process_bytes,
+)
 from predictor.fitted.intervals import conformal_quantile
 from profiling.devices import get_device
 from profiling.workload import SoloProfile, Workload
@@ -37,7 +42,12 @@ def fit_heads(
     start = start or HeadCalibration()
     rows = _memory_rows(solo, featurizer)
     host, factor = _host_context(rows, start), _activation_factor(rows, start)
-    calibration = replace(start, host_context_bytes=host, activation_factor=factor)
+    calibration = replace(
+        start,
+        host_context_bytes=host,
+        activation_factor=factor * start.activation_factor,
+        half_activation_factor=factor * start.half_activation_factor,
+    )
     # A processor is always busy and its memory is shared pages; only GPUs say how these add up.
     on_gpu = [
         set_id
@@ -75,15 +85,18 @@ def _host_context(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration)
 
 
 def _activation_factor(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration) -> float:
-    """From GPU rows alone: what a processor's processes take besides says nothing of a GPU's allocator."""
+    """Measured activations over those of `start`. From GPU rows alone: what a processor's processes take besides says nothing of a
+    GPU's allocator.
+    """
     factors = [
-        (b - process_bytes(job, start) - job.demand.state_bytes) / job.demand.activation_bytes
+        (b - process_bytes(job, start) - job.demand.state_bytes)
+        / (activation_factor(job, start) * job.demand.activation_bytes)
         for job, b in rows
         if not is_cpu(job.device)
         and job.demand.activation_bytes > 0
         and b > process_bytes(job, start) + job.demand.state_bytes
     ]
-    return float(np.clip(np.median(factors), 0.8, 4.0)) if len(factors) >= ENOUGH else start.activation_factor
+    return float(np.clip(np.median(factors), 0.8, 4.0)) if len(factors) >= ENOUGH else 1.0
 
 
 def _members(examples: Examples, what: str) -> list[list[float]]:

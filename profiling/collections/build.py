@@ -127,7 +127,9 @@ def main(arguments: list[str] | None = None) -> int:
     recording.add_argument("collection", choices=sorted(COLLECTIONS))
     recording.add_argument("names", nargs="*", help="networks; all of them by default")
     recording.add_argument("--precision", choices=PRECISIONS, action="append", help="both by default")
-    recording.add_argument("--default-size", action="store_true", help="of each network, its default size only")
+    recording.add_argument(
+        "--default-size", action="store_true", help="of each network, its default size only"
+    )
     recording.add_argument(
         "--libraries", action="append", default=[], help="folder to import the library from"
     )

@@ -50,12 +50,25 @@ def test_memory_is_context_workspace_state_and_activations() -> None:
     whole = member_memory_bytes(job, SoloProfile(), calibration)
     largest = max(op.bytes_read + op.bytes_written for op in job.graph.operators)
     workspace = calibration.workspace_factor * largest
-    assert whole - rest == pytest.approx(calibration.context_bytes + workspace)
+    context = calibration.context_bytes + 80 * 2048 * calibration.context_bytes_per_thread
+    assert whole - rest == pytest.approx(context + workspace)
     # Libraries take no more than so much, and those of old cards hold fewer kernels.
     big = FEATURIZER.job(Workload("beta", 4096), "k80")
     rest = big.demand.state_bytes + calibration.activation_factor * big.demand.activation_bytes
     whole = member_memory_bytes(big, SoloProfile(), calibration)
     assert whole - rest == pytest.approx(calibration.old_context_bytes + calibration.workspace_bytes)
+
+
+def test_half_precision_has_its_own_constants() -> None:
+    calibration = HeadCalibration(context_bytes=0.0, context_bytes_per_thread=0.0)
+    job = FEATURIZER.job(Workload("beta", precision="amp"), "v100")
+    largest = max(op.bytes_read + op.bytes_written for op in job.graph.operators)
+    expected = (
+        job.demand.state_bytes
+        + calibration.half_activation_factor * job.demand.activation_bytes
+        + calibration.half_workspace_factor * largest
+    )
+    assert member_memory_bytes(job, SoloProfile(), calibration) == pytest.approx(expected)
 
 
 def test_memory_of_a_set_adds_up() -> None:
