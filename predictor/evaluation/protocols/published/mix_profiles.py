@@ -88,7 +88,7 @@ def profiles(solo: pd.DataFrame) -> pd.DataFrame:
         index="workload", columns="device", values="step_time_s", aggfunc="mean"
     )
     steps.columns = [str(name).rpartition("=")[2] for name in steps.columns]
-    steps = np.log(steps.reindex(columns=list(_SLICES)).ffill(axis=1))
+    steps = steps.reindex(columns=list(_SLICES)).ffill(axis=1).apply(np.log)
     table = steps.drop(columns="7g").sub(steps["7g"], axis=0)
     for column in ("utilization_ratio", "memory_bandwidth_ratio"):
         table[column] = solo[solo[column].notna()].groupby("workload")[column].mean()

@@ -61,7 +61,8 @@ class NeighbourCostPredictor:
             torch.manual_seed(seed)
             self.network_ = NeighbourNetwork(
                 config.hidden,
-                *(len(names) for names in self.names_),
+                len(self.names_[0]),
+                len(self.names_[1]),
                 config.effect_dropout,
                 self.encoder,
                 self.depth,
