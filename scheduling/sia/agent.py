@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -129,15 +130,24 @@ class Agent:
         limits = [self.application.limits(d) for d in self.application.on]
         return max(min(max(2 * seen, 1), 64, lim.largest // max(lim.local_least, 1)) for lim in limits)
 
-    def goodput(self, device: str, nodes: Floats, replicas: Floats) -> Floats | None:
+    def goodput(
+        self, device: str, nodes: Floats, replicas: Floats, node_size: Mapping[str, int]
+    ) -> Floats | None:
         """[C] predicted goodput on a type, carried over from another type where there is no model of it yet.
 
-        T(N, A) = T(1, A) / T(1, B) * T(N, B); None while no type has a model.
+        T(N, A) = T(1, A) / T(1, B) * T(N, B), B the cluster's first type with a model, and N on as many nodes of B as so
+        many GPUs take there; None while no type has a model.
+
+        Args:
+            node_size: GPUs of a node of each type.
         """
         if self.gradient is None or not self.params or device not in self.application.on:
             return None
-        source = device if device in self.params else next(iter(self.params))
+        params = self.params
+        source = device if device in params else next(d for d in self.application.on if d in params)
         on, other = self.application.on[device], self.application.on[source]
+        if source != device:
+            nodes = np.ceil(np.asarray(replicas) * other.stages / node_size[source])
         ratio = 1.0 if source == device else on.single_samples_per_s / other.single_samples_per_s
         if other.stages > 1 or on.stages > 1:
             return ratio * self._hybrid(source, nodes, replicas)
