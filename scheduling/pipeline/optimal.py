@@ -81,10 +81,11 @@ class Search:
                 return self.compute[rows]
             index = np.arange(len(self.moved))
             memory = self._memory_bytes(index[rows, None], index[None, :], after)
-            if self.memory_only:
+            limit = self.cluster.memory_bytes
+            if self.memory_only or limit is None:
                 result = memory
             else:
-                result = np.where(memory <= self.cluster.memory_bytes, self.compute[rows], np.inf)
+                result = np.where(memory <= limit, self.compute[rows], np.inf)
             if len(result) < len(self.moved):
                 return result
         else:
