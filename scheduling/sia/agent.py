@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,17 @@ from scheduling.sia.goodput import best_batch
 from scheduling.sia.throughput import ThroughputParams, accumulation_s, fit, network_s
 
 
+class Observation(NamedTuple):
+    """What a job sees of its steps from `since_s` on: seconds of a step and of its exposed synchronisation."""
+
+    since_s: float
+    device: str
+    placement: tuple[int, ...]
+    step_s: float
+    sync_s: float
+    gradient: tuple[float, float]
+
+
 class Agent:
     """Observations and models of one job.
 
@@ -22,6 +34,7 @@ class Agent:
         profiles: per type, (nodes, replicas, local batch) -> (step, sync) seconds.
         gradient: last squared norm and variance; None before the first step.
         epoch: epochs done; local_batch, accumulation: what the job runs with.
+        running: what it sees once it has run so for a while.
     """
 
     def __init__(self, job: TraceJob, application: Application) -> None:
@@ -33,6 +46,7 @@ class Agent:
         self._observed: dict[str, None] = {}  # types with points that their model does not have yet, in order
         self.gradient: tuple[float, float] | None = None
         self.epoch = 0
+        self.running: Observation | None = None
         self.local_batch = self.accumulation = 0
         self.version = 0  # counts what the models depend on
 
@@ -98,6 +112,16 @@ class Agent:
         local, accumulation = self._divide(batch, gpus, on.largest_batch(placement))
         step, sync = on.times_s(placement, local)
         return 1.0 / (step + (step - sync) * accumulation)
+
+    def take_in(self, now_s: float, resumed_s: float) -> None:
+        """Take note of the steps up to now; a batch that was chosen this moment, or just before a restart, has not run.
+
+        Args:
+            resumed_s: when the job was started last.
+        """
+        seen, self.running = self.running, None
+        if seen is not None and resumed_s <= seen.since_s < now_s:
+            self.observe(*seen[1:])
 
     def observe(
         self,

@@ -35,7 +35,7 @@ def _ends(seed: int) -> list[float | None]:
     return [job.finished_s for job in result.jobs]
 
 
-@pytest.mark.parametrize("seed", (1, 3, 4, 12))
+@pytest.mark.parametrize("seed", [1, 3, 4, 12])
 def test_looking_again_only_where_something_changed_decides_the_same(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
