@@ -1,13 +1,15 @@
 """A real cluster beside its simulation: 40 jobs of the zoo, Slurm with made-up GPUs, the service, three policies.
 
-    python -m benchmarks.reality pairs           # jobs of every two kinds together on one core
-    python -m benchmarks.reality run exclusive   # then blind, then isacpp; each takes about six minutes
+    python -m benchmarks.reality pairs           # jobs of every two kinds together on one core; about five minutes
+    python -m benchmarks.reality run exclusive   # then blind, then isacpp; each takes six to ten minutes
     python -m benchmarks.reality compare         # simulates the same jobs; writes benchmarks/results/reality.json
 
 A "GPU" is a core of this machine: a Slurm node of its own, on which at most two jobs run, pinned to it, with one thread each.
 Jobs arrive over time; `job_submit.lua` holds them, `cotenant door slurm` asks the service (`cotenant serve --policy ...`; for
 isacpp its own ranking), and they train. Beside it the simulator runs the same jobs under the same policy; the truth there is
-what was measured apart: step times alone and slowdowns of pairs (`pairs`), the time to start (of the exclusive run, which goes first), and the seconds from submission to start on an idle cluster. Needs root, Slurm (Debian's slurmctld, slurmd, slurm-client, munge), two
+what was measured apart: step times alone and slowdowns of pairs (`pairs`; two jobs train on the other core meanwhile, as in a run), the
+time to start and the part of the cores that jobs got (both of the exclusive run, which goes first), and the seconds from submission to start beside
+the jobs that share the core. Needs root, Slurm (Debian's slurmctld, slurmd, slurm-client, munge), two
 cores that nothing else uses. Steps are kept in out/reality/.
 """
 
@@ -22,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.reality_cluster import CORES, SHARED, run_live
+from benchmarks.reality_cluster import CORES, SHARED, neighbours, run_live
 from benchmarks.record import record
 from benchmarks.slurm_cluster import missing
 from predictor import load_predictor
 from profiling.measure.request import RunRequest
-from profiling.measure.run import measure
+from profiling.measure.run import measure, pinned_core
 from profiling.measure.settings import MeasureSettings
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
@@ -53,12 +55,14 @@ POLICIES = ("exclusive", "blind", "isacpp")
 
 
 def pairs() -> dict[str, Any]:
-    """Throughput of every two kinds on one core relative to alone, and their step times alone."""
+    """Throughput of every two kinds on one core relative to alone, and their step times alone; the other core is in use."""
     settings = MeasureSettings(repeats=3, window_s=1.0, alone_window_s=0.5, max_warmup_s=3.0)
     ratios, alone = {}, defaultdict(list)
-    for one, two in combinations_with_replacement(KINDS, 2):
+    for number, (one, two) in enumerate(combinations_with_replacement(KINDS, 2)):
         asked = RunRequest("colocation", (Workload.parse(one), Workload.parse(two)))
-        members = measure(asked, settings)["members"]
+        others = [KINDS[(number + k) % len(KINDS)] for k in range(SHARED)]
+        with neighbours({core: others for core in range(CORES) if core != pinned_core(settings)}):
+            members = measure(asked, settings)["members"]
         ratios[f"{one} + {two}"] = [m["throughput_ratio"] for m in members]
         for spec, member in zip((one, two), members, strict=True):
             alone[spec].append(member["solo_step_time_s"])
@@ -137,8 +141,10 @@ def simulated(policy: str, live: dict[str, Any]) -> Any:
     """The simulator's result for the jobs of a live run."""
     kinds, measured = alone(), _read("pairs")
     solo = {("cpu", Workload.parse(spec)): Solo(told["step_time_s"]) for spec, told in kinds.items()}
+    # Slurm, its door and the service take their part of the cores.
+    left = 1.0 if policy == "exclusive" else _core_ratio(_read("exclusive")["jobs"])
     ratios = {
-        ("cpu", tuple(Workload.parse(spec) for spec in pair.split(" + "))): values
+        ("cpu", tuple(Workload.parse(spec) for spec in pair.split(" + "))): [left * v for v in values]
         for pair, values in measured["ratios"].items()
     }
     jobs = []

@@ -42,6 +42,7 @@ class SchedulingSnapshot:
         now_s: time.
         devices, sharing: type and sharing mode of each GPU, by number.
         types: device types in the cluster's order; `type_of`: [G] index into it; `node_of`: [G]; `node_type`: [N].
+        switch_of: [N] number of the switch that a node's links name; nodes without one count as under one switch.
         node_gpus: GPU numbers of each node; one with GPUs of two types counts as two nodes.
         tenants: jobs on each GPU.
         free: [N] empty GPUs of each node.
@@ -76,8 +77,13 @@ class SchedulingSnapshot:
         self.tenant_count: Ints = np.zeros(len(places), np.int64)
         self.stamp: Ints = np.zeros(len(places), np.int64)
         self._derived: dict[Hashable, object] = {}
+        self.switch_of = _switches(cluster, [self.names[g[0]][0] for g in self.node_gpus])
         self.nodes_of_type = [np.flatnonzero(self.node_type == t) for t in range(len(self.types))]
         self.node_size = np.array([len(g) for g in self.node_gpus], np.int64)
+        # The largest node of each type.
+        self.gpus_per_node = {
+            t: int(self.node_size[n].max()) for t, n in zip(self.types, self.nodes_of_type, strict=True)
+        }
         self.waiting = WaitingQueue()
         self.running: dict[int, JobState] = {}
         self.free_of_type: Ints = np.bincount(self.type_of, minlength=len(self.types)).astype(np.int64)
@@ -135,3 +141,15 @@ class SchedulingSnapshot:
             if not self.tenants[gpu]:
                 self.free[self.node_of[gpu]] += 1
                 self.free_of_type[self.type_of[gpu]] += 1
+
+
+def _switches(cluster: ClusterSnapshot, nodes: list[str]) -> Ints:
+    """[N] number of the switch of each node: the end of one of its links that is no node."""
+    names = {node.name for node in cluster.nodes}
+    switch: dict[str, str] = {}
+    for link in cluster.links:
+        for node, other in ((link.source, link.target), (link.target, link.source)):
+            if node in names and other not in names:
+                switch.setdefault(node, other)
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(switch.get(node, ""), len(numbers)) for node in nodes], np.int64)

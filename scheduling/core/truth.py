@@ -60,7 +60,7 @@ class SetTruth:
     Args:
         predictor: the measured table.
         restart_s: seconds to resume or move a job; a first start costs nothing.
-        inter_node_slowdown: factor on the step time of a gang that spans nodes.
+        inter_node_slowdown: factor on the step time of a gang that spans nodes; twice where these are not under one switch.
         scaling: a job resized to k times its GPUs makes k ** scaling times the progress.
         restart_bytes_per_s: a restart takes the job's memory over this longer.
     """
@@ -86,7 +86,8 @@ class SetTruth:
             slowest = max(slowest, self.step_time_s(job, snapshot.tenants[gpu], gpu, snapshot))
         if len(job.gpus) > 1 and self.inter_node_slowdown != 1.0:
             nodes = {int(snapshot.node_of[g]) for g in job.gpus}
-            slowest *= self.inter_node_slowdown if len(nodes) > 1 else 1.0
+            switches = {int(snapshot.switch_of[n]) for n in nodes}
+            slowest *= self.inter_node_slowdown ** ((len(nodes) > 1) + (len(switches) > 1))
         resized = (len(job.gpus) / job.job.gpus) ** self.scaling
         return Segment(resized / slowest)
 

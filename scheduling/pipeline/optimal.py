@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from scheduling.pipeline.states import StateSpace
 
 
+# Rows of a matrix that are computed at a time where all columns but one are of no interest.
+_ROWS = 256
+
+
 class Search:
     """Best chains of stages for every range of states, level by level.
 
@@ -44,18 +48,9 @@ class Search:
     ) -> None:
         self.cluster, self.options, self.memory_only, self.idle = cluster, options, memory_only, idle
         self.levels = len(cluster.workers)
-        self.subset = space.subset
+        self.space, self.subset = space, space.subset
         self.compute = self._differences(space.compute_s)
         self.parameters = np.where(self.subset, self._differences(space.parameter_bytes), 0.0)
-        index = np.arange(space.count + 1)
-        once, twice = (
-            np.where(self.subset, space.memory_bytes(index[:, None], index[None, :], v), np.inf)
-            for v in (1, 2)
-        )
-        self.once = once
-        self.each = np.where(
-            self.subset, np.where(self.subset, twice, 0) - np.where(self.subset, once, 0), 0.0
-        )
         self.moved = space.output_bytes.copy()
         self.moved[[0, -1]] = 0.0
         self._groups: dict[tuple[int, int], NDArray[np.float64]] = {}
@@ -71,30 +66,42 @@ class Search:
         used = next(r for r in counts if float(tables[r][0, 0]) == best)
         return best, self._open(self.levels, 0, 0, len(self.moved) - 1, used, (), (0,))
 
-    def group(self, level: int, after: int) -> NDArray[np.float64]:
-        """[n + 1, n + 1] bottleneck of one group of `level` (0: one worker) that computes a range of states.
+    def group(self, level: int, after: int, rows: slice = slice(None)) -> NDArray[np.float64]:
+        """[rows, n + 1] bottleneck of one group of `level` (0: one worker) that computes a range of states.
 
         `after` is the number of later workers outside the group, per group.
         """
-        if self.cluster.memory_bytes is None and not self.memory_only:
+        unlimited = self.cluster.memory_bytes is None and not self.memory_only
+        if unlimited:
             after = 0
         if (level, after) in self._groups:
-            return self._groups[level, after]
+            return self._groups[level, after][rows]
         if level == 0:
-            memory = self.once + after * self.each
-            if self.memory_only:
+            if unlimited:
+                return self.compute[rows]
+            index = np.arange(len(self.moved))
+            memory = self._memory_bytes(index[rows, None], index[None, :], after)
+            limit = self.cluster.memory_bytes
+            if self.memory_only or limit is None:
                 result = memory
-            elif self.cluster.memory_bytes is None:
-                result = self.compute
             else:
-                result = np.where(memory <= self.cluster.memory_bytes, self.compute, np.inf)
+                result = np.where(memory <= limit, self.compute[rows], np.inf)
+            if len(result) < len(self.moved):
+                return result
         else:
             tables = self.tables(level, after)
             result = np.full_like(self.compute, np.inf)
             for r in range(1, len(tables)) if self.idle else [len(tables) - 1]:
                 np.minimum(result, self._entered(level, after, tables, r), out=result)
         self._groups[level, after] = result
-        return result
+        return result[rows]
+
+    def _memory_bytes(
+        self, start: NDArray[np.int64], end: NDArray[np.int64], after: int
+    ) -> NDArray[np.float64]:
+        """What a worker holds that computes the states between `start` and `end`, with `after` later workers."""
+        once, twice = (self.space.memory_bytes(start, end, versions) for versions in (1, 2))
+        return np.where(self.subset[start, end], once + after * (twice - once), np.inf)
 
     def tables(self, level: int, after: int) -> list[NDArray[np.float64]]:
         """For r = 0, 1, ... members: bottleneck of a range that follows another stage and uses r members.
@@ -102,35 +109,39 @@ class Search:
         [n + 1, n + 1] over (start, end); on the outermost level [n + 1, 1], because only the whole matters there.
         """
         if (level, after) not in self._tables:
-            columns = slice(-1, None) if level == self.levels else slice(None)
+            outermost, size = level == self.levels, len(self.moved)
+            columns = slice(-1, None) if outermost else slice(None)
+            # With one column every row is for itself, and matrices of all rows need not be held.
+            blocks = [slice(k, k + _ROWS) for k in range(0, size, _ROWS)] if outermost else [slice(None)]
             tables = [np.empty((0, 0))]
             for r in range(1, self.cluster.workers[level - 1] + 1):
                 best = np.full_like(self.compute[:, columns], np.inf)
                 for own in self._own(r):
-                    if own == r:
-                        np.minimum(best, self.stage(level, after, r, own)[:, columns], out=best)
-                    else:
-                        first = self.stage(level, after, r, own)
-                        np.minimum(best, chain_bottleneck(first, tables[r - own]), out=best)
+                    for rows in blocks:
+                        cost = self.stage(level, after, r, own, rows=rows)
+                        cost = cost[:, columns] if own == r else chain_bottleneck(cost, tables[r - own])
+                        np.minimum(best[rows], cost, out=best[rows])
                 tables.append(best)
             self._tables[level, after] = tables
         return self._tables[level, after]
 
-    def stage(self, level: int, after: int, r: int, own: int, first: bool = False) -> NDArray[np.float64]:
-        """[n + 1, n + 1] cost of a stage of `own` members with `r - own` members behind it in its group."""
+    def stage(
+        self, level: int, after: int, r: int, own: int, first: bool = False, rows: slice = slice(None)
+    ) -> NDArray[np.float64]:
+        """[rows, n + 1] cost of a stage of `own` members with `r - own` members behind it in its group."""
         members = self.cluster.inside(level - 1)
-        inside = self.group(level - 1, self.behind(level, after, r, own))
+        inside = self.group(level - 1, self.behind(level, after, r, own), rows)
         if self.memory_only:
             return inside
         bandwidth = self.cluster.bandwidth_bytes_per_s[level - 1]
-        cost = (inside + 2 * (own - 1) / own * self.parameters / (bandwidth * members)) / own
+        cost = (inside + 2 * (own - 1) / own * self.parameters[rows] / (bandwidth * members)) / own
         if self.options.activation_compression_ratio is not None:
             moving = 2.0 * self.moved / (bandwidth * own * self.options.activation_compression_ratio)
             if not first:
-                cost = np.maximum(cost, moving[:, None])
+                cost = np.maximum(cost, moving[rows, None])
             if own < r:
                 cost = np.maximum(cost, moving[None, :])
-            cost[~self.subset] = np.inf
+            cost[~self.subset[rows]] = np.inf
         return cost
 
     def behind(self, level: int, after: int, r: int, own: int) -> int:
@@ -153,7 +164,7 @@ class Search:
             return tables[r][rows]
         best = np.full_like(self.compute[rows], np.inf)
         for own in self._own(r):
-            cost = self.stage(level, after, r, own, first=True)[rows]
+            cost = self.stage(level, after, r, own, True, rows)
             np.minimum(best, cost if own == r else chain_bottleneck(cost, tables[r - own]), out=best)
         return best
 
@@ -174,7 +185,7 @@ class Search:
         row = slice(start, start + 1)
         value = (self._entered(level, after, tables, r, row) if entering else tables[r][row])[0, column]
         for own in reversed(self._own(r)):
-            cost = self.stage(level, after, r, own, first=entering)[start]
+            cost = self.stage(level, after, r, own, entering, row)[0]
             if own == r:
                 if cost[end] == value:
                     return self._inner(level, after, start, end, r, own, outer, place)
@@ -202,8 +213,8 @@ class Search:
         """The stages inside one stage of `level`."""
         behind, replicas = self.behind(level, after, r, own), (own, *outer)
         if level == 1:
-            memory = self.once[start, end] + behind * self.each[start, end]
-            return [Span(start, end, replicas, 1 + behind, float(memory), place)]
+            memory = float(self._memory_bytes(np.array(start), np.array(end), behind))
+            return [Span(start, end, replicas, 1 + behind, memory, place)]
         if self.cluster.memory_bytes is None and not self.memory_only:
             behind = 0
         value = self.group(level - 1, behind)[start, end]

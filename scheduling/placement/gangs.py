@@ -35,8 +35,8 @@ class Pool:
     def take(self, count: int, kind: int, scatter: bool = False) -> tuple[int, ...]:
         """`count` empty GPUs of type number `kind`, or none.
 
-        On the node that they fill best; over several nodes (emptiest first) only where no node is large enough, or,
-        with `scatter`, where none has room.
+        On the node that they fill best; over several nodes (of one switch where they can be, emptiest first) only where no
+        node is large enough, or, with `scatter`, where none has room.
         """
         if self.free_of_type[kind] < count:
             return ()
@@ -50,7 +50,7 @@ class Pool:
         if not scatter and count <= int(snapshot.node_size[nodes].max()):
             return ()
         chosen: list[tuple[int, int]] = []
-        for node in nodes[np.argsort(-free, kind="stable")].tolist():
+        for node in by_switch(snapshot, nodes.tolist(), free.tolist(), count):
             here = min(count, int(self.free[node]))
             chosen.append((node, here))
             count -= here
@@ -80,6 +80,34 @@ class Pool:
             self.free_of_type[snapshot.node_type[node]] -= count
         self.taken.update(numbers_of_gang)
         return tuple(numbers_of_gang)
+
+
+def by_switch(
+    snapshot: SchedulingSnapshot, nodes: Sequence[int], free: Sequence[int], count: int
+) -> list[int]:
+    """`nodes` in the order in which a gang of `count` GPUs takes them.
+
+    First those of the switch under which it takes the fewest nodes (of such, where it leaves the least room); where it fits
+    under none, those of the switch with the most room first. Under a switch the emptiest first.
+
+    Args:
+        free: GPUs of each node that it may have.
+    """
+    under: dict[int, list[tuple[int, int]]] = {}
+    for node, room in zip(nodes, free, strict=True):
+        under.setdefault(int(snapshot.switch_of[node]), []).append((-room, node))
+
+    def key(switch: int) -> tuple[float, int]:
+        rooms = sorted(-room for room, _ in under[switch])[::-1]
+        total, needed, left = sum(rooms), 0, count
+        if total < count:
+            return np.inf, -total
+        while left > 0:
+            left -= rooms[needed]
+            needed += 1
+        return needed, total
+
+    return [node for switch in sorted(under, key=key) for _, node in sorted(under[switch])]
 
 
 def solo_step_s(snapshot: SchedulingSnapshot, belief: SetCache, workload: Workload) -> list[float]:

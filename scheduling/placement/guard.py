@@ -15,8 +15,9 @@ from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.projection import Outcome, PlainSchedule, Projection, Steps, plain_job
 
-# With more jobs running and waiting, here or under the plain rule, a projection takes longer than a decision should.
-_MOST_JOBS = 512
+# With more jobs running and waiting, here or under the plain rule, a projection takes longer than a decision should. With
+# more GPUs, too, and fewer jobs than that hardly wait there.
+_MOST_JOBS = _MOST_GPUS = 512
 
 Proposal = Callable[[], list[Allocation]]
 
@@ -67,8 +68,8 @@ def guarded(
     """The first of `proposals` that is safe; where none is, the one, or what the plain rule starts, that loses least.
 
     What a proposal lets wait is projected to start by the plain rule at once: waiting is not charged for until the next
-    decision, which then starts from what it has cost. A proposal that stops jobs is also tried without that. With nobody waiting, or too many jobs in view, the first
-    proposal is taken as it is.
+    decision, which then starts from what it has cost. A proposal that stops jobs is also tried without that. With nobody waiting, or too many
+    jobs or GPUs in view, the first proposal is taken as it is.
 
     Args:
         proposals: in the order of preference; called only where it is their turn. Gangs are placed as the first says.
@@ -77,6 +78,8 @@ def guarded(
     """
     propose = iter(proposals)
     first = next(propose)()
+    if len(snapshot) > _MOST_GPUS:
+        return first
     plain = snapshot.derived(
         ("plain rule", belief, max_slowdown), lambda: _Plain(Steps(snapshot, belief, max_slowdown))
     )

@@ -14,7 +14,7 @@ from scheduling.core.job import Allocation, JobState
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import current_workload
-from scheduling.placement.gangs import Pool, exclusive_gpus
+from scheduling.placement.gangs import Pool, exclusive_gpus, solo_step_s
 from scheduling.placement.ranking import Candidates
 from scheduling.placement.stages import stages
 
@@ -39,6 +39,7 @@ class Tenancy:
     Attributes:
         members: workload numbers of `cache`; left, rate, updated_s: iterations left then, per second, and when.
         present: which there are; shareable: [G] holds no gang and no job that must be alone.
+        stoppable: which may be stopped, from `resume_s` on.
         seen: [G] stamp of the GPU when its row was filled in.
         ends: predicted times at which GPUs fall empty.
     """
@@ -51,6 +52,8 @@ class Tenancy:
     updated_s: Floats
     present: NDArray[np.bool_]
     shareable: NDArray[np.bool_]
+    stoppable: NDArray[np.bool_]
+    resume_s: Floats
     seen: Ints
     ends: _Ends
 
@@ -74,6 +77,8 @@ class Tenancy:
             updated_s=np.zeros(shape),
             present=np.zeros(shape, bool),
             shareable=np.ones(count, bool),
+            stoppable=np.zeros(shape, bool),
+            resume_s=np.zeros(shape),
             seen=np.full(count, -1, np.int64),
             ends=_Ends(np.zeros(count), np.full(count, -np.inf), np.full(count, -1, np.int64), -1),
         )
@@ -81,13 +86,15 @@ class Tenancy:
     def refresh(self, snapshot: SchedulingSnapshot) -> None:
         for gpu in np.flatnonzero(self.seen != snapshot.stamp).tolist():
             tenants = snapshot.tenants[gpu]
-            self.present[gpu] = False
+            self.present[gpu] = self.stoppable[gpu] = False
             self.shareable[gpu] = all(len(t.gpus) == 1 and not t.exclusive for t in tenants)
             for column, tenant in enumerate(tenants[: self.members.shape[1]]):
                 self.members[gpu, column] = self.cache.workload_id(current_workload(tenant))
                 self.left[gpu, column], self.rate[gpu, column] = tenant.believed(tenant.left), tenant.rate
                 self.updated_s[gpu, column] = tenant.updated_s
                 self.present[gpu, column] = True
+                self.stoppable[gpu, column] = tenant.job.preemptible and bool(self.shareable[gpu])
+                self.resume_s[gpu, column] = tenant.resume_s
             self.seen[gpu] = snapshot.stamp[gpu]
 
     def empty_in_s(self, snapshot: SchedulingSnapshot) -> Floats:
@@ -108,6 +115,16 @@ class Tenancy:
             ends.at_s[gpus] = now_s + follow.finish_s.max(axis=1)
             ends.computed_s[gpus], ends.stamp[gpus] = now_s, snapshot.stamp[gpus]
         return np.where(snapshot.tenant_count > 0, np.maximum(ends.at_s - now_s, 0.0), 0.0)
+
+    def alone_s(self, snapshot: SchedulingSnapshot) -> Floats:
+        """[G, M] predicted seconds that each tenant still needs alone where it is; 0 where there is none."""
+        state = self.candidates(snapshot, np.arange(len(snapshot)))
+        steps = np.zeros((int(self.members.max()) + 1, len(snapshot.types)))
+        for number in np.unique(self.members[self.present]).tolist():
+            steps[number] = solo_step_s(snapshot, self.cache, self.cache.workloads[number])
+        left = state.iterations > 0  # of a tenant that is present
+        alone = np.where(left, steps[self.members, snapshot.type_of[:, None]], 0.0)
+        return np.asarray(state.iterations * alone, float)
 
     def candidates(self, snapshot: SchedulingSnapshot, gpus: Ints) -> Candidates:
         """`gpus` as the placement reads them, with iterations left now."""

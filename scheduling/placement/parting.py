@@ -17,31 +17,30 @@ from scheduling.placement.stages import stages
 
 # A move has to gain this many restarts beyond its own.
 _MARGIN = 0.5
-# On more shared GPUs than this, one that no job is to leave is looked at again when its tenants change, another type has
-# empty GPUs, or after a while.
+# On more shared GPUs than this, one that no job is to leave for an empty GPU of some type is looked at again when its
+# tenants change or after a while.
 _ALWAYS = 256
 _REFRESH_S = 300.0
 
 
 @dataclass(slots=True, eq=False)
 class _LookedAt:
-    """[G] stamp of each GPU when no job was to leave it, and when; for which types with empty GPUs, and which belief."""
+    """[T, G] stamp of each GPU when no job was to leave it for an empty one of a type, and when; for which belief."""
 
     stamp: Ints
     at_s: Floats
-    kinds: tuple[bool, ...] = ()
     revision: int = -1
 
-    def stale(
-        self, snapshot: SchedulingSnapshot, shared: Ints, kinds: tuple[bool, ...], revision: int
-    ) -> Ints:
-        """Those of `shared` that have to be looked at, and are now."""
-        if (self.kinds, self.revision) != (kinds, revision):
-            self.stamp[:], self.kinds, self.revision = -1, kinds, revision
-        known = self.stamp[shared] == snapshot.stamp[shared]
-        chosen = shared[~known | (self.at_s[shared] < snapshot.now_s - _REFRESH_S)]
-        self.stamp[chosen], self.at_s[chosen] = snapshot.stamp[chosen], snapshot.now_s
-        return np.asarray(chosen, np.int64)
+    def stale(self, snapshot: SchedulingSnapshot, shared: Ints, kinds: Ints, revision: int) -> Ints:
+        """Those of `shared` that have to be looked at with empty GPUs of the types `kinds`, and are now."""
+        if self.revision != revision:
+            self.stamp[:], self.revision = -1, revision
+        at = np.ix_(kinds, shared)
+        known = (self.stamp[at] == snapshot.stamp[shared]) & (self.at_s[at] >= snapshot.now_s - _REFRESH_S)
+        chosen = np.asarray(shared[~known.all(axis=0)], np.int64)
+        at = np.ix_(kinds, chosen)
+        self.stamp[at], self.at_s[at] = snapshot.stamp[chosen], snapshot.now_s
+        return chosen
 
 
 def part(
@@ -68,9 +67,12 @@ def part(
     if shared.size > _ALWAYS:
         looked = snapshot.derived(
             ("parting", tenancy.cache, makespan),
-            lambda: _LookedAt(np.full(len(snapshot), -1, np.int64), np.zeros(len(snapshot))),
+            lambda: _LookedAt(
+                np.full((len(snapshot.types), len(snapshot)), -1, np.int64),
+                np.zeros((len(snapshot.types), len(snapshot))),
+            ),
         )
-        kinds = tuple(free > 0 for free in pool.free_of_type)
+        kinds = np.flatnonzero(pool.free_of_type)
         shared = looked.stale(snapshot, shared, kinds, tenancy.cache.revision)
     if not shared.size:
         return []
@@ -97,9 +99,8 @@ def part(
                 if gain > _MARGIN * restart_s:
                     moves.append((-gain, job.number, kind, int(shared[row]), column))
     if looked is not None:
-        looked.stamp[
-            [gpu for _, _, _, gpu, _ in moves]
-        ] = -1  # who would gain but finds no GPU now is asked again
+        # Who would gain but finds no GPU now is asked again.
+        looked.stamp[:, [gpu for _, _, _, gpu, _ in moves]] = -1
     moved: list[Allocation] = []
     touched: set[int] = set()
     for _, _, kind, gpu, column in sorted(moves):

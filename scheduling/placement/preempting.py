@@ -41,8 +41,9 @@ def preempt(
         longest_s: a job that needs more than this alone is not stopped.
     """
     belief, decided, touched = tenancy.cache, list[Allocation](), set(used)
-    remaining = _remaining_s(snapshot, tenancy)
-    remaining[remaining > longest_s] = 0.0
+    remaining = tenancy.alone_s(snapshot)
+    stays = ~tenancy.stoppable | (tenancy.resume_s > snapshot.now_s) | (remaining > longest_s)
+    remaining[stays] = 0.0
     for job in jobs[:_HEADS]:
         steps = np.array(solo_step_s(snapshot, belief, job.job.workload))
         alone = snapshot.left(job) * steps[snapshot.type_of]
@@ -67,18 +68,3 @@ def preempt(
         victim = snapshot.tenants[gpu][int(columns[best])]
         decided += [Allocation(victim), Allocation(job, (gpu,))]
     return decided
-
-
-def _remaining_s(
-    snapshot: SchedulingSnapshot, tenancy: Tenancy
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """[G, M] predicted seconds that each tenant still needs alone; 0 for those that may not be stopped."""
-    state = tenancy.candidates(snapshot, np.arange(len(snapshot)))
-    need = np.zeros(state.iterations.shape)
-    for gpu in np.flatnonzero(tenancy.shareable & (snapshot.tenant_count > 0)).tolist():
-        kind = int(snapshot.type_of[gpu])
-        for column, tenant in enumerate(snapshot.tenants[gpu]):
-            if tenant.job.preemptible and tenant.resume_s <= snapshot.now_s:
-                step = solo_step_s(snapshot, tenancy.cache, tenant.job.workload)[kind]
-                need[gpu, column] = state.iterations[gpu, column] * step
-    return need

@@ -40,6 +40,7 @@ POLICIES = {
     "isacpp": "isacpp:POLICY",
     "isacpp-interference": "isacpp:INTERFERENCE",
     "isacpp-makespan": "isacpp:MAKESPAN",
+    "isacpp-gangs": "gangs:POLICY",
     "isacpp-online": "online:POLICY",
     "isacpp-makespan-online": "online:MAKESPAN",
     "sia": "sia:POLICY",

@@ -31,9 +31,9 @@ def speeds(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState, sizes:
     kind = int(snapshot.type_of[job.gpus[0]]) if job.gpus else 0
     if isinstance(job.agent, Agent):
         device = snapshot.types[kind]
-        per_node = int(snapshot.node_size[snapshot.nodes_of_type[kind]].max())
-        nodes = np.array([-(-s // per_node) for s in sizes], float)
-        goodput = job.agent.goodput(device, nodes, np.array(sizes, float))
+        per_node = snapshot.gpus_per_node
+        nodes = np.array([-(-s // per_node[device]) for s in sizes], float)
+        goodput = job.agent.goodput(device, nodes, np.array(sizes, float), per_node)
         return [float(s) for s in sizes] if goodput is None else [float(v) for v in goodput]
     steps = solo_step_s(snapshot, belief, job.job.workload)
     step = steps[kind] if np.isfinite(steps[kind]) else min(steps)

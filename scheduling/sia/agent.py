@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +16,17 @@ from scheduling.sia.goodput import best_batch
 from scheduling.sia.throughput import ThroughputParams, accumulation_s, fit, network_s
 
 
+class Observation(NamedTuple):
+    """What a job sees of its steps from `since_s` on: seconds of a step and of its exposed synchronisation."""
+
+    since_s: float
+    device: str
+    placement: tuple[int, ...]
+    step_s: float
+    sync_s: float
+    gradient: tuple[float, float]
+
+
 class Agent:
     """Observations and models of one job.
 
@@ -21,6 +34,7 @@ class Agent:
         profiles: per type, (nodes, replicas, local batch) -> (step, sync) seconds.
         gradient: last squared norm and variance; None before the first step.
         epoch: epochs done; local_batch, accumulation: what the job runs with.
+        running: what it sees once it has run so for a while.
     """
 
     def __init__(self, job: TraceJob, application: Application) -> None:
@@ -32,6 +46,7 @@ class Agent:
         self._observed: dict[str, None] = {}  # types with points that their model does not have yet, in order
         self.gradient: tuple[float, float] | None = None
         self.epoch = 0
+        self.running: Observation | None = None
         self.local_batch = self.accumulation = 0
         self.version = 0  # counts what the models depend on
 
@@ -98,6 +113,16 @@ class Agent:
         step, sync = on.times_s(placement, local)
         return 1.0 / (step + (step - sync) * accumulation)
 
+    def take_in(self, now_s: float, resumed_s: float) -> None:
+        """Take note of the steps up to now; a batch that was chosen this moment, or just before a restart, has not run.
+
+        Args:
+            resumed_s: when the job was started last.
+        """
+        seen, self.running = self.running, None
+        if seen is not None and resumed_s <= seen.since_s < now_s:
+            self.observe(*seen[1:])
+
     def observe(
         self,
         device: str,
@@ -129,15 +154,24 @@ class Agent:
         limits = [self.application.limits(d) for d in self.application.on]
         return max(min(max(2 * seen, 1), 64, lim.largest // max(lim.local_least, 1)) for lim in limits)
 
-    def goodput(self, device: str, nodes: Floats, replicas: Floats) -> Floats | None:
+    def goodput(
+        self, device: str, nodes: Floats, replicas: Floats, node_size: Mapping[str, int]
+    ) -> Floats | None:
         """[C] predicted goodput on a type, carried over from another type where there is no model of it yet.
 
-        T(N, A) = T(1, A) / T(1, B) * T(N, B); None while no type has a model.
+        T(N, A) = T(1, A) / T(1, B) * T(N, B), B the cluster's first type with a model, and N on as many nodes of B as so
+        many GPUs take there; None while no type has a model.
+
+        Args:
+            node_size: GPUs of a node of each type.
         """
         if self.gradient is None or not self.params or device not in self.application.on:
             return None
-        source = device if device in self.params else next(iter(self.params))
+        params = self.params
+        source = device if device in params else next(d for d in self.application.on if d in params)
         on, other = self.application.on[device], self.application.on[source]
+        if source != device:
+            nodes = np.ceil(np.asarray(replicas) * other.stages / node_size[source])
         ratio = 1.0 if source == device else on.single_samples_per_s / other.single_samples_per_s
         if other.stages > 1 or on.stages > 1:
             return ratio * self._hybrid(source, nodes, replicas)

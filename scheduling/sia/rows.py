@@ -21,7 +21,7 @@ def configuration_table(
     snapshot: SchedulingSnapshot, config: SiaConfig, jobs: list[JobState]
 ) -> list[Configuration]:
     """The paper's configurations, and those of rigid jobs of other sizes."""
-    sizes = [int(snapshot.node_size[n].max()) for n in snapshot.nodes_of_type]
+    sizes = list(snapshot.gpus_per_node.values())
     table = configurations([len(n) for n in snapshot.nodes_of_type], sizes, config.largest)
     known = {(c.gpus, c.kind) for c in table}
     rigid = {j.job.gpus for j in jobs if j.job.kind == "rigid"}
@@ -96,7 +96,7 @@ def job_goodput(
             continue
         nodes = np.array([table[k].nodes for k in columns], float)
         replicas = np.array([table[k].gpus // unit for k in columns], float)
-        goodput = agent.goodput(device, nodes, replicas)
+        goodput = agent.goodput(device, nodes, replicas, snapshot.gpus_per_node)
         if goodput is not None:
             row[columns] = goodput
         elif rigid:

@@ -8,7 +8,7 @@ from profiling.errors import InputError
 from scheduling.core.job import JobState, TraceJob
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import Segment
-from scheduling.sia.agent import Agent
+from scheduling.sia.agent import Agent, Observation
 from scheduling.sia.application import CALIBRATION, Application
 
 
@@ -40,12 +40,13 @@ class GoodputTruth:
         agent, device = job.agent, snapshot.devices[job.gpus[0]]
         placement = node_counts(job, snapshot)
         app = agent.application
+        agent.take_in(snapshot.now_s, job.resume_s)
         agent.tune(device, placement)
         batch = agent.batch(placement, device)
         sqr, var = app.gradient(batch, agent.epoch)
         on = app.on[device]
         step, sync = on.times_s(placement, agent.local_batch)
-        agent.observe(device, placement, step, sync, (sqr, var))
+        agent.running = Observation(snapshot.now_s, device, placement, step, sync, (sqr, var))
         scale = batch / app.batches[0]
         gain = (var + sqr) / (var / scale + sqr)
         total = step + (step - sync) * (agent.accumulation if on.stages == 1 else 0)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import datasets.bundled
 from predictor.campaigns.experiment_design import greedy_design, set_kernel
 from predictor.campaigns.plan import Candidate as _Candidate
 from predictor.campaigns.plan import PlanConfig, choose_workloads, farthest, plan_campaign, share_runs
@@ -124,3 +125,18 @@ def test_bundled_plan_is_as_large_as_it_should_be() -> None:
     assert kinds.count("colocation") >= 60
     frozen = {r.request.workloads[0].model for r in plan.runs if r.request.kind == "freezing"}
     assert len(frozen) >= 5
+
+
+def test_the_bundled_gpu_plan_sweeps_shares() -> None:
+    plan = CampaignPlan.load(Path(datasets.bundled.__file__).parent / "h200-plan.json")
+    assert plan.expected_s <= 27 * 60
+    sweep = [r.request for r in plan.runs if any(w.sm_share_ratio < 1 for w in r.request.workloads)]
+    assert {(r.kind, r.sharing) for r in sweep} == {("solo", "mps")}
+    assert {r.workloads[0].sm_share_ratio for r in sweep} == {0.125, 0.25, 0.5}
+    # Of each job all shares, and the whole card beside them.
+    jobs = {r.workloads[0].model for r in sweep}
+    assert len(sweep) == 3 * len(jobs)
+    alone = {
+        r.request.workloads[0].model for r in plan.runs if r.request.kind == "solo" and r.request not in sweep
+    }
+    assert jobs <= alone

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import numpy as np
 import pytest
 
+from profiling.workload import Workload
 from scheduling.beliefs.table import TablePredictor
 from scheduling.core.job import TraceJob
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.policies.sia import SiaConfig, sia
-from scheduling.sia.application import load_applications
+from scheduling.sia.agent import Agent, Observation
+from scheduling.sia.application import Application, load_applications
 from scheduling.sia.goodput import BatchLimits, best_batch, efficiency
 from scheduling.sia.throughput import ThroughputParams, fit, step_s
 from scheduling.sia.truth import GoodputTruth
@@ -66,6 +71,46 @@ def test_best_batch_stays_within_limits() -> None:
 
 
 TYPES = ["t4", "rtx-2080-ti", "a100"]
+
+
+def made_up_agent() -> Agent:
+    """An agent of an application on two types, of which `b` is twice as fast on a GPU."""
+    on = {
+        d: SimpleNamespace(stages=1, single_samples_per_s=speed)
+        for d, speed in (("a", 1.0), ("b", 2.0), ("c", 1.0))
+    }
+    application = SimpleNamespace(on=on, batches=[32, 1024], limits=lambda _: BatchLimits(32, 1024, 8, 256))
+    return Agent(TraceJob("j", Workload("x"), 10.0, kind="adaptive"), cast(Application, application))
+
+
+def test_a_batch_is_observed_once_it_has_run() -> None:
+    agent = made_up_agent()
+    agent.local_batch = 32
+    agent.running = Observation(60.0, "a", (1,), 0.1, 0.0, (1.0, 2.0))
+    agent.take_in(60.0, 10.0)  # chosen at this moment
+    assert not agent.profiles["a"]
+    agent.running = Observation(60.0, "a", (1,), 0.1, 0.0, (1.0, 2.0))
+    agent.take_in(120.0, 90.0)  # stopped at 60 s, and started anew since
+    assert not agent.profiles["a"]
+    agent.running = Observation(60.0, "a", (1,), 0.1, 0.0, (1.0, 2.0))
+    agent.take_in(120.0, 10.0)
+    assert agent.profiles["a"] == {(1, 1, 32): (0.1, 0.0)}
+    assert agent.gradient == (1.0, 2.0)
+
+
+def test_a_model_is_carried_over_from_the_clusters_first_type_that_has_one() -> None:
+    agent = made_up_agent()
+    node_size = {"a": 4, "b": 8, "c": 8}
+    agent.local_batch = 32
+    # Seen on `c` first, then on `a`; `b` takes over from `a`, where eight GPUs are two nodes.
+    agent.observe("c", (1,), 0.5, 0.0, (1.0, 2.0))
+    for placement, step in (((1,), 0.1), ((4,), 0.12), ((4, 4), 0.2)):
+        agent.observe("a", placement, step, 0.0 if placement == (1,) else 0.02, (1.0, 2.0))
+    two_nodes = agent.goodput("a", np.array([2.0]), np.array([8.0]), node_size)
+    carried = agent.goodput("b", np.array([1.0]), np.array([8.0]), node_size)
+    assert carried is not None
+    assert two_nodes is not None
+    assert carried == pytest.approx(2.0 * two_nodes)
 
 
 def test_measured_times_and_jobs() -> None:

@@ -92,6 +92,7 @@ SHARED = (
     "isacpp",
     "isacpp-interference",
     "isacpp-makespan",
+    "isacpp-gangs",
     "isacpp-online",
     "isacpp-makespan-online",
     "gavel-packed",

@@ -1,0 +1,115 @@
+"""Gangs beside other jobs: a gang goes at the pace of its slowest member, and joins only where more work gets done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduling.core.job import Allocation, JobState
+from scheduling.core.set_cache import SetCache
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import current_workload
+from scheduling.placement.gangs import by_switch, solo_step_s
+
+
+class _Place(NamedTuple):
+    """A GPU that a member of the gang may have.
+
+    Attributes:
+        step_time_s: of the member there; tenant_ratio: the speed that its tenant keeps, 0 where it is empty.
+    """
+
+    step_time_s: float
+    tenant_ratio: float
+    gpu: int
+
+
+def share_gangs(
+    snapshot: SchedulingSnapshot,
+    belief: SetCache,
+    started: Sequence[Allocation],
+    waiting: Iterable[JobState],
+    max_slowdown: float = 2.0,
+) -> list[Allocation]:
+    """Start gangs that `started` leaves waiting, beside one job of a single GPU each, and on empty GPUs.
+
+    On one node; over several nodes of a type, of one switch where they can be, only where no node is large enough. With members at the pace of the
+    slowest, the gang's work and what its neighbours keep of theirs have to add up to more than the GPUs do in turn.
+
+    Args:
+        started: the decision so far; its GPUs, and the GPUs of jobs that it moves, are left alone.
+        waiting: in order; jobs that are no gangs are passed over.
+        max_slowdown: of the gang and of every neighbour.
+    """
+    taken = {gpu for a in started for gpu in (*a.gpus, *a.job.gpus)}
+    done = {a.job.number for a in started}
+    more: list[Allocation] = []
+    for job in waiting:
+        if job.number in done or job.job.gpus == 1 or job.exclusive:
+            continue
+        gpus = _best_gpus(snapshot, belief, job, taken, max_slowdown)
+        if gpus:
+            taken.update(gpus)
+            more.append(Allocation(job, gpus))
+    return more
+
+
+def _best_gpus(
+    snapshot: SchedulingSnapshot, belief: SetCache, job: JobState, taken: set[int], max_slowdown: float
+) -> tuple[int, ...]:
+    """Where the gang is fastest of all places that pay; none where none does."""
+    count, best_s, best = job.job.gpus, np.inf, tuple[int, ...]()
+    for kind, alone_s in enumerate(solo_step_s(snapshot, belief, job.job.workload)):
+        if not np.isfinite(alone_s):
+            continue
+        nodes = snapshot.nodes_of_type[kind].tolist()
+        places = {n: _places(snapshot, belief, job, n, alone_s, taken, max_slowdown) for n in nodes}
+        if count <= int(snapshot.node_size[nodes].max()):
+            groups = [places[n][:count] for n in nodes]
+        else:
+            order = by_switch(snapshot, nodes, [len(places[n]) for n in nodes], count)
+            groups = [[p for n in order for p in places[n]][:count]]
+        for group in groups:
+            if len(group) < count:
+                continue
+            slowest_s = max(p.step_time_s for p in group)
+            work = count * alone_s / slowest_s + sum(p.tenant_ratio for p in group)
+            if work > count and slowest_s < best_s:
+                best_s, best = slowest_s, tuple(p.gpu for p in group)
+    return best
+
+
+def _places(
+    snapshot: SchedulingSnapshot,
+    belief: SetCache,
+    job: JobState,
+    node: int,
+    alone_s: float,
+    taken: set[int],
+    max_slowdown: float,
+) -> list[_Place]:
+    """GPUs of a node that a member may have, fastest first."""
+    own, places = belief.workload_id(job.job.workload), []
+    for gpu in snapshot.node_gpus[node]:
+        tenants = snapshot.tenants[gpu]
+        if gpu in taken or len(tenants) > 1:
+            continue
+        if not tenants:
+            places.append(_Place(alone_s, 0.0, gpu))
+            continue
+        (tenant,) = tenants
+        if len(tenant.gpus) > 1 or tenant.exclusive:
+            continue
+        device = belief.device_id(snapshot.devices[gpu], snapshot.sharing[gpu])
+        other = belief.workload_id(current_workload(tenant))
+        pair = sorted((own, other))
+        with belief.lock:
+            row = int(belief.rows(np.array([device]), np.array([pair]), np.ones((1, 2), bool))[0])
+            slowdown = belief.slowdown[row, :2].tolist()
+            step_s, fits = belief.step_time_s[row, :2].tolist(), bool(belief.fits[row])
+        if fits and max(slowdown) <= max_slowdown:
+            mine = pair.index(own)
+            places.append(_Place(step_s[mine], min(1.0 / slowdown[1 - mine], 1.0), gpu))
+    return sorted(places, key=lambda p: (p.step_time_s, -p.tenant_ratio, p.gpu))

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import pytest
+
+from scheduling.beliefs.table import Solo, TablePredictor
+from scheduling.core.job import Allocation, JobState, TraceJob
+from scheduling.core.set_cache import SetCache
+from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import SetTruth
+from scheduling.placement.gang_sharing import share_gangs
+from scheduling.placement.gangs import Pool
+from scheduling.policies import get_policy
+from scheduling.simulator.engine import simulate
+from tests.scheduling.tables import JOBS
+
+GANG, LIGHT, HEAVY = JOBS[0], JOBS[1], JOBS[2]
+
+
+def _table() -> TablePredictor:
+    """Beside LIGHT the gang keeps .9 of its speed, beside HEAVY .4; one step a second alone."""
+    solo = {("v100", job): Solo(1.0) for job in JOBS}
+    ratios = {}
+    for other, (own, kept) in ((LIGHT, (0.9, 0.8)), (HEAVY, (0.4, 0.5))):
+        members = tuple(sorted((GANG, other), key=str))
+        ratios["v100", members] = (own, kept) if members[0] == GANG else (kept, own)
+    return TablePredictor(solo, ratios)
+
+
+def _state(tenants: list[object], per_node: int = 2) -> SchedulingSnapshot:
+    count = -(-len(tenants) // per_node)
+    nodes = [{"name": "n", "count": count, "gpus": [{"device": "v100", "count": per_node}]}]
+    state = SchedulingSnapshot(ClusterSnapshot.from_mapping({"nodes": nodes}))
+    for gpu, workload in enumerate(tenants):
+        if workload is not None:
+            job = JobState(TraceJob(f"t{gpu}", workload, 100.0), 100 + gpu, 100.0, gpus=(gpu,))  # type: ignore[arg-type]
+            state.running[job.number] = job
+            state.occupy(job)
+    return state
+
+
+def _gang(count: int) -> JobState:
+    return JobState(TraceJob("gang", GANG, 50.0, gpus=count), 0, 50.0)
+
+
+def test_a_gang_joins_the_neighbours_beside_whom_its_slowest_member_is_fastest() -> None:
+    state, gang = _state([HEAVY, LIGHT, LIGHT, LIGHT]), _gang(2)
+    (allocation,) = share_gangs(state, SetCache(_table()), [], [gang])
+    assert allocation.job is gang
+    assert allocation.gpus == (2, 3)
+
+
+def test_one_slow_member_makes_sharing_not_pay() -> None:
+    # 2 x .4 at the pace of the slowest, and neighbours that keep .5 and .8: 2.1 of 2 beside a slowdown of 2.5.
+    state, gang, belief = _state([HEAVY, LIGHT]), _gang(2), SetCache(_table())
+    assert share_gangs(state, belief, [], [gang]) == []
+    assert share_gangs(state, belief, [], [gang], max_slowdown=3.0) != []
+    # Beside HEAVY alone the second GPU idles at .6 of its time: 2 x .4 + .5 is less than 2.
+    half_empty = _state([HEAVY, None])
+    assert share_gangs(half_empty, SetCache(_table()), [], [gang], max_slowdown=3.0) == []
+
+
+def test_gpus_of_the_decision_so_far_are_left_alone() -> None:
+    state, gang = _state([LIGHT, LIGHT]), _gang(2)
+    other = JobState(TraceJob("other", LIGHT, 10.0), 1, 10.0)
+    assert share_gangs(state, SetCache(_table()), [Allocation(other, (1,))], [gang]) == []
+
+
+def test_a_gang_beside_others_goes_at_the_pace_of_its_slowest_member() -> None:
+    cluster = ClusterSnapshot.from_mapping(
+        {"nodes": [{"name": "n", "gpus": [{"device": "v100", "count": 2}]}]}
+    )
+    jobs = [
+        TraceJob("first", LIGHT, 1000.0),
+        TraceJob("second", LIGHT, 500.0),
+        TraceJob("gang", GANG, 90.0, submit_s=1.0, gpus=2),
+    ]
+    table = _table()
+    result = simulate(jobs, cluster, get_policy("isacpp-gangs"), SetTruth(SetCache(table)), table)
+    ends = {job.id: job.finished_s for job in result.jobs}
+    assert ends["gang"] == pytest.approx(1.0 + 90.0 / 0.9)
+    assert ends["second"] == pytest.approx(500.0 + 0.2 * 100.0)
+    alone = simulate(jobs, cluster, get_policy("isacpp"), SetTruth(SetCache(table)), table)
+    assert sum(j.finished_s or 0.0 for j in result.jobs) < sum(j.finished_s or 0.0 for j in alone.jobs)
+
+
+def _racks(*free: int) -> SchedulingSnapshot:
+    """Nodes of four GPUs, two under each switch, of which so many are free."""
+    nodes = [{"name": f"n{k}", "gpus": [{"device": "v100", "count": 4}]} for k in range(len(free))]
+    links = [
+        {"source": f"n{k}", "target": f"switch-{k // 2}", "bandwidth_bytes_per_s": 1e9}
+        for k in range(len(free))
+    ]
+    state = SchedulingSnapshot(ClusterSnapshot.from_mapping({"nodes": nodes, "links": links}))
+    for node, room in enumerate(free):
+        for gpu in state.node_gpus[node][room:]:
+            job = JobState(TraceJob(f"t{gpu}", HEAVY, 100.0), 100 + gpu, 100.0, gpus=(gpu,))
+            state.running[job.number] = job
+            state.occupy(job)
+    return state
+
+
+def test_a_gang_over_several_nodes_stays_under_one_switch_where_it_can() -> None:
+    # The emptiest nodes, 0 and 2, are under two switches; 2 and 3 together have room.
+    state = _racks(4, 1, 3, 3)
+    nodes = {int(state.node_of[g]) for g in Pool(state).take(6, 0)}
+    assert nodes == {2, 3}
+
+
+def test_a_gang_that_fits_under_no_switch_takes_the_one_with_the_most_room_first() -> None:
+    state = _racks(4, 1, 3, 4)
+    taken = Pool(state).take(9, 0)
+    by_node = [sum(int(state.node_of[g]) == n for g in taken) for n in range(4)]
+    assert by_node == [2, 0, 3, 4]
+
+
+def test_spanning_switches_costs_twice_what_spanning_nodes_does() -> None:
+    state, truth = _racks(4, 4, 4, 4), SetTruth(SetCache(_table()), inter_node_slowdown=1.25)
+    rates = []
+    for gpus in ((0, 1), (0, 4), (0, 8)):
+        job = JobState(TraceJob("gang", GANG, 50.0, gpus=2), 0, 50.0, gpus=gpus)
+        state.occupy(job)
+        rates.append(truth.segment(job, state).rate)
+        state.vacate(job)
+    assert rates == pytest.approx([1.0, 1 / 1.25, 1 / 1.25**2])
