@@ -9,6 +9,7 @@ import sys
 # Those that need more than the checkout are run by themselves: somebody's measurements, another program, or root.
 SELF_CONTAINED = (
     "predict",
+    "kept_memory",
     "capture",
     "graph_dataset",
     "kill_campaign",
