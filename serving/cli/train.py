@@ -40,6 +40,10 @@ def command(
     baselines: Annotated[
         bool, typer.Option(help="Fit the baselines on the same pairs and print the comparison.")
     ] = True,
+    graphs: Annotated[
+        Path | None,
+        typer.Option(help="Read computation graphs from this folder (`cotenant data graphs`)."),
+    ] = None,
     tracking_uri: Annotated[
         str | None, typer.Option(help="MLflow store (default: sqlite:///mlflow.db).")
     ] = None,
@@ -84,6 +88,7 @@ def command(
             bundled=bundled,
             own_use=own_use,
             baselines=baselines,
+            graphs=graphs,
             tracking_uri=tracking_uri,
             experiment=experiment,
             report=report,
