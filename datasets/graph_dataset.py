@@ -112,7 +112,9 @@ class ColocationDataset(Dataset):
         self.index: dict[str, Any] = read_json(self.folder / "index.json")
         if self.index.get("version") != FORMAT:
             raise InputError(
-                f"{self.folder} has another version", expected=str(FORMAT), got=self.index.get("version")
+                f"{self.folder} has an unsupported version",
+                expected=str(FORMAT),
+                got=self.index.get("version"),
             )
         try:
             self.sets: dict[str, torch.Tensor] = load_file(self.folder / "sets.safetensors")

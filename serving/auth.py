@@ -245,7 +245,7 @@ async def _identify(service: Service, request: Request, client: str) -> Caller:
         except (TimeoutError, UnavailableError):
             caller = authenticator.remembered(key, authenticator.grace_s)
             if caller is None:
-                raise UnavailableError("tokens cannot be checked now", hint="try again") from None
+                raise UnavailableError("tokens cannot be verified at the moment", hint="try again") from None
         except UnauthorizedError:
             authenticator.failures.spend(client)
             raise

@@ -170,7 +170,7 @@ class Lane:
     def _refuse(self, why: str) -> None:
         self.metrics.refused.labels(f"{self.name}_{why}").inc()
         raise OverloadError(
-            f"too much work waits ({self.name})", expected=f"at most {self.length} calls for {self.wait_s:g} s",
+            f"too much work is queued ({self.name})", expected=f"at most {self.length} calls for {self.wait_s:g} s",
             hint="try again in a second",
         )  # fmt: skip
 

@@ -44,7 +44,7 @@ def read(folder: Path) -> Import:
     pickles = sorted(folder.glob("**/memory/model_*.npy"))
     if throughput is None and memory is None and not placements and not pickles:
         raise InputError(
-            f"{folder} does not hold what this importer reads",
+            f"{folder} lacks the files that this importer reads",
             expected="throughput.csv and memory.csv, or APP/frozen/MODEL/placements.csv",
             hint="`cotenant data sources` says where to clone it from",
         )

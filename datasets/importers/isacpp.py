@@ -32,7 +32,7 @@ def read(folder: Path) -> Import:
     sets = sorted(path.parent for path in folder.glob("**/node_features.csv"))
     if not sets:
         raise InputError(
-            f"{folder} does not hold what this importer reads",
+            f"{folder} lacks the files that this importer reads",
             expected="folders with node_features.csv, edges.csv and labels.csv",
         )
     for path in sets:

@@ -43,7 +43,7 @@ class Observation:
     def __post_init__(self) -> None:
         if not 0 <= self.member < len(self.colocation_set.workloads):
             raise InputError(
-                "member names no job of the set",
+                "member is not a job of the set",
                 expected=f"0 to {len(self.colocation_set.workloads) - 1}",
                 got=self.member,
             )
@@ -149,7 +149,7 @@ def keep(store: Path | str, observations: Sequence[Observation]) -> list[Observa
     digest = hashlib.sha256(json.dumps(new, sort_keys=True).encode()).hexdigest()
     if digest in body["batches"]:
         raise ConflictError(
-            "these observations were fed back before", hint="each file counts once; leave out what was sent"
+            "these observations are recorded already", hint="each file counts once; leave out what was sent"
         )
     body["observations"] += new
     body["batches"].append(digest)

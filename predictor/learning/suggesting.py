@@ -85,7 +85,7 @@ def suggest_probes(
     candidates = list(dict.fromkeys(partners))
     if not candidates or count < 1:
         raise InputError(
-            "there is nothing to probe", expected="at least one partner and one probe",
+            "nothing to probe", expected="at least one partner and one probe",
             got=f"{len(candidates)} partners, {count} probes",
         )  # fmt: skip
     sets = [ColocationSet(device, (job, partner), sharing) for partner in candidates]

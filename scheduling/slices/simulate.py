@@ -224,7 +224,7 @@ class _Simulation:
                 ends = (c.profile_until_s for c in self.cards if c.profile_until_s is not None)
                 return min((t for t in ends if t > self.now_s), default=math.inf)
             self._reshape(action)
-        raise InfeasibleError(f"{self.policy.name} does not come to an end at {self.now_s:.0f} s")
+        raise InfeasibleError(f"{self.policy.name} has not finished at {self.now_s:.0f} s")
 
     def _reshape(self, action: Reshape) -> None:
         card = self.cards[action.card]

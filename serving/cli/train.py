@@ -34,7 +34,7 @@ def command(
         bool,
         typer.Option(
             "--own-use",
-            help="Learn from every source, whatever its licence; the model is not to be passed on.",
+            help="Learn from every source, whatever its licence; the model must not be redistributed.",
         ),
     ] = False,
     baselines: Annotated[
