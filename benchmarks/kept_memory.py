@@ -13,10 +13,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from itertools import product
 
 import numpy as np
 
+from benchmarks.predict import all_pairs
 from benchmarks.record import record
 
 WAYS = ("kept", "returned")
@@ -41,22 +41,12 @@ def measure(way: str) -> dict[str, float]:
 
     from predictor import load_predictor
     from predictor.answering import set_network
-    from profiling.workload import ColocationSet, Workload
 
     torch.set_num_threads(1)
     if way == "returned":
         set_network.keep_freed_memory = lambda: None
     predictor = load_predictor("default")
-    specs = [
-        "resnet18-cifar",
-        "lstm-wikitext2",
-        "transformer-multi30k",
-        "vgg11-cifar",
-        "neumf-ml1m",
-        "dcgan-64",
-    ]
-    jobs = [Workload.parse(f"{name}:batch_size={2**k}") for name in specs for k in (4, 5, 6)]
-    rows = predictor.rows([ColocationSet("v100", pair) for pair in product(jobs, jobs)])
+    rows = predictor.rows(all_pairs())
     pairs = rows[np.random.default_rng(0).integers(0, len(rows), 100_000)]
     fours = np.repeat(rows[:20], 1000, 0)[:, [0, 1, 0, 1]]
     figures = {}

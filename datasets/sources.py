@@ -239,7 +239,7 @@ def check_may_learn(names: Iterable[str], own_use: bool = False) -> None:
     """Refuse to learn from sources whose licence does not let the model be passed on.
 
     Args:
-        own_use: the model stays with whoever trains it: every source may teach it.
+        own_use: the model will not be redistributed: every source may be learned from.
 
     Raises:
         InputError: there is such a source, and `own_use` is not set.

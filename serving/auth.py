@@ -67,7 +67,7 @@ def digest(token: str) -> str:
 
 
 def create_token(store: Store, name: str, scopes: list[str], days: float | None = None) -> str:
-    """Make a token, valid for `days` (for ever where None).
+    """Make a token, valid for `days` (without end where None).
 
     Raises:
         InputError: unknown scope, no name, or `days` not above 0. ConflictError: the name is in use.

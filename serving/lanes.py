@@ -101,7 +101,7 @@ class FairQueue(Generic[T]):
 
 
 class Lane:
-    """Up to `threads` calls at a time; callers take turns, whoever has the longest queue is refused first.
+    """Up to `threads` calls at a time; callers are served in turn, the one with the longest queue is refused first.
 
     The threads are daemons: a call that never ends does not keep the process from ending.
 

@@ -148,7 +148,7 @@ class Examples:
         return padded_rows(values, *self.places)
 
     def without_solo(self) -> Examples:
-        """The same sets as if nobody had measured the jobs alone."""
+        """The same sets without the jobs' solo measurements."""
         return replace(self, workloads=tuple(w.without_solo() for w in self.workloads))
 
 

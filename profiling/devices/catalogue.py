@@ -96,7 +96,7 @@ def _named(name: str, known: dict[str, DeviceSpec]) -> DeviceSpec:
 
 
 def runs_on(name: str, precision: str) -> bool:
-    """Whether the device type of that name supports `precision`; True for a type that nobody knows."""
+    """Whether the device type of that name supports `precision`; True for an unknown type."""
     try:
         return get_device(name).supports(precision)
     except UnknownNameError:

@@ -125,7 +125,7 @@ def simulate_slices(
 
     Raises:
         InputError: no job or no card, or a job that wants several GPUs.
-        InfeasibleError: the policy leaves jobs waiting for ever, or puts one where it does not fit.
+        InfeasibleError: the policy leaves jobs waiting forever, or puts one where it does not fit.
     """
     if not jobs or not cards:
         raise InputError(

@@ -165,7 +165,7 @@ def run(config: object) -> None:
 
 
 def _try_address(host: str, port: int) -> None:
-    """Raises `UnavailableError` where nobody can listen there: one clear line before anything is loaded."""
+    """Raises `UnavailableError` where the address cannot be bound: one clear line before anything is loaded."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:

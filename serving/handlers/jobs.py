@@ -68,7 +68,7 @@ async def admit(service: Service, workloads: Iterable[Workload], devices: Iterab
 
 
 async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """The snapshot without the GPUs whose tenants' graphs are not registered any more: nothing can be said of those.
+    """The snapshot without the GPUs whose tenants' graphs are not registered any more: those cannot be predicted.
 
     The same object where there is none, because policies remember it; the last answer is kept.
     """

@@ -140,7 +140,7 @@ class Reserver:
                 request.fail(ConflictError("the cluster kept changing during the decision", hint="try again"))
 
     async def _choose(self, group: list[Request], state: ClusterState) -> list[Decided]:
-        """Decide one after the other, each with those before it in view; whoever there is no time for waits on."""
+        """Decide one after the other, each with those before it in view; those there is no time for keep waiting."""
         service, snapshot = self.service, state.snapshot
         waiting = []
         for request in group:

@@ -32,7 +32,7 @@ class SlurmConfig:
 
     Attributes:
         period_s: seconds between looks at the queue.
-        recheck_s: longest that a job is told to wait before the service is asked again.
+        recheck_s: longest that a job waits before the service is asked again.
         longest_wait_s: after so long in the queue a job takes the best GPU there is, though waiting is predicted better.
         pin_s: a job that has not started so long after it got its node may go to any other.
         devices: GPU type in Slurm to catalogue name, beside the catalogue's own names.
@@ -94,7 +94,7 @@ def decide(
     cluster = cluster_for(job, jobs, nodes, known, now_s)
     waited = now_s - job.submitted_s
     if not cluster["nodes"]:
-        # Full GPUs are worth waiting for: Slurm alone would give the job the first shard that falls free, whoever is beside it.
+        # Full GPUs are worth waiting for: Slurm alone would give the job the first shard that becomes free, whoever is beside it.
         if waited < config.longest_wait_s and cluster_for(job, [], nodes, known, now_s)["nodes"]:
             return _wait(config.recheck_s, now_s)
         return free | {"AdminComment": "cotenant:left no GPU to share now"}
@@ -144,7 +144,7 @@ def _sent_s(job: SlurmJob) -> float:
 
 
 def asked_later(job: SlurmJob, now_s: float) -> bool:
-    """Whether a job that was told to wait need not be asked about yet."""
+    """Whether a waiting job need not be asked about yet."""
     _, told, at_s = job.admin_comment.partition("ask_s=")
     return bool(told) and now_s < float(at_s)
 
