@@ -49,6 +49,14 @@ HEADS: dict[str, dict[str, Any] | None] = {
     "without hidden campaigns": {"training_campaign_dropout": 0.0},
     "without the utilization forest": None,
 }
+# A third of the training: enough to see what a part is worth beside the others.
+QUICK = {
+    "training_epochs": 100,
+    "training_encoder_steps": 40,
+    "training_mixed_sets": 200,
+    "training_synthetic_batches": 4,
+    "training_teacher_trees": 40,
+}
 # Which of them each protocol can tell apart: Gavel measured no utilisation.
 HEADS_OF = {
     "gavel2020-by-model": ("all parts", "without the baselines' head", "without hidden campaigns"),
@@ -101,10 +109,10 @@ class WithoutUtilizationForest(SharedEncoder):
             return super().fit(train, seed)
 
 
-def _make(changes: dict[str, Any] | None) -> SharedEncoder:
+def _make(changes: dict[str, Any] | None, common: dict[str, Any]) -> SharedEncoder:
     if changes is None:
-        return WithoutUtilizationForest(make_contender())
-    return SharedEncoder(make_contender(**changes))
+        return WithoutUtilizationForest(make_contender(**common))
+    return SharedEncoder(make_contender(**(common | changes)))
 
 
 def main() -> None:
@@ -125,18 +133,23 @@ def main() -> None:
         "--heads", action="store_true", help="the heads and knobs of training instead of the network's parts"
     )
     parser.add_argument("--folds", type=int, help="the first so many folds of each protocol, instead of all")
+    parser.add_argument("--quick", action="store_true", help="a third of the training for every variant")
     options = parser.parse_args()
     tables = read_all(options.tables)
     version = next(c.current_version for c in contenders(["e-ggat"]))
     figures: dict[str, Any] = {}
     name = "ablation_heads" if options.heads else "ablation"
+    name += "_quick" if options.quick else ""
     protocols = tuple(HEADS_OF) if options.heads else PROTOCOLS
     for protocol in [options.protocol] if options.protocol else protocols:
         trial = make_trial(get_protocol(protocol), tables)
         if options.folds:
             trial = replace(trial, folds=trial.folds[: options.folds])
         changes = {v: HEADS[v] for v in HEADS_OF[protocol]} if options.heads else VARIANTS
-        variants = [Contender(v, partial(_make, change), version=version) for v, change in changes.items()]
+        common = QUICK if options.quick else {}
+        variants = [
+            Contender(v, partial(_make, change, common), version=version) for v, change in changes.items()
+        ]
         plan = make_plan(trial, variants, (0,), RESULTS / "ablation" / name / protocol)
         # Fold by fold, so that variants of one fold share the encoder.
         by_fold = replace(plan, missing=tuple(sorted(plan.missing, key=lambda cell: cell.fold.name)))
