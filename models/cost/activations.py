@@ -37,7 +37,8 @@ def _training_only_bytes(graph: ComputationGraph) -> float:
 def _read_bytes(graph: ComputationGraph) -> Floats:
     """[N] bytes of the tensors that an operator gets from others."""
     targets = np.array([edge.target for edge in graph.edges], dtype=np.int64)
-    return np.bincount(targets, [edge.bytes for edge in graph.edges], len(graph.operators))
+    read = np.bincount(targets, [edge.bytes for edge in graph.edges], len(graph.operators))
+    return read.astype(np.float64)
 
 
 def _backward_peak(graph: ComputationGraph, frozen_prefix: int) -> float:
