@@ -52,7 +52,11 @@ def _backward_peak(graph: ComputationGraph, frozen_prefix: int) -> float:
     is_kept = runs.copy()
     is_kept[sources[needs_parameters[targets]]] = True
     kept = np.cumsum(np.where(is_kept, columns["saved_activation_bytes"] * columns["repeat"], 0.0))
-    gradients = columns["bytes_written"] + needs_inputs * _read_bytes(graph) + needs_parameters * columns["parameter_bytes"]
+    gradients = (
+        columns["bytes_written"]
+        + needs_inputs * _read_bytes(graph)
+        + needs_parameters * columns["parameter_bytes"]
+    )
     live = kept + gradients + _tied_gradients(columns, needs_parameters)
     return float(live[runs].max(initial=0.0))
 

@@ -34,7 +34,7 @@ RESIDENT_RATIO = 0.93
 
 @dataclass(frozen=True, slots=True)
 class JobEncoding:
-    """What is said of one job on one device: the encoder's embedding [E], and the cost model's step time."""
+    """One encoded job on one device: the encoder's embedding [E], and the cost model's step time."""
 
     embedding: Floats
     step_time_s: float

@@ -28,7 +28,7 @@ CAMPAIGN = "feedback"
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A job's step time as it was seen.
+    """An observed step time of a job.
 
     Attributes:
         colocation_set: the device and everyone on it.
@@ -96,7 +96,7 @@ class Observation:
 
 
 def read_observations(path: Path | str) -> list[Observation]:
-    """Read a CSV (columns device, sharing, jobs, job or member, step_time_s; jobs are parted by `;`) or a JSON file (a list,
+    """Read a CSV (columns device, sharing, jobs, job or member, step_time_s; jobs are separated by `;`) or a JSON file (a list,
     or an object with `observations` or `items`).
 
     Raises:

@@ -26,7 +26,7 @@ class StageClock:
         self.began_s: float | None = None
 
     def note(self, phase: str, step: int) -> None:
-        """Take in that `step` (from 1) of `phase` is done."""
+        """Record that `step` (from 1) of `phase` is done."""
         if self.began_s is None:
             self.began_s = self.clock()
         if phase not in self.done:

@@ -1,4 +1,4 @@
-"""Where jobs go: on a cluster that the caller describes, or on the stored one."""
+"""Placement decisions on a cluster that the caller describes, or on the stored one."""
 
 from __future__ import annotations
 
