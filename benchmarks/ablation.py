@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument(
         "--protocol",
         choices=sorted({*PROTOCOLS, *HEADS_OF}),
-        help="only this one, without writing the results of all",
+        help="only this one, written to a file of its own",
     )
     parser.add_argument(
         "--heads", action="store_true", help="the heads and knobs of training instead of the network's parts"
@@ -164,8 +164,7 @@ def main() -> None:
             print(
                 f"{protocol:20} {variant:38} MAE {result['mae']:.4f} {result['mape_percent']:5.1f} %  R2 {result['r2']:5.2f}  rho {result['spearman']:4.2f}"
             )
-    if not options.protocol:
-        record(name, figures)
+    record(f"{name}_{options.protocol}" if options.protocol else name, figures)
 
 
 if __name__ == "__main__":
