@@ -9,6 +9,7 @@ import sys
 # Those that need more than the checkout are run by themselves: somebody's measurements, another program, or root.
 SELF_CONTAINED = (
     "predict",
+    "kept_memory",
     "capture",
     "graph_dataset",
     "kill_campaign",
@@ -26,6 +27,7 @@ SELF_CONTAINED = (
 WITH_DATA = {
     "protocols": "TABLES: the evaluation protocols on imported tables",
     "ablation": "TABLES: what each part of the predictor is worth",
+    "utilization_forest": "TABLES: what the teacher of utilisation knows of unseen models",
     "isacpp_claim": "--data TABLES [--folds 5]: the placement policy against an oracle on measured pairs",
     "sia": "--data CLONE: Sia's workloads",
     "slices_simulation": "--data MISO: simulated MISO controllers against their reference runs",

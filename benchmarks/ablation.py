@@ -1,9 +1,11 @@
 """What each part of the predictor is worth: it is left out, everything else stays. One seed, models left out.
 
     python -m benchmarks.ablation TABLES
+    python -m benchmarks.ablation TABLES --heads
 
-Protocols `lucid-by-model` and `gavel2020-by-model`. A run that was stopped goes on where it was; an encoder is fitted once a
-fold for all variants that do not change it.
+Protocols `lucid-by-model` and `gavel2020-by-model`; with `--heads`, what only training has besides: the head of the
+campaigns' baselines, hidden campaigns, and the forest that labels utilisation, which is scored on `lucid-utilization-by-model` too.
+A run that was stopped goes on where it was; an encoder is fitted once a fold for all variants that do not change it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import numpy as np
 
 from benchmarks.record import RESULTS, record
 from datasets.bundle import Bundle
@@ -35,6 +40,28 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "the paper's form of layer": {"form": "paper", "encoder_form": "paper"},
     "without the forest's batches": {"training_mixed_sets": 0},
     "without processor sharing's batches": {"training_shared_sets": 0},
+}
+
+# Variant to changes, as above; `None` leaves the forest that labels utilisation out of the teacher.
+HEADS: dict[str, dict[str, Any] | None] = {
+    "all parts": {},
+    "without the baselines' head": {"training_baseline_decay": 100.0},
+    "without hidden campaigns": {"training_campaign_dropout": 0.0},
+    "without the utilization forest": None,
+}
+# A fifth of the training: enough to see what a part is worth beside the others.
+QUICK = {
+    "training_epochs": 60,
+    "training_encoder_steps": 20,
+    "training_mixed_sets": 150,
+    "training_synthetic_batches": 3,
+    "training_teacher_trees": 30,
+}
+# Which of them each protocol can tell apart: Gavel measured no utilisation.
+HEADS_OF = {
+    "gavel2020-by-model": ("all parts", "without the baselines' head", "without hidden campaigns"),
+    "lucid-utilization-by-model": ("all parts", "without the utilization forest"),
+    "lucid-by-model": tuple(HEADS),
 }
 
 
@@ -64,8 +91,28 @@ class SharedEncoder:
         return self.inner.predict(test)
 
 
-def _make(changes: dict[str, Any]) -> SharedEncoder:
-    return SharedEncoder(make_contender(**changes))
+class WithoutUtilizationForest(SharedEncoder):
+    """The same whose teacher says nothing of utilisation."""
+
+    def fit(self, train: Bundle, seed: int = 0) -> SharedEncoder:
+        from predictor.training.teachers import forest
+
+        class SlowdownTeacher(forest.ForestTeacher):
+            def fit(self, ways: list[forest.Seen], log_ratio: Any) -> forest.ForestTeacher:
+                nothing = [
+                    replace(w, utilization_residual=np.full_like(w.utilization_residual, np.nan))
+                    for w in ways
+                ]
+                return super().fit(nothing, log_ratio)
+
+        with patch.object(forest, "ForestTeacher", SlowdownTeacher):
+            return super().fit(train, seed)
+
+
+def _make(changes: dict[str, Any] | None, common: dict[str, Any]) -> SharedEncoder:
+    if changes is None:
+        return WithoutUtilizationForest(make_contender(**common))
+    return SharedEncoder(make_contender(**(common | changes)))
 
 
 def main() -> None:
@@ -78,34 +125,46 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ablation", description=__doc__)
     parser.add_argument("tables", type=Path, help="folder that `cotenant data import` wrote")
     parser.add_argument(
-        "--protocol", choices=PROTOCOLS, help="only this one, without writing the results of both"
+        "--protocol",
+        choices=sorted({*PROTOCOLS, *HEADS_OF}),
+        help="only this one, written to a file of its own",
     )
+    parser.add_argument(
+        "--heads", action="store_true", help="the heads and knobs of training instead of the network's parts"
+    )
+    parser.add_argument("--folds", type=int, help="the first so many folds of each protocol, instead of all")
+    parser.add_argument("--quick", action="store_true", help="a fifth of the training for every variant")
     options = parser.parse_args()
     tables = read_all(options.tables)
     version = next(c.current_version for c in contenders(["e-ggat"]))
-    variants = [
-        Contender(name, partial(_make, changes), version=version) for name, changes in VARIANTS.items()
-    ]
     figures: dict[str, Any] = {}
-    for protocol in [options.protocol] if options.protocol else PROTOCOLS:
-        plan = make_plan(
-            make_trial(get_protocol(protocol), tables), variants, (0,), RESULTS / "ablation" / protocol
-        )
+    name = "ablation_heads" if options.heads else "ablation"
+    name += "_quick" if options.quick else ""
+    protocols = tuple(HEADS_OF) if options.heads else PROTOCOLS
+    for protocol in [options.protocol] if options.protocol else protocols:
+        trial = make_trial(get_protocol(protocol), tables)
+        if options.folds:
+            trial = replace(trial, folds=trial.folds[: options.folds])
+        changes = {v: HEADS[v] for v in HEADS_OF[protocol]} if options.heads else VARIANTS
+        common = QUICK if options.quick else {}
+        variants = [
+            Contender(v, partial(_make, change, common), version=version) for v, change in changes.items()
+        ]
+        plan = make_plan(trial, variants, (0,), RESULTS / "ablation" / name / protocol)
         # Fold by fold, so that variants of one fold share the encoder.
         by_fold = replace(plan, missing=tuple(sorted(plan.missing, key=lambda cell: cell.fold.name)))
         with progress() as bar:
             advance = partial(bar.advance, bar.add_task(protocol, total=len(by_fold.missing)))
             run_missing(by_fold, lambda _cell, advance=advance: advance())  # type: ignore[misc]
         figures[protocol] = {
-            name: {key: result["metrics"][key] for key in ("mape_percent", "r2", "spearman")}
-            for name, result in collect(plan).items()
+            variant: {key: result["metrics"][key] for key in ("mape_percent", "mae", "r2", "spearman")}
+            for variant, result in collect(plan).items()
         }
-        for name, result in figures[protocol].items():
+        for variant, result in figures[protocol].items():
             print(
-                f"{protocol:20} {name:38} {result['mape_percent']:5.1f} %  R2 {result['r2']:5.2f}  rho {result['spearman']:4.2f}"
+                f"{protocol:20} {variant:38} MAE {result['mae']:.4f} {result['mape_percent']:5.1f} %  R2 {result['r2']:5.2f}  rho {result['spearman']:4.2f}"
             )
-    if not options.protocol:
-        record("ablation", figures)
+    record(f"{name}_{options.protocol}" if options.protocol else name, figures)
 
 
 if __name__ == "__main__":

@@ -16,18 +16,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from benchmarks.pipeline_runtime import (
+    Training,
+    emulate_asynchronous,
+    train_asynchronously,
+    train_synchronously,
+)
 from benchmarks.record import record
 from profiling.capture import graph_for
 from profiling.files import write_whole
 from profiling.workload import Workload
 from scheduling.pipeline.cluster import PipelineCluster
 from scheduling.pipeline.plan import plan
-from scheduling.pipeline.runtime import (
-    Training,
-    emulate_asynchronous,
-    train_asynchronously,
-    train_synchronously,
-)
 
 SPEC = "vgg11-cifar:batch_size=16"
 PICTURE = Path("docs/images/pipeline_training.svg")

@@ -2,7 +2,7 @@
 
     python -m benchmarks.placement [--model default|table] [--repeats 200]
 
-`table` takes a made-up table of thirty workloads instead of a predictor: what the placement itself costs. Each GPU
+`table` takes a synthetic table of thirty workloads instead of a predictor: what the placement itself costs. Each GPU
 holds none to three tenants. `few`: at most 1,000 distinct (device, tenants, remaining); `all`: all differ. `known`: the
 sets were predicted before, as in a service that runs; `cold`: every set is new; `cpu`: processor time, which other work
 on the machine does not change.
@@ -33,7 +33,7 @@ DEVICES = ("v100", "p100", "k80")
 
 
 class MadeUp:
-    """Set predictor of made-up numbers: slowdown grows with the members' appetites."""
+    """Set predictor of synthetic numbers: slowdown grows with the members' appetites."""
 
     def __init__(self, count: int = 30) -> None:
         rng = np.random.default_rng(0)

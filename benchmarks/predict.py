@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.record import record
+
+if TYPE_CHECKING:
+    from profiling.workload import ColocationSet
+
+MODELS = ("resnet18-cifar", "lstm-wikitext2", "transformer-multi30k", "vgg11-cifar", "neumf-ml1m", "dcgan-64")
 
 
 def _seconds(call: Callable[[], object], repeats: int) -> float:
@@ -21,26 +28,25 @@ def _seconds(call: Callable[[], object], repeats: int) -> float:
     return float(np.median(times))
 
 
+def all_pairs() -> list[ColocationSet]:
+    """Every pair of six models at three batch sizes on a V100."""
+    from profiling.workload import ColocationSet, Workload
+
+    jobs = [Workload.parse(f"{name}:batch_size={2**k}") for name in MODELS for k in (4, 5, 6)]
+    return [ColocationSet("v100", pair) for pair in product(jobs, jobs)]
+
+
 def main() -> None:
     """Print and write the figures of the default predictor."""
     import torch
 
     from predictor import load_predictor
     from predictor.fitted.model import encoder_input
-    from profiling.workload import ColocationSet, Workload
+    from profiling.workload import Workload
 
     torch.set_num_threads(1)
     predictor = load_predictor("default")
-    specs = [
-        "resnet18-cifar",
-        "lstm-wikitext2",
-        "transformer-multi30k",
-        "vgg11-cifar",
-        "neumf-ml1m",
-        "dcgan-64",
-    ]
-    jobs = [Workload.parse(f"{name}:batch_size={2**k}") for name in specs for k in (4, 5, 6)]
-    pairs = [ColocationSet("v100", (a, b)) for a in jobs for b in jobs]
+    pairs = all_pairs()
     rows = predictor.rows(pairs)
     rng = np.random.default_rng(0)
     figures: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""In which order ISACPP should look at its queue: made-up pairs, so that no measured trace is spent on the choice.
+"""In which order ISACPP should look at its queue: synthetic pairs, so that no measured trace is spent on the choice.
 
     python -m benchmarks.queue_order [--seeds 6]
 

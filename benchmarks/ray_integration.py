@@ -1,4 +1,4 @@
-"""Ray integration on a real Ray: a cluster of three nodes with one made-up GPU each, and a running service.
+"""Ray integration on a real Ray: a cluster of three nodes with one synthetic GPU each, and a running service.
 
 `python -m benchmarks.ray_integration --service URL`; Ray may live in an environment of its own (with httpx and psutil). Says so
 and ends well where Ray is absent. Looks at where actors run, and at the same without the service.

@@ -1,4 +1,4 @@
-"""A real cluster beside its simulation: 40 jobs of the zoo, Slurm with made-up GPUs, the service, three policies.
+"""A real cluster beside its simulation: 40 jobs of the zoo, Slurm with synthetic GPUs, the service, three policies.
 
     python -m benchmarks.reality pairs           # jobs of every two kinds together on one core; about five minutes
     python -m benchmarks.reality run exclusive   # then blind, then isacpp; each takes six to ten minutes

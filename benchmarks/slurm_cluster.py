@@ -1,4 +1,4 @@
-"""A real Slurm on one machine with made-up GPUs: munged, slurmctld, one slurmd a node, all children of the benchmark."""
+"""A real Slurm on one machine with synthetic GPUs: munged, slurmctld, one slurmd a node, all children of the benchmark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLUGIN = Path(__file__).parents[1] / "deploy" / "slurm" / "job_submit.lua"
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
-    """A node of the made-up cluster.
+    """A node of the synthetic cluster.
 
     Attributes:
         gpus: GPU types, as `gres.conf` has them (`v100`, `a100_3g.20gb`); equal ones stand together.

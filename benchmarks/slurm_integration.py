@@ -1,4 +1,4 @@
-"""Slurm integration on a real Slurm: a controller, slurmd with made-up GPUs, the service.
+"""Slurm integration on a real Slurm: a controller, slurmd with synthetic GPUs, the service.
 
 Needs root and Debian's slurmctld, slurmd, slurm-client, munge; says so and ends well where they are absent. Looks at: where
 Slurm alone puts a job; where it goes with the integration, on nodes of one GPU and on a node whose card is cut by MIG; what

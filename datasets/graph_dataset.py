@@ -2,20 +2,25 @@
 
 A folder holds one file of sets and one of distinct computation graphs; a set refers to its members' graphs by number,
 so that a graph that a thousand sets share is stored, loaded and encoded once. The folder's name is a hash of everything
-that it was built from: the same rows give the same folder, and it is built once.
+that it was built from: the same rows give the same folder, and it is built once. Training reads its graphs from such a folder
+(`cotenant train --graphs`), so that nothing is captured again, nor need the models' code be there.
 
 Layout of `ROOT/<hash>/`:
 
 * `sets.safetensors`: tensors over all sets and members, cut by `set_pointer`;
 * `graphs.safetensors`: operator features and edges of all distinct graphs, cut by `node_pointer` and `edge_pointer`;
-* `index.json`: set ids, workloads, devices, graph hashes, names of the feature columns.
+* `graphs.jsonl.gz`: the same graphs whole, one a line, as `ComputationGraph.to_dict` writes them;
+* `index.json`: set ids, workloads with the numbers of their graphs, devices, graph hashes, names of the feature columns.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +39,7 @@ from profiling.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 2
+FORMAT = 3
 # Operator columns, in the order of the feature matrix; `kind` is an index into `index.json`'s `kinds`.
 OPERATOR_COLUMNS = COUNT_COLUMNS
 _MEMBER_COLUMNS = ("throughput_ratio", "step_time_s", "solo_step_time_s", "batch_size")
@@ -61,6 +66,7 @@ class ColocationDataset(Dataset):
         graph_of: from a workload (batch size and options included) to its computation graph; by default
             `profiling.capture.graph_for`.
         progress: called after each distinct workload is captured, with (done, total).
+        workloads: SPECs of jobs that are in no set; their graphs are stored, too.
 
     Raises:
         InputError: the stored dataset is damaged, or the table is empty.
@@ -72,20 +78,43 @@ class ColocationDataset(Dataset):
         colocation: pd.DataFrame,
         graph_of: GraphSource | None = None,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
+        workloads: Iterable[str] = (),
     ) -> None:
         if not len(colocation):
             raise InputError("no co-location sets", expected="rows in the table", got="none")
-        self.folder = Path(root) / content_key(colocation)
-        if not (self.folder / "index.json").is_file():
-            _build(self.folder, colocation, graph_of or _capture, progress)
-        self._load()
+        further = sorted(set(workloads) - set(colocation["workload"]))
+        folder = Path(root) / content_key(colocation, further)
+        if not (folder / "index.json").is_file():
+            _build(folder, colocation, further, graph_of or _capture, progress)
+        self._load(folder)
         super().__init__()
 
-    def _load(self) -> None:
+    @classmethod
+    def read(cls, folder: Path | str) -> ColocationDataset:
+        """A dataset that was built already, without its table.
+
+        Raises:
+            InputError: there is none in `folder`, or it is damaged.
+        """
+        if not (Path(folder) / "index.json").is_file():
+            raise InputError(
+                f"no graph dataset in {folder}",
+                expected="a folder that `cotenant data graphs` printed",
+                got="no index.json",
+            )
+        dataset = cls.__new__(cls)
+        dataset._load(Path(folder))
+        Dataset.__init__(dataset)
+        return dataset
+
+    def _load(self, folder: Path) -> None:
+        self.folder = folder
         self.index: dict[str, Any] = read_json(self.folder / "index.json")
         if self.index.get("version") != FORMAT:
             raise InputError(
-                f"{self.folder} has another version", expected=str(FORMAT), got=self.index.get("version")
+                f"{self.folder} has an unsupported version",
+                expected=str(FORMAT),
+                got=self.index.get("version"),
             )
         try:
             self.sets: dict[str, torch.Tensor] = load_file(self.folder / "sets.safetensors")
@@ -142,15 +171,38 @@ class ColocationDataset(Dataset):
             totals=self.graphs["totals"][number : number + 1],
         )
 
+    @cached_property
+    def _whole_graphs(self) -> list[ComputationGraph]:
+        try:
+            lines = gzip.decompress((self.folder / "graphs.jsonl.gz").read_bytes()).splitlines()
+            return [ComputationGraph.from_dict(json.loads(line)) for line in lines]
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise InputError(
+                f"{self.folder} is damaged",
+                expected="a whole graphs.jsonl.gz",
+                got=str(error),
+                hint="delete the folder",
+            ) from None
 
-def content_key(colocation: pd.DataFrame) -> str:
-    """Hash of the rows in canonical order, of the capture's version and of this format."""
+    @cached_property
+    def _number_of(self) -> dict[Workload, int]:
+        specs = zip(self.index["workloads"], self.index["workload_graphs"], strict=True)
+        return {Workload.parse(text).captured(): number for text, number in specs}
+
+    def graph_of(self, workload: Workload) -> ComputationGraph:
+        """The graph of a job of the dataset, captured now where it has none: a graph source for training."""
+        number = self._number_of.get(workload.captured())
+        return _capture(workload) if number is None else self._whole_graphs[number]
+
+
+def content_key(colocation: pd.DataFrame, workloads: Iterable[str] = ()) -> str:
+    """Hash of the rows in canonical order, of further jobs, of the capture's version and of this format."""
     import pandas as pd
 
     from profiling.graph import GRAPH_VERSION
 
     rows = colocation.sort_values(["set_id", "member"])
-    digest = hashlib.sha256(json.dumps([FORMAT, GRAPH_VERSION, list(rows.columns)]).encode())
+    digest = hashlib.sha256(json.dumps([FORMAT, GRAPH_VERSION, list(rows.columns), *workloads]).encode())
     digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
     return digest.hexdigest()[:24]
 
@@ -163,14 +215,18 @@ def _capture(workload: Workload) -> ComputationGraph:
 
 
 def _build(
-    folder: Path, colocation: pd.DataFrame, graph_of: GraphSource, progress: Callable[[int, int], None]
+    folder: Path,
+    colocation: pd.DataFrame,
+    further: Iterable[str],
+    graph_of: GraphSource,
+    progress: Callable[[int, int], None],
 ) -> None:
     rows = colocation.sort_values(["set_id", "member"]).reset_index(drop=True)
-    workloads = sorted(set(rows["workload"]))
+    workloads = sorted({*rows["workload"], *further})
     graphs: dict[str, ComputationGraph] = {}
     graph_of_workload: dict[str, str] = {}
     for done, text in enumerate(workloads, 1):
-        graph = graph_of(Workload.parse(text).without_solo())
+        graph = graph_of(Workload.parse(text).captured())
         graphs.setdefault(graph.content_hash, graph)
         graph_of_workload[text] = graph.content_hash
         progress(done, len(workloads))
@@ -191,6 +247,8 @@ def _build(
     kinds = sorted({op.kind for graph in graphs.values() for op in graph.operators})
     _save(folder / "sets.safetensors", sets)
     _save(folder / "graphs.safetensors", _graph_tensors([graphs[name] for name in hashes], kinds))
+    lines = [json.dumps(graphs[name].to_dict(), separators=(",", ":")) for name in hashes]
+    write_whole(folder / "graphs.jsonl.gz", gzip.compress("\n".join(lines).encode(), mtime=0))
     # The index is written last: a folder without it is not a dataset, and is built again.
     write_json(
         folder / "index.json",
@@ -200,6 +258,7 @@ def _build(
             "devices": list(first["device"]),
             "sharing": list(first["sharing"]),
             "workloads": workloads,
+            "workload_graphs": [number[graph_of_workload[text]] for text in workloads],
             "graph_hashes": hashes,
             "kinds": kinds,
             "operator_columns": list(OPERATOR_COLUMNS),

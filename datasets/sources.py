@@ -239,7 +239,7 @@ def check_may_learn(names: Iterable[str], own_use: bool = False) -> None:
     """Refuse to learn from sources whose licence does not let the model be passed on.
 
     Args:
-        own_use: the model stays with whoever trains it: every source may teach it.
+        own_use: the model will not be redistributed: every source may be learned from.
 
     Raises:
         InputError: there is such a source, and `own_use` is not set.
@@ -247,7 +247,7 @@ def check_may_learn(names: Iterable[str], own_use: bool = False) -> None:
     refused = [] if own_use else withheld(names)
     if refused:
         raise InputError(
-            "a model that may be passed on cannot learn from these rows",
+            "a redistributable model cannot learn from these rows",
             expected="sources under MIT or Apache-2.0, or your own",
             got=", ".join(f"{source.name} ({source.licence}: {source.use})" for source in refused),
             hint="leave them out, or pass --own-use for a model that you keep",

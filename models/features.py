@@ -96,7 +96,7 @@ CONTEXT_BYTES = 450 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one job wants of one device in a step, by the cost model; seconds and bytes.
+    """What one job demands of a device in a step, by the cost model; seconds and bytes.
 
     Attributes:
         step_s: step time alone.
@@ -221,7 +221,7 @@ def device_features(device: DeviceSpec) -> Floats:
 
 
 def demand_ratios(demand: Demand, step_time_s: float, workload: Workload) -> Floats:
-    """[len(RESOURCES)] share of the step in which the job alone wants each resource, 0 to 1.
+    """[len(RESOURCES)] share of the step in which the job alone demands each resource, 0 to 1.
 
     Measured utilisation replaces the estimate where the caller gives it.
     """

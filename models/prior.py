@@ -1,4 +1,4 @@
-"""What is known before the network learns: what queueing says of sharing.
+"""Analytic prior of the network: contention by queueing.
 
 Each job spends a share of its step on every resource. While another wants the same resource, one of them waits. To first
 order the excess step time of i that j causes is

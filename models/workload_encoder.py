@@ -53,7 +53,7 @@ class EncoderConfig:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """What the encoder says of G workloads.
+    """Encoder output for G workloads.
 
     Attributes:
         embedding: [G, embedding].

@@ -12,7 +12,7 @@ __all__ = ["Predictor", "load_predictor"]
 
 
 def __getattr__(name: str) -> Any:
-    # Torch takes seconds to import; whoever only wants the types should not wait for it.
+    # Torch takes seconds to import; callers that only want the types should not wait for it.
     if name == "load_predictor":
         from predictor.load import load_predictor
 

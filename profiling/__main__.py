@@ -11,7 +11,7 @@ from profiling.campaign.console import export, run, status
 from profiling.errors import CotenantError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Measure jobs on this machine.")
-campaign = typer.Typer(no_args_is_help=True, help="Carry a plan out, resumable at any kill.")
+campaign = typer.Typer(no_args_is_help=True, help="Run a plan; it resumes wherever it was killed.")
 campaign.command("run")(run)
 campaign.command("status")(status)
 campaign.command("export")(export)

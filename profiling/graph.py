@@ -274,7 +274,7 @@ class ComputationGraph:
         version = body.get("version")
         if version not in READABLE_VERSIONS:
             raise InputError(
-                "graph is of another version",
+                "graph has an unsupported version",
                 expected=" or ".join(map(str, READABLE_VERSIONS)),
                 got=version,
             )

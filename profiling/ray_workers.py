@@ -160,7 +160,7 @@ def _connect(address: str) -> Any:
         ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
         raise UnavailableError(
-            "no Ray cluster answers",
+            "no Ray cluster responds",
             expected="an address like 10.0.0.1:6379 or auto",
             got=f"{address} ({error})",
         ) from None

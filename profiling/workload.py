@@ -122,7 +122,7 @@ class Workload:
         64
 
         Raises:
-            InputError: a key is unknown, given twice, or its value is not of its type or range.
+            InputError: a key is unknown, given twice, or its value has the wrong type or range.
         """
         head, _, tail = spec.strip().rpartition(":") if "=" in spec else (spec.strip(), "", "")
         if "=" in spec and not head:

@@ -115,7 +115,7 @@ def demo_jobs(predictor: SetPredictor, count: int = 12, seed: int = 0) -> list[T
 def run_policies(
     jobs: Sequence[TraceJob], cluster: ClusterSnapshot, predictor: SetPredictor, seed: int = 0
 ) -> dict[str, SimulationResult]:
-    """The stream through the simulator under `POLICIES`, in a world that departs from the prediction by chance."""
+    """The stream through the simulator under `POLICIES`, against a ground truth with a random error."""
     truth = SetTruth(SetCache(NoisyPredictor(predictor, NOISE, seed)))
     return {
         name: simulate(

@@ -67,7 +67,7 @@ def digest(token: str) -> str:
 
 
 def create_token(store: Store, name: str, scopes: list[str], days: float | None = None) -> str:
-    """Make a token, valid for `days` (for ever where None).
+    """Make a token, valid for `days` (without end where None).
 
     Raises:
         InputError: unknown scope, no name, or `days` not above 0. ConflictError: the name is in use.
@@ -245,7 +245,7 @@ async def _identify(service: Service, request: Request, client: str) -> Caller:
         except (TimeoutError, UnavailableError):
             caller = authenticator.remembered(key, authenticator.grace_s)
             if caller is None:
-                raise UnavailableError("tokens cannot be checked now", hint="try again") from None
+                raise UnavailableError("tokens cannot be verified at the moment", hint="try again") from None
         except UnauthorizedError:
             authenticator.failures.spend(client)
             raise

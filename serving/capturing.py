@@ -157,24 +157,24 @@ class Captures:
                         "the capture takes too long", expected=f"at most {self.seconds:g} s"
                     ) from error
                 if call.cancelled.is_set() or time.monotonic() > until:
-                    raise UnavailableError("the capture was given up") from None
+                    raise UnavailableError("the capture was cancelled") from None
             except CancelledError:
-                raise UnavailableError("the capture was given up", hint="try again") from None
+                raise UnavailableError("the capture was cancelled", hint="try again") from None
             except BrokenProcessPool:
                 # A process that ends with no task takes pebble's whole pool with it; the capture starts anew in the next.
                 if time.monotonic() > until:
-                    raise UnavailableError("the capturing processes keep ending") from None
+                    raise UnavailableError("the capture workers keep crashing") from None
                 with self._lock:
                     if pending.future is future:
                         pending.future = self._schedule(workload)
                     future = pending.future
             except MemoryError:
                 raise LimitError(
-                    "the capture takes too much memory", expected=f"{self.memory_bytes} bytes"
+                    "the capture used too much memory", expected=f"{self.memory_bytes} bytes"
                 ) from None
             except ProcessExpired as error:
                 raise LimitError(
-                    "the capturing process ended",
+                    "the capture worker died",
                     expected="a capture within its limits",
                     got=f"exit code {error.exitcode}",
                 ) from None

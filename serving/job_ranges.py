@@ -8,7 +8,7 @@ from profiling.errors import InputError
 from profiling.workload import Workload
 
 #: What a job can be, physically: the least and the most of every number. A step takes a microsecond to two weeks; what
-#: lies outside is a wrong unit, or an attempt to make a calculation overflow or go on for ever.
+#: lies outside is a wrong unit, or an attempt to make a calculation overflow or go on forever.
 RANGES: dict[str, tuple[float, float]] = {
     "batch_size": (1, 10**6),
     "sequence_length": (1, 10**7),

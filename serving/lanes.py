@@ -101,7 +101,7 @@ class FairQueue(Generic[T]):
 
 
 class Lane:
-    """Up to `threads` calls at a time; callers take turns, whoever has the longest queue is refused first.
+    """Up to `threads` calls at a time; callers are served in turn, the one with the longest queue is refused first.
 
     The threads are daemons: a call that never ends does not keep the process from ending.
 
@@ -170,7 +170,7 @@ class Lane:
     def _refuse(self, why: str) -> None:
         self.metrics.refused.labels(f"{self.name}_{why}").inc()
         raise OverloadError(
-            f"too much work waits ({self.name})", expected=f"at most {self.length} calls for {self.wait_s:g} s",
+            f"too much work is queued ({self.name})", expected=f"at most {self.length} calls for {self.wait_s:g} s",
             hint="try again in a second",
         )  # fmt: skip
 

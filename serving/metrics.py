@@ -88,7 +88,7 @@ class Metrics:
         )
         self.log_drift = Gauge(
             "observed_log_ratio",
-            "Moving mean of log(observed / predicted step time) in the process that was told last",
+            "Moving mean of log(observed / predicted step time) in the process that received the last one",
             ("device", "job", "answer"),
             multiprocess_mode="mostrecent",
             **shared,

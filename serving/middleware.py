@@ -103,9 +103,7 @@ class _Exchange:
             self.status = self.status or _LEFT
         except Exception as error:
             log.error("request failed", exc_info=error, request_id=self.request_id, path=self.path)
-            await self._refuse(
-                InternalError("the service failed on this request", hint="quote the request id")
-            )
+            await self._refuse(InternalError("internal error", hint="quote the request id"))
         finally:
             service.buffered_bytes -= self.received
             service.metrics.requests_in_flight.dec()
@@ -119,7 +117,7 @@ class _Exchange:
         self._check_origin()
         if self.headers.get(b"content-encoding", b"identity") != b"identity":
             raise MediaTypeError(
-                "encoded bodies are not read",
+                "compressed request bodies are not supported",
                 expected="no Content-Encoding",
                 got=self.headers[b"content-encoding"].decode("latin-1")[:40],
             )
@@ -155,7 +153,7 @@ class _Exchange:
         origin = self.headers.get(b"origin")
         foreign = origin is not None and urlsplit(origin.decode("latin-1")).netloc.lower() != host.lower()
         if site not in (b"none", b"same-origin") or foreign:
-            raise ForbiddenError("a cross-site request", expected="the same origin, or a bearer token")
+            raise ForbiddenError("cross-site request refused", expected="the same origin, or a bearer token")
 
     async def receive(self) -> dict[str, Any]:
         message = await self._receive()
@@ -166,7 +164,7 @@ class _Exchange:
             if self.received > self.body_limit:
                 raise LimitError("body is too large", expected=f"at most {self.body_limit} bytes")
             if self.service.buffered_bytes > self.service.config.buffer_bytes:
-                raise OverloadError("too many large bodies at one time", hint="try again in a second")
+                raise OverloadError("too many large bodies at once", hint="try again in a second")
         return message
 
     async def send(self, message: dict[str, Any]) -> None:

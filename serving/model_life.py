@@ -83,7 +83,7 @@ class ModelLife:
         """The predictor that serves now. Raises `UnavailableError` while there is none."""
         if self.serving is None:
             raise UnavailableError(
-                "no model serves yet", got=self.last_error or "still loading", hint="see /v1/health/ready"
+                "no model is loaded yet", got=self.last_error or "still loading", hint="see /v1/health/ready"
             )
         return self.serving
 

@@ -44,7 +44,7 @@ def registered(name: str) -> tuple[str, str, str]:
         model, _, version = model.partition("/")
     if not model or not (alias or version):
         raise InputError(
-            "no registered model is named",
+            "the reference names no registered model",
             expected="models:/NAME@ALIAS, models:/NAME/VERSION, or registry:NAME",
             got=name,
         )

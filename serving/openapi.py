@@ -70,7 +70,7 @@ def operation(
     """Arguments for a router's decorator.
 
     Args:
-        scope: what a caller needs: `read`, `place`, `admin`; `open` for anybody, `watch` for anybody under overload too.
+        scope: what a caller needs: `read`, `place`, `admin`; `open` for everyone, `watch` for everyone, under overload too.
         answer: type of the answer; None where there is no body.
         also: further statuses with the same answer (201 beside 200).
         body: type of the JSON body; examples: by name.

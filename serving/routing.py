@@ -32,7 +32,9 @@ class ServiceRoute(APIRoute):
     def get_route_handler(self) -> Handler:
         scope = (self.openapi_extra or {}).get(SCOPE)
         if scope not in (*SCOPES, OPEN, WATCH):
-            raise InputError(f"route {self.path} says no scope", expected="operation(scope=...)", got=scope)
+            raise InputError(
+                f"route {self.path} declares no scope", expected="operation(scope=...)", got=scope
+            )
         handler = self.inner_handler()
         if scope == WATCH:
             return handler

@@ -159,7 +159,7 @@ class Service:
         return *self.batcher.lanes, self._writing, self._reading, self._checking
 
     async def _guard_lanes(self) -> None:
-        """End the process when a lane stays stuck: a thread cannot be ended, and whoever started us starts us again.
+        """End the process when a lane stays stuck: a thread cannot be killed, and the supervisor restarts the process.
 
         A process that was stopped itself, as when its machine is paused, has not seen its lanes stuck.
         """

@@ -91,7 +91,7 @@ def find_file(folder: Path, *names: str, required: bool = True) -> Path | None:
                 return candidate
     if required:
         raise InputError(
-            f"{folder} does not hold what this importer reads",
+            f"{folder} lacks the files that this importer reads",
             expected=" or ".join(names),
             hint="`cotenant data sources` says where to clone it from",
         )
@@ -109,7 +109,7 @@ def find_files(folder: Path, *patterns: str) -> list[Path]:
     files = sorted({path for pattern in patterns for path in folder.rglob(pattern) if path.is_file()})
     if not files:
         raise InputError(
-            f"{folder} does not hold what this importer reads",
+            f"{folder} lacks the files that this importer reads",
             expected=" or ".join(patterns),
             hint="`cotenant data sources` says where to clone it from",
         )
@@ -154,7 +154,7 @@ class CsvRows:
                     line = reader.line_num
                     if None in row or None in row.values():
                         raise InputError(
-                            f"{self.path}, line {line}: row has another length than the header",
+                            f"{self.path}, line {line}: row length differs from the header",
                             expected=f"{len(reader.fieldnames or [])} cells",
                             hint="the file may be truncated; fetch it again",
                         )

@@ -66,7 +66,7 @@ def _read_run(result: Import, path: Path, cell: str, counts: CellCounts) -> None
         )
     if parameters != counts.parameters:
         raise InputError(
-            f"{path}: the cell's graph is another network",
+            f"{path}: the cell's graph is a different network",
             expected=f"{parameters} parameters",
             got=counts.parameters,
         )

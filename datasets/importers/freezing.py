@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from datasets.importers.base import CsvRows, Import, find_file, spec
+from datasets.importers.base import CsvRow, CsvRows, Import, find_file, spec
 from datasets.importers.numpy_only import load_npy
 from profiling.errors import InputError
 from profiling.zoo.aliases import ALIASES
@@ -44,7 +44,7 @@ def read(folder: Path) -> Import:
     pickles = sorted(folder.glob("**/memory/model_*.npy"))
     if throughput is None and memory is None and not placements and not pickles:
         raise InputError(
-            f"{folder} does not hold what this importer reads",
+            f"{folder} lacks the files that this importer reads",
             expected="throughput.csv and memory.csv, or APP/frozen/MODEL/placements.csv",
             hint="`cotenant data sources` says where to clone it from",
         )
@@ -76,15 +76,22 @@ def _read_throughput(result: Import, path: Path) -> None:
     for row in CsvRows(path, columns):
         _add_step(
             result,
-            _known(row.text("model"), f"{path}, line {row.line}"),
-            row.integer("total_layers", least=1),
-            row.integer("frozen_layers"),
-            row.integer("local_bsz", least=1),
+            *_job(row, path),
             row.integer("num_gpus", least=1),
             row.integer("num_nodes", least=1),
             row.number("step_time_s", above=0),
             row.number("sync_time_s", least=0),
         )
+
+
+def _job(row: CsvRow, path: Path) -> tuple[str, int, int, int]:
+    """Name, layers, frozen layers and batch size."""
+    return (
+        _known(row.text("model"), f"{path}, line {row.line}"),
+        row.integer("total_layers", least=1),
+        row.integer("frozen_layers"),
+        row.integer("local_bsz", least=1),
+    )
 
 
 def _read_placements(result: Import, path: Path) -> None:
@@ -150,10 +157,7 @@ def _read_memory(result: Import, path: Path) -> None:
     for row in CsvRows(path, ("model", "frozen_layers", "total_layers", "local_bsz", "peak_mem_bytes")):
         _add_memory(
             result,
-            _known(row.text("model"), f"{path}, line {row.line}"),
-            row.integer("total_layers", least=1),
-            row.integer("frozen_layers"),
-            row.integer("local_bsz", least=1),
+            *_job(row, path),
             row.number("peak_mem_bytes", above=0),
         )
 

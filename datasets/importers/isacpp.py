@@ -6,7 +6,7 @@ One folder a set, `A_32_and_B_64_in_RTX_4090` or `A_32_B_64_and_C_16_in_RTX_4090
 * `edges.csv`: `src, dst, performance degradation`: co-located / solo time of `dst`;
 * `labels.csv`: `execution_time, gpu_memory, pcie_band, gpu_util`, one row a member.
 
-Features and labels are min-max normalised by whoever made the files, and their ranges are not in them; physical are the
+Features and labels are min-max normalised by their authors, and their ranges are not in them; physical are the
 batch sizes (in the folder's name) and the slowdowns (on the edges), and these are what is imported.
 """
 
@@ -32,7 +32,7 @@ def read(folder: Path) -> Import:
     sets = sorted(path.parent for path in folder.glob("**/node_features.csv"))
     if not sets:
         raise InputError(
-            f"{folder} does not hold what this importer reads",
+            f"{folder} lacks the files that this importer reads",
             expected="folders with node_features.csv, edges.csv and labels.csv",
         )
     for path in sets:

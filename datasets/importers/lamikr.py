@@ -106,7 +106,7 @@ def _read_series(path: Path) -> dict[str, list[float]]:
     for line, row in enumerate(rows[1:], 2):
         if len(row) != len(names):
             raise InputError(
-                f"{path}, line {line}: row has another length than the header", expected=f"{len(names)} cells"
+                f"{path}, line {line}: row length differs from the header", expected=f"{len(names)} cells"
             )
         for name, text in zip(names, row, strict=True):
             try:

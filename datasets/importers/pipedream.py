@@ -31,7 +31,7 @@ def read(folder: Path) -> Import:
     )
     if not files:
         raise InputError(
-            f"{folder} does not hold what this importer reads",
+            f"{folder} lacks the files that this importer reads",
             expected="profiler/*/profiles/MODEL/graph.txt, MODEL/graph.txt or MODEL.graph.txt",
             hint="`cotenant data sources` says where to clone it from",
         )

@@ -39,7 +39,7 @@ def read(folder: Path) -> Import:
     files = sorted(root.glob("*/placements*.csv")) if root else []
     if not files:
         raise InputError(
-            f"{folder} does not hold what this importer reads",
+            f"{folder} lacks the files that this importer reads",
             expected="sia-simulator/traces/APPLICATION/placements-CLUSTER.csv, or traces/...",
             hint="`cotenant data sources` says where to clone it from",
         )

@@ -1,4 +1,4 @@
-"""Additive demand: utilisations and memories add up, and a device that is asked for more than it has gives each its share.
+"""Additive demand: utilisations and memories add up; an overloaded device is shared in proportion.
 
 The rule of thumb of schedulers that pack by utilisation, such as Horus (Yeung et al., TPDS 2022).
 """

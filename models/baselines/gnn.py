@@ -1,4 +1,4 @@
-"""Graph convolutions that are in common use, over the members of a set: what E-GGAT's edges and prior are compared with."""
+"""Common graph convolutions over the members of a set, which E-GGAT's edges and prior are compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ridge regressions on the members of a mix: by what runs alone on slices say of them, or by who they are."""
+"""Ridge regressions on the members of a mix: by their solo runs on slices, or by their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators by the roofline, and by how far others like them stayed behind it on other devices."""
+"""Operators by the roofline, and by the efficiency of similar operators on other devices."""
 
 from __future__ import annotations
 

@@ -24,7 +24,21 @@ def peak_activation_bytes(graph: ComputationGraph, frozen_prefix: int) -> float:
         return graph.activation_bytes
     lowered = _backward_peak(graph, 0) - _backward_peak(graph, frozen_prefix)
     forward = graph.forward_activation_bytes or _LEAST_SHARE * graph.activation_bytes
+    forward = max(forward, _training_only_bytes(graph))
     return min(max(graph.activation_bytes - lowered, forward), graph.activation_bytes)
+
+
+def _training_only_bytes(graph: ComputationGraph) -> float:
+    """Largest input and output of an operator that the graph's own forward peak leaves out: the loss over logits, dropout."""
+    read = _read_bytes(graph)
+    return float(((read + graph.columns["bytes_written"]) * graph.columns["training_only"]).max(initial=0.0))
+
+
+def _read_bytes(graph: ComputationGraph) -> Floats:
+    """[N] bytes of the tensors that an operator gets from others."""
+    targets = np.array([edge.target for edge in graph.edges], dtype=np.int64)
+    read = np.bincount(targets, [edge.bytes for edge in graph.edges], len(graph.operators))
+    return read.astype(np.float64)
 
 
 def _backward_peak(graph: ComputationGraph, frozen_prefix: int) -> float:
@@ -38,8 +52,11 @@ def _backward_peak(graph: ComputationGraph, frozen_prefix: int) -> float:
     is_kept = runs.copy()
     is_kept[sources[needs_parameters[targets]]] = True
     kept = np.cumsum(np.where(is_kept, columns["saved_activation_bytes"] * columns["repeat"], 0.0))
-    read = np.bincount(targets, [edge.bytes for edge in graph.edges], len(runs))
-    gradients = columns["bytes_written"] + needs_inputs * read + needs_parameters * columns["parameter_bytes"]
+    gradients = (
+        columns["bytes_written"]
+        + needs_inputs * _read_bytes(graph)
+        + needs_parameters * columns["parameter_bytes"]
+    )
     live = kept + gradients + _tied_gradients(columns, needs_parameters)
     return float(live[runs].max(initial=0.0))
 

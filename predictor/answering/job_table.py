@@ -1,4 +1,4 @@
-"""Everything that is known of a job on a device, as one row; rows are made once and used in every set."""
+"""All features of a job on a device as one row; rows are computed once and used in every set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which co-location sets say most about all others, per second of measuring.
+"""The most informative co-location sets per second of measuring.
 
 The slowdown of a set is taken as a Gaussian process over its members' demands. Sets are chosen one after the other by the
 variance that is left given those already chosen, per second (greedy design by entropy; Krause et al., "Near-Optimal Sensor

@@ -1,4 +1,4 @@
-"""Choose the runs of a measuring campaign: those that say most per second of measuring.
+"""Choose the runs of a measuring campaign: the most informative per second of measuring.
 
 Jobs are chosen to cover models and batch sizes, sets by `predictor.campaigns.experiment_design`, with the predictor's interval
 width (where there is a predictor) as prior standard deviation.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ROW_TARGETS = {"step-time": "solo_step_time_s", "memory": "memory_bytes", "operator-time": "latency_s"}
 _JOBS_AT_ONCE = 256
 
-# [n, 3] value and ends of the 90 % interval of each row, NaN where nothing can be said, and the reason for each of those.
+# [n, 3] value and ends of the 90 % interval of each row, NaN where there is no prediction, and the reason for each of those.
 Answers = tuple[Floats, list[str]]
 
 

@@ -1,4 +1,4 @@
-"""Leave a group out, fit on the rest, ask about the group: the loop behind intervals, sweeps and refitted evaluations."""
+"""Leave a group out, fit on the rest, predict the group: the loop behind intervals, sweeps and refitted evaluations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class ExampleFold:
-    """One group left out: sets to fit on, which may be none, and sets to ask about."""
+    """One group left out: sets to fit on, which may be none, and sets to predict."""
 
     group: Group
     train: Examples
@@ -67,7 +67,7 @@ def cross_fit(
     Args:
         examples: all sets.
         groups: those without a set to score are passed over.
-        fit: fits on the `train` side and asks about the `test` side.
+        fit: fits on the `train` side and predicts the `test` side.
         run: carries the calls out, e.g. `Executor.map`.
     """
     return run(fit, (_fold(examples, group) for group in groups if group.scored))

@@ -34,7 +34,7 @@ RESIDENT_RATIO = 0.93
 
 @dataclass(frozen=True, slots=True)
 class JobEncoding:
-    """What is said of one job on one device: the encoder's embedding [E], and the cost model's step time."""
+    """One encoded job on one device: the encoder's embedding [E], and the cost model's step time."""
 
     embedding: Floats
     step_time_s: float
@@ -159,7 +159,7 @@ class Examples:
         return padded_rows(values, *self.places)
 
     def without_solo(self) -> Examples:
-        """The same sets as if nobody had measured the jobs alone."""
+        """The same sets without the jobs' solo measurements."""
         return replace(self, workloads=tuple(w.without_solo() for w in self.workloads))
 
 

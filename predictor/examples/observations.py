@@ -28,7 +28,7 @@ CAMPAIGN = "feedback"
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A job's step time as it was seen.
+    """An observed step time of a job.
 
     Attributes:
         colocation_set: the device and everyone on it.
@@ -43,7 +43,7 @@ class Observation:
     def __post_init__(self) -> None:
         if not 0 <= self.member < len(self.colocation_set.workloads):
             raise InputError(
-                "member names no job of the set",
+                "member is not a job of the set",
                 expected=f"0 to {len(self.colocation_set.workloads) - 1}",
                 got=self.member,
             )
@@ -96,7 +96,7 @@ class Observation:
 
 
 def read_observations(path: Path | str) -> list[Observation]:
-    """Read a CSV (columns device, sharing, jobs, job or member, step_time_s; jobs are parted by `;`) or a JSON file (a list,
+    """Read a CSV (columns device, sharing, jobs, job or member, step_time_s; jobs are separated by `;`) or a JSON file (a list,
     or an object with `observations` or `items`).
 
     Raises:
@@ -149,7 +149,7 @@ def keep(store: Path | str, observations: Sequence[Observation]) -> list[Observa
     digest = hashlib.sha256(json.dumps(new, sort_keys=True).encode()).hexdigest()
     if digest in body["batches"]:
         raise ConflictError(
-            "these observations were fed back before", hint="each file counts once; leave out what was sent"
+            "these observations are recorded already", hint="each file counts once; leave out what was sent"
         )
     body["observations"] += new
     body["batches"].append(digest)

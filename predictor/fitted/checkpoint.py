@@ -85,7 +85,7 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
     """Read a checkpoint.
 
     Raises:
-        InputError: a file is missing or damaged, or it was made for other features; with what to do.
+        InputError: a file is missing or damaged, or it was made for different features; with what to do.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load as bytes_to_tensors
@@ -106,14 +106,14 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
         )
     if config["features"] != feature_names():
         raise InputError(
-            f"{source} was made for other features",
+            f"{source} was made for different features",
             expected="the features of this version",
             hint="train it again",
         )
     try:
         body = (source / "weights.safetensors").read_bytes()
         if not config["model_version"].endswith(_digest(body)):
-            raise ValueError("the weights are of another version than the configuration")
+            raise ValueError("weights and configuration have different versions")
         tensors = bytes_to_tensors(body)
         network = _network_config(config["network"])
         training = TrainingConfig(**config["training"])

@@ -17,7 +17,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Options that were measured under co-location; empty where nobody recorded them.
+    """Options that were measured under co-location; empty where they were not recorded.
 
     Attributes:
         devices: GPU types.

@@ -27,7 +27,7 @@ class Intervals:
     Attributes:
         floor: part of the scale that does not grow with the slowdown.
         quantile: group to quantile.
-        solo_log_error: 90 % bound of |log predicted / measured| solo step time of jobs that nobody measured alone.
+        solo_log_error: 90 % bound of |log predicted / measured| solo step time of jobs without a solo measurement.
         device_factor: group to how much wider intervals are on a type of device that was never measured.
         utilization_error: 90 % bound of |predicted - measured| utilisation of sets with left-out models.
     """

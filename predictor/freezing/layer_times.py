@@ -1,4 +1,4 @@
-"""Seconds per atomic layer from a graph and a device type alone, by the cost model: for models that nobody has measured."""
+"""Seconds per atomic layer from a graph and a device type alone, by the cost model: for models without measurements."""
 
 from __future__ import annotations
 

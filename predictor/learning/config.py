@@ -17,7 +17,7 @@ class PosteriorConfig:
         most_rows: observed (set, member) pairs that are used exactly; with more, so many stand in for all.
         most_observed: observed (set, member) pairs that are used at all; of more, a fixed sample.
         repeats: observations of the same member of the same set beyond which further ones make an answer no surer.
-        learn_solo: whether predicted solo step times are corrected, too; else all of an error is put down to sharing.
+        learn_solo: whether predicted solo step times are corrected, too; else the whole error is attributed to sharing.
     """
 
     parameters: KernelParameters = field(default_factory=KernelParameters)

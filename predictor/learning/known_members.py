@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from predictor.examples.featurizer import Featurizer
 
 MemberKey = tuple[Workload, str, str]
-# A job whose graph nobody knows is like itself alone: this far from any other.
+# A job whose graph is unknown is like itself alone: this far from any other.
 _APART = 100.0
 
 

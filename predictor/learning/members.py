@@ -50,7 +50,7 @@ _FARTHEST = 4.0
 def member_features(
     workload: Workload, device: str, solo_step_time_s: float, featurizer: Featurizer
 ) -> Floats:
-    """[MEMBER_WIDTH] of one job on one device; NaN where nobody measured it.
+    """[MEMBER_WIDTH] of one job on one device; NaN where not measured.
 
     Args:
         workload: with what was measured of it alone.

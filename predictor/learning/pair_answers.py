@@ -63,9 +63,9 @@ class PairAnswers:
 
     def alone(self, members: Members, own: Integers) -> Answers:
         """Solo step times of members."""
-        nobody = np.full((len(own), 1), _ALONE, dtype=np.int64)
-        prior = variance(self.process.parameters, members, Rows(own, nobody, np.ones(len(own))))
-        pairs = np.stack([own[:, None], nobody], -1)
+        alone = np.full((len(own), 1), _ALONE, dtype=np.int64)
+        prior = variance(self.process.parameters, members, Rows(own, alone, np.ones(len(own))))
+        pairs = np.stack([own[:, None], alone], -1)
         return self._answers(members, pairs, np.ones((len(own), 1)), prior)
 
     def _answers(self, members: Members, pairs: Integers, share: Floats, prior: Floats) -> Answers:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Standard deviations beyond which a row, or everything that was seen of a job, is no longer believed to be like the rest.
 _CANNOT_BE, _UNLIKE_OTHERS = 3.0, 4.0
-# How much of what cannot be true is put down to the job or the row itself: this many times its square, against the variance of all else.
+# How much of what cannot be true is attributed to the job or the row itself: this many times its square, against the variance of all else.
 _OWN_FAULT = 10.0
 _JITTER = 1e-8
 # Rows of a question that are answered together.

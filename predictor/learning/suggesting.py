@@ -17,7 +17,7 @@ from profiling.workload import ColocationSet, Workload
 if TYPE_CHECKING:
     from predictor.learning.posterior import Posterior
 
-# Beside what a job is probed where nobody says what runs: a convolutional network with large and one with small kernels, a recurrent one, a
+# Beside what a job is probed where the running jobs are not given: a convolutional network with large and one with small kernels, a recurrent one, a
 # transformer.
 STANDARD_PARTNERS = ("resnet50-imagenet", "resnet18-cifar", "lstm-wikitext2", "transformer-multi30k")
 # Mean absolute deviation of a normal distribution over its standard deviation.
@@ -85,7 +85,7 @@ def suggest_probes(
     candidates = list(dict.fromkeys(partners))
     if not candidates or count < 1:
         raise InputError(
-            "there is nothing to probe", expected="at least one partner and one probe",
+            "nothing to probe", expected="at least one partner and one probe",
             got=f"{len(candidates)} partners, {count} probes",
         )  # fmt: skip
     sets = [ColocationSet(device, (job, partner), sharing) for partner in candidates]

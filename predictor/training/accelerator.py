@@ -1,4 +1,4 @@
-"""Where training runs: CUDA if it is there. What is fitted comes back to the CPU, where predictions are made."""
+"""Where training runs: CUDA if available. What is fitted comes back to the CPU, where predictions are made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def training_device() -> torch.device:
-    """CUDA if it is there, else the CPU."""
+    """CUDA if available, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

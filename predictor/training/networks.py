@@ -99,7 +99,7 @@ def fit(
     """Fit the whole model on `examples`; every set is seen with and without its members' solo measurements.
 
     Args:
-        held_out: sets that are not learned from; `report` is told the error on them.
+        held_out: sets that are not learned from; `report` receives the error on them.
     """
     encoder = encoder or fit_encoder(solo, featurizer, network, config, report, progress)
     campaigns = tuple(sorted(set(examples.campaign)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from models.colocation_network import NetworkConfig
 from models.workload_encoder import EncoderConfig
 from predictor.config import LossCallback, TrainingConfig
+from predictor.examples.featurizer import GraphSource
 from predictor.fitted.checkpoint import save
 from predictor.fitted.model_card import model_card
 from predictor.predictor import Predictor
@@ -96,6 +97,7 @@ def train_run(
     bundled: bool = True,
     own_use: bool = False,
     baselines: bool = True,
+    graphs: Path | None = None,
     tracking_uri: str | None = None,
     experiment: str = "cotenant",
     report: LossCallback | None = None,
@@ -112,6 +114,7 @@ def train_run(
         out: folder of the checkpoint.
         network, training: configuration.
         baselines: whether to fit the baselines, too.
+        graphs: a `datasets.graph_dataset.ColocationDataset` to read computation graphs from; jobs that it lacks are captured.
         tracking_uri, experiment: of MLflow.
         report: follows the losses.
         system_metrics: log use of processor, memory and GPU to MLflow as well.
@@ -121,10 +124,11 @@ def train_run(
         `model_version`, `comparison` (predictor name to metrics), `run_id`, `tracking_uri`, `resumed`.
     """
     colocation, solo = training_tables(data, bundled, own_use)
+    graph_source = None if graphs is None else read_graphs(graphs)
     target = out.resolve()
     progress = Progress(
         target.with_name(f"{target.name}.progress"),
-        fingerprint((colocation, solo), network, training, baselines),
+        fingerprint((colocation, solo), network, training, baselines, str(graphs)),
         keep_every_s,
     )
     name = f"train {out.name}: {described(colocation)}, seed {training.seed}"
@@ -136,11 +140,11 @@ def train_run(
         live = LiveMetrics(run_id, report)
         try:
             compared = compare(
-                colocation, solo, network, training, baselines, live, progress.within("compare")
+                colocation, solo, network, training, baselines, live, progress.within("compare"), graph_source
             )
             comparison = {name: part["metrics"] for name, part in compared.items()}
             log_scores(mlflow, comparison)
-            predictor = Predictor(network, training).fit(colocation, solo, live, progress)
+            predictor = Predictor(network, training, graph_source).fit(colocation, solo, live, progress)
         finally:
             live.flush()
         save(predictor, out)
@@ -161,6 +165,17 @@ def train_run(
     }
 
 
+def read_graphs(folder: Path) -> GraphSource:
+    """Graphs of a dataset on disk.
+
+    Raises:
+        InputError: there is none in `folder`.
+    """
+    from datasets.graph_dataset import ColocationDataset
+
+    return ColocationDataset.read(folder).graph_of
+
+
 def planned_steps(training: TrainingConfig) -> int:
     """Steps that a run reports, the comparison aside: the model itself, and a smaller one per group that is left out."""
     from predictor.training.fit import CROSS_FITS
@@ -177,6 +192,7 @@ def compare(
     baselines: bool,
     report: LossCallback | None,
     progress: Progress = NOTHING_KEPT,
+    graph_source: GraphSource | None = None,
 ) -> dict[str, dict[str, Any]]:
     """E-GGAT and the baselines on one fold of pairs left out: name to metrics, measured and predicted values."""
     from dataclasses import replace
@@ -196,7 +212,9 @@ def compare(
     train = Bundle("throughput_ratio", select_sets(colocation, fold.train_set_ids), solo)
     test = Bundle("throughput_ratio", select_sets(colocation, fold.test_set_ids), solo)
     entrants: dict[str, Any] = {
-        "e-ggat": NetworkContender(network, replace(training, ensemble=min(training.ensemble, 2)), progress)
+        "e-ggat": NetworkContender(
+            network, replace(training, ensemble=min(training.ensemble, 2)), progress, graph_source
+        )
     }
     if baselines:
         entrants |= {

@@ -61,7 +61,7 @@ def sweep(
         out: YAML file for the best configuration, to be trained with `--config`.
         graph_source: as of `Predictor`.
         tracking_uri, experiment: of MLflow; every trial is a run.
-        follow: is told of each trial.
+        follow: called with each trial.
 
     Returns:
         `study`, `trials` (finished), `best` with `trial`, `mape_percent`, `network` and `training`.

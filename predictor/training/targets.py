@@ -1,4 +1,4 @@
-"""What the co-location network learns from in an epoch: measured sets, pairs that a forest labels, sharing by the book.
+"""What the co-location network learns from in an epoch: measured sets, pairs that a forest labels, processor sharing.
 
 Every measured set is seen with and without its members' solo measurements. Pairs invented by `predictor.training.teachers.forest` come in
 batches, one an epoch. What no shippable measurement shows, jobs whose utilisation is known on a GPU of no campaign, is

@@ -24,7 +24,7 @@ _AT_ONCE = 1000
 
 
 class LiveMetrics:
-    """A `LossCallback` that logs curves to a run while they grow, and passes on what it is told.
+    """A `LossCallback` that logs curves to a run while they grow, and passes on what it receives.
 
     Training losses are `loss PHASE` (`loss encoder`, `loss network 1`), errors on architectures left out
     `validation mae left out N`. The losses of those fits themselves are not logged.

@@ -28,7 +28,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 def run(
     plan: PlanFile,
     output: Output,
-    limit: Annotated[str | None, typer.Option(help="Begin no run that would end later, like 9m.")] = None,
+    limit: Annotated[
+        str | None, typer.Option(help="Start no run that would end after this time, e.g. 9m.")
+    ] = None,
     done: Done = None,
     retry_failed: Annotated[bool, typer.Option(help="Measure failed runs again.")] = False,
     ray: Annotated[

@@ -84,7 +84,7 @@ class CampaignPlan:
             )
         if body.get("version") != PLAN_VERSION:
             raise InputError(
-                "plan is of another version", expected=str(PLAN_VERSION), got=body.get("version")
+                "plan has an unsupported version", expected=str(PLAN_VERSION), got=body.get("version")
             )
         try:
             runs = tuple(

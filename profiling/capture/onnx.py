@@ -115,4 +115,4 @@ def _crash(code: int, text: str, limits: OnnxLimits) -> errors.CotenantError:
             "reading the ONNX file takes too much memory", expected=f"at most {limits.memory_bytes} bytes"
         )
     last = text.strip().splitlines()[-1] if text.strip() else f"exit code {code}"
-    return UnsafeFileError("the ONNX reader stopped at this file", got=last)
+    return UnsafeFileError("the ONNX reader crashed on this file", got=last)

@@ -126,7 +126,7 @@ def _check_graph(graph: Any, limits: OnnxLimits, depth: int) -> None:
     for i, node in enumerate(graph.node):
         for output in node.output:
             if output and output in made:
-                raise UnsafeFileError(f"two ONNX nodes make {output!r}", expected="each tensor made once")
+                raise UnsafeFileError(f"two ONNX nodes produce {output!r}", expected="each tensor made once")
             made[output] = i
     _check_order(graph, made)
 
@@ -215,7 +215,7 @@ def _check_functions(model: Any, limits: OnnxLimits) -> None:
     while len(done) < len(calls):
         leaves = {key for key, used in calls.items() if key not in done and not (used & calls.keys()) - done}
         if not leaves:
-            raise UnsafeFileError("functions of the ONNX file call themselves", expected="no recursion")
+            raise UnsafeFileError("functions of the ONNX file are recursive", expected="no recursion")
         for key in leaves:
             inlined[key] = sum(inlined.get((n.domain, n.op_type), 1) for n in nodes_of[key].node)
         done |= leaves

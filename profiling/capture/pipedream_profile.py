@@ -102,7 +102,9 @@ def parse_profile(text: str, name: str, where: str = "profile") -> PipeDreamProf
         for end in ends:
             if end not in nodes:
                 raise InputError(
-                    f"{where}, line {number}: an edge has no such end", expected="the ID of a node", got=end
+                    f"{where}, line {number}: an edge to an unknown node",
+                    expected="the ID of a node",
+                    got=end,
                 )
     _refuse_cycles(nodes, edges, where)
     return PipeDreamProfile(name, tuple(nodes.values()), tuple((s, t) for _, s, t in edges))

@@ -96,7 +96,7 @@ def _named(name: str, known: dict[str, DeviceSpec]) -> DeviceSpec:
 
 
 def runs_on(name: str, precision: str) -> bool:
-    """Whether the device type of that name supports `precision`; True for a type that nobody knows."""
+    """Whether the device type of that name supports `precision`; True for an unknown type."""
     try:
         return get_device(name).supports(precision)
     except UnknownNameError:
@@ -128,7 +128,7 @@ def load_device_file(path: Path | str) -> list[DeviceSpec]:
         raise InputError(f"device file {source} is not YAML", got=str(error)) from None
     if not isinstance(body, dict) or not all(isinstance(row, dict) for row in body.values()):
         raise InputError(
-            f"device file {source} has another form",
+            f"device file {source} has an unexpected structure",
             expected="name: {sm_count: ..., clock_hz: ..., ...}",
             got=type(body).__name__,
         )
@@ -189,7 +189,7 @@ def _value(name: str, key: str, value: Any, where: object) -> Any:
         if 0 <= number < float("inf"):
             return int(number) if key in _INTEGERS else number
     raise InputError(
-        f"device {name!r} in {where}: {key} is not of its type",
+        f"device {name!r} in {where}: {key} has the wrong type",
         expected="a list" if key == "mig_profiles" else "a number from 0",
         got=repr(value),
     )

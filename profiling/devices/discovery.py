@@ -69,7 +69,7 @@ def visible_gpu() -> DeviceSpec:
             return slice_of(card, profile) if profile and has_mig(card.name) else card
         except nvml.NVMLError as error:
             raise UnavailableError(
-                "the GPU that CUDA sees first does not answer",
+                "the first CUDA-visible GPU does not respond",
                 got=str(error),
                 hint="check CUDA_VISIBLE_DEVICES and nvidia-smi",
             ) from None
@@ -86,7 +86,7 @@ def _nvml() -> Iterator[Any]:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         raise UnavailableError(
-            "no NVIDIA driver answers on this machine",
+            "no NVIDIA driver is running on this machine",
             got=str(error),
             hint="run where nvidia-smi works, or name a device of the catalogue",
         ) from None

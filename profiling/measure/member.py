@@ -159,7 +159,7 @@ def main() -> None:
     commands: queue.Queue[dict[str, Any]] = queue.Queue()
 
     def read() -> None:
-        # os.read and not sys.stdin, whose lock a forked loader process would inherit held, and wait for for ever
+        # os.read and not sys.stdin, whose lock a forked loader process would inherit held, and wait for forever
         rest = b""
         while chunk := os.read(0, 1 << 16):
             *lines, rest = (rest + chunk).split(b"\n")

@@ -53,7 +53,7 @@ class MpsDaemon:
         }
         for path in self._variables.values():
             Path(path).mkdir()
-        # To a file and not to a pipe: a daemon that keeps the descriptor open would hold a reader up for ever.
+        # To a file and not to a pipe: a daemon that keeps the descriptor open would block a reader forever.
         with tempfile.TemporaryFile("w+") as output:
             try:
                 status = subprocess.run(

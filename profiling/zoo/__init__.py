@@ -26,7 +26,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Torch takes seconds to import; whoever only wants names and defaults should not wait for it.
+    # Torch takes seconds to import; callers that only want names and defaults should not wait for it.
     if name in ("build", "get_entry", "layer_names"):
         from profiling.zoo import registry
 

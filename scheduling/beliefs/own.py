@@ -50,7 +50,7 @@ class _Checked:
         answer = self.predictor.predict_arrays(sets)
         if not isinstance(answer, PredictionArrays):
             raise InputError(
-                f"{self.name} answered something else", expected="PredictionArrays", got=type(answer).__name__
+                f"{self.name} returned something else", expected="PredictionArrays", got=type(answer).__name__
             )
         shape = answer.mask.shape
         members = [len(colocation_set.workloads) for colocation_set in sets]

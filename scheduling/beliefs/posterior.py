@@ -13,7 +13,7 @@ from scheduling.core.learner import SettledGpus
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import current_workload
 
-# A policy compares sets, so what a step takes longer than predicted is put down to sharing; and it decides often, so it must be quick.
+# A policy compares sets, so what a step takes longer than predicted is attributed to sharing; and it decides often, so it must be quick.
 CONFIG = PosteriorConfig(most_rows=256, learn_solo=False)
 
 

@@ -146,7 +146,7 @@ class TablePredictor:
             ) from None
 
     def _ratios(self, device: str, members: tuple[Workload, ...]) -> Sequence[float] | None:
-        """Ratios of `members` in their sorted order, or None where nobody knows."""
+        """Ratios of `members` in their sorted order, or None where unknown."""
         if len(members) == 1:
             return (1.0,)
         known = self.ratios.get((device, members))

@@ -1,4 +1,4 @@
-"""What is wrong with a cluster beyond its form: unknown devices and models, links to nowhere."""
+"""Faults of a cluster beyond its syntax: unknown devices and models, links to nowhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduling.core.snapshot import ClusterSnapshot
 
 
 def check_cluster(cluster: ClusterSnapshot) -> list[str]:
-    """Raise on the first thing that nothing could work with, and return notes on what is merely odd.
+    """Raise on the first fault that makes a cluster unusable, and return notes on what is merely odd.
 
     Raises:
         InputError: there is no GPU, or a link has no bandwidth.

@@ -70,7 +70,7 @@ _OVERDUE = 0.05
 
 @dataclass(slots=True, eq=False)
 class JobState:
-    """A job on its way through the cluster. The simulator writes it; policies only read.
+    """A job and its state in the cluster. The simulator writes it; policies only read.
 
     Attributes:
         number: position in the trace by submission.

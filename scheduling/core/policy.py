@@ -19,9 +19,9 @@ class Policy:
     Attributes:
         decide: jobs that it does not mention stay as they are.
         round_s: called every so many seconds; None: whenever a job arrives or leaves.
-        preemptive: also called when nobody waits.
-        aligned: rounds lie on multiples of `round_s`; else one begins as soon as somebody waits and nothing runs.
-        rests: after a round that serves nobody the next begins with the next arrival, where there is one.
+        preemptive: also called when no job waits.
+        aligned: rounds lie on multiples of `round_s`; else one begins as soon as a job waits and nothing runs.
+        rests: after a round that serves no job the next begins with the next arrival, where there is one.
         freezes: freezes layers of jobs, which it has to be told the gradient norms of.
         as_published: the same policy with known faults of its published code.
     """

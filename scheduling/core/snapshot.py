@@ -17,7 +17,7 @@ _COMPARED = 128  # nodes at one time
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A job that runs on a GPU, how many of its iterations are left (real-valued), and the slowdown it puts up with."""
+    """A job that runs on a GPU, how many of its iterations are left (real-valued), and the largest slowdown it tolerates."""
 
     job: Workload
     iterations_left: float

@@ -1,4 +1,4 @@
-"""What really happens: step times that the policy does not see."""
+"""Ground truth of the simulator: step times that the policy does not see."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class ElasticTruth:
     The simulator must ask anew each round (`SimulationConfig(reevaluate_each_round=True)`): norms move with progress.
 
     Args:
-        shared: slowdowns and memory of two jobs on one GPU with the prefixes that they have; None: nobody shares.
+        shared: slowdowns and memory of two jobs on one GPU with the prefixes that they have; None: no sharing.
     """
 
     def __init__(

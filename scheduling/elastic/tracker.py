@@ -72,7 +72,7 @@ class GradientNormTracker:
 
     def __init__(self, layers: Sequence[nn.Module], config: TrackerConfig | None = None) -> None:
         if not layers:
-            raise InputError("a tracker needs layers", expected="at least one module", got="none")
+            raise InputError("the tracker needs layers", expected="at least one module", got="none")
         self.layers = list(layers)
         self.config = config or TrackerConfig()
         self.frozen_prefix = 0
@@ -162,7 +162,9 @@ class GradientNormTracker:
             ) from None
         if norms.shape != (len(self.layers),) or weights.shape != norms.shape:
             raise InputError(
-                "tracker state is of another model", expected=f"{len(self.layers)} layers", got=norms.shape
+                "tracker state belongs to another model",
+                expected=f"{len(self.layers)} layers",
+                got=norms.shape,
             )
         self.config, self.steps, self._norms, self._weights = config, steps, norms, weights
         self._measured_at, self._peaks, self._previous = measured_at, peaks, None

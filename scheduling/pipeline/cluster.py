@@ -31,7 +31,7 @@ class PipelineCluster:
     def __post_init__(self) -> None:
         if not self.workers or len(self.workers) != len(self.bandwidth_bytes_per_s):
             raise InputError(
-                "workers and bandwidths do not pair up",
+                "workers and bandwidths differ in number",
                 expected="one bandwidth for each number of workers, innermost first",
                 got=f"{len(self.workers)} numbers of workers and {len(self.bandwidth_bytes_per_s)} bandwidths",
             )

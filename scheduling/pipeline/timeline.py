@@ -65,7 +65,7 @@ def simulate(orders: Sequence[Sequence[Action]], times: Sequence[StageTimes]) ->
     backward. Without `W` actions a backward takes both halves.
 
     Raises:
-        InputError: the orders wait for each other for ever, or name a part without times.
+        InputError: the orders wait for each other forever, or name a part without times.
     """
     split = any(action.kind == "W" for order in orders for action in order)
     parts = len(times)

@@ -22,7 +22,7 @@ class PolicyPlacer(Placer):
     """A `Placer` whose choice is a policy's.
 
     The policy sees the cluster with its tenants running and the job as the only one that waits. What it decides about
-    the tenants is left aside: the service moves nobody. A policy that keeps state of its own starts anew each time.
+    the tenants is left aside: the service moves no running job. A policy that keeps state of its own starts anew each time.
     """
 
     def __init__(self, predictor: SetPredictor | SetCache, policy: Policy) -> None:

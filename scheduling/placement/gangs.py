@@ -114,7 +114,7 @@ def solo_step_s(snapshot: SchedulingSnapshot, belief: SetCache, workload: Worklo
     """Predicted seconds per step alone on each type of the cluster; infinite where it does not fit.
 
     A job that is predicted to fit on no type may be tried on the one with the most memory: the bound may be too high, and
-    a job that nobody starts is never done.
+    a job that is never started is never done.
     """
     memo: dict[Workload, list[float]] = snapshot.derived(("solo", belief, belief.revision), dict)
     known = memo.get(workload)

@@ -68,7 +68,7 @@ def guarded(
     """The first of `proposals` that is safe; where none is, the one, or what the plain rule starts, that loses least.
 
     What a proposal lets wait is projected to start by the plain rule at once: waiting is not charged for until the next
-    decision, which then starts from what it has cost. A proposal that stops jobs is also tried without that. With nobody waiting, or too many
+    decision, which then starts from what it has cost. A proposal that stops jobs is also tried without that. With no job waiting, or too many
     jobs or GPUs in view, the first proposal is taken as it is.
 
     Args:

@@ -24,7 +24,7 @@ _ENDS_AGE_S = 300.0
 
 @dataclass(slots=True)
 class _Ends:
-    """[G] when each GPU is predicted to fall empty, when that was computed, and the GPU's stamp then."""
+    """[G] when each GPU is predicted to become empty, when that was computed, and the GPU's stamp then."""
 
     at_s: Floats
     computed_s: Floats
@@ -41,7 +41,7 @@ class Tenancy:
         present: which there are; shareable: [G] holds no gang and no job that must be alone.
         stoppable: which may be stopped, from `resume_s` on.
         seen: [G] stamp of the GPU when its row was filled in.
-        ends: predicted times at which GPUs fall empty.
+        ends: predicted times at which GPUs become empty.
     """
 
     cache: SetCache
@@ -98,7 +98,7 @@ class Tenancy:
             self.seen[gpu] = snapshot.stamp[gpu]
 
     def empty_in_s(self, snapshot: SchedulingSnapshot) -> Floats:
-        """[G] predicted seconds until each GPU falls empty if nobody joins it, 0 where it is empty.
+        """[G] predicted seconds until each GPU becomes empty if no job joins it, 0 where it is empty.
 
         Computed anew where something changed, and now and then elsewhere: a job may run at another pace than predicted.
         """
@@ -110,8 +110,10 @@ class Tenancy:
         gpus = np.flatnonzero(stale & (snapshot.tenant_count > 0))
         if gpus.size:
             state = self.candidates(snapshot, gpus)
-            nobody = np.zeros_like(state.present)
-            follow = stages(self.cache, state.devices, state.members, state.iterations, state.present, nobody)
+            no_candidate = np.zeros_like(state.present)
+            follow = stages(
+                self.cache, state.devices, state.members, state.iterations, state.present, no_candidate
+            )
             ends.at_s[gpus] = now_s + follow.finish_s.max(axis=1)
             ends.computed_s[gpus], ends.stamp[gpus] = now_s, snapshot.stamp[gpus]
         return np.where(snapshot.tenant_count > 0, np.maximum(ends.at_s - now_s, 0.0), 0.0)

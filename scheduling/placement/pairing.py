@@ -57,8 +57,8 @@ def every_pair(cache: SetCache, state: Candidates, ids: Ints, left: Floats, conf
     count, jobs = len(state.devices), len(ids)
     if not count or not jobs:
         return Pairs.none(jobs, count)
-    nobody = np.zeros_like(state.present)
-    before = stages(cache, state.devices, state.members, state.iterations, state.present, nobody)
+    no_candidate = np.zeros_like(state.present)
+    before = stages(cache, state.devices, state.members, state.iterations, state.present, no_candidate)
     tile = np.tile(np.arange(count), jobs)
     repeated = state.take(tile)
     without = Stages(

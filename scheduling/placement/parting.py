@@ -1,4 +1,4 @@
-"""Jobs that share a GPU while another falls empty: whether one of them moves there, restart included."""
+"""Jobs that share a GPU while another becomes empty: whether one of them moves there, restart included."""
 
 from __future__ import annotations
 
@@ -77,13 +77,17 @@ def part(
     if not shared.size:
         return []
     belief, state = tenancy.cache, tenancy.candidates(snapshot, shared)
-    nobody = np.zeros_like(state.present)
-    together = stages(belief, state.devices, state.members, state.iterations, state.present, nobody).finish_s
+    no_candidate = np.zeros_like(state.present)
+    together = stages(
+        belief, state.devices, state.members, state.iterations, state.present, no_candidate
+    ).finish_s
     moves: list[tuple[float, int, int, int, int]] = []
     for column in range(state.present.shape[1]):
         rest = state.take(np.arange(len(shared)))
         rest.present[:, column] = False
-        others = stages(belief, rest.devices, rest.members, rest.iterations, rest.present, nobody).finish_s
+        others = stages(
+            belief, rest.devices, rest.members, rest.iterations, rest.present, no_candidate
+        ).finish_s
         for row in np.flatnonzero(state.present[:, column]).tolist():
             job = snapshot.tenants[int(shared[row])][column]
             if not job.job.preemptible or job.resume_s > snapshot.now_s:

@@ -15,7 +15,7 @@ from scheduling.placement.pairing import every_pair
 from scheduling.placement.ranking import PlacementConfig
 
 # The job that is stopped needs this many times as long as the one that takes its place, and four restarts more: lengths
-# are estimates, and whoever is stopped waits again. Chosen on made-up pairs (`benchmarks.queue_order`).
+# are estimates, and whoever is stopped waits again. Chosen on synthetic pairs (`benchmarks.queue_order`).
 _RATIO = 2.0
 _RESTARTS = 4.0
 # Jobs of the queue that may take another's place in one decision.

@@ -165,10 +165,10 @@ def _end_s(
 
 
 class _Departures:
-    """When GPUs of each type are predicted to fall empty, while one decision is made.
+    """When GPUs of each type are predicted to become empty, while one decision is made.
 
     Attributes:
-        ends_s: [G] seconds until each GPU falls empty.
+        ends_s: [G] seconds until each GPU becomes empty.
     """
 
     def __init__(self, snapshot: SchedulingSnapshot, tenancy: Tenancy) -> None:
@@ -182,7 +182,7 @@ class _Departures:
             self._heaps.append(list(zip(self.ends_s[ordered].tolist(), ordered.tolist(), strict=True)))
 
     def next_s(self) -> Floats:
-        """[T] seconds until the first GPU of each type falls empty, infinite where none is busy."""
+        """[T] seconds until the first GPU of each type becomes empty, infinite where none is busy."""
         for heap in self._heaps:
             while heap and heap[0][1] >= 0 and heap[0][0] != self.ends_s[heap[0][1]]:
                 heapq.heappop(heap)  # somebody joined since

@@ -1,4 +1,8 @@
-"""How jobs go on under a plain rule: shortest job first, alone or with blind packing of pairs."""
+"""How jobs proceed under a plain rule: shortest job first, alone or with blind packing of pairs.
+
+The simulator would answer the same under `sjf` (a test holds both to the same end and mean), with a policy, states and records
+of its own for every job: eleven times as long for 100 to 400 waiting jobs, and each decision is projected several times.
+"""
 
 from __future__ import annotations
 

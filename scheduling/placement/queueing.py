@@ -1,4 +1,4 @@
-"""The order of a queue, what keeps a job at its end from waiting for ever, and when GPUs are expected to fall empty."""
+"""The order of a queue, what keeps a job at its end from waiting forever, and when GPUs are expected to become empty."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class QueueConfig:
             alone on the fastest type, `longest` by the most.
         batch: how many of them are decided at a time.
         aging_s: seconds of waiting after which a job is overdue. The overdue job that was submitted first is decided
-            before all others; where nothing can take it, the GPUs that fall empty for it first are kept for it.
+            before all others; where nothing can take it, the GPUs that become empty for it first are kept for it.
         critical_ratio: a job is critical where it needs alone more than this many times what all work needs spread over
             the GPUs: every second that it waits is one of the makespan. With the objective `jct` the longest critical job
             is decided first, and none is stopped for a shorter one; not in queues of more than eight batches. `inf`: no
@@ -106,7 +106,7 @@ def first_overdue(snapshot: SchedulingSnapshot, belief: SetCache, aging_s: float
 
 
 def work_s(snapshot: SchedulingSnapshot, tenancy: Tenancy) -> float:
-    """Predicted seconds until everything is done if the work were spread evenly over all GPUs and nobody shared anew."""
+    """Predicted seconds until everything is done if the work were spread evenly over all GPUs and no new sharing."""
     waiting = sum(remaining_s(snapshot, tenancy.cache, j) * j.job.gpus for j in snapshot.waiting.values())
     return (float(tenancy.empty_in_s(snapshot).sum()) + waiting) / len(snapshot)
 

@@ -24,7 +24,7 @@ class PlacementConfig:
 
     Attributes:
         objective: `jct` the predicted increase of the sum of completion times, `interference` the multi-stage score,
-            `makespan` the predicted time at which the GPU falls empty. The least wins.
+            `makespan` the predicted time at which the GPU becomes empty. The lowest wins.
         max_slowdown: largest predicted slowdown of any member that has no budget of its own.
         wait: whether waiting for a departure may be the answer when it is predicted to be better than any GPU now.
             Waiting always shows no interference, so the objective `interference` waits only for lack of room.
@@ -114,7 +114,7 @@ class Ranking:
         score: [N] value of the objective; infinite where the job cannot go.
         cost_s: [N] finish plus delays, whatever the objective.
         finish_s: [N]; delays_s: [N, M]; slowdown: [N, M + 1], the job in the last column.
-        extension_s: [N] how much later the GPU falls empty than without the job.
+        extension_s: [N] how much later the GPU becomes empty than without the job.
         fits: [N] memory; within_budget: [N]; has_room: [N] set size.
     """
 

@@ -80,7 +80,7 @@ def stages(
     clock = np.zeros(count)
     at_work = np.arange(
         count
-    )  # the sets that the arrays below stand for: who falls empty is written out and dropped
+    )  # the sets that the arrays below stand for: who becomes empty is written out and dropped
     stays, first = alive, True
     with cache.lock:
         for _ in range(width + 1):  # every round at least one member of each set leaves

@@ -1,4 +1,4 @@
-"""Exclusive best fit: whole GPUs by submission, and whoever fits may overtake."""
+"""Exclusive best fit: whole GPUs by submission, and any job that fits may overtake."""
 
 from __future__ import annotations
 

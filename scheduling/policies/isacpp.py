@@ -2,7 +2,7 @@
 
 Liu et al., IEEE TPDS 36(8), 2025. Beyond the paper: the default objective is the increase of the sum of completion
 times with the whole queue in view (`scheduling.placement.pricing`), waiting is an answer, and a job that shares a GPU
-moves to one that falls empty where that pays its restart.
+moves to one that becomes empty where that pays its restart.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _before_all(
 ) -> tuple[list[Allocation], Ints]:
     """The overdue job where it costs least now, and the GPUs that no other job may join in this decision.
 
-    It does not wait for a better place, or it might for ever; where nothing can take it, a place falls empty for it.
+    It does not wait for a better place, or it might wait forever; where nothing can take it, a place is vacated for it.
     """
     tenancy = Tenancy.of(snapshot, belief, config.max_members)
     if may_share(job):

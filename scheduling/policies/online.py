@@ -52,7 +52,7 @@ def decide_learning(
     """`decide` with a belief that has seen how the jobs of `snapshot` went so far; it is kept with the snapshot.
 
     Args:
-        moves: `decide` may act when nobody waits, too.
+        moves: `decide` may act when no job waits, too.
     """
     learning = snapshot.derived(("learning", belief, make), lambda: _Learning.of(make(belief.predictor)))
     learning.observe(snapshot)

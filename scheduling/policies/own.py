@@ -65,7 +65,9 @@ def _checked(
         if job.number not in snapshot.waiting and job.number not in snapshot.running:
             raise PolicyError(f"{name} placed a job that is neither waiting nor running", got=job.id)
         if job.number in seen:
-            raise PolicyError(f"{name} decided twice about one job", expected="each job once", got=job.id)
+            raise PolicyError(
+                f"{name} returned two allocations for one job", expected="each job once", got=job.id
+            )
         seen.add(job.number)
         checked.append(replace(allocation, gpus=_gpus(allocation, snapshot, name)))
     return checked

@@ -1,4 +1,4 @@
-"""Shortest job first by predicted length, on whole GPUs; whoever fits may overtake."""
+"""Shortest job first by predicted length, on whole GPUs; any job that fits may overtake."""
 
 from __future__ import annotations
 

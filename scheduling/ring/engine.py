@@ -108,7 +108,7 @@ class RingRun:
         if len(set(gpus)) != job.gpus or len(gpus) != job.gpus:
             raise InputError(f"job {job.name!r} is not placed whole", expected=f"{job.gpus} GPUs", got=gpus)
         if job.name in self.running:
-            raise InputError(f"job {job.name!r} runs already", expected="each job once")
+            raise InputError(f"job {job.name!r} is running already", expected="each job once")
         for server, gpu in gpus:
             if not 0 <= server < len(self.idle) or gpu not in self.idle[server]:
                 raise InputError(

@@ -21,7 +21,7 @@ from scheduling.core.truth import GroundTruth
 from scheduling.simulator.realism import NodeOutages, Realism
 from scheduling.simulator.result import Interval, SimulationResult
 
-_MOST_IDLE_ROUNDS = 1000  # until a policy that runs nobody is stopped
+_MOST_IDLE_ROUNDS = 1000  # until a policy that runs no job is stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def simulate(
     Raises:
         InputError: two jobs share an id.
         InfeasibleError: a job can never run here (too many GPUs, or its memory fits on no type), or the policy leaves
-            jobs waiting for ever.
+            jobs waiting forever.
     """
     return _Simulation(jobs, cluster, policy, truth, belief, config or SimulationConfig(), agent).run(
         on_progress
@@ -152,7 +152,7 @@ class _Simulation:
                         before = len(snapshot.waiting)
             else:
                 next_round = self._round(next_round, round_s, arrivals < total)
-                # Rounds go on for ever: that nobody is served is seen by the rounds in which nothing happens.
+                # Rounds go on forever: starvation is seen by the rounds in which nothing happens.
                 idle_rounds = 0 if snapshot.running or arrivals < total else idle_rounds + 1
                 if idle_rounds > _MOST_IDLE_ROUNDS:
                     raise self._stuck()

@@ -98,7 +98,7 @@ PARTS = {
 
 
 class NodeOutages:
-    """When nodes fail and come back; a GPU that is down holds a job of nobody that may not share."""
+    """When nodes fail and come back; a GPU that is down holds a placeholder job that may not share."""
 
     def __init__(self, realism: Realism, snapshot: SchedulingSnapshot, rng: np.random.Generator) -> None:
         self._realism, self._snapshot, self._rng = realism, snapshot, rng

@@ -126,7 +126,7 @@ class ScenarioSpec:
                 )
         if self.source is not None and self.data is None:
             raise InputError(
-                "a source needs tables", expected="a folder of imported tables, too", got=self.source
+                "--source needs tables", expected="a folder of imported tables, too", got=self.source
             )
         if self.columns is not None and self.trace.startswith(("synthetic:", "sia:")):
             raise InputError(

@@ -39,32 +39,6 @@ class Run:
         return f"{self.name}, seed {self.seed}"
 
 
-def compare(
-    spec: ScenarioSpec,
-    policies: Sequence[str],
-    workers: int = 1,
-    use_ray: bool = False,
-    out: Path | None = None,
-    seeds: int = 1,
-    report: Report | None = None,
-    gantt_filter: str = "",
-) -> list[dict[str, Any]]:
-    """Run each policy with each seed; per policy the JSON of `cotenant simulate` (see `summarize`), in the given order.
-
-    A policy that fails ends no other one: its entry is `{"policy": ..., "error": ...}`. So it is with those that an
-    interrupt (Ctrl-C) leaves undone.
-
-    Args:
-        out: folder for `results.json`, which is rewritten after every run, and the plots.
-        seeds: so many, from the scenario's own on.
-        gantt_filter: Gantt charts show only GPUs whose type or place contains this text.
-
-    Raises:
-        UnavailableError: Ray is asked for and not installed.
-    """
-    return summarize(run_all(spec, policies, workers, use_ray, out, seeds, report, gantt_filter))
-
-
 def run_all(
     spec: ScenarioSpec,
     policies: Sequence[str],
@@ -76,10 +50,19 @@ def run_all(
     gantt_filter: str = "",
     loads: Sequence[float] = (),
 ) -> list[Run]:
-    """As `compare`, every run by itself: load by load, policy by policy, seed by seed.
+    """Run each policy with each seed at each load: load by load, policy by policy, seed by seed.
+
+    A policy that fails does not end the others: its run carries the error, and so do those that an interrupt (Ctrl-C)
+    leaves undone.
 
     Args:
+        out: folder for `results.json`, which is rewritten after every run, and the plots.
+        seeds: number of seeds, from the scenario's own on.
+        gantt_filter: Gantt charts show only GPUs whose type or place contains this text.
         loads: offered loads to run all of it at; where none is given, that of `spec`.
+
+    Raises:
+        UnavailableError: Ray is asked for and not installed.
     """
     each: Sequence[float | None] = loads or [spec.load]
     tasks = [

@@ -26,7 +26,7 @@ class SliceJob:
 
     Attributes:
         workload: with its `sm_share_ratio` where the share is given; the plan chooses it otherwise.
-        iterations: steps left; None where nobody knows, then an hour alone on the whole card.
+        iterations: steps left; None where unknown, then an hour alone on the whole card.
         weight: how much the job counts.
     """
 
@@ -181,7 +181,7 @@ class Options:
 
     Attributes:
         reference_s: [J] step time alone on the whole card.
-        iterations: [J], with those filled in that nobody knows.
+        iterations: [J], with those filled in that were unknown.
         columns: what sets of jobs can do, a row for each set, sharing mode and choice of shares.
         rows: (device, members) to the first row of the set and the one behind its last.
     """

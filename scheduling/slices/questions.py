@@ -182,7 +182,7 @@ class _Workloads:
         self.weight = np.array([job.weight for job in jobs])
         self._number: dict[Workload, int] = {}
         self._of_job = np.array([self._number_of(job.workload) for job in jobs], np.int64)
-        # Share to [workloads] the number of the workload with it; -1 where nobody has asked yet.
+        # Share to [workloads] the number of the workload with it; -1 where not asked yet.
         self._limited: dict[float, NDArray[np.int64]] = {}
 
     def _number_of(self, workload: Workload) -> int:

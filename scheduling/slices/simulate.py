@@ -125,7 +125,7 @@ def simulate_slices(
 
     Raises:
         InputError: no job or no card, or a job that wants several GPUs.
-        InfeasibleError: the policy leaves jobs waiting for ever, or puts one where it does not fit.
+        InfeasibleError: the policy leaves jobs waiting forever, or puts one where it does not fit.
     """
     if not jobs or not cards:
         raise InputError(
@@ -224,7 +224,7 @@ class _Simulation:
                 ends = (c.profile_until_s for c in self.cards if c.profile_until_s is not None)
                 return min((t for t in ends if t > self.now_s), default=math.inf)
             self._reshape(action)
-        raise InfeasibleError(f"{self.policy.name} does not come to an end at {self.now_s:.0f} s")
+        raise InfeasibleError(f"{self.policy.name} has not finished at {self.now_s:.0f} s")
 
     def _reshape(self, action: Reshape) -> None:
         card = self.cards[action.card]

@@ -44,7 +44,7 @@ def read_rows(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
         if is_philly(body):
             return read_philly(body)
         raise InputError(
-            f"unknown JSON in {path}",
+            f"unrecognised JSON in {path}",
             expected="`kubectl get pods -o json` (with or without events), or Philly's cluster_job_log",
         )
     try:

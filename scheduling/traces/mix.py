@@ -40,9 +40,7 @@ class Mix:
 
     def __post_init__(self) -> None:
         if not self.workloads or len(self.workloads) != len(self.shares):
-            raise InputError(
-                "a mix needs workloads and as many shares", got=f"{len(self.workloads)} workloads"
-            )
+            raise InputError("a mix needs one share per workload", got=f"{len(self.workloads)} workloads")
         if min(self.shares) < 0 or abs(sum(self.shares) - 1.0) > 1e-6:
             raise InputError("shares of a mix", expected="numbers from 0 that sum to 1", got=sum(self.shares))
 

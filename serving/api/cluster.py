@@ -19,7 +19,7 @@ from serving.service import Service
 _INLINE_GPUS = 256  # with their tenants; more are read away from the event loop
 _MATCH = [header("If-Match", 'Version that the change is meant for, such as "7"', {"type": "string", "pattern": '^"?[0-9]{1,15}"?$'})]  # fmt: skip
 _Replace = Annotated[
-    bool, Query(description="Tenants become those of the body; the placements of others end")
+    bool, Query(description="Replace the tenants; placements of tenants that are not in the body end")
 ]
 _EXAMPLE = {
     "nodes": [{"name": "node-a", "gpus": [{"id": "0", "device": "v100"}, {"id": "1", "device": "v100"}]}]
@@ -45,7 +45,7 @@ def routes(service: Service) -> APIRouter:
         "",
         summary="Replace the inventory of nodes and GPUs",
         description="Tenants stay where they are. A GPU that is new may come with tenants; other tenants than the stored "
-        "ones, and GPUs that would go from under theirs, are refused (409) unless `replace_tenants=true`",
+        "ones, and removing GPUs that have some, are refused (409) unless `replace_tenants=true`",
         **operation(
             scope="admin",
             body=ClusterBody,
@@ -71,7 +71,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.put(
         "/nodes/{name}",
-        summary="Add a node, or change its GPUs; says that the node is alive",
+        summary="Add or update a node; also its heartbeat",
         **operation(
             scope="admin",
             body=NodeBody,
@@ -85,7 +85,7 @@ def routes(service: Service) -> APIRouter:
     async def put(request: Request, name: str, replace_tenants: _Replace = False) -> Response:
         body = await read_body(request, NodeBody)
         if (body.name or name) != name or (body.count or 1) != 1:
-            raise InputError("body is another node", expected=f"name {name!r} or none, and no count")
+            raise InputError("the body names another node", expected=f"name {name!r} or none, and no count")
         body.name = name
         inventory = await _inventory(service, ClusterBody([body]))
         version, new = await service.stored(
@@ -95,7 +95,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.delete(
         "/nodes/{name}",
-        summary="Take a node out",
+        summary="Remove a node",
         **operation(scope="admin", answer=VersionAnswer, errors=(404, 409, 412), parameters=_MATCH),
     )
     async def delete(request: Request, name: str, replace_tenants: _Replace = False) -> Response:

@@ -15,13 +15,17 @@ _STATUS = {"type": "object", "required": ["status"], "properties": {"status": {"
 def routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["health"], route_class=ServiceRoute)
 
-    @router.get("/v1/health/live", summary="The process runs", **operation(scope="watch", answer=_STATUS))
+    @router.get(
+        "/v1/health/live",
+        summary="Liveness: the process is running",
+        **operation(scope="watch", answer=_STATUS),
+    )
     async def live() -> Response:
         return answer({"status": "live"})
 
     @router.get(
         "/v1/health/ready",
-        summary="A model serves and the store answers",
+        summary="Readiness: a model is loaded and the store responds",
         **operation(
             scope="watch",
             answer=_STATUS

@@ -18,19 +18,19 @@ from serving.service import Service
 def routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/models", tags=["models"], route_class=ServiceRoute)
 
-    @router.get("", summary="Which version serves", **operation(scope="read", answer=ModelState))
+    @router.get("", summary="The model version in service", **operation(scope="read", answer=ModelState))
     async def state() -> Response:
         return answer(handler.state(service))
 
     @router.post(
-        "/reload", summary="Load what the source has now", **operation(scope="admin", answer=ModelState)
+        "/reload", summary="Reload the model from its source", **operation(scope="admin", answer=ModelState)
     )
     async def reload() -> Response:
         return answer(await handler.reload(service))
 
     @router.get(
         "/events",
-        summary="Loads and refusals, newest first",
+        summary="Model loads, accepted and rejected, newest first",
         **operation(scope="read", answer=ModelEventPage),
     )
     async def events(

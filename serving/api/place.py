@@ -29,7 +29,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(
         "",
-        summary="Ranked GPUs, or wait",
+        summary="Rank the GPUs for a job, or advise to wait",
         description="With `cluster` on the cluster given, without it on the stored one. Nothing is stored; "
         "`POST /v1/placements` decides and reserves.",
         **operation(

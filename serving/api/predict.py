@@ -31,7 +31,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(
         "",
-        summary="How a co-location set runs",
+        summary="Predict a co-location set",
         **operation(
             scope="read",
             body=SetBody,
@@ -47,7 +47,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(
         "/batch",
-        summary="How each of many co-location sets runs",
+        summary="Predict many co-location sets",
         **operation(
             scope="read",
             body=BatchBody, answer=BatchAnswer, examples={"one pair": {"sets": [_EXAMPLE]}}, errors=(404,),

@@ -24,7 +24,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(
         "",
-        summary="Which set to run to learn most about a job",
+        summary="Suggest the sets whose measurement tells most about a job",
         **operation(
             scope="read",
             body=ProbesBody,

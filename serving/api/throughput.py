@@ -24,7 +24,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(
         "",
-        summary="How freezing the first layers changes a job's throughput",
+        summary="Throughput of a job with its first layers frozen",
         **operation(
             scope="read",
             body=ThroughputBody,

@@ -117,7 +117,7 @@ async def _register_json(service: Service, raw: bytes, name: str) -> tuple[dict[
     if isinstance(body.graph, dict):
         return await handler.register_graph(service, body.graph, name or None)
     raise InputError(
-        "body names no model", expected="'workload' (a zoo name) or 'graph' (a computation graph)"
+        "the request names no model", expected="'workload' (a zoo name) or 'graph' (a computation graph)"
     )
 
 

@@ -38,10 +38,10 @@ def plan(
             help="SM share (below 1) at which some models are measured alone under MPS; may be repeated."
         ),
     ] = None,
-    share_models: Annotated[int, typer.Option(help="Models measured at the SM shares.")] = 6,
+    share_models: Annotated[int, typer.Option(help="Number of models measured at the SM shares.")] = 6,
     name: Annotated[str | None, typer.Option(help="Campaign name: a column of every row.")] = None,
     jobs: Annotated[int, typer.Option(help="Maximum number of jobs taken from the zoo.")] = 24,
-    frozen_models: Annotated[int, typer.Option(help="Models measured with a frozen prefix.")] = 5,
+    frozen_models: Annotated[int, typer.Option(help="Number of models measured with a frozen prefix.")] = 5,
     repeats: Annotated[int, typer.Option(help="Repeats per window.")] = 5,
     window: Annotated[
         float, typer.Option(help="Minimum length of a window with all members, seconds.")
@@ -51,7 +51,7 @@ def plan(
     ] = 0.5,
     steps: Annotated[int, typer.Option(help="Minimum number of steps of every member in a window.")] = 5,
     predictor: Annotated[
-        str, typer.Option(help="Predictor whose uncertainty weighs the sets, or `none`.")
+        str, typer.Option(help="Predictor whose uncertainty weights the sets, or `none`.")
     ] = "default",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
     json: JsonFlag = False,

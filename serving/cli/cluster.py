@@ -24,7 +24,7 @@ Cluster = Annotated[
 @app.command()
 def init(
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("cluster.yaml"),
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a sample cluster.yaml with a comment beside every field.
 

@@ -164,17 +164,20 @@ def graphs(
 ) -> None:
     """Build a PyTorch Geometric dataset: co-location sets, each member with its computation graph.
 
-    Rows that were built before are reused. Example: `cotenant data graphs data/ -o graphs/`
+    The graphs of jobs that were measured alone are stored beside them. The folder it prints is what `cotenant train --graphs`
+    takes. Rows that were built before are reused. Example: `cotenant data graphs data/ -o graphs/`
     """
     from datasets.graph_dataset import ColocationDataset
-    from datasets.tables import read_table
+    from datasets.sets import read_sets
 
+    colocation, solo = read_sets(directory)
     with progress() as bar:
         task = bar.add_task("capture", total=None)
         dataset = ColocationDataset(
             out,
-            read_table(directory, "colocation"),
+            colocation,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
+            workloads=solo["workload"],
         )
     summary = {
         "folder": str(dataset.folder),

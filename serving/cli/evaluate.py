@@ -31,9 +31,7 @@ def command(
     target: Annotated[
         str, typer.Option(help="throughput-ratio, step-time, memory or operator-time.")
     ] = "throughput-ratio",
-    graph_only: Annotated[
-        bool, typer.Option("--graph-only", help="Withhold everything measured of a job alone.")
-    ] = False,
+    graph_only: Annotated[bool, typer.Option("--graph-only", help="Withhold all solo measurements.")] = False,
     split: Annotated[
         str, typer.Option(help="none, by-pair, by-model, by-device, by-campaign or by-source.")
     ] = "none",
@@ -41,7 +39,7 @@ def command(
     observe: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Sets per device of each architecture new to the model that are observed first."
+            min=0, help="Sets to observe first, per device, of each architecture that is new to the model."
         ),
     ] = None,
     probes: Annotated[

@@ -109,7 +109,7 @@ def pipeline(
         return
     if depth is not None or recompute or (fewer_machines and not compat):
         raise InputError(
-            "an option lacks the one that it depends on",
+            "an option is missing one that it requires",
             expected="--depth and --recompute with --schedule, --fewer-machines with --compat",
         )
     states = read_states(graph, device, as_published=compat, granularity=granularity)
@@ -183,10 +183,10 @@ def _print(plan: Partition) -> None:
     out.print(f"Bottleneck: {plan.bottleneck}.")
     if plan.workers_used < plan.workers:
         out.print(
-            f"{plan.workers - plan.workers_used} of {plan.workers} workers would not help and stay idle."
+            f"{plan.workers - plan.workers_used} of {plan.workers} workers would not help; they stay idle."
         )
     if plan.search in ("branches merged", "execution order"):
-        out.print(f"The model has too many cuts to try them all; tried: {plan.search}.")
+        out.print(f"Too many cuts to search exhaustively; searched: {plan.search}.")
 
 
 def _bytes(count: float) -> str:

@@ -77,7 +77,9 @@ def serve(
     ] = 30.0,
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(envvar="COTENANT_ALLOWED_HOST", help="Name that requests may ask for; may be repeated."),
+        typer.Option(
+            envvar="COTENANT_ALLOWED_HOST", help="Host name that requests may use; may be repeated."
+        ),
     ] = None,
     trusted_proxy: Annotated[
         list[str] | None,
@@ -137,7 +139,7 @@ def run(config: object) -> None:
     if config.port:  # the one line for people; what follows on stderr are JSON logs
         host = f"[{config.host}]" if ":" in config.host else config.host
         print(
-            f"cotenant serves on http://{host}:{config.port} (API reference: /docs); Ctrl-C ends it",
+            f"cotenant serves on http://{host}:{config.port} (API reference: /docs); Ctrl-C to stop",
             flush=True,
         )
     with tempfile.TemporaryDirectory(prefix="cotenant-metrics-") as folder:
@@ -163,7 +165,7 @@ def run(config: object) -> None:
 
 
 def _try_address(host: str, port: int) -> None:
-    """Raises `UnavailableError` where nobody can listen there: one clear line before anything is loaded."""
+    """Raises `UnavailableError` where the address cannot be bound: one clear line before anything is loaded."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:

@@ -51,7 +51,7 @@ RealismFlag = Annotated[
     bool,
     typer.Option(
         "--realism",
-        help="Uncertain lengths, jobs that end early, nodes that fail, lost progress, dearer restarts and gangs "
+        help="Uncertain lengths, jobs that end early, nodes that fail, lost progress, costlier restarts and gangs "
         "across nodes.",
     ),
 ]

@@ -34,12 +34,16 @@ def command(
         bool,
         typer.Option(
             "--own-use",
-            help="Learn from every source, whatever its licence; the model is not to be passed on.",
+            help="Learn from every source, whatever its licence; the model must not be redistributed.",
         ),
     ] = False,
     baselines: Annotated[
         bool, typer.Option(help="Fit the baselines on the same pairs and print the comparison.")
     ] = True,
+    graphs: Annotated[
+        Path | None,
+        typer.Option(help="Read computation graphs from this folder (`cotenant data graphs`)."),
+    ] = None,
     tracking_uri: Annotated[
         str | None, typer.Option(help="MLflow store (default: sqlite:///mlflow.db).")
     ] = None,
@@ -84,6 +88,7 @@ def command(
             bundled=bundled,
             own_use=own_use,
             baselines=baselines,
+            graphs=graphs,
             tracking_uri=tracking_uri,
             experiment=experiment,
             report=report,

@@ -16,7 +16,7 @@ class StageClock:
     """Steps done over all stages, and the time that is left by the pace so far.
 
     Args:
-        expected: steps of the whole run; 0 where nobody knows.
+        expected: steps of the whole run; 0 where unknown.
     """
 
     def __init__(self, expected: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -26,7 +26,7 @@ class StageClock:
         self.began_s: float | None = None
 
     def note(self, phase: str, step: int) -> None:
-        """Take in that `step` (from 1) of `phase` is done."""
+        """Record that `step` (from 1) of `phase` is done."""
         if self.began_s is None:
             self.began_s = self.clock()
         if phase not in self.done:
@@ -35,12 +35,12 @@ class StageClock:
 
     @property
     def fraction(self) -> float | None:
-        """Of the whole run, 0 to 1; None where nobody knows."""
+        """Of the whole run, 0 to 1; None where unknown."""
         return min(sum(self.done.values()) / self.expected, 1.0) if self.expected else None
 
     @property
     def left_s(self) -> float | None:
-        """Seconds that are left; None where nobody knows yet."""
+        """Seconds that are left; None where unknown yet."""
         paced = sum(self.done.values()) - self.skipped
         if not self.expected or self.began_s is None or paced < 2:
             return None
@@ -53,7 +53,7 @@ def reporting(title: str, expected: int = 0) -> Iterator[Callable[[str, int, int
     """Follow a `predictor.config.LossCallback`: bars on a terminal, else a line per stage and every half minute.
 
     Args:
-        expected: steps of all stages together; 0 where nobody knows.
+        expected: steps of all stages together; 0 where unknown.
     """
     from rich.console import Console
 

@@ -28,7 +28,7 @@ log = structlog.get_logger("cotenant.extender")
 
 
 async def filter_nodes(service: Service, body: Any) -> dict[str, Any]:
-    """`ExtenderFilterResult` for `ExtenderArgs`; what goes wrong is told in its `Error`."""
+    """`ExtenderFilterResult` for `ExtenderArgs`; failures are reported in its `Error`."""
     result: dict[str, Any] = {
         "Nodes": None, "NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": "",
     }  # fmt: skip

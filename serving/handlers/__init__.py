@@ -1,1 +1,1 @@
-"""What the service does, apart from HTTP."""
+"""What the service does, independent of HTTP."""

@@ -1,4 +1,4 @@
-"""How right predictions were of late, by device and job."""
+"""Accuracy of recent predictions, by device and job."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def put_node(
 
 
 def delete_node(service: Service, name: str, expected: int | None, replace_tenants: bool = False) -> int:
-    """Take a node out. Raises `UnknownNameError`, and as `replace_cluster`."""
+    """Remove a node. Raises `UnknownNameError`, and as `replace_cluster`."""
     with service.store.write() as session:
         row = advance(session, expected)
         node = session.get(NodeRow, name)
@@ -253,7 +253,7 @@ class _Change:
         return bool(tenants)
 
     def _seat(self, node: str, gpu: Gpu, is_new: bool, is_same: bool) -> bool:
-        """Bring the tenants of one GPU to what is given; whether any changed."""
+        """Set the tenants of one GPU to those given; returns whether any changed."""
         present = self._on(node, gpu.id)
         given = list(
             zip(

@@ -48,5 +48,5 @@ def remember(session: Session, once: Once | None, status: int, answer: dict[str,
 
 
 def forget_old(session: Session, now: float) -> None:
-    """Drop keys that nobody repeats any more."""
+    """Drop expired keys."""
     session.execute(delete(IdempotencyRow).where(IdempotencyRow.created_at < now - KEEP_S))

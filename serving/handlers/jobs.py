@@ -1,4 +1,4 @@
-"""Which jobs a caller may name: zoo models and registered graphs; never paths or code."""
+"""The jobs that a caller may name: zoo models and registered graphs; never paths or code."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def admit(service: Service, workloads: Iterable[Workload], devices: Iterab
 
 
 async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """The snapshot without the GPUs whose tenants' graphs are not registered any more: nothing can be said of those.
+    """The snapshot without the GPUs whose tenants' graphs are not registered any more: those cannot be predicted.
 
     The same object where there is none, because policies remember it; the last answer is kept.
     """
@@ -133,13 +133,13 @@ def forget_deleted(service: Service) -> None:
 
 
 def forget(service: Service, key: str) -> None:
-    """Let this process know no longer of a stored graph."""
+    """Forget a stored graph in this process."""
     service.graphs.pop(GRAPH_PREFIX + key, None)
     service.graph_changes += 1
     service.answers.clear()
 
 
 def make_known(service: Service, graph: ComputationGraph) -> None:
-    """Let this process know a stored graph."""
+    """Register a stored graph in this process."""
     service.graphs[GRAPH_PREFIX + graph.content_hash] = graph
     service.graph_changes += 1

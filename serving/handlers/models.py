@@ -1,4 +1,4 @@
-"""Which model serves, and what happened to it."""
+"""The model in service, and its history."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def state(service: Service) -> dict[str, Any]:
 
 
 async def reload(service: Service) -> dict[str, Any]:
-    """Look at the source now. Raises `UnavailableError` where the model there was refused; the old one stays."""
+    """Check the source now. Raises `UnavailableError` where the model there was refused; the old one stays."""
     await service.life.reload(force=True)
     return state(service)
 
 
 def events(service: Service, after: int, limit: int) -> list[dict[str, Any]]:
-    """Loads, refusals and failures, newest first."""
+    """Model loads, rejections and failures, newest first."""
     query = select(ModelEventRow).order_by(ModelEventRow.id.desc()).limit(limit)
     if after:
         query = query.where(ModelEventRow.id < after)

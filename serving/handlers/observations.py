@@ -112,7 +112,7 @@ def list_observations(service: Service, after: int, limit: int) -> list[dict[str
 
 
 def observations_of(service: Service, placement_id: str, limit: int = 50) -> list[dict[str, Any]]:
-    """What was observed of one placement, newest first."""
+    """Observations of one placement, newest first."""
     query = (
         select(ObservationRow)
         .where(ObservationRow.placement_id == placement_id)
@@ -144,7 +144,7 @@ def error_by_day(service: Service, days: int = 30) -> list[dict[str, Any]]:
 
 
 def entry_of(row: ObservationRow) -> dict[str, Any]:
-    """What a caller sees of an observation."""
+    """An observation as a caller sees it."""
     return {
         "id": row.id,
         "device": row.device,

@@ -1,4 +1,4 @@
-"""Where jobs go: on a cluster that the caller describes, or on the stored one."""
+"""Placement decisions on a cluster that the caller describes, or on the stored one."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
 
 
 async def prepare(service: Service, job: Workload, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """Let the model meet the job and all tenants; the snapshot without the GPUs of which nothing can be said."""
+    """Encode the job and all tenants; the snapshot without the GPUs whose tenants are unknown."""
     await admit(service, (job,))
     snapshot = await without_unknown(service, snapshot)
     await service.batcher.meet(

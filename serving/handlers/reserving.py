@@ -104,7 +104,7 @@ class Reserver:
         """Refuse a request that waits; one that is being decided is answered soon."""
         if self._waiting.remove(request.caller, request) or why == "length":
             self.service.metrics.refused.labels(f"reserving_{why}").inc()
-            request.fail(OverloadError("too many placements wait", hint="try again in a second"))
+            request.fail(OverloadError("too many placements are queued", hint="try again in a second"))
 
     async def _work(self) -> None:
         CALLER.set("placements")
@@ -137,12 +137,10 @@ class Reserver:
                 request.tries += 1
                 self._waiting.push_first(request.caller, request)
             else:
-                request.fail(
-                    ConflictError("the cluster changes faster than a decision is made", hint="try again")
-                )
+                request.fail(ConflictError("the cluster kept changing during the decision", hint="try again"))
 
     async def _choose(self, group: list[Request], state: ClusterState) -> list[Decided]:
-        """Decide one after the other, each with those before it in view; whoever there is no time for waits on."""
+        """Decide one after the other, each with those before it in view; those there is no time for keep waiting."""
         service, snapshot = self.service, state.snapshot
         waiting = []
         for request in group:

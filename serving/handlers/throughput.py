@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from predictor.freezing import LayerThroughput
 from profiling.workload import ColocationSet, Workload
 from serving.feedback import Belief
 from serving.handlers.jobs import admit
@@ -28,31 +29,8 @@ class ThroughputBody(Struct, forbid_unknown_fields=True):
     rewrapped: bool = True
 
 
-class ThroughputPoint(Struct):
-    """One step with a frozen prefix. `samples_per_s` is over all GPUs, `memory_bytes` on each."""
-
-    workload: str
-    device: str
-    frozen_prefix: int
-    total_layers: int
-    gpus: int
-    nodes: int
-    cached: bool
-    step_time_s: float
-    samples_per_s: float
-    forward_s: float
-    backward_s: float
-    optimizer_s: float
-    exchange_s: float
-    overhead_s: float
-    unfrozen_parameter_ratio: float
-    speedup: float
-    memory_bytes: float
-    anchored: bool
-
-
 class ThroughputAnswer(Struct):
-    points: list[ThroughputPoint]
+    points: list[LayerThroughput]
 
 
 async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:

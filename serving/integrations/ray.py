@@ -4,7 +4,7 @@
     strategy = placer.place("train-7", "resnet18-cifar:batch_size=64", iterations=20000)
     actor = Trainer.options(num_gpus=0.5, scheduling_strategy=strategy or "DEFAULT").remote()
 
-None where the service does not answer: Ray then places the job as if nobody had been asked. Ray itself chooses which GPU
+None where the service does not answer: Ray then places the job as it would without the service. Ray itself chooses which GPU
 of the node a fraction comes from; `started` tells the placer which it was.
 """
 

@@ -17,7 +17,7 @@ from typing import Any
 from profiling.devices import get_device, list_devices
 from profiling.errors import CotenantError, InputError
 from serving.integrations.ask import ServiceClient
-from serving.integrations.slurm_state import HELD, Job, cluster_for, read_comment, type_of
+from serving.integrations.slurm_state import HELD, SlurmJob, cluster_for, read_comment, type_of
 
 log = logging.getLogger("cotenant.slurm")
 
@@ -32,7 +32,7 @@ class SlurmConfig:
 
     Attributes:
         period_s: seconds between looks at the queue.
-        recheck_s: longest that a job is told to wait before the service is asked again.
+        recheck_s: longest that a job waits before the service is asked again.
         longest_wait_s: after so long in the queue a job takes the best GPU there is, though waiting is predicted better.
         pin_s: a job that has not started so long after it got its node may go to any other.
         devices: GPU type in Slurm to catalogue name, beside the catalogue's own names.
@@ -55,8 +55,8 @@ class SlurmConfig:
 class Slurm:
     """Slurm by its own commands; `SLURM_CONF` says which."""
 
-    def jobs(self) -> list[Job]:
-        return [Job.read(raw) for raw in _json("squeue")["jobs"]]
+    def jobs(self) -> list[SlurmJob]:
+        return [SlurmJob.read(raw) for raw in _json("squeue")["jobs"]]
 
     def nodes(self) -> list[Mapping[str, Any]]:
         return list(_json("sinfo")["nodes"])
@@ -79,7 +79,7 @@ class Slurm:
 
 
 def decide(
-    job: Job, jobs: list[Job], nodes: list[Mapping[str, Any]], service: ServiceClient, config: SlurmConfig, now_s: float
+    job: SlurmJob, jobs: list[SlurmJob], nodes: list[Mapping[str, Any]], service: ServiceClient, config: SlurmConfig, now_s: float
 ) -> dict[str, str]:  # fmt: skip
     """What to change of a held job. Where there is no answer, only its begin time and the mark."""
     free = {"StartTime": "now"}
@@ -94,7 +94,7 @@ def decide(
     cluster = cluster_for(job, jobs, nodes, known, now_s)
     waited = now_s - job.submitted_s
     if not cluster["nodes"]:
-        # Full GPUs are worth waiting for: Slurm alone would give the job the first shard that falls free, whoever is beside it.
+        # Full GPUs are worth waiting for: Slurm alone would give the job the first shard that becomes free, whoever is beside it.
         if waited < config.longest_wait_s and cluster_for(job, [], nodes, known, now_s)["nodes"]:
             return _wait(config.recheck_s, now_s)
         return free | {"AdminComment": "cotenant:left no GPU to share now"}
@@ -124,33 +124,33 @@ def _wait(wait_s: float, now_s: float) -> dict[str, str]:
     return {"StartTime": f"now+{seconds + MARGIN_S}", "AdminComment": f"{HELD} ask_s={now_s + seconds:.0f}"}
 
 
-def stale_pin(job: Job, config: SlurmConfig, now_s: float) -> bool:
+def stale_pin(job: SlurmJob, config: SlurmConfig, now_s: float) -> bool:
     """Whether a job that we sent to a node still waits for it."""
     if job.state != "PENDING" or not job.pinned or not job.admin_comment.startswith("cotenant:placed"):
         return False
     return now_s - _sent_s(job) > config.pin_s
 
 
-def just_sent(job: Job, config: SlurmConfig, now_s: float) -> bool:
+def just_sent(job: SlurmJob, config: SlurmConfig, now_s: float) -> bool:
     """Whether a job was sent to a node a moment ago and has not started yet."""
     if job.state != "PENDING" or not job.admin_comment.startswith("cotenant:placed"):
         return False
     return now_s - _sent_s(job) < 5 * config.period_s
 
 
-def _sent_s(job: Job) -> float:
+def _sent_s(job: SlurmJob) -> float:
     """When a job was sent to its node."""
     return float(job.admin_comment.rpartition("at_s=")[2] or 0)
 
 
-def asked_later(job: Job, now_s: float) -> bool:
-    """Whether a job that was told to wait need not be asked about yet."""
+def asked_later(job: SlurmJob, now_s: float) -> bool:
+    """Whether a waiting job need not be asked about yet."""
     _, told, at_s = job.admin_comment.partition("ask_s=")
     return bool(told) and now_s < float(at_s)
 
 
 @dataclass(slots=True)
-class Door:
+class SlurmBridge:
     """Looks at the queue again and again.
 
     Attributes:
@@ -207,10 +207,10 @@ class Door:
 
 def run(service: ServiceClient, config: SlurmConfig) -> None:
     """Until it is stopped."""
-    door = Door(Slurm(), service, config)
+    bridge = SlurmBridge(Slurm(), service, config)
     while True:
         try:
-            done = door.step()
+            done = bridge.step()
         except (subprocess.SubprocessError, OSError, ValueError, KeyError) as error:
             log.warning("Slurm does not answer as expected: %s", error)
             done = {}

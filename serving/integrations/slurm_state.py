@@ -55,7 +55,7 @@ def read_comment(comment: str) -> Request | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SlurmJob:
     """One job of `squeue --json`, as far as the integration needs it.
 
     Attributes:
@@ -82,7 +82,7 @@ class Job:
     holds: dict[str, dict[int, tuple[str, int]]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, raw: Mapping[str, Any]) -> Job:
+    def read(cls, raw: Mapping[str, Any]) -> SlurmJob:
         state = raw.get("job_state", "")
         states = state if isinstance(state, list) else [state]
         nodes = (raw.get("job_resources") or {}).get("allocated_nodes")
@@ -153,7 +153,7 @@ def _indices(text: str) -> list[int]:
 
 
 def cluster_for(
-    job: Job, jobs: list[Job], nodes: list[Mapping[str, Any]], devices: Mapping[str, str], now_s: float | None = None
+    job: SlurmJob, jobs: list[SlurmJob], nodes: list[Mapping[str, Any]], devices: Mapping[str, str], now_s: float | None = None
 ) -> dict[str, Any]:  # fmt: skip
     """The GPUs that `job` can get now, with their tenants: the `cluster` of `POST /v1/place`.
 
@@ -208,7 +208,9 @@ def _device(kind: str, devices: Mapping[str, str]) -> str | None:
         return None
 
 
-def _tenants(node: str, index: int, jobs: list[Job], now_s: float) -> tuple[list[dict[str, Any]] | None, int]:
+def _tenants(
+    node: str, index: int, jobs: list[SlurmJob], now_s: float
+) -> tuple[list[dict[str, Any]] | None, int]:
     """Who runs on a GPU (None: nobody can say), and minus the shards they hold."""
     tenants, held = [], 0
     for job in jobs:
@@ -230,7 +232,7 @@ def _tenants(node: str, index: int, jobs: list[Job], now_s: float) -> tuple[list
     return tenants, held
 
 
-def iterations_left(job: Job, request: Request, now_s: float) -> float:
+def iterations_left(job: SlurmJob, request: Request, now_s: float) -> float:
     """By the time that was predicted when it was placed; at least 1 % while it runs."""
     total = request.iterations or _UNKNOWN_ITERATIONS
     told = re.search(r"finish_s=([0-9.]+)", job.admin_comment)

@@ -124,7 +124,7 @@ def _known(service: Service, name: str, version: str | None) -> None:
         raise UnknownNameError("unknown model", expected=MODEL, got=repr(name[:80]))
     if version is not None and version not in versions(service):
         if not versions(service):
-            raise UnavailableError("no model serves yet", got=service.life.last_error or "still loading")
+            raise UnavailableError("no model is loaded yet", got=service.life.last_error or "still loading")
         raise UnknownNameError(
             "unknown model version", expected=", ".join(versions(service)), got=repr(version[:80])
         )

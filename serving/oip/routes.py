@@ -88,7 +88,11 @@ def routes(service: Service) -> APIRouter:
             {"name": "cotenant", "version": version(), "extensions": ["binary_tensor_data", "statistics"]}
         )
 
-    @router.get("/health/live", summary="The process runs", **operation(scope="watch", answer=_flag("live")))
+    @router.get(
+        "/health/live",
+        summary="Liveness: the process is running",
+        **operation(scope="watch", answer=_flag("live")),
+    )
     async def live() -> Response:
         return answer({"live": True})
 

@@ -68,7 +68,7 @@ class Store:
                 hint="PostgreSQL needs the extra `postgres`: pip install -e '.[postgres]' in the checkout",
             ) from None
         except OSError as error:
-            raise UnavailableError("the database's folder cannot be made", got=str(error)) from None
+            raise UnavailableError("cannot create the database's folder", got=str(error)) from None
         if self.sqlite:
             # A writer takes its lock at once: a read that turns into a write could fail half-way.
             for engine, begin in ((self.engine, "BEGIN IMMEDIATE"), (self.reading, "BEGIN")):
@@ -129,7 +129,7 @@ class Store:
         """A session that is committed whole at the end, or not at all; there is one at a time.
 
         Raises:
-            UnavailableError: the database is locked, full or away. ConflictError: another writer was first.
+            UnavailableError: the database is locked, full or away. ConflictError: concurrent update.
             InputError: the database cannot hold a value.
         """
         with _as_unavailable(), self._sessions() as session, session.begin():
@@ -239,11 +239,11 @@ def _as_unavailable() -> Iterator[None]:
     try:
         yield
     except IntegrityError as error:
-        raise ConflictError("another writer was first", hint="read the state and try again") from error
+        raise ConflictError("concurrent update", hint="read the state and try again") from error
     except DataError as error:  # PostgreSQL takes no NUL in a text, and no text beyond its column
         got = " ".join(str(error.orig).split())[:200]
         raise InputError(
-            "the store cannot hold a value", expected="text without NUL, of the documented length", got=got
+            "a value cannot be stored", expected="text without NUL, of the documented length", got=got
         ) from error
     except (DBAPIError, PoolTimeoutError) as error:
         cause = getattr(error, "orig", None) or error

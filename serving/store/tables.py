@@ -43,7 +43,7 @@ class NodeRow(Base):
     """A node and its GPUs (id, device, sharing), without tenants.
 
     `revision` is the number of its last change, tenants included; `reported_at` is when anything was last heard
-    of it. A node that was taken out keeps its row, `removed`, so that whoever reads changes learns of it.
+    of it. A node that was taken out keeps its row, `removed`, so that readers of changes learn of it.
     """
 
     __tablename__ = "nodes"

@@ -55,6 +55,24 @@ def test_built_once_and_addressed_by_content(tmp_path: Path) -> None:
     assert content_key(changed) != content_key(TABLE)
 
 
+def test_whole_graphs_are_read_back_without_the_table(tmp_path: Path) -> None:
+    built = ColocationDataset(tmp_path, TABLE, graph_of, workloads=["e-net:batch_size=4"])
+    CALLS.clear()
+    dataset = ColocationDataset.read(built.folder)
+    assert len(dataset) == len(built)
+    for text in (*TABLE["workload"], "e-net:batch_size=4,frozen_prefix=1"):
+        job = Workload.parse(text)
+        stored = dataset.graph_of(job)
+        assert not CALLS
+        assert stored == graph_of(job)
+        CALLS.clear()
+    (built.folder / "graphs.jsonl.gz").write_bytes(b"half")
+    with pytest.raises(InputError, match="damaged"):
+        ColocationDataset.read(built.folder).graph_of(Workload.parse(TABLE["workload"].iloc[0]))
+    with pytest.raises(InputError, match="no graph dataset"):
+        ColocationDataset.read(tmp_path)
+
+
 def test_batches_with_the_pyg_loader(tmp_path: Path) -> None:
     dataset = ColocationDataset(tmp_path, TABLE, graph_of)
     batch = next(iter(DataLoader(dataset, batch_size=4)))

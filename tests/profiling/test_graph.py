@@ -55,7 +55,7 @@ def test_files_of_version_1_are_read() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda body: body.update(version=3), "another version"),
+        (lambda body: body.update(version=3), "unsupported version"),
         (lambda body: body["operators"]["sizes"]["gemm_m"].pop(), "damaged"),
         (lambda body: body["operators"]["sizes"].update(colour=[]), "damaged"),
         (lambda body: body["operators"].pop("sizes"), "damaged"),

@@ -77,7 +77,7 @@ def test_errors_of_tasks_and_of_the_connection(
     ray(a=0)
     with RayWorkers[int, int]("auto", squares) as workers, pytest.raises(InputError, match="negative"):
         list(workers.run([1, -1]))
-    with pytest.raises(UnavailableError, match="no Ray cluster answers"):
+    with pytest.raises(UnavailableError, match="no Ray cluster responds"):
         RayWorkers("nowhere", squares)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UnavailableError, match=r"cotenant\[ray\]"):

@@ -1,4 +1,4 @@
-"""A small table of made-up measurements that tests of scheduling share."""
+"""A small table of synthetic measurements that tests of scheduling share."""
 
 from __future__ import annotations
 

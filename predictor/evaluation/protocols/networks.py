@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from models.colocation_network import NetworkConfig
     from models.workload_encoder import WorkloadEncoder
     from predictor.config import TrainingConfig
+    from predictor.examples.featurizer import GraphSource
     from predictor.training.progress import Progress
 
 
@@ -23,22 +24,28 @@ class NetworkContender:
     """The two-level E-GGAT under a configuration; the analytic head where memory is the target."""
 
     def __init__(
-        self, network: NetworkConfig, training: TrainingConfig, progress: Progress | None = None
+        self,
+        network: NetworkConfig,
+        training: TrainingConfig,
+        progress: Progress | None = None,
+        graph_source: GraphSource | None = None,
     ) -> None:
+        from predictor.examples.featurizer import Featurizer, shared_featurizer
+
         self.network = network
         self.training = training
         self.progress = progress
+        self.featurizer = shared_featurizer() if graph_source is None else Featurizer(graph_source)
 
     def fit(self, train: Bundle, seed: int = 0, encoder: WorkloadEncoder | None = None) -> NetworkContender:
         """Fit encoder (unless given) and networks on the train side only; no row of a left-out model is in it."""
         from predictor.examples.examples import examples_of
-        from predictor.examples.featurizer import shared_featurizer
         from predictor.training.fit import solo_examples
         from predictor.training.heads import fit_heads
         from predictor.training.networks import fit, fit_encoder
         from predictor.training.progress import NOTHING_KEPT
 
-        featurizer, config = shared_featurizer(), replace(self.training, seed=seed)
+        featurizer, config = self.featurizer, replace(self.training, seed=seed)
         if train.target == "solo_step_time_s":
             self.encoder_ = fit_encoder(solo_examples(train.frame), featurizer, self.network, config)
         elif train.target != "set_memory_bytes":
@@ -59,7 +66,6 @@ class NetworkContender:
     def predict(self, test: Bundle) -> NDArray[np.float64]:
         """[n] for `test.rows`."""
         from predictor.examples.examples import examples_of
-        from predictor.examples.featurizer import shared_featurizer
         from predictor.fitted.device_memory import member_memory_bytes, set_memory_bytes
         from predictor.fitted.utilization import predicted_ratio
 
@@ -77,12 +83,11 @@ class NetworkContender:
         if test.target == "set_utilization_ratio":
             values = predicted_ratio(self.model_, examples)
         else:
-            featurizer = shared_featurizer()
             members: list[list[float]] = [[] for _ in examples.set_ids]
             for workload, device, index in zip(
                 examples.workloads, examples.devices, examples.set_index, strict=True
             ):
-                job = featurizer.job(workload, device)
+                job = self.featurizer.job(workload, device)
                 members[index].append(member_memory_bytes(job, workload.solo, self.heads_))
             values = np.array([float(set_memory_bytes(np.array([m]), self.heads_)[0]) for m in members])
         by_set = dict(zip(examples.set_ids, values, strict=True))
@@ -91,11 +96,10 @@ class NetworkContender:
     def _solo(self, test: Bundle) -> NDArray[np.float64]:
         import torch
 
-        from predictor.examples.featurizer import shared_featurizer
         from predictor.fitted.model import encoder_input
         from profiling.workload import Workload
 
-        featurizer = shared_featurizer()
+        featurizer = self.featurizer
         jobs = [
             featurizer.job(Workload.parse(w), d)
             for w, d in zip(test.rows.workload.astype(str), test.rows.device.astype(str), strict=True)

@@ -1,4 +1,4 @@
-"""The folds of a protocol on the nodes of a Ray cluster; results are stored by whoever asked."""
+"""The folds of a protocol on the nodes of a Ray cluster; the caller stores the results."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Answers to sets that nobody measured, from which the network learns besides measurements."""
+"""Answers to sets that were not measured, from which the network learns besides measurements."""

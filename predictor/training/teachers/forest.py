@@ -85,7 +85,7 @@ class ForestTeacher:
         for seen in ways:
             own, other = _neighbour(seen.examples.set_index)
             features, demand = seen.variants.features[seen.where], seen.variants.demand[seen.where]
-            columns = self._columns(
+            columns = self.columns(
                 features[own], demand[own], features[other], demand[other], seen.setting[own]
             )
             utilization_residual = seen.utilization_residual[seen.examples.set_index[own]]
@@ -107,9 +107,10 @@ class ForestTeacher:
         forest = ExtraTreesRegressor(self.trees, min_samples_leaf=3, max_features=0.5, random_state=self.seed)
         return forest.fit(np.concatenate(rows), np.concatenate(targets))
 
-    def _columns(
+    def columns(
         self, own: Floats, own_demand: Floats, other: Floats, other_demand: Floats, setting: Floats
     ) -> Floats:
+        """[N, columns] what the forests see of N members, each beside another: features, demands, edge, setting."""
         cut = self.embedding
         return np.concatenate(
             [
@@ -161,7 +162,7 @@ class ForestTeacher:
             settings.append(seen.setting[np.repeat([pools[number][0] for number in chosen], 2)])
         mixed = np.concatenate(features), np.concatenate(demand), np.concatenate(settings)
         partner = np.arange(len(mixed[0])) ^ 1
-        columns = self._columns(mixed[0], mixed[1], mixed[0][partner], mixed[1][partner], mixed[2])
+        columns = self.columns(mixed[0], mixed[1], mixed[0][partner], mixed[1][partner], mixed[2])
         utilization_residual = np.full(len(columns) // 2, np.nan)
         if self.utilization_forest_ is not None:
             measured = np.repeat([not np.isnan(seen.utilization_residual).all() for seen in ways], count)

@@ -47,7 +47,7 @@ def _gpus(item: dict[str, Any], devices: Mapping[str, str]) -> list[Gpu]:
     title = labels.get(PRODUCT) or labels.get(GKE)
     if title is None:
         raise InputError(
-            f"node {item['metadata']['name']} has GPUs and does not say which",
+            f"node {item['metadata']['name']} has GPUs of unknown type",
             expected=f"the label {PRODUCT} (GPU feature discovery) or {GKE}",
         )
     memory = labels.get("nvidia.com/gpu.memory")

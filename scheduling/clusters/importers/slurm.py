@@ -23,7 +23,7 @@ def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
         kinds, _ = gpus_of(gres)
         if "" in kinds:
             raise InputError(
-                f"node {name}: Gres says no GPU type", expected="gpu:TYPE:COUNT in gres.conf", got=gres
+                f"node {name}: Gres names no GPU type", expected="gpu:TYPE:COUNT in gres.conf", got=gres
             )
         if kinds:
             gpus = [Gpu(str(k), _device(kind, devices)) for k, kind in enumerate(kinds)]
@@ -54,7 +54,7 @@ def _device(kind: str, devices: Mapping[str, str]) -> str:
         return device_of(profile, devices)
     if not card:
         raise InputError(
-            f"Gres type {kind!r} does not say of which card the slice is",
+            f"Gres type {kind!r} does not name the card of the slice",
             expected="CARD_PROFILE, such as a100_3g.20gb",
             hint=f"name it: --device '{profile}=a100:mig={profile}'",
         )

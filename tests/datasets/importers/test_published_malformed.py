@@ -99,7 +99,7 @@ def test_ecnas(tmp_path: Path) -> None:
     row = read_source("ecnas", _ecnas(tmp_path)).tables()["solo"].iloc[0]
     assert row["step_time_s"] == pytest.approx(0.1)
     assert (row["framework"], row["repeat"], row["power_w"]) == ("tensorflow", 1, 187.5)
-    _refused("ecnas", _ecnas(tmp_path / "a", trainable_params=1), "another network")
+    _refused("ecnas", _ecnas(tmp_path / "a", trainable_params=1), "a different network")
     _refused("ecnas", _ecnas(tmp_path / "b", evaluation_results=[]), "not a run")
     folder = _ecnas(tmp_path / "c")
     (folder / "graphs" / "generated_graphs_4V9E.json").write_text("{}")

@@ -29,6 +29,16 @@ def test_peak_is_that_of_a_recorded_step(model: str) -> None:
         assert peak_activation_bytes(graph, prefix) == pytest.approx(recorded, rel=0.07), prefix
 
 
+def test_a_frozen_network_still_computes_its_loss() -> None:
+    """Logits and their softmax, which a forward pass of inference does not have."""
+    workload = Workload.parse(NETWORKS[-1])
+    graph = capture_zoo(workload)
+    frozen = len(graph.layers)
+    recorded = capture_zoo(replace(workload, frozen_prefix=frozen)).activation_bytes
+    assert recorded > 1.5 * graph.forward_activation_bytes
+    assert peak_activation_bytes(graph, frozen) == pytest.approx(recorded, rel=0.07)
+
+
 @pytest.mark.parametrize("model", NETWORKS)
 def test_peak_never_rises_with_the_prefix(model: str) -> None:
     graph = capture_zoo(Workload.parse(model))

@@ -129,7 +129,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert step_s(workload, "a100", again) == step_s(workload, "a100")
     card = (tmp_path / "card.json").read_text()
     (tmp_path / "card.json").write_text(card.replace('"gemm_n"', '"gemm_m"'))
-    with pytest.raises(InputError, match="another version"):
+    with pytest.raises(InputError, match="unsupported version"):
         CostModel.load(tmp_path)
     with pytest.raises(InputError, match="cannot read"):
         CostModel.load(tmp_path / "nowhere")

@@ -84,7 +84,7 @@ def test_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert stored(store) == []
     assert keep(store, [observation]) == [observation]
     assert keep(store, [observation, observation]) == [observation] * 3 == stored(store)
-    with pytest.raises(ConflictError, match="before"):
+    with pytest.raises(ConflictError, match="recorded already"):
         keep(store, [observation])
     assert len(stored(store)) == 3
     for body in ("[]", '{"format": "cotenant-feedback", "version": 2}', "{"):

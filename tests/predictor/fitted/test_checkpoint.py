@@ -88,7 +88,7 @@ def test_damage_is_one_clear_error(saved: Path, name: str, damage: str) -> None:
     [
         ("version", 99, "this version"),
         ("format", "something else", "this version"),
-        ("features", {}, "other features"),
+        ("features", {}, "different features"),
         ("networks", 7, "damaged"),
         ("networks", "many", "damaged"),
         ("network", {"width": 4}, "damaged"),

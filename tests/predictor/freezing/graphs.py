@@ -33,7 +33,7 @@ def graph(layers: int = 6, batch_size: int = 32, seed: int = 0, kernels: float =
         )
     held_bytes = sum(op.parameter_bytes for op in operators)
     return ComputationGraph(
-        "made-up",
+        "synthetic",
         tuple(operators),
         layers=tuple(f"layer{k}" for k in range(layers)),
         batch_size=batch_size,

@@ -14,7 +14,7 @@ from profiling.errors import InputError
 from profiling.workload import SoloProfile, Workload
 from tests.predictor.freezing.graphs import graph
 
-JOB = Workload("made-up", batch_size=32)
+JOB = Workload("synthetic", batch_size=32)
 
 
 def source(*size: int, **options: float) -> Featurizer:
@@ -55,13 +55,13 @@ def test_parts_sum_to_the_step() -> None:
 
 def test_solo_measurement_sets_the_scale() -> None:
     made = source()
-    job = Workload("made-up", batch_size=32, solo=SoloProfile(step_time_s=0.5))
+    job = Workload("synthetic", batch_size=32, solo=SoloProfile(step_time_s=0.5))
     assert layer_throughput(job, "v100", featurizer=made).step_time_s == pytest.approx(0.5)
     free, anchored = (layer_throughput(j, "v100", 3, featurizer=made) for j in (JOB, job))
     assert anchored.anchored
     assert not free.anchored
     assert anchored.speedup == pytest.approx(free.speedup)
-    frozen = Workload("made-up", batch_size=32, frozen_prefix=3, solo=SoloProfile(step_time_s=0.5))
+    frozen = Workload("synthetic", batch_size=32, frozen_prefix=3, solo=SoloProfile(step_time_s=0.5))
     assert layer_throughput(frozen, "v100", featurizer=made).step_time_s == pytest.approx(0.5)
     assert layer_throughput(frozen, "v100", 0, featurizer=made).step_time_s > 0.5
 

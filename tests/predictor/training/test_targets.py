@@ -40,7 +40,7 @@ def test_a_set_that_takes_what_one_member_takes_is_not_learned_from(examples):
     assert not with_memory(examples, 1e9).resident.any()
 
 
-def test_invented_sets_are_on_other_gpus_too_and_share_by_the_book(examples, measured):
+def test_invented_sets_are_on_other_gpus_too_and_share_the_processor(examples, measured):
     config = replace(TRAINING, encoder_steps=1, epochs=1, mixed_sets=0)
     model = fit(examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, config)
     shared = invent_shared_sets(model, examples, 50, seed=3)
@@ -57,7 +57,7 @@ def test_invented_sets_are_on_other_gpus_too_and_share_by_the_book(examples, mea
         assert np.allclose(ratio[members], 1 / max(asked, 1.0))
 
 
-def test_a_page_of_invented_pairs_an_epoch(examples, measured):
+def test_a_batch_of_invented_pairs_an_epoch(examples, measured):
     config = replace(TRAINING, encoder_steps=1, epochs=1, mixed_sets=30, synthetic_batches=2, shared_sets=10)
     model = fit(examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, config)
     batches = TrainingBatches(model, examples, config)
@@ -70,7 +70,7 @@ def test_a_page_of_invented_pairs_an_epoch(examples, measured):
     )
 
 
-def test_a_known_utilisation_on_an_unknown_gpu_is_shared_by_the_book(examples, measured):
+def test_a_known_utilisation_on_an_unknown_gpu_follows_processor_sharing(examples, measured):
     config = replace(TRAINING, encoder_steps=1, epochs=150, mixed_sets=0, shared_sets=400)
     model = fit(
         examples, solo_examples(measured[1]), Featurizer(graph_source), NetworkConfig(width=16), config

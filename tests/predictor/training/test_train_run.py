@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 
 import predictor
+from datasets.graph_dataset import ColocationDataset
+from datasets.sets import read_sets
 from datasets.sources import withheld
 from datasets.tables import write_table
 from predictor import load_predictor
@@ -20,6 +22,7 @@ from predictor.examples import featurizer
 from predictor.fitted.mlflow_registry import promote, shipped, use_store, versions
 from predictor.training.run import load_config, train_run, training_tables
 from profiling.errors import InputError, UnavailableError, UnknownNameError
+from profiling.graph import ComputationGraph
 from profiling.workload import ColocationSet, Workload
 from tests.mlflow_store import empty_store
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
@@ -73,6 +76,40 @@ def test_run_is_written_and_logged(trained: tuple[dict[str, Any], Path]) -> None
     # It began with the training and not after it.
     assert run.info.start_time / 1000 < (folder / "model" / "weights.safetensors").stat().st_mtime
     assert "predicted_against_measured.png" in {a.path for a in client.list_artifacts(run.info.run_id)}
+
+
+def test_a_run_from_a_graph_dataset_captures_nothing_and_ends_with_the_same_weights(
+    trained: tuple[dict[str, Any], Path], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, folder = trained
+    colocation, solo = read_sets(data)
+    dataset = ColocationDataset(folder / "graphs", colocation, graph_source, workloads=solo["workload"])
+
+    def no_capture(workload: Workload) -> ComputationGraph:
+        raise AssertionError(f"{workload} was captured")
+
+    monkeypatch.setattr("profiling.capture.graph_for", no_capture)
+    featurizer.shared_featurizer.cache_clear()
+    store = empty_store(folder / "graphs.db")
+    out = folder / "from-graphs" / "model"
+    before = mlflow.get_tracking_uri()
+    try:
+        again = train_run(
+            data,
+            out,
+            NETWORK,
+            QUICK,
+            bundled=False,
+            baselines=False,
+            graphs=dataset.folder,
+            tracking_uri=store,
+        )
+    finally:
+        mlflow.set_tracking_uri(before)
+    assert again["model_version"] == result["model_version"]
+    assert again["comparison"] == result["comparison"]
+    with pytest.raises(InputError, match="no graph dataset"):
+        train_run(data, folder / "nowhere", NETWORK, QUICK, graphs=folder)
 
 
 def test_a_run_that_was_cut_off_goes_on(

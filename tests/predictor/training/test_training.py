@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from models.colocation_network import SetOutput
+from models.colocation_network import ColocationNetwork, SetOutput
 from predictor.config import TrainingConfig
 from predictor.examples.examples import examples_of
 from predictor.examples.featurizer import Featurizer
@@ -111,3 +111,20 @@ def test_a_campaign_with_another_definition_of_a_step_is_left_out(measured: Tabl
     examples = solo_examples(pd.concat([solo, epochs, again], ignore_index=True))
     assert len(examples.workloads) == 2 * len(solo)
     assert max(examples.step_time_s) <= 1.2 * solo.step_time_s.max()
+
+
+@pytest.mark.parametrize("hidden", [0.0, 0.5])
+def test_the_column_of_an_unknown_campaign_is_learned_by_hiding_campaigns(
+    measured: Tables, hidden: float
+) -> None:
+    """Answers to users take that column: without hidden campaigns its weights would stay as they began."""
+    examples, solo = examples_of(*measured), solo_examples(measured[1])
+    config = replace(TRAINING, campaign_dropout=hidden, mixed_sets=0)
+    network = fit(examples, solo, Featurizer(graph_source), NETWORK, config).networks[0]
+    torch.manual_seed(config.seed * 1000)
+    start = ColocationNetwork(network.config, network.campaigns)
+    assert torch.equal(network.prior.raw[-1], start.prior.raw[-1]) == (hidden == 0.0)
+    # Weight decay alone keeps a column's direction.
+    was, now = start.enter.weight[:, -1], network.enter.weight[:, -1]
+    same = torch.allclose(now / now.norm(), was / was.norm(), atol=1e-5)
+    assert same == (hidden == 0.0)

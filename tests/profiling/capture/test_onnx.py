@@ -199,7 +199,7 @@ HOSTILE = {
     "nested graphs": (lambda: nested(12), UnsafeFileError, "nested"),
     "deeply nested graphs": (lambda: deep(400), UnsafeFileError, "nested"),
     "deeper than protobuf reads": (lambda: deep(20), UnsafeFileError, "nested"),
-    "recursive function": (recursive, UnsafeFileError, "call themselves"),
+    "recursive function": (recursive, UnsafeFileError, "are recursive"),
     "huge input": (lambda: model_of(RELU, dims=(2**31, 2**31)), LimitError, "too large"),
     "huge weight": (
         lambda: model_of(RELU, initializer=[onnx.TensorProto(name="w", data_type=1, dims=[2**40, 2**10])]),

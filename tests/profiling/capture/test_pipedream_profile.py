@@ -38,7 +38,7 @@ def test_reads_nodes_and_edges() -> None:
         (GOOD.replace(", parameter_size=4.000", ""), "line 1: expected the four columns"),
         (GOOD.replace("stage_id=1", "stage_id=one"), "line 2: expected stage_id"),
         (GOOD.replace("node2 --", "node1 --"), "line 2: expected each node once"),
-        (GOOD.replace("\tnode1 -- node2", "\tnode1 -- node9"), "line 3: an edge has no such end.*node9"),
+        (GOOD.replace("\tnode1 -- node2", "\tnode1 -- node9"), "line 3: an edge to an unknown node.*node9"),
         (GOOD.replace("\tnode1 -- node2", "\tnode1"), "line 3: expected an edge"),
         (GOOD + "\n\tnode2 -- node1", "line [34]: expected no cycle"),
     ],

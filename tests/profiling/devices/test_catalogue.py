@@ -248,11 +248,11 @@ def test_a_compute_capability_in_a_device_file_fills_in_what_follows_from_it(tmp
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- a\n- b\n", "another form"),
+        ("- a\n- b\n", "unexpected structure"),
         ("x: {sm_count: 3}\n", "out of range"),
         (MINIMAL + "  cores: 4\n", "unknown field"),
-        (MINIMAL.replace("10", "many"), "not of its type"),
-        (MINIMAL.replace("5.5e12", "-1"), "not of its type"),
+        (MINIMAL.replace("10", "many"), "has the wrong type"),
+        (MINIMAL.replace("5.5e12", "-1"), "has the wrong type"),
         ("x: [", "not YAML"),
     ],
 )

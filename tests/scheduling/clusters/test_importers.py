@@ -71,7 +71,7 @@ def test_slurm_mig_types() -> None:
     text = "NODELIST GRES\ndgx gpu:nvidia_a100-sxm4-40gb_3g.20gb:1,gpu:a100_1g.5gb_0:1,gpu:2g.10gb:1\n"
     cluster = import_cluster("sinfo", text, {"2g.10gb": "a100:mig=2g"})
     assert [row[2] for row in gpu_rows(cluster)] == ["a100:mig=3g", "a100:mig=1g", "a100:mig=2g"]
-    with pytest.raises(InputError, match="of which card"):
+    with pytest.raises(InputError, match="does not name the card"):
         import_cluster("sinfo", "NODELIST GRES\nn gpu:3g.20gb:1\n")
     with pytest.raises(UnknownNameError, match="MIG"):
         import_cluster("sinfo", "NODELIST GRES\nn gpu:v100_3g.20gb:1\n", {"v100": "v100"})
@@ -161,7 +161,7 @@ def test_titles() -> None:
         ("sinfo", "NODELIST GRES\nn1 (null)\n", "no GPU"),
         ("kubectl", "{", "JSON"),
         ("kubectl", "[]", "list of nodes"),
-        ("kubectl", json.dumps(node_json({}, {"nvidia.com/gpu": "1"})), "does not say which"),
+        ("kubectl", json.dumps(node_json({}, {"nvidia.com/gpu": "1"})), "of unknown type"),
         ("kubectl", '{"items": []}', "no GPU"),
     ],
 )

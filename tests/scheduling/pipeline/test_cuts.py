@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.pipeline_runtime import split_model
 from profiling.capture import graph_for
 from profiling.errors import UnknownNameError
 from profiling.graph import ComputationGraph, Operator
@@ -13,7 +14,6 @@ from profiling.workload import Workload
 from scheduling.pipeline.cluster import PipelineCluster
 from scheduling.pipeline.cuts import GRANULARITIES, cut_points
 from scheduling.pipeline.plan import plan
-from scheduling.pipeline.runtime import split_model
 
 
 def graph(*paths: str) -> ComputationGraph:

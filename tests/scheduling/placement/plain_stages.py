@@ -19,7 +19,7 @@ class Quantification:
         interference: on the newcomer plus the mean over the tenants of that on each; 0 for an empty GPU.
         finish_s: seconds until the newcomer is done.
         delays_s: per tenant, how much later it is done than without the newcomer.
-        empty_s: seconds until the GPU falls empty.
+        empty_s: seconds until the GPU becomes empty.
         slowdowns: largest predicted slowdown of each, the newcomer last.
         fits: whether the memory of all together fits.
     """

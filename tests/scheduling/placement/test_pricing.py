@@ -53,7 +53,7 @@ def test_with_a_long_queue_sharing_needs_only_to_do_more_than_one_after_the_othe
 
 def test_a_job_moves_to_a_gpu_that_falls_empty_where_that_pays_its_restart() -> None:
     jobs = [(3000.0, 0.0), (3000.0, 0.0), (3000.0, 1.0)]
-    moved = run(0.8, jobs, gpus=2)  # the last shares a GPU until the other falls empty
+    moved = run(0.8, jobs, gpus=2)  # the last shares a GPU until the other becomes empty
     assert sum(s.restarts for s in moved) == 1
     assert max(ends(moved)) < 3650.0
     stayed = run(0.99, jobs, gpus=2)

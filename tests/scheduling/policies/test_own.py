@@ -76,7 +76,7 @@ def test_what_is_no_policy(module: Any, name: str, message: str) -> None:
         (lambda s, b: [Allocation(j, (0, 0)) for j in s.waiting.values()], "different"),
         (lambda s, b: [Allocation(j, (0, 2)) for j in s.waiting.values()], "one type"),
         (lambda s, b: [Allocation(j, (0, 1)) for j in s.waiting.values()], "gang"),
-        (lambda s, b: [Allocation(j, (0,)) for j in s.waiting.values()] * 2, "twice"),
+        (lambda s, b: [Allocation(j, (0,)) for j in s.waiting.values()] * 2, "two allocations"),
     ],
 )
 def test_decisions_that_cannot_be_done(module: Any, decide: Any, message: str) -> None:

@@ -51,5 +51,5 @@ def test_accounts() -> None:
 def test_energy_is_the_power_limit_over_the_time_in_use() -> None:
     watts = get_device("v100").power_limit_w
     assert energy({"v100": 7200.0}) == {"energy_at_power_limit_kwh": pytest.approx(watts * 2 / 1000)}
-    assert energy({"v100": 7200.0, "a made-up type": 1.0}) == {}
+    assert energy({"v100": 7200.0, "a synthetic type": 1.0}) == {}
     assert energy({}) == {}

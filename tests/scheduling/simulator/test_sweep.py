@@ -27,8 +27,12 @@ SPEC = ScenarioSpec("synthetic:rate=30,jobs=6", "small-mixed", seed=3)
 TIMES = ("mean_decision_s", "p99_decision_s")
 
 
+def compare(spec: ScenarioSpec, policies: list[str], **options: Any) -> list[dict[str, Any]]:
+    return sweep.summarize(sweep.run_all(spec, policies, **options))
+
+
 class SmallScenario:
-    """What `build_scenario` would make, from made-up tables."""
+    """What `build_scenario` would make, from synthetic tables."""
 
     def __init__(self, spec: ScenarioSpec) -> None:
         self.spec = spec
@@ -76,7 +80,7 @@ def test_ray_answers_as_this_process_does(monkeypatch: pytest.MonkeyPatch) -> No
     calls: list[str] = []
     monkeypatch.setitem(sys.modules, "ray", stand_in(calls))
     names = ["exclusive", "isacpp", "isacpp-online"]
-    here, on_ray = (sweep.compare(SPEC, names, use_ray=use) for use in (False, True))
+    here, on_ray = (compare(SPEC, names, use_ray=use) for use in (False, True))
     assert timeless(on_ray) == timeless(here)
     assert [body["policy"] for body in on_ray] == names
     assert calls == ["init", "shutdown"]
@@ -85,7 +89,7 @@ def test_ray_answers_as_this_process_does(monkeypatch: pytest.MonkeyPatch) -> No
 def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UnavailableError, match=r"\.\[ray\]"):
-        sweep.compare(SPEC, ["exclusive"], use_ray=True)
+        compare(SPEC, ["exclusive"], use_ray=True)
 
 
 def test_on_a_real_ray(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +97,7 @@ def test_on_a_real_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     names = ["fifo", "exclusive"]
-    here, on_ray = (sweep.compare(SPEC, names, use_ray=use) for use in (False, True))
+    here, on_ray = (compare(SPEC, names, use_ray=use) for use in (False, True))
     assert timeless(on_ray) == timeless(here)
 
 
@@ -128,14 +132,14 @@ class Breaking(SmallScenario):
 
 def test_one_that_fails_and_an_interrupt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sweep, "build_scenario", Breaking)
-    bodies = sweep.compare(SPEC, ["fifo", "blind", "exclusive", "sjf", "isacpp"], out=tmp_path)
+    bodies = compare(SPEC, ["fifo", "blind", "exclusive", "sjf", "isacpp"], out=tmp_path)
     assert ["jobs" in body for body in bodies] == [True, False, True, False, False]
     assert bodies[1] == {"policy": "blind", "error": "nothing for blind."}
     assert bodies[4]["error"] == "interrupted"
     kept = json.loads((tmp_path / "results.json").read_text())["policies"]
     assert [body["policy"] for body in kept] == ["fifo", "blind", "exclusive"]
     with pytest.raises(KeyboardInterrupt):
-        sweep.compare(SPEC, ["sjf"])
+        compare(SPEC, ["sjf"])
 
 
 def test_loads_are_runs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

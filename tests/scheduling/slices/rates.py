@@ -1,4 +1,4 @@
-"""A made-up predictor of slices and shares that tests share: Amdahl's law over multiprocessors, processor sharing beside others."""
+"""A synthetic predictor of slices and shares that tests share: Amdahl's law over multiprocessors, processor sharing beside others."""
 
 from __future__ import annotations
 

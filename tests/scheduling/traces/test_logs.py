@@ -176,7 +176,7 @@ def test_philly_json(tmp_path: Path) -> None:
     ]
     (job,) = read(tmp_path / "cluster_job_log.json", json.dumps(body))
     assert (job.id, job.user, job.gpus, seconds(job)) == ("application_1", "6214e9", 16, 180.0)
-    with pytest.raises(InputError, match="unknown JSON"):
+    with pytest.raises(InputError, match="unrecognised JSON"):
         read(tmp_path / "other.json", "{}")
 
 

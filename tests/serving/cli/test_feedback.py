@@ -38,7 +38,7 @@ def test_what_was_seen_corrects_the_next_answer(
     # The same file again changes nothing.
     code, _, err = run(capsys, *give)
     assert code == 2
-    assert "before" in err
+    assert "recorded already" in err
     assert len(json.loads(store.read_text())["observations"]) == 6
 
 

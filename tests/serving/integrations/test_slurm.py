@@ -14,8 +14,8 @@ from profiling.errors import InputError
 from serving.app import create_app
 from serving.config import ServiceConfig
 from serving.integrations.ask import ServiceClient
-from serving.integrations.slurm import Door, Slurm, SlurmConfig, asked_later, decide, stale_pin
-from serving.integrations.slurm_state import HELD, Job
+from serving.integrations.slurm import Slurm, SlurmBridge, SlurmConfig, asked_later, decide, stale_pin
+from serving.integrations.slurm_state import HELD, SlurmJob
 from tests.serving.integrations.test_slurm_state import recorded
 from tests.serving.live import serve
 from tests.serving.table import TableSource
@@ -36,7 +36,7 @@ def away() -> ServiceClient:
         return ServiceClient(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=1)
 
 
-def held(comment: str = "cotenant:resnet18-cifar:batch_size=64,iterations=1000") -> Job:
+def held(comment: str = "cotenant:resnet18-cifar:batch_size=64,iterations=1000") -> SlurmJob:
     jobs, _ = recorded()
     waiting = next(j for j in jobs if j.state == "PENDING")
     return replace(
@@ -47,10 +47,10 @@ def held(comment: str = "cotenant:resnet18-cifar:batch_size=64,iterations=1000")
 class Recorded:
     """Slurm as it was recorded; keeps what is changed."""
 
-    def __init__(self, job: Job) -> None:
-        self.job, self.changed = job, []  # type: tuple[Job, list[Any]]
+    def __init__(self, job: SlurmJob) -> None:
+        self.job, self.changed = job, []  # type: tuple[SlurmJob, list[Any]]
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[SlurmJob]:
         return [self.job]
 
     def nodes(self) -> list[Mapping[str, Any]]:
@@ -137,7 +137,7 @@ def test_a_pin_ends() -> None:
     assert stale_pin(job, CONFIG, 1061)
     assert not stale_pin(replace(job, state="RUNNING"), CONFIG, 1061)
     slurm = Recorded(job)
-    Door(slurm, away(), CONFIG).step()  # type: ignore[arg-type]
+    SlurmBridge(slurm, away(), CONFIG).step()  # type: ignore[arg-type]
     assert slurm.changed == [
         (job.id, {"ReqNodeList": "", "AdminComment": "cotenant:left node did not become free"})
     ]
@@ -146,10 +146,10 @@ def test_a_pin_ends() -> None:
 def test_only_our_holds_are_touched(service: ServiceClient) -> None:
     for job in (replace(held(), admin_comment=""), replace(held(), state="RUNNING")):
         slurm = Recorded(job)
-        assert Door(slurm, service, CONFIG).step() == {}  # type: ignore[arg-type]
+        assert SlurmBridge(slurm, service, CONFIG).step() == {}  # type: ignore[arg-type]
         assert slurm.changed == []
     slurm = Recorded(held())
-    assert "ReqNodeList" in Door(slurm, service, CONFIG).step()[held().id]  # type: ignore[arg-type]
+    assert "ReqNodeList" in SlurmBridge(slurm, service, CONFIG).step()[held().id]  # type: ignore[arg-type]
 
 
 def test_bad_settings() -> None:
@@ -187,16 +187,16 @@ def test_a_departure_and_a_placement_are_moments_to_ask_about_those_that_wait(se
     queue = [running, replace(later, id=21), replace(later, id=20)]
 
     class Moving(Recorded):
-        def jobs(self) -> list[Job]:
+        def jobs(self) -> list[SlurmJob]:
             return list(queue)
 
     slurm = Moving(later)
-    door = Door(slurm, service, CONFIG)  # type: ignore[arg-type]
-    assert door.step() == {}
+    bridge = SlurmBridge(slurm, service, CONFIG)  # type: ignore[arg-type]
+    assert bridge.step() == {}
     queue.remove(running)
-    placed = door.step()
+    placed = bridge.step()
     assert list(placed) == [20]
     queue[1] = replace(queue[1], admin_comment=placed[20]["AdminComment"], pinned=True)
-    assert door.step() == {}
+    assert bridge.step() == {}
     queue[1] = replace(queue[1], state="RUNNING")
-    assert list(door.step()) == [21]
+    assert list(bridge.step()) == [21]

@@ -11,8 +11,8 @@ import pytest
 
 from profiling.errors import InputError
 from serving.integrations.slurm_state import (
-    Job,
     Request,
+    SlurmJob,
     cluster_for,
     gpus_of,
     iterations_left,
@@ -26,8 +26,8 @@ HERE = Path(__file__).parent
 DEVICES = {"v100": "v100", "k80": "k80"}
 
 
-def recorded() -> tuple[list[Job], list[dict[str, Any]]]:
-    jobs = [Job.read(j) for j in json.loads((HERE / "squeue.json").read_text())["jobs"]]
+def recorded() -> tuple[list[SlurmJob], list[dict[str, Any]]]:
+    jobs = [SlurmJob.read(j) for j in json.loads((HERE / "squeue.json").read_text())["jobs"]]
     return jobs, json.loads((HERE / "sinfo.json").read_text())["nodes"]
 
 
@@ -94,7 +94,7 @@ def test_what_is_left_out() -> None:
     running = next(j for j in jobs if j.state == "RUNNING")
     job = next(j for j in jobs if j.state == "PENDING")
 
-    def left(jobs: list[Job], nodes: list[Any], job: Job = job) -> list[tuple[str, str]]:
+    def left(jobs: list[SlurmJob], nodes: list[Any], job: SlurmJob = job) -> list[tuple[str, str]]:
         cluster = cluster_for(job, jobs, nodes, DEVICES, 0)
         return [(n["name"], g["id"]) for n in cluster["nodes"] for g in n["gpus"]]
 
@@ -145,10 +145,10 @@ def test_mig_types(gres: str, expected: list[str]) -> None:
     ],
 )
 def test_what_a_job_asks_for(asked: str, whole: bool, gpu_type: str, shards: int, constrained: bool) -> None:
-    job = Job.read({"job_id": 1, "tres_per_node": asked})
+    job = SlurmJob.read({"job_id": 1, "tres_per_node": asked})
     assert (job.whole, job.gpu_type, job.shards, job.constrained) == (whole, gpu_type, shards, constrained)
     assert job.by_node
-    assert not Job.read({"job_id": 1, "tres_per_job": "gres:gpu:1"}).by_node
+    assert not SlurmJob.read({"job_id": 1, "tres_per_job": "gres:gpu:1"}).by_node
 
 
 def test_a_whole_slice_is_free_of_others_and_of_the_type_asked_for() -> None:
@@ -159,7 +159,7 @@ def test_a_whole_slice_is_free_of_others_and_of_the_type_asked_for() -> None:
         next(j for j in jobs if j.state == "RUNNING"), holds={str(node["name"]): {1: ("shard", 1)}}
     )
 
-    def free(job: Job) -> list[str]:
+    def free(job: SlurmJob) -> list[str]:
         cluster = cluster_for(job, [running], [node], {"a100": "a100"}, 0)
         return [g["id"] for n in cluster["nodes"] for g in n["gpus"]]
 
@@ -171,7 +171,9 @@ def test_a_whole_slice_is_free_of_others_and_of_the_type_asked_for() -> None:
 
 
 def test_iterations_left() -> None:
-    job = Job.read({"job_id": 1, "start_time": 100, "admin_comment": "cotenant:placed finish_s=50.0 at_s=9"})
+    job = SlurmJob.read(
+        {"job_id": 1, "start_time": 100, "admin_comment": "cotenant:placed finish_s=50.0 at_s=9"}
+    )
     request = Request("a", 1000.0)
     assert iterations_left(job, request, 125) == 500
     assert iterations_left(job, request, 9999) == 10

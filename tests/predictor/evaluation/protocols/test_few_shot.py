@@ -1,4 +1,4 @@
-"""Few-shot protocols on made-up sets whose slowdown is a product of what the members are."""
+"""Few-shot protocols on synthetic sets whose slowdown is a product of what the members are."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def examples() -> Examples:
     count = len(members)
     return Examples(
         tuple(members), ("v100",) * count, tuple(w.model for w in members), tuple(f"s{k:03}" for k in range(len(pairs))),
-        np.repeat(np.arange(len(pairs)), 2), ("time-slice",) * count, ("made-up",) * count, np.array(ratio),
+        np.repeat(np.arange(len(pairs)), 2), ("time-slice",) * count, ("synthetic",) * count, np.array(ratio),
         np.zeros(count, bool), np.full(len(pairs), np.nan), np.full(len(pairs), np.nan),
     )  # fmt: skip
 

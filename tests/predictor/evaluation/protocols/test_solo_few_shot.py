@@ -1,4 +1,4 @@
-"""Step times alone of made-up jobs: each model is off by a factor of its own, and each device by one."""
+"""Step times alone of synthetic jobs: each model is off by a factor of its own, and each device by one."""
 
 from __future__ import annotations
 

@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from profiling.errors import InputError
-from profiling.workload import Workload
-from scheduling.pipeline.cluster import PipelineCluster
-from scheduling.pipeline.plan import plan
-from scheduling.pipeline.runtime import (
+from benchmarks.pipeline_runtime import (
     Training,
     emulate_asynchronous,
     split_model,
     train_asynchronously,
     train_synchronously,
 )
+from profiling.errors import InputError
+from profiling.workload import Workload
+from scheduling.pipeline.cluster import PipelineCluster
+from scheduling.pipeline.plan import plan
 
 SPEC = "vgg11-cifar:batch_size=8"
 
