@@ -24,6 +24,16 @@ TARGETS = {
     "operator-time": ("operators", "seconds of an operator"),
 }
 SPLITS = ("none", "by-pair", "by-model", "by-device", "by-campaign", "by-source")
+# Metrics shown, with headings that leave room for a model's name in 80 columns; --json has all.
+_COLUMNS = {
+    "n": "n",
+    "mape_percent": "MAPE\n%",
+    "median_ape_percent": "median\nAPE %",
+    "mae": "MAE",
+    "r2": "R2",
+    "spearman": "Spear-\nman",
+    "coverage_90": "in 90 %\nrange",
+}
 # More models than this are shown by family.
 MANY_MODELS = 30
 
@@ -114,24 +124,12 @@ def _check(data: Path, target: str, split: str, observe: int | None) -> None:
 
 
 def _show(result: dict[str, Any]) -> None:
-    columns = (
-        "n",
-        "mape_percent",
-        "median_ape_percent",
-        "mae",
-        "rmse",
-        "r2",
-        "spearman",
-        "coverage_90",
-        "median_width",
-    )
-    numbers = [name.replace("_", "\n") for name in columns]
     title = f"{TARGETS[result['target']][1]}, split {result['split']}"
-    table = plain_table("", *numbers, right=numbers, title=title)
+    table = plain_table("", *_COLUMNS.values(), right=tuple(_COLUMNS.values()), title=title)
     by = ("by_family" if len(result["by_model"]) > MANY_MODELS else "by_model", "by_device")
     groups = [("all", result["metrics"]), *(item for key in by for item in result[key].items())]
-    for name, scores in groups:
-        table.add_row(name, *(_cell(scores.get(c)) for c in columns))
+    for group, scores in groups:
+        table.add_row(group, *(_cell(scores.get(name), name) for name in _COLUMNS))
     out = console()
     if "left_out" in result:
         out.print(f"{result['left_out']} sets were trained on and are left out")
@@ -172,5 +170,11 @@ def _observing(
     console().print(table)
 
 
-def _cell(value: float | int | None) -> str:
-    return "-" if value is None else str(value) if isinstance(value, int) else f"{value:.3f}"
+def _cell(value: float | int | None, metric: str = "") -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return str(value)
+    if metric == "mae":  # of ratios, seconds or bytes
+        return f"{value:.3g}"
+    return f"{value:.1f}" if metric.endswith("_percent") else f"{value:.3f}"
