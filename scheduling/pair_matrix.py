@@ -75,32 +75,61 @@ def pair_matrix(
     return PairMatrix(device, sharing, tuple(jobs), slowdown, fits, tuple(names))
 
 
-def draw_matrix(matrix: PairMatrix) -> Any:
-    """A matplotlib figure: rows are slowed by columns; pairs that do not fit are hatched."""
-    from matplotlib.figure import Figure
+_WRITTEN_OUT = 24  # jobs at most whose slowdowns stand in the cells
 
-    names = [label.replace(":", "\n") for label in matrix.labels]
-    size = max(4.0, 0.42 * len(names) + 2.5)
-    figure = Figure(figsize=(size + 1.2, size))
+
+def draw_matrix(matrix: PairMatrix) -> Any:
+    """A matplotlib figure: rows are slowed by columns; pairs that do not fit are hatched.
+
+    Many jobs have small cells without numbers, names above as well as below, and a line after every fifth.
+    """
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter, NullLocator
+
+    count = len(matrix.labels)
+    written_out = count <= _WRITTEN_OUT
+    names = [label.replace(":", "\n") if written_out else label for label in matrix.labels]
+    size = max(4.0, (0.42 if written_out else 0.17) * count + 2.5)
+    figure = Figure(figsize=(size + 1.2, size), layout="constrained")
     axis = figure.subplots()
-    image = axis.imshow(matrix.slowdown, cmap="viridis_r", vmin=1.0, vmax=max(2.0, matrix.slowdown.max()))
-    axis.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
-    axis.set_yticks(range(len(names)), names, fontsize=7)
+    possible = matrix.slowdown[matrix.fits]
+    most = max(2.0, float(possible.max()) if possible.size else 2.0)
+    # A slowdown of 2 is to 1 what 4 is to 2.
+    image = axis.imshow(matrix.slowdown, cmap="viridis_r", norm=LogNorm(1.0, most))
+    axis.set_xticks(range(count), names, rotation=90, fontsize=7)
+    axis.set_yticks(range(count), names, fontsize=7)
     axis.set(xlabel="beside", ylabel="job", title=f"Predicted slowdown on {matrix.device}, {matrix.sharing}")
-    middle = (1.0 + matrix.slowdown.max()) / 2
-    for row in range(len(names)):
-        for column in range(len(names)):
+    if not written_out:
+        axis.tick_params(labeltop=True, labelright=True, top=True, right=True)
+        axis.tick_params(axis="x", labelrotation=90)
+        lines = [number - 0.5 for number in range(5, count, 5)]
+        axis.hlines(lines, -0.5, count - 0.5, color="white", linewidth=0.8)
+        axis.vlines(lines, -0.5, count - 0.5, color="white", linewidth=0.8)
+    for row in range(count):
+        for column in range(count):
             value = matrix.slowdown[row, column]
             if not matrix.fits[row, column]:
                 axis.add_patch(_hatched(row, column))
-            elif len(names) <= 24:
-                color = "white" if value > middle else "black"
+            elif written_out:
+                color = "white" if value > most**0.5 else "black"
                 axis.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=6, color=color)
-    figure.colorbar(image, ax=axis, label="slowdown", shrink=0.8)
+    bar = figure.colorbar(image, ax=axis, label="slowdown", shrink=0.8)
+    steps = [1.0, 1.1, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0]
+    shown = [step for step in steps if step <= most]
+    bar.ax.yaxis.set_major_locator(_at(shown))
+    bar.ax.yaxis.set_minor_locator(NullLocator())
+    bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    bar.ax.set_yticklabels([f"{step:g}" for step in shown])
     if not matrix.fits.all():
-        figure.text(0.01, 0.01, "hatched: the pair does not fit in memory", fontsize=7)
-    figure.tight_layout()
+        axis.set_xlabel("beside (hatched: the pair does not fit in memory)")
     return figure
+
+
+def _at(places: Sequence[float]) -> Any:
+    from matplotlib.ticker import FixedLocator
+
+    return FixedLocator(places)
 
 
 def _hatched(row: int, column: int) -> Any:

@@ -193,7 +193,7 @@ class QueueAnswer(Struct):
 
 
 class RegisterBody(Job, forbid_unknown_fields=True, omit_defaults=True):  # type: ignore[call-arg]
-    """A zoo model with its options, or a computation graph as `cotenant capture -o` writes it."""
+    """A zoo model with its options, or a computation graph as a field."""
 
     workload: Name | UnsetType = UNSET  # type: ignore[assignment]
     graph: dict[str, Any] | UnsetType = UNSET
@@ -202,6 +202,13 @@ class RegisterBody(Job, forbid_unknown_fields=True, omit_defaults=True):  # type
         values = structs.asdict(self)
         del values["graph"]
         return Job(**values)
+
+
+class GraphFile(Struct):
+    """A computation graph, the very file that `cotenant capture -o` writes; its other fields are read by `ComputationGraph`."""
+
+    format: Literal["cotenant-graph"]
+    version: int
 
 
 class WorkloadEntry(Struct):

@@ -25,6 +25,8 @@ def use_store(tracking_uri: str | None) -> None:
     import logging
     import os
 
+    _check_file(tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_TRACKING)
+    # Takes seconds to import; a wrong path should not wait for it.
     import mlflow
     from mlflow.exceptions import MlflowException
 
@@ -34,7 +36,6 @@ def use_store(tracking_uri: str | None) -> None:
     mlflow.environment_variables.MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
     # MLflow tries again for minutes where nothing can be opened; a person waits for the answer.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-    _check_file(tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_TRACKING)
     if tracking_uri or not os.environ.get("MLFLOW_TRACKING_URI"):
         mlflow.set_tracking_uri(tracking_uri or DEFAULT_TRACKING)
     try:

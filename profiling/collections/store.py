@@ -58,7 +58,9 @@ class Store:
     def _read(self, table: str) -> Any:
         import pyarrow.parquet as pq
 
-        return pq.read_table(self._folder / f"{self.collection}.{table}.parquet")
+        # `read_table` goes by pyarrow.dataset, which imports pandas where it is installed: most of a second.
+        with pq.ParquetFile(self._folder / f"{self.collection}.{table}.parquet") as file:
+            return file.read()
 
     @cached_property
     def names(self) -> dict[str, Name]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from starlette.datastructures import UploadFile
 
 from profiling.errors import InputError
 from serving.handlers import workloads as handler
 from serving.http import MediaTypeError, answer, decode, etag, tagged
-from serving.openapi import operation
+from serving.openapi import any_of, operation
 from serving.routing import ServiceRoute
-from serving.schemas import Page, RegisterBody, WorkloadEntry, WorkloadPage, job_of
+from serving.schemas import GraphFile, Page, RegisterBody, WorkloadEntry, WorkloadPage, job_of
 from serving.service import Service
 
 _BINARY = {"type": "string", "format": "binary"}
@@ -35,11 +36,12 @@ def routes(service: Service) -> APIRouter:
     @router.post(
         "",
         summary="Register a model; the same content is one workload",
-        description="For an ONNX upload `batch_size` and `sequence_length` bind the open dimensions. The file is read by "
+        description="JSON is a zoo model with its options, or the file that `cotenant capture -o` writes, as it is or in the field "
+        "`graph`. For an ONNX upload `batch_size` and `sequence_length` bind the open dimensions. The file is read by "
         "a process of its own, under limits of time and memory; nothing in it is executed.",
         **operation(
             scope="admin",
-            body=RegisterBody,
+            body=any_of(RegisterBody, GraphFile),
             answer=WorkloadEntry,
             status=201,
             also={200: "It was there already"},
@@ -111,14 +113,25 @@ def routes(service: Service) -> APIRouter:
 
 
 async def _register_json(service: Service, raw: bytes, name: str) -> tuple[dict[str, Any], bool]:
+    if _is_graph_file(raw):
+        return await handler.register_graph(service, decode(raw, dict[str, Any]), name or None)
     body = decode(raw, RegisterBody)
     if isinstance(body.workload, str):
         return await handler.register_zoo(service, job_of(body.job()))
     if isinstance(body.graph, dict):
         return await handler.register_graph(service, body.graph, name or None)
     raise InputError(
-        "the request names no model", expected="'workload' (a zoo name) or 'graph' (a computation graph)"
+        "the request names no model",
+        expected="'workload' (a zoo name), 'graph' (a computation graph), or a file of `cotenant capture -o`",
     )
+
+
+def _is_graph_file(raw: bytes) -> bool:
+    try:
+        msgspec.json.decode(raw, type=GraphFile)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # `decode` says what is wrong with it
+        return False
+    return True
 
 
 async def _register_form(

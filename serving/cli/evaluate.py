@@ -15,11 +15,24 @@ if TYPE_CHECKING:
 
     from predictor import Predictor
 
-TITLES = {
-    "throughput-ratio": "co-located / solo throughput",
-    "step-time": "seconds per step, alone",
-    "memory": "bytes of device memory",
-    "operator-time": "seconds of an operator",
+SETS = "throughput-ratio"
+# Target: its table, and what is scored.
+TARGETS = {
+    SETS: ("colocation", "co-located / solo throughput"),
+    "step-time": ("solo", "seconds per step, alone"),
+    "memory": ("memory", "bytes of device memory"),
+    "operator-time": ("operators", "seconds of an operator"),
+}
+SPLITS = ("none", "by-pair", "by-model", "by-device", "by-campaign", "by-source")
+# Metrics shown, with headings that leave room for a model's name in 80 columns; --json has all.
+_COLUMNS = {
+    "n": "n",
+    "mape_percent": "MAPE\n%",
+    "median_ape_percent": "median\nAPE %",
+    "mae": "MAE",
+    "r2": "R2",
+    "spearman": "Spear-\nman",
+    "coverage_90": "in 90 %\nrange",
 }
 # More models than this are shown by family.
 MANY_MODELS = 30
@@ -60,69 +73,61 @@ def command(
     Examples: `cotenant evaluate --data tables --split by-model --json`,
     `cotenant evaluate --data tables --target step-time`
     """
-    from datasets.sets import read_sets
-    from datasets.tables import read_table, sources_of
-    from datasets.targets import get_target
-
-    if target == "throughput-ratio":
-        sources_of(data, "colocation")  # a folder without tables is said before seconds of imports
+    _check(data, target, split, observe)
     from predictor import load_predictor
+
+    predictor = load_predictor(model)
+    from datasets.sets import read_sets
+    from datasets.tables import read_table
     from predictor.evaluation.evaluation import evaluate
-    from predictor.evaluation.rows import ROW_TARGETS, evaluate_rows
-    from profiling.errors import InputError, UnknownNameError
+    from predictor.evaluation.rows import evaluate_rows
     from serving.cli.train import reporting
 
-    if target in ROW_TARGETS:
-        if observe is not None:
-            raise InputError(
-                "--observe goes with co-location sets", expected="--target throughput-ratio", got=target
-            )
-        if split != "none":
-            raise InputError(
-                f"--split {split} does not go with --target {target}",
-                expected="--split none",
-                got=split,
-                hint="`cotenant benchmark list` shows the protocols that leave out rows of this target",
-            )
-        rows = read_table(data, get_target(ROW_TARGETS[target]).table)
-        result = evaluate_rows(load_predictor(model), target, rows)
-    elif target == "throughput-ratio":
+    if target != SETS:
+        result = evaluate_rows(predictor, target, read_table(data, TARGETS[target][0]))
+    else:
         colocation, solo = read_sets(data)
-        predictor = load_predictor(model)
         if observe is not None:
             _observing(predictor, colocation, solo, observe, probes, seed, as_json)
             return
         with reporting(f"evaluate {split}") as report:
             result = evaluate(predictor, colocation, solo, split, seed, report, graph_only=graph_only)
-    else:
-        raise UnknownNameError(
-            "no such target", expected="one of throughput-ratio, " + ", ".join(ROW_TARGETS), got=target
-        )
     if as_json:
         print_json(result)
     else:
         _show(result)
 
 
+def _check(data: Path, target: str, split: str, observe: int | None) -> None:
+    """Say what cannot be done before the seconds that torch takes to import."""
+    from datasets.tables import sources_of
+    from profiling.errors import InputError, UnknownNameError
+
+    if target not in TARGETS:
+        raise UnknownNameError("no such target", expected="one of " + ", ".join(TARGETS), got=target)
+    if split not in SPLITS:
+        raise UnknownNameError("no such split", expected="one of " + ", ".join(SPLITS), got=split)
+    if target != SETS and observe is not None:
+        raise InputError(
+            "--observe goes with co-location sets", expected=f"--target {SETS}", got=f"--target {target}"
+        )
+    if target != SETS and split != "none":
+        raise InputError(
+            f"--split {split} does not go with --target {target}",
+            expected="--split none",
+            got=split,
+            hint="`cotenant benchmark list` shows the protocols that leave out rows of this target",
+        )
+    sources_of(data, TARGETS[target][0])
+
+
 def _show(result: dict[str, Any]) -> None:
-    columns = (
-        "n",
-        "mape_percent",
-        "median_ape_percent",
-        "mae",
-        "rmse",
-        "r2",
-        "spearman",
-        "coverage_90",
-        "median_width",
-    )
-    numbers = [name.replace("_", "\n") for name in columns]
-    title = f"{TITLES[result['target']]}, split {result['split']}"
-    table = plain_table("", *numbers, right=numbers, title=title)
+    title = f"{TARGETS[result['target']][1]}, split {result['split']}"
+    table = plain_table("", *_COLUMNS.values(), right=tuple(_COLUMNS.values()), title=title)
     by = ("by_family" if len(result["by_model"]) > MANY_MODELS else "by_model", "by_device")
     groups = [("all", result["metrics"]), *(item for key in by for item in result[key].items())]
-    for name, scores in groups:
-        table.add_row(name, *(_cell(scores.get(c)) for c in columns))
+    for group, scores in groups:
+        table.add_row(group, *(_cell(scores.get(name), name) for name in _COLUMNS))
     out = console()
     if "left_out" in result:
         out.print(f"{result['left_out']} sets were trained on and are left out")
@@ -163,5 +168,11 @@ def _observing(
     console().print(table)
 
 
-def _cell(value: float | int | None) -> str:
-    return "-" if value is None else str(value) if isinstance(value, int) else f"{value:.3f}"
+def _cell(value: float | int | None, metric: str = "") -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return str(value)
+    if metric == "mae":  # of ratios, seconds or bytes
+        return f"{value:.3g}"
+    return f"{value:.1f}" if metric.endswith("_percent") else f"{value:.3f}"

@@ -48,8 +48,8 @@ def promote(
 
     Example: `cotenant models promote 3`
     """
+    from predictor.fitted.mlflow_registry import REGISTERED_NAME, use_store
     from predictor.fitted.mlflow_registry import promote as make_champion
-    from predictor.fitted.mlflow_registry import use_store
 
     use_store(tracking_uri)
     result = make_champion(version, force)
@@ -58,6 +58,11 @@ def promote(
     else:
         against = "champion before" if result["champion"] else "what ships with the project"
         _show([result["version"], result["compared_with"]], f"new, and {against}")
+        console().print(
+            "Each error is on pairs left out of what that version learned from. On the same rows:\n"
+            f"  cotenant evaluate --data TABLES --model models:/{REGISTERED_NAME}/{version}",
+            highlight=False,
+        )
         console().print(
             f"version {version} is the champion"
             if result["promoted"]

@@ -54,10 +54,19 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
+_CELL = 24  # characters of a line of options
+
+
 def job_cell(spec: str) -> str:
-    """A job SPEC for a table's cell: the name, and its options in the next line."""
+    """A job SPEC for a table's cell: the name, and its options in the next lines, none of them cut."""
     name, separator, options = spec.rpartition(":") if "=" in spec else (spec, "", "")
-    return f"{name}\n{options}" if separator else spec
+    lines = [name] if separator else []
+    for option in options.split(",") if separator else [spec]:
+        if len(lines) > 1 and len(lines[-1]) + len(option) < _CELL:
+            lines[-1] += f",{option}"
+        else:
+            lines.append(option)
+    return "\n".join(lines)
 
 
 def progress() -> Any:

@@ -24,8 +24,9 @@ from serving.schemas import job_of
 from serving.service import Service
 
 GIB = 2**30
-PAGE_GPUS = 200
+PAGE_GPUS = 96
 MOST_ANSWERS = 12  # side by side in a what-if
+MOST_ALTERNATIVES = 5  # kinds of them on the page of a job
 MOST_CALIBRATED = 20  # devices and models in the table of errors
 _CARD_OF_SLICE = re.compile(r"(?P<slash>.+)/[^/]+|(?P<point>\d+)\.\d+")
 IN_USE, SHARED, ALL = "in use", "shared", "all"
@@ -101,6 +102,11 @@ class Filter:
                 or (self.state == SHARED and len(gpu.tenants) > 1)
             )
         )
+
+    @property
+    def sparse(self) -> bool:
+        """Whether it takes single GPUs rather than whole nodes."""
+        return bool(self.tenant or self.state)
 
     def query(self, first: int) -> str:
         """The same filter from another GPU on, for a link."""
@@ -179,6 +185,18 @@ def why(placement: dict[str, Any]) -> list[str]:
     return [*ranked[0]["reasons"], *decision.get("reasons", [])]
 
 
+def alternatives(ranked: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first of each kind of answer, and how many `more` are like it: on a large cluster the best are often equal."""
+    kinds: dict[tuple[float, tuple[str, ...]], dict[str, Any]] = {}
+    for one in ranked:
+        kind = (one["score"], tuple(one["reasons"]))
+        if kind in kinds:
+            kinds[kind]["more"] += 1
+        else:
+            kinds[kind] = one | {"more": 0}
+    return list(kinds.values())[:MOST_ALTERNATIVES]
+
+
 async def job(service: Service, key: str) -> dict[str, Any]:
     """One placement: why it is where it is, what else was ranked, when it should be done, observed against predicted.
 
@@ -201,7 +219,7 @@ async def job(service: Service, key: str) -> dict[str, Any]:
     return {
         "entry": entry,
         "why": why(entry),
-        "alternatives": ranked[1:6] if entry["decision"].get("decision") == "place" else ranked[:5],
+        "alternatives": alternatives(ranked[1:] if entry["decision"].get("decision") == "place" else ranked),
         "others": [str(t.job_id or t.job) for k, t in enumerate(gpu.tenants) if tenant and k != tenant[0]]
         if gpu
         else [],

@@ -13,6 +13,7 @@ from profiling.devices import get_device
 from profiling.workload import ColocationSet, Workload
 
 _DEMAND = {"lstm-wikitext2": 0.3, "resnet18-cifar": 0.7}
+UNSEEN = "h100"
 
 
 def demand(workload: Workload) -> float:
@@ -68,6 +69,7 @@ class TablePredictor:
         return Prediction(
             asked.device, asked.sharing, self.version, members, _around(total),
             _around(min(1.0, sum(map(demand, asked.workloads)))), fits, reasons,
+            (f"co-location was never measured on this GPU type ({UNSEEN})",) if asked.device == UNSEEN else (),
         )  # fmt: skip
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:

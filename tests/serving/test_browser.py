@@ -200,7 +200,7 @@ def test_every_page_by_keyboard(browser: Any, base: str, width: int) -> None:
 
 def test_filter_and_job_by_keyboard(browser: Any, base: str) -> None:
     browser.get(base)
-    for _ in range(12):
+    for _ in range(20):
         if press(browser, Keys.TAB).get_attribute("name") == "state":
             break
     press(browser, "shared", Keys.TAB)

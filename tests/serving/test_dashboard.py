@@ -139,13 +139,14 @@ def test_totals_filters_and_pages(client: TestClient) -> None:
     assert row is not None
     # GPUs, in use, shared, empty
     assert re.findall(r"<td>(\d+)</td>", row[1])[:4] == ["150", "38", "38", "112"]
-    assert "GPUs 1 to 200 of 300." in page
+    assert "GPUs 1 to 96 of 300." in page
     further = re.search(r'href="/\?([^"]*)">further', page)
     assert further is not None
-    assert "GPUs 201 to 300 of 300." in client.get("/?" + further[1].replace("&amp;", "&")).text
+    assert "GPUs 97 to 192 of 300." in client.get("/?" + further[1].replace("&amp;", "&")).text
     shared = client.get("/", params={"state": "shared", "node": "rack1-"}).text
     assert "GPUs 1 to 2 of 2 that match, 300 in all." in shared
     assert "rack1-node12" in shared
+    assert "GPUs that match" in shared, "one grid rather than a section for each node"
     assert "rack1-node11" not in shared
     assert "of 1 that match" in client.get("/", params={"tenant": "J148"}).text
     assert "of 150 that match" in client.get("/", params={"device": "p100"}).text
@@ -153,7 +154,8 @@ def test_totals_filters_and_pages(client: TestClient) -> None:
 
 
 def test_page_of_a_job(client: TestClient) -> None:
-    client.put("/v1/cluster", json=CLUSTER)
+    node = CLUSTER["nodes"][0]
+    client.put("/v1/cluster", json={"nodes": [node | {"gpus": [*node["gpus"], *[{"device": "v100"}] * 3]}]})
     placed = client.post("/v1/placements", json={"job": "lstm-wikitext2", "job_id": "t-2", "iterations": 50})
     key = placed.json()["id"]
     assert f'href="/jobs/{key}"' in client.get("/").text
@@ -163,6 +165,7 @@ def test_page_of_a_job(client: TestClient) -> None:
     assert "Why it is there" in page
     assert "predicted to take" in page
     assert "Alternatives" in page
+    assert "and 2 more like it" in page
     assert client.get("/jobs/" + "0" * 32).status_code == 404
 
 
@@ -187,6 +190,9 @@ def test_what_if_side_by_side(client: TestClient) -> None:
     assert "Side by side" in page
     assert page.count('id="answer-') == 4
     assert "upper bound" in page
+    assert "never measured" not in page
+    unseen = client.get("/what-if", params=asked | {"device": ["p100", "h100"]}).text
+    assert unseen.count("no: never measured") == 2
     many_devices = {
         "device": ["v100", "p100", "k80", "t4", "a100", "h100", "a40"],
         "jobs": "resnet18-cifar",

@@ -61,6 +61,15 @@ def test_graph(client: TestClient, graph: dict[str, Any]) -> None:
     problem(client.delete(f"/v1/workloads/{entry['hash']}"), 404)
 
 
+def test_the_file_that_capture_writes(client: TestClient, graph: dict[str, Any]) -> None:
+    made = client.post("/v1/workloads", json=graph)
+    assert made.status_code == 201
+    assert (made.json()["kind"], made.json()["name"]) == ("graph", graph["name"])
+    assert client.post("/v1/workloads", json={"graph": graph}).status_code == 200, "the same as in a field"
+    damaged = {key: value for key, value in graph.items() if key != "operators"}
+    problem(client.post("/v1/workloads", json=damaged), 422)
+
+
 def test_another_process_knows_it_too(start: Start, graph: dict[str, Any]) -> None:
     entry = start().post("/v1/workloads", json={"graph": graph}).json()
     other = start()
