@@ -18,9 +18,9 @@ from profiling.capture import graph_for
 from profiling.errors import InputError, UnavailableError
 from profiling.workload import ColocationSet
 from serving.app import create_app
+from serving.collector import settle
 from serving.config import ServiceConfig
 from serving.model_life import ModelLife
-from serving.model_life import _spare_the_collector as spare_the_collector
 from serving.model_source import DirectorySource, RegistrySource, check_model, model_directory, model_source
 from tests.serving.conftest import Start
 from tests.serving.live import load, serve
@@ -93,7 +93,7 @@ def test_to_wait_before_the_next_try_is_not_to_fail_again() -> None:
 def test_what_stays_is_out_of_the_collectors_sight_and_a_replaced_model_is_not_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("serving.model_life._spare_the_collector", spare_the_collector)
+    monkeypatch.setattr("serving.collector.settle", settle)
     source = TableSource()
     followed, _ = life(source)
     followed.refresh()
