@@ -3,7 +3,8 @@
 One worker on one core, all clients on another one, so that neither takes the other's time. The rated load is what 16
 connections get that ask one set after the other: all jobs known, every set for the first time. Twice of that is offered by
 more connections (those that are refused ask again as soon as they are answered); `offered_per_s` says how much it was.
-Meanwhile a few clients measure: known sets, health, and jobs that the model has never met (one a second).
+Meanwhile a few clients measure: known sets, health, and jobs that the model has never met (one a second; the rated load of that
+mix is measured too, because captures run on the service's core).
 """
 
 from __future__ import annotations
@@ -141,9 +142,12 @@ def overloaded(target: Target, seconds: int, folder: Path, new_jobs: bool = True
     rate = rated["requests_per_s"]
     connections = int(0.6 * rate) + 64  # a refusal is held back for half a second
     figures: dict[str, Any] = {"rated": rated, "connections": connections}
+    if new_jobs:  # captures take a part of the same core, overloaded or not
+        figures["rated_with_new"] = rated_with_new(target, folder, url, bodies, new)
     for name, jobs in (("known", None), ("known_and_new", new)):
         if jobs is not None and not new_jobs:
             continue
+        rated_alike = figures["rated_with_new" if jobs is not None else "rated"]["requests_per_s"]
         memory, delayed, stolen = _memory_bytes(service), _kept_waiting_s(service), psutil.cpu_times().steal
         load = start_wrk(folder, url, bodies, seconds, connections)
         with watched(min(os.sched_getaffinity(target.process.pid))) as stalls:
@@ -157,6 +161,7 @@ def overloaded(target: Target, seconds: int, folder: Path, new_jobs: bool = True
             "offered_over_rated": round(result["requests_per_s"] / rate, 3),
             "goodput_per_s": round(good / spent, 1),
             "goodput_over_rated": round(good / spent / rate, 3),
+            "goodput_over_rated_of_this_mix": round(good / spent / rated_alike, 3),
             "broken": result["broken"],
             "waited_for_a_core": round((_kept_waiting_s(service) - delayed) / spent, 3),
             "stolen_from_the_machine": round((psutil.cpu_times().steal - stolen) / spent, 3),
@@ -169,6 +174,17 @@ def overloaded(target: Target, seconds: int, folder: Path, new_jobs: bool = True
     figures["loop_ms"] = [round(ms, 1) for ms in (*loops, loop_ms())]
     figures["load_average"] = psutil.getloadavg()
     return figures
+
+
+def rated_with_new(
+    target: Target, folder: Path, url: str, bodies: list[Any], new: Iterator[Any]
+) -> dict[str, Any]:
+    """What 16 connections get while a job that the model has not met comes every second."""
+    load, answers, until = start_wrk(folder, url, bodies, 10, 16), list[Any](), time.monotonic() + 10
+    asyncio.run(
+        every(_NEW_EVERY_S, until, answers, lambda: ask(target.port, "POST", "/v1/predict", next(new)))
+    )
+    return wrk_result(load) | {"new": summary(answers, [])}
 
 
 @contextmanager

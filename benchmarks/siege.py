@@ -45,7 +45,7 @@ class Target:
                    "--database", database or f"sqlite:///{folder}/store.db", "--log-level", "error", *options]  # fmt: skip
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout)}
         self.process = subprocess.Popen(command, env=environment, cwd=checkout, stderr=subprocess.DEVNULL)
-        self.wait_ready(240)
+        self.wait_ready(900)
 
     def wait_ready(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

@@ -2,36 +2,72 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
 from sqlalchemy import insert, select
+from sqlalchemy.orm import Session
 from starlette.requests import Request
 
 from profiling.errors import CotenantError
 from serving.service import Service
+from serving.store import Store
 from serving.store.tables import AuditRow, table_of
 
 _INSERT = insert(table_of(AuditRow))
 log = structlog.get_logger("cotenant.audit")
 
 
+@dataclass(slots=True)
+class Entry:
+    """What an admin asked for, and with which status it is on record."""
+
+    caller: str
+    action: str
+    request_id: str
+    recorded: int | None = None
+
+    @classmethod
+    def of(cls, request: Request) -> Entry:
+        """The entry of a request; the same one each time."""
+        state = request.scope["state"]
+        entry: Entry = state.setdefault(
+            "audit",
+            cls(state["caller"].name, f"{request.method} {request.url.path}"[:300], state["request_id"]),
+        )
+        return entry
+
+
+def add(store: Store, session: Session, entry: Entry, status: int) -> None:
+    """Put the entry on record in the transaction that does what was asked for: both are kept, or neither."""
+    # One statement, prepared once: this is part of every change of the inventory.
+    row = {"caller": entry.caller, "action": entry.action, "status": status, "request_id": entry.request_id}
+    session.connection().execute(_INSERT.values(at=store.clock), row)
+    entry.recorded = status
+
+
 async def record(service: Service, request: Request, status: int) -> None:
-    """Keep a row, and log it too: a store that is away does not hide who asked."""
-    caller, action = request.scope["state"]["caller"].name, f"{request.method} {request.url.path}"[:300]
-    request_id = request.scope["state"]["request_id"]
-    log.info("admin action", caller=caller, action=action, status=status, request_id=request_id)
+    """Keep a row where there is none yet, and log it too: a store that is away does not hide who asked."""
+    entry = Entry.of(request)
+    log.info(
+        "admin action",
+        caller=entry.caller,
+        action=entry.action,
+        status=status,
+        request_id=entry.request_id,
+    )
+    if entry.recorded == status:
+        return
     try:
-        await service.stored(_keep, service, caller, action, status, request_id)
+        await service.stored(_keep, service.store, entry, status)
     except CotenantError as error:
         log.warning("admin action not recorded", error=error.message)
 
 
-def _keep(service: Service, caller: str, action: str, status: int, request_id: str) -> None:
-    # One statement, prepared once: this is part of every change of the inventory.
-    row = {"caller": caller, "action": action, "status": status, "request_id": request_id}
-    with service.store.write() as session:
-        session.connection().execute(_INSERT.values(at=service.store.clock), row)
+def _keep(store: Store, entry: Entry, status: int) -> None:
+    with store.write() as session:
+        add(store, session, entry, status)
 
 
 def entries(service: Service, after: int, limit: int) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 Encoded = tuple[str, str, Workload]  # device, sharing mode, job
 _INLINE_SETS = 64
 #: As many sets are predicted together on the event loop as take so long; then it looks after others.
-_TURN_S = 0.006
+_TURN_S = 0.004
 _FEWEST, _MOST = 4, 64
 _WEIGHT = 0.05  # of the latest measurement in the mean time of a set
 _ENCODED_TOGETHER = 4

@@ -20,10 +20,11 @@ from serving.metrics import Metrics
 _KEPT = 8192
 _LOOK_S = 0.05
 _START_S = 60.0  # the first process imports for some seconds
+_NICE = 3  # a capture that shares its core with the event loop gets a third of it
 
 
 def limit_memory(more_bytes: int) -> None:
-    """Let this process map `more_bytes` beyond what it has; called in a capturing process before its first capture.
+    """Let this process map `more_bytes` beyond what it has, and yield to the one that serves; called before its first capture.
 
     The libraries are taken out of the cyclic collector's sight: to go through them takes longer than most captures.
     """
@@ -38,6 +39,7 @@ def limit_memory(more_bytes: int) -> None:
         mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (mapped + more_bytes, mapped + more_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(_NICE)
     gc.freeze()
 
 

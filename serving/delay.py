@@ -20,7 +20,7 @@ class DelayLimit:
     a sudden crowd would all be let in.
     """
 
-    FLOOR, START, CEILING, STEP, PERIOD_S = 16.0, 128.0, 4096.0, 8.0, 0.05
+    FLOOR, START, CEILING, STEP, PERIOD_S = 16.0, 64.0, 4096.0, 8.0, 0.05
 
     def __init__(self, target_s: float) -> None:
         self.target_s = target_s

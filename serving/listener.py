@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 WATCHED = ("/v1/health/", "/v2/health/", "/metrics")  # never shed: operators must see an overload
 _WATCHED = tuple(path.encode() for path in WATCHED)
 _SWEEP_S = 0.5
+_STARTED_IN_A_TURN = 8  # requests whose handlers begin in one turn of the event loop
+_ANSWERED_IN_A_TURN, _PAUSE_S = 16, 0.001  # refusals, which their clients answer at once with another request
 
 
 class Phase(Enum):
@@ -41,7 +43,9 @@ class Listener:
 
     def __init__(self, config: ServiceConfig, metrics: Metrics, delay: DelayLimit) -> None:
         self.config, self.metrics, self.delay = config, metrics, delay
+        self._to_start: deque[tuple[BoundedProtocol, Any, Any]] = deque()
         self._held: deque[tuple[float, BoundedProtocol]] = deque()  # shed, and when that is to be answered
+        self._answering: asyncio.TimerHandle | None = None
         self.connections: set[BoundedProtocol] = set()
         self.by_address: Counter[str] = Counter()
         self._task: asyncio.Task[None] | None = None
@@ -75,13 +79,48 @@ class Listener:
         min(unused, key=lambda c: c.since).end("connections")
         return True
 
+    def start(self, connection: BoundedProtocol, cycle: Any, app: Any) -> None:
+        """Have a request handled after those that came before it, a few in each turn of the event loop.
+
+        Whatever does not stand in this line, such as health, waits for one short turn and not for all of them.
+        """
+        if not self._to_start:
+            asyncio.get_running_loop().call_soon(self._start_some)
+        self._to_start.append((connection, cycle, app))
+
+    def _start_some(self) -> None:
+        for _ in range(min(_STARTED_IN_A_TURN, len(self._to_start))):
+            connection, cycle, app = self._to_start.popleft()
+            if not cycle.disconnected:
+                connection.handle(cycle, app)
+        if self._to_start:
+            asyncio.get_running_loop().call_soon(self._start_some)
+
     def hold(self, connection: BoundedProtocol) -> None:
         """Have a shed request answered after `shed_delay_s`."""
         self._held.append((time.monotonic() + self.config.shed_delay_s, connection))
+        if self._answering is None:
+            self._answer_later(self.config.shed_delay_s)
+
+    def _answer_later(self, seconds: float) -> None:
+        self._answering = asyncio.get_running_loop().call_later(seconds, self._answer_held)
+
+    def _answer_held(self) -> None:
+        """Answer requests that were held for long enough, some of them in a turn."""
+        now = time.monotonic()
+        for _ in range(_ANSWERED_IN_A_TURN):
+            if not self._held or self._held[0][0] > now:
+                break
+            self._held.popleft()[1].answer_shed()
+        self._answering = None
+        if self._held:
+            self._answer_later(max(_PAUSE_S, self._held[0][0] - now))
 
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        if self._answering is not None:
+            self._answering.cancel()
 
     async def _watch(self) -> None:
         loop, sweep = asyncio.get_running_loop(), 0.0
@@ -90,8 +129,6 @@ class Listener:
             await asyncio.sleep(DelayLimit.PERIOD_S)
             now = time.monotonic()
             self.delay.adapt(max(0.0, loop.time() - due))
-            while self._held and self._held[0][0] <= now:
-                self._held.popleft()[1].answer_shed()
             if now >= sweep:
                 sweep = now + _SWEEP_S
                 for connection in [c for c in self.connections if c.overdue(now)]:
@@ -311,6 +348,13 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        if cycle.scope["raw_path"].startswith(_WATCHED):
+            self.handle(cycle, app)
+        else:
+            self.listener.start(self, cycle, app)
+
+    def handle(self, cycle: Any, app: Any) -> None:
+        """Handle a request in a task of its own."""
         task = self.loop.create_task(cycle.run_asgi(app))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
 import threading
 import time
@@ -18,6 +17,7 @@ import structlog
 from predictor.types import Prediction
 from profiling.errors import UnavailableError
 from profiling.workload import ColocationSet, Workload
+from serving import collector
 from serving.model_source import GraphSource, ModelSource
 
 log = structlog.get_logger("cotenant.model")
@@ -141,7 +141,7 @@ class ModelLife:
             self.serving, self.last_error, self._failed_tag, self._failures = new, None, None, 0
             log.info("model serves", version=new.version, tag=tag)
             self.on_event(new.version, "loaded", tag)
-            _spare_the_collector()
+            collector.settle()  # with what the model before it left behind
             return new
 
     def _keep(self, tag: str, error: Exception, force: bool) -> Serving:
@@ -154,17 +154,6 @@ class ModelLife:
             raise UnavailableError("the model could not be loaded", got=self.last_error) from error
         log.warning("new model refused, the old one stays", tag=tag, error=self.last_error)
         return self.serving
-
-
-def _spare_the_collector() -> None:
-    """Take what is alive now, libraries and model, out of the cyclic collector's sight.
-
-    Going through millions of objects that stay anyway stops all requests for a quarter of a second. What an earlier
-    model left behind is collected first.
-    """
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
 
 
 class RefusedError(Exception):

@@ -1,4 +1,4 @@
-"""A worker process: short turns of the interpreter's lock, open files, and an end when its parent ends."""
+"""A worker process: short turns of the interpreter's lock, short collections, open files, and an end when its parent ends."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import resource
 import signal
 import sys
 
+from serving import collector
+
 _SWITCH_S = 0.0005  # a thread that computes gives the event loop its turn after so long; Python's default is ten times that
 _PR_SET_PDEATHSIG = 1
 
@@ -16,6 +18,7 @@ _PR_SET_PDEATHSIG = 1
 def prepare() -> None:
     """Call first in a process that serves."""
     sys.setswitchinterval(_SWITCH_S)
+    collector.freeze_survivors()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

@@ -19,6 +19,7 @@ from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.placement.by_policy import PolicyPlacer
 from scheduling.placement.place import Placer
 from scheduling.policies import get_policy
+from serving import collector
 from serving.answers import AnswerCache
 from serving.auth import Authenticator
 from serving.batching import Batcher
@@ -184,6 +185,9 @@ class Service:
                 await self.stored(upkeep, self)
             except CotenantError as error:
                 log.warning("upkeep failed", error=error.message)
+            collector.settle_now_and_then(
+                idle=not self.slots.taken and all(lane.idle for lane in self._lanes)
+            )
             await asyncio.sleep(min(self.config.reservation_s / 4, 15.0))
 
     async def _learn(self, refresh: Callable[[Service], None]) -> None:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from profiling.devices import get_device
 from profiling.errors import InputError
+from serving.audit import Entry
 from serving.handlers import cluster as handler
 from serving.handlers.jobs import admit
 from serving.http import answer, if_match, not_modified, read_body
@@ -89,7 +90,7 @@ def routes(service: Service) -> APIRouter:
         body.name = name
         inventory = await _inventory(service, ClusterBody([body]))
         version, new = await service.stored(
-            handler.put_node, service, inventory, if_match(request), replace_tenants
+            handler.put_node, service, inventory, if_match(request), replace_tenants, Entry.of(request)
         )
         return _versioned({"version": version}, version, 201 if new else 200)
 

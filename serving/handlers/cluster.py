@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from profiling.errors import ConflictError, InputError, LimitError, UnknownNameError
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from serving import audit
 from serving.cluster_state import ClusterState, to_mapping
 from serving.handlers import tenancy
 from serving.http import PreconditionError
@@ -27,6 +30,11 @@ class Inventory:
     snapshot: ClusterSnapshot
     placement_ids: dict[tuple[str, str], list[str | None]] = field(default_factory=dict)
 
+    def given(self, node: str, gpu: Gpu) -> list[tuple[Tenant, str | None]]:
+        """The tenants of a GPU, each with its placement."""
+        identifiers = self.placement_ids.get((node, gpu.id), [None] * len(gpu.tenants))
+        return list(zip(gpu.tenants, identifiers, strict=True))
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -43,6 +51,15 @@ _ADVANCE = (
     .values(changes=_CLUSTER.c.changes + 1, version=_CLUSTER.c.version + bindparam("counts"))
     .returning(_CLUSTER.c.version, _CLUSTER.c.changes)
 )
+# For reports of nodes, which are many: prepared once, and past the object-relational mapper.
+_NODES, _TENANTS = table_of(NodeRow), table_of(TenantRow)
+_READ_GPUS = select(_NODES.c.gpus).where(
+    _NODES.c.name == bindparam("node"), _NODES.c.removed.is_(False), _NODES.c.revision > 0
+)
+_READ_TENANTS = select(_TENANTS.c.gpu, _TENANTS.c.job, _TENANTS.c.job_id, _TENANTS.c.placement_id).where(
+    _TENANTS.c.node == bindparam("node")
+)
+_REPORTED = update(_NODES).where(_NODES.c.name == bindparam("node")).values(reported_at=bindparam("heard"))
 
 
 def advance(session: Session, expected: int | None = None, counts: bool = True) -> Change:
@@ -144,24 +161,64 @@ def replace_cluster(
 
 
 def put_node(
-    service: Service, inventory: Inventory, expected: int | None, replace_tenants: bool = False
+    service: Service,
+    inventory: Inventory,
+    expected: int | None,
+    replace_tenants: bool = False,
+    entry: audit.Entry | None = None,
 ) -> tuple[int, bool]:
-    """Add a node, or change its GPUs. Returns the new version and whether the node is new; raises as `replace_cluster`."""
+    """Add a node, or change its GPUs. Returns the new version and whether the node is new; raises as `replace_cluster`.
+
+    Args:
+        entry: is put on record in the same transaction.
+    """
     node = inventory.snapshot.nodes[0]
     with service.store.write() as session:
         row = advance(session, expected)
-        old = session.get(NodeRow, node.name)
-        new = old is None or old.removed
-        if old is not None and not old.removed:
-            position = old.position
+        if not replace_tenants and _as_it_was(session, node, inventory):
+            now = service.store.now(session)
+            session.connection().execute(_REPORTED, {"node": node.name, "heard": now})
+            new = False
         else:
-            position = (session.scalar(select(func.max(NodeRow.position))) or 0) + 1
-        change = _Change(
-            session, service.store.now(session), row.changes, inventory, replace_tenants, node.name
-        )
-        change.put(old, node, position)
-        change.finish()
+            new = _put(service, session, row, inventory, replace_tenants)
+        if entry is not None:
+            audit.add(service.store, session, entry, 201 if new else 200)
         return row.version, new
+
+
+def _as_it_was(session: Session, node: Node, inventory: Inventory) -> bool:
+    """Whether a node's report says nothing but that it is alive: most reports do."""
+    connection = session.connection()
+    stored = connection.execute(_READ_GPUS, {"node": node.name}).scalar()
+    if stored is None or stored != [_as_stored(gpu) for gpu in node.gpus]:
+        return False
+    if not any(gpu.tenants for gpu in node.gpus):
+        return True
+    present: dict[str, list[Any]] = {}
+    for tenant in connection.execute(_READ_TENANTS, {"node": node.name}):
+        present.setdefault(tenant.gpu, []).append(tenant)
+    return all(
+        not gpu.tenants or _same_tenants(inventory.given(node.name, gpu), present.get(gpu.id, []))
+        for gpu in node.gpus
+    )
+
+
+def _put(
+    service: Service, session: Session, number: Change, inventory: Inventory, replace_tenants: bool
+) -> bool:
+    node = inventory.snapshot.nodes[0]
+    old = session.get(NodeRow, node.name)
+    new = old is None or old.removed
+    if old is not None and not old.removed:
+        position = old.position
+    else:
+        position = (session.scalar(select(func.max(NodeRow.position))) or 0) + 1
+    change = _Change(
+        session, service.store.now(session), number.changes, inventory, replace_tenants, node.name
+    )
+    change.put(old, node, position)
+    change.finish()
+    return new
 
 
 def delete_node(service: Service, name: str, expected: int | None, replace_tenants: bool = False) -> int:
@@ -209,7 +266,7 @@ class _Change:
 
     def put(self, row: NodeRow | None, node: Node, position: int) -> None:
         old = {} if row is None or row.removed else {gpu["id"]: gpu for gpu in row.gpus}
-        gpus = [{"id": g.id, "device": g.device, "sharing": g.sharing} for g in node.gpus]
+        gpus = [_as_stored(gpu) for gpu in node.gpus]
         if row is None:
             row = NodeRow(name=node.name, position=position, gpus=gpus)
             self.session.add(row)
@@ -255,13 +312,7 @@ class _Change:
     def _seat(self, node: str, gpu: Gpu, is_new: bool, is_same: bool) -> bool:
         """Set the tenants of one GPU to those given; returns whether any changed."""
         present = self._on(node, gpu.id)
-        given = list(
-            zip(
-                gpu.tenants,
-                self.inventory.placement_ids.get((node, gpu.id), [None] * len(gpu.tenants)),
-                strict=True,
-            )
-        )
+        given = self.inventory.given(node, gpu)
         if not self.replace_tenants:
             if not is_new and not is_same:
                 if present:
@@ -299,14 +350,16 @@ def _is(row: TenantRow, tenant: Tenant, placement_id: str | None) -> bool:
     return row.placement_id is None and (row.job, row.job_id) == (str(tenant.job), tenant.job_id)
 
 
-def _same_tenants(given: list[tuple[Tenant, str | None]], present: list[TenantRow]) -> bool:
-    rest = list(present)
-    for tenant, placement_id in given:
-        row = next((t for t in rest if _is(t, tenant, placement_id)), None)
-        if row is None:
-            return False
-        rest.remove(row)
-    return not rest
+def _same_tenants(given: list[tuple[Tenant, str | None]], present: Sequence[Any]) -> bool:
+    """Whether rows of tenants are those given, in whatever order."""
+    if len(given) != len(present):
+        return False
+    named = [placement_id or (str(tenant.job), tenant.job_id) for tenant, placement_id in given]
+    return Counter(named) == Counter(row.placement_id or (row.job, row.job_id) for row in present)
+
+
+def _as_stored(gpu: Gpu) -> dict[str, Any]:
+    return {"id": gpu.id, "device": gpu.device, "sharing": gpu.sharing}
 
 
 def _name_of(tenant: TenantRow) -> str:

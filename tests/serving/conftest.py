@@ -26,7 +26,7 @@ def source() -> TableSource:
 @pytest.fixture(autouse=True)
 def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Going through all objects of a process that has met every library takes longer than the rest of a start."""
-    monkeypatch.setattr("serving.model_life._spare_the_collector", lambda: None)
+    monkeypatch.setattr("serving.collector.settle", lambda: None)
 
 
 Start = Callable[..., TestClient]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import event
 
+from serving.handlers import cluster
+from serving.service import Service
+from serving.store.tables import NodeRow
 from tests.serving.problems import problem
 
 CLUSTER = {
@@ -84,3 +89,45 @@ def test_place_against_the_stored_cluster(client: TestClient) -> None:
     answer = client.post("/v1/place", json={"job": "resnet18-cifar", "iterations": 100}).json()
     assert answer["decision"] == "place"
     assert answer["ranked"][0]["node"] == "a"
+
+
+def test_a_node_that_reports_what_is_known_is_heard_of_and_nothing_else(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.put("/v1/cluster", json=CLUSTER)
+    placed = client.post("/v1/placements", json={"job": "resnet18-cifar", "iterations": 10}).json()
+    name = placed["node"]
+    service: Service = client.app.state.service  # type: ignore[attr-defined]
+    monkeypatch.setattr(cluster, "_put", None)
+
+    def row() -> tuple[int, float]:
+        with service.store.read() as session:
+            node = session.get_one(NodeRow, name)
+            return node.revision, node.reported_at
+
+    revision, heard = row()
+    stored = client.get(f"/v1/cluster/nodes/{name}").json()["node"]
+    without = [{k: v for k, v in gpu.items() if k != "tenants"} for gpu in stored["gpus"]]
+    for gpus in (stored["gpus"], without):
+        assert client.put(f"/v1/cluster/nodes/{name}", json={"gpus": gpus}).status_code == 200
+        assert client.get(f"/v1/cluster/nodes/{name}").json()["node"] == stored
+        assert row()[0] == revision
+        assert row()[1] > heard
+    monkeypatch.undo()
+    stranger = [gpu | {"tenants": [{"job": "lstm-wikitext2", "iterations_left": 5}]} for gpu in without]
+    problem(client.put(f"/v1/cluster/nodes/{name}", json={"gpus": stranger}), 409)
+    fewer = client.put(f"/v1/cluster/nodes/{name}?replace_tenants=true", json={"gpus": []})
+    assert (fewer.status_code, row()[0] > revision) == (200, True)
+
+
+def test_a_report_and_its_audit_row_are_one_transaction(client: TestClient) -> None:
+    service: Service = client.app.state.service  # type: ignore[attr-defined]
+    commits: list[int] = []
+    event.listen(service.store.engine, "commit", lambda _: commits.append(1))
+    node = {"gpus": [{"device": "v100"}]}
+    for expected in (201, 200, 200):
+        before = len(commits)
+        assert client.put("/v1/cluster/nodes/n", json=node).status_code == expected
+        assert len(commits) == before + 1
+        newest = client.get("/v1/audit").json()["items"][0]
+        assert (newest["action"], newest["status"]) == ("PUT /v1/cluster/nodes/n", expected)

@@ -18,7 +18,7 @@ from serving.store import Store
 from tests.serving import killing
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
-from tests.waiting import LONG_S
+from tests.waiting import LONG_S, until
 
 NODE = {"gpus": [{"device": "v100"}]}
 
@@ -128,3 +128,20 @@ def test_old_rows_go(start: Start) -> None:
     upkeep(client.app.state.service)  # type: ignore[attr-defined]
     assert [p["id"] for p in client.get("/v1/placements").json()["items"]] == [kept]
     assert client.get("/v1/observations").json()["items"] == []
+
+
+def test_readiness_answers_while_the_store_hangs(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.service._PING_S", 0.05)
+    client, back = start(), threading.Event()
+    store: Store = client.app.state.service.store  # type: ignore[attr-defined]
+    monkeypatch.setattr(store, "ping", lambda: back.wait(LONG_S))
+    try:
+        assert "the store does not answer" in problem(client.get("/v1/health/ready"), 503)["detail"]
+        assert client.get("/v1/health/live").status_code == 200
+        assert (
+            client.post("/v1/predict", json={"device": "v100", "jobs": ["resnet18-cifar"]}).status_code == 200
+        )
+        assert not back.is_set()
+    finally:
+        back.set()
+    until(lambda: client.get("/v1/health/ready").status_code == 200, "the store is back")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from serving.app import create_app
 from serving.config import ServiceConfig
 from serving.delay import DelayLimit
+from serving.listener import Listener
 from tests.serving.live import serve
 from tests.serving.table import TableSource
 from tests.waiting import LONG_S, until
@@ -243,3 +245,41 @@ def test_what_is_not_one_whole_request_is_read_before_it_is_shed(tmp_path: Path)
         app.state.service.delay.limit = 100.0
         with connected(port, whole) as one:
             assert next_answer(one).startswith(b"HTTP/1.1 200")
+
+
+def test_health_does_not_stand_in_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with service(tmp_path) as port:
+        monkeypatch.setattr("serving.listener._STARTED_IN_A_TURN", 0)
+        with connected(port, b"GET /v1/devices HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") as other:
+            assert live(port) == 200
+            other.settimeout(0.05)
+            with pytest.raises(TimeoutError):
+                other.recv(1)
+            monkeypatch.setattr("serving.listener._STARTED_IN_A_TURN", 8)
+            other.settimeout(LONG_S)
+            assert next_answer(other).startswith(b"HTTP/1.1 200")
+
+
+def test_requests_are_begun_in_their_order_a_few_in_each_turn() -> None:
+    async def run() -> list[int]:
+        begun: list[int] = []
+
+        class Connection:
+            def handle(self, cycle: Any, _app: Any) -> None:
+                begun.append(cycle.number)
+
+        class Cycle:
+            def __init__(self, number: int) -> None:
+                self.number, self.disconnected = number, number == 3
+
+        listener = Listener(ServiceConfig(), None, DelayLimit(0.025))  # type: ignore[arg-type]
+        for number in range(20):
+            listener.start(Connection(), Cycle(number), None)  # type: ignore[arg-type]
+        counts = []
+        while len(begun) < 19:
+            await asyncio.sleep(0)
+            counts.append(len(begun))
+        assert counts[:3] == [7, 15, 19], "one of the first eight had left"
+        return begun
+
+    assert asyncio.run(run()) == [n for n in range(20) if n != 3]

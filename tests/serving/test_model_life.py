@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
+import threading
 import weakref
 from collections import Counter
 from dataclasses import replace
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from fastapi.testclient import TestClient
 
 from predictor.types import Prediction, Quantity
@@ -18,9 +21,10 @@ from profiling.capture import graph_for
 from profiling.errors import InputError, UnavailableError
 from profiling.workload import ColocationSet
 from serving.app import create_app
+from serving.collector import settle
 from serving.config import ServiceConfig
+from serving.listener import BoundedProtocol
 from serving.model_life import ModelLife
-from serving.model_life import _spare_the_collector as spare_the_collector
 from serving.model_source import DirectorySource, RegistrySource, check_model, model_directory, model_source
 from tests.serving.conftest import Start
 from tests.serving.live import load, serve
@@ -93,7 +97,7 @@ def test_to_wait_before_the_next_try_is_not_to_fail_again() -> None:
 def test_what_stays_is_out_of_the_collectors_sight_and_a_replaced_model_is_not_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("serving.model_life._spare_the_collector", spare_the_collector)
+    monkeypatch.setattr("serving.collector.settle", settle)
     source = TableSource()
     followed, _ = life(source)
     followed.refresh()
@@ -213,3 +217,32 @@ def test_a_model_that_met_many_jobs_is_renewed(start: Start, source: TableSource
         assert client.post("/v1/predict", json=body).status_code == 200
     until(lambda: client.app.state.service.life.serving is not first, "a fresh copy serves")  # type: ignore[attr-defined]
     assert len(client.app.state.service.batcher._known) <= 41  # type: ignore[attr-defined]
+
+
+def test_a_process_accepts_nobody_before_its_first_look_for_a_model(tmp_path: Path) -> None:
+    """Processes share a socket: one that cannot answer yet must not take a connection from those that can."""
+    loading, go_on = threading.Event(), threading.Event()
+
+    class Slow(TableSource):
+        def load(self, tag: str, graphs: Any) -> Any:
+            loading.set()
+            go_on.wait(LONG_S)
+            return super().load(tag, graphs)
+
+    app = create_app(ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db", log_level="error"), Slow())
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, http=BoundedProtocol))
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+        try:
+            assert loading.wait(LONG_S)
+            assert not server.started
+            assert not listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            go_on.set()
+            until(lambda: server.started, "the service starts")
+            assert app.state.service.life.serving is not None
+        finally:
+            go_on.set()
+            server.should_exit = True
+            thread.join(LONG_S)
