@@ -148,7 +148,7 @@ def test_pipedream_profile(tmp_path: Path) -> None:
     [
         ("", "no nodes"),
         ("hello", "line 1: expected ID"),
-        (PROFILE + "\tnode5 -- node9\n", "no such end.*node9"),
+        (PROFILE + "\tnode5 -- node9\n", "unknown node.*node9"),
         (PROFILE + "\tnode5 -- node2\n", "cycle"),
         (PROFILE.replace("parameter_size=7168.0", "weights=1"), "expected parameter_size"),
     ],
