@@ -1,6 +1,6 @@
 """Do an operator's neighbours tell more of its speed? The cost model with graph networks beside the one without.
 
-    python -m benchmarks.graph_correction --data TABLES [--folds 3] [--only cost-gine-2,...]
+    python -m benchmarks.graph_correction --data TABLES [--protocol NAME] [--folds 3] [--only cost-gine-2,...]
 
 Families of networks (timm, training) and the largest cells (NAS-Bench-101) left out, as in the protocols; of the first only some
 folds, because a graph network takes minutes for each. Fits are kept beside the protocol's and not run again. `graph-trees`
@@ -61,15 +61,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of tidy tables")
     parser.add_argument("--folds", type=int, help="of timm's ten (default: 3)")
+    parser.add_argument("--protocol", choices=list(PROTOCOLS), help="one of them (default: both)")
     parser.add_argument("--only", help="graph networks, by comma (default: all)")
     arguments = parser.parse_args()
     tables = {name: read_table(arguments.data, name) for name in available_tables(arguments.data)}
     names = (*BASE, *(arguments.only.split(",") if arguments.only else OF_NEIGHBOURS))
-    figures = {}
+    figures: dict[str, Any] = {}
     for name, (column, folds) in PROTOCOLS.items():
+        if arguments.protocol not in (None, name):
+            continue
         trial = make_trial(get_protocol(name), tables, 0)
         trial = replace(trial, folds=trial.folds[: arguments.folds or folds])
-        figures[name] = compared(trial, names, column, RESULTS / "protocols" / name)
+        rows = compared(trial, names, column, RESULTS / "protocols" / name)
+        figures[name] = {"folds": len(trial.folds), "rows": rows}
     record("graph_correction", figures)
 
 
