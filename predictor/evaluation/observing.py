@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,6 +95,9 @@ class ModelLearner:
         return slope(from_scale(mean, self.parameters.knee), self.parameters.knee)
 
 
+MOST_TOGETHER = 5_000
+"""Rows whose covariance is worked out at once: its memory grows with their square."""
+
 # An architecture; measured ratio, predicted without and with observations, and the ends of the interval of the latter.
 _Part = tuple[str, tuple[Floats, ...]]
 
@@ -149,6 +153,63 @@ def evaluate_observing(
             expected="co-location rows of another architecture or device",
             got=", ".join(sorted(learned)) or "no rows",
         )
+    parts: list[_Part] = []
+    observed_sets = 0
+    for block in _blocks(examples):
+        some, count = _observed_block(predictor, block, new, observe, probes, seed)
+        parts += some
+        observed_sets += count
+    if not parts:
+        raise InputError(
+            "no set is left to score", expected="more sets than are observed", got=f"observe {observe}"
+        )
+
+    def scored(chosen: list[_Part]) -> dict[str, Any]:
+        measured, first, ratio, lower, upper = (
+            np.concatenate([part[1][column] for part in chosen]) for column in range(5)
+        )
+        return {"metrics": score(measured, ratio, lower, upper), "before": score(measured, first)}
+
+    return {
+        "model_version": predictor.version,
+        "observe": observe,
+        "probes": probes,
+        "seed": seed,
+        "new": what,
+        "observed_sets": observed_sets,
+        "architectures": sorted({part[0] for part in parts}),
+        **scored(parts),
+        "by_model": {
+            name: scored([part for part in parts if part[0] == name])
+            for name in sorted({part[0] for part in parts})
+        },
+    }
+
+
+def _blocks(examples: Examples) -> list[Examples]:
+    """All rows together; by campaign, or by campaign and device, where they are too many for one covariance."""
+    if len(examples.workloads) <= MOST_TOGETHER:
+        return [examples]
+    first = examples.first.tolist()
+    by_campaign, both = (
+        {s: (examples.campaign[row], examples.devices[row])[:parts] for s, row in enumerate(first)}
+        for parts in (1, 2)
+    )
+    size = np.bincount(examples.set_index)
+    rows: dict[tuple[str, ...], int] = {}
+    for s, key in by_campaign.items():
+        rows[key] = rows.get(key, 0) + int(size[s])
+    blocks: dict[tuple[str, ...], list[str]] = {}
+    for s, name in enumerate(examples.set_ids):
+        key = by_campaign[s] if rows[by_campaign[s]] <= MOST_TOGETHER else both[s]
+        blocks.setdefault(key, []).append(name)
+    return [examples.subset(sets) for sets in blocks.values()]
+
+
+def _observed_block(
+    predictor: Predictor, examples: Examples, new: Sequence[str], observe: int, probes: str, seed: int
+) -> tuple[list[_Part], int]:
+    """What is left to score of each new architecture in some examples, and the number of sets that were observed."""
     learner = ModelLearner(predictor, examples)
     rows_of: dict[str, Integers] = {}
     orders = [np.zeros(0, np.int64)]
@@ -170,30 +231,8 @@ def evaluate_observing(
     first, answers = learner.answer(np.zeros(0, np.int64))[0], learner.answer(seen)
     parts: list[_Part] = []
     for architecture, rows in rows_of.items():
-        rows = rows[examples.scored[rows] & ~observed[rows]]
-        if len(rows):
-            values = (np.exp(value[rows]) for value in (first, *answers))
-            parts.append((architecture, (examples.ratio[rows], *values)))
-    observed_sets = len(np.unique(examples.set_index[seen]))
-    if not parts:
-        raise InputError(
-            "no set is left to score", expected="more sets than are observed", got=f"observe {observe}"
-        )
-
-    def scored(chosen: list[_Part]) -> dict[str, Any]:
-        measured, first, ratio, lower, upper = (
-            np.concatenate([part[1][column] for part in chosen]) for column in range(5)
-        )
-        return {"metrics": score(measured, ratio, lower, upper), "before": score(measured, first)}
-
-    return {
-        "model_version": predictor.version,
-        "observe": observe,
-        "probes": probes,
-        "seed": seed,
-        "new": what,
-        "observed_sets": observed_sets,
-        "architectures": [part[0] for part in parts],
-        **scored(parts),
-        "by_model": {part[0]: scored([part]) for part in parts},
-    }
+        left = rows[examples.scored[rows] & ~observed[rows]]
+        if len(left):
+            values = (np.exp(value[left]) for value in (first, *answers))
+            parts.append((architecture, (examples.ratio[left], *values)))
+    return parts, len(np.unique(examples.set_index[seen]))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from predictor.evaluation import observing
 from predictor.evaluation.observing import evaluate_observing
 from predictor.predictor import Predictor
 from profiling.errors import InputError
@@ -53,3 +54,14 @@ def test_networks_learned_elsewhere_are_new_on_a_device(
     result = evaluate_observing(other, *measured, 1)
     assert result["new"] == "architecture on its device"
     assert set(result["architectures"]) == set(measured[0]["architecture"])
+
+
+def test_many_rows_are_taken_by_campaign_and_device(
+    forgetful: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = evaluate_observing(forgetful, *measured, 0)
+    monkeypatch.setattr(observing, "MOST_TOGETHER", 1)
+    apart = evaluate_observing(forgetful, *measured, 0)
+    assert apart["architectures"] == nothing["architectures"] == ["alpha"]
+    assert apart["metrics"] == pytest.approx(nothing["metrics"])
+    assert evaluate_observing(forgetful, *measured, 1)["observed_sets"] > 0
