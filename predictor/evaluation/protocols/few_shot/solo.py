@@ -121,7 +121,8 @@ def _alone(numbers: Integers) -> Rows:
 
 
 class SoloProcess:
-    """The process of `predictor.learning` over log(measured / expected) step times, around the mean of each device and campaign.
+    """The process of `predictor.learning` over log(measured / expected) step times, around the median of each device and campaign: a few
+    jobs wait for their loader many times longer than they compute.
 
     Args:
         points: all of them.
@@ -131,12 +132,12 @@ class SoloProcess:
     def __init__(self, points: SoloPoints, train: Integers) -> None:
         error = points.log_step_s - points.log_expected_s
         members = points.members()
-        self.centre = np.full(len(points), float(error[train].mean()))
+        self.centre = np.full(len(points), float(np.median(error[train])))
         for setting in np.unique(members.setting):
             here = members.setting == setting
             seen = train[here[train]]
             if len(seen):
-                self.centre[here] = error[seen].mean()
+                self.centre[here] = np.median(error[seen])
         self.target = error - self.centre
         scale = MemberScale.fit(points.features[train])
         self.parameters = p = _fit(points.features, scale, members, train, self.target[train])
