@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profiling.errors import InputError, UnavailableError, UnknownNameError
+from profiling.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -163,36 +163,11 @@ def shipped() -> dict[str, Any]:
     }
 
 
-def promote(version: str, force: bool = False) -> dict[str, Any]:
-    """Make `version` the champion if it is not worse than the present one, or, where there is none, than the shipped one.
-
-    Returns:
-        `promoted`, `version` and `champion` (None where there was none) with their error on pairs left out, and
-        `compared_with`: the champion, or the shipped predictor.
-
-    Raises:
-        UnknownNameError: there is no such version.
-    """
+def make_champion(version: str, promoted: bool = True) -> None:
+    """Note on `version` whether it was promoted, and give it the alias `champion` if it was."""
     import mlflow
 
-    rows = {row["version"]: row for row in versions()}
-    if version not in rows:
-        raise UnknownNameError(
-            "no such version",
-            expected="one of " + ", ".join(rows) if rows else "a registered predictor; there is none yet",
-            got=version,
-            hint=None if rows else "`cotenant train` registers one",
-        )
-    new, old = rows[version], next((r for r in rows.values() if r["champion"]), None)
-    # A version that was not compared on pairs left out (a fine-tuned one) has not shown that it is not worse.
-    against = old or shipped()
-    worse = against["mape_percent"] is not None and (
-        new["mape_percent"] is None or new["mape_percent"] > against["mape_percent"] * 1.001
-    )
-    promoted = force or not worse
     client = mlflow.MlflowClient()
     if promoted:
         client.set_registered_model_alias(REGISTERED_NAME, CHAMPION, version)
-    comparison = {"promoted": promoted, "version": new, "champion": old, "compared_with": against}
     client.set_model_version_tag(REGISTERED_NAME, version, "promoted", str(promoted).lower())
-    return comparison

@@ -144,6 +144,8 @@ def train_run(
             )
             comparison = {name: part["metrics"] for name, part in compared.items()}
             log_scores(mlflow, comparison)
+            if "e-ggat" in compared:
+                compared["e-ggat"]["held_out"].log(run_id)
             predictor = Predictor(network, training, graph_source).fit(colocation, solo, live, progress)
         finally:
             live.flush()
@@ -194,11 +196,13 @@ def compare(
     progress: Progress = NOTHING_KEPT,
     graph_source: GraphSource | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """E-GGAT and the baselines on one fold of pairs left out: name to metrics, measured and predicted values."""
+    """E-GGAT and the baselines on one fold of pairs left out: name to metrics, measured and predicted values, and all answers."""
     from dataclasses import replace
 
     from datasets.bundle import Bundle
+    from datasets.sets import solo_runs
     from datasets.splits import make_split, select_sets
+    from predictor.evaluation.held_out import HeldOutAnswers
     from predictor.evaluation.metrics import score
     from predictor.evaluation.protocols.networks import NetworkContender
     from predictor.evaluation.protocols.registry import contenders
@@ -234,6 +238,7 @@ def compare(
             "metrics": score(test.y[usable], guess[usable]),
             "measured": test.y[usable],
             "predicted": guess[usable],
+            "held_out": HeldOutAnswers.of(test.rows, solo_runs(test.rows, solo), guess),
         }
     return result
 
