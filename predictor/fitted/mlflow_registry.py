@@ -16,6 +16,13 @@ CHAMPION = "champion"
 _FLAVOUR = Path(__file__).parent / "mlflow_flavour.py"
 
 
+def address_of(tracking_uri: str | None) -> str:
+    """The store that `use_store` sets."""
+    import os
+
+    return tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_TRACKING
+
+
 def use_store(tracking_uri: str | None) -> None:
     """Set the MLflow store: the one named, else that of the environment, else an SQLite file in the working folder.
 
@@ -25,7 +32,7 @@ def use_store(tracking_uri: str | None) -> None:
     import logging
     import os
 
-    _check_file(tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_TRACKING)
+    check_store(address_of(tracking_uri))
     # Takes seconds to import; a wrong path should not wait for it.
     import mlflow
     from mlflow.exceptions import MlflowException
@@ -38,6 +45,8 @@ def use_store(tracking_uri: str | None) -> None:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     if tracking_uri or not os.environ.get("MLFLOW_TRACKING_URI"):
         mlflow.set_tracking_uri(tracking_uri or DEFAULT_TRACKING)
+    if is_absent(mlflow.get_tracking_uri()):
+        return
     try:
         mlflow.MlflowClient()
     except MlflowException as error:
@@ -48,10 +57,12 @@ def use_store(tracking_uri: str | None) -> None:
         ) from None
 
 
-def _check_file(uri: str) -> None:
-    """Raise `InputError` for an SQLite store that cannot be opened."""
+def check_store(uri: str) -> None:
+    """Raise `InputError` for an SQLite store that cannot be opened, `UnavailableError` for a server that does not answer."""
     import os
 
+    if uri.startswith(("http://", "https://")):
+        _check_server(uri)
     if not uri.startswith("sqlite:///"):
         return
     path = Path(uri.removeprefix("sqlite:///"))
@@ -65,6 +76,23 @@ def _check_file(uri: str) -> None:
             expected="sqlite:///FILE in a folder that is there and may be written to",
             got=uri,
         )
+
+
+def _check_server(uri: str) -> None:
+    import socket
+    from urllib.parse import urlsplit
+
+    address = urlsplit(uri)
+    try:
+        port = address.port or (443 if address.scheme == "https" else 80)
+        socket.create_connection((address.hostname or "", port), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise UnavailableError(
+            "the MLflow server cannot be reached",
+            expected="a server that answers at that address",
+            got=f"{uri}: {error}",
+            hint="`mlflow server` starts one; without --tracking-uri and MLFLOW_TRACKING_URI the store is a file",
+        ) from None
 
 
 def use_experiment(name: str) -> None:
@@ -110,6 +138,17 @@ def fetch_registered(uri: str) -> Path:
         UnavailableError: the store cannot be reached or has no such model.
         InputError: what is registered is not one of our checkpoints.
     """
+    import sys
+
+    if "mlflow" not in sys.modules:  # nobody can have chosen a store yet
+        if is_absent(address_of(None)):
+            raise UnavailableError(
+                f"{uri} cannot be loaded",
+                expected="an MLflow store",
+                got=f"no {address_of(None)} in this folder",
+                hint="run it where mlflow.db is, or set MLFLOW_TRACKING_URI",
+            )
+        use_store(None)
     import mlflow
     from mlflow.exceptions import MlflowException
 
@@ -123,11 +162,19 @@ def fetch_registered(uri: str) -> Path:
     return folder
 
 
+def is_absent(tracking_uri: str) -> bool:
+    """Whether the store is an SQLite file that is not there; asking MLflow would make one."""
+    path = tracking_uri.removeprefix("sqlite:///")
+    return path != tracking_uri and not Path(path).exists()
+
+
 def versions() -> list[dict[str, Any]]:
     """Registered versions, newest first: version, aliases, run id, metrics of the run."""
     import mlflow
     from mlflow.exceptions import MlflowException
 
+    if is_absent(mlflow.get_tracking_uri()):
+        return []
     client = mlflow.MlflowClient()
     try:
         champion = client.get_model_version_by_alias(REGISTERED_NAME, CHAMPION).version

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.colocation_network import NetworkConfig
 from models.workload_encoder import EncoderConfig
-from predictor.config import LossCallback, TrainingConfig
+from predictor.config import LossCallback, TrainingConfig, read_config
 from predictor.examples.featurizer import GraphSource
 from predictor.fitted.checkpoint import save
 from predictor.fitted.model_card import model_card
@@ -31,18 +31,14 @@ def load_config(path: Path | None, seed: int = 0) -> tuple[NetworkConfig, Traini
     Raises:
         InputError: the file is not YAML, or a key or value is unknown.
     """
-    if path is None:
-        return NetworkConfig(), TrainingConfig(seed=seed)
-    import yaml
-
+    body = read_config(path)
     try:
-        body = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         network = dict(body.get("network") or {})
         encoder = EncoderConfig(**(network.pop("encoder", None) or {}))
         return NetworkConfig(**network, encoder=encoder), TrainingConfig(
             **{"seed": seed, **(body.get("training") or {})}
         )
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, AttributeError) as error:
+    except (TypeError, AttributeError) as error:
         raise InputError(
             f"configuration {path}",
             expected="YAML with network: and training:",

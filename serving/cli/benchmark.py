@@ -152,7 +152,7 @@ def run(
     screen.print(grid)
     for line in absent(report):
         screen.print(line, highlight=False)
-    typer.echo(f"written: {', '.join(str(path) for path in files)}", err=True)
+    typer.echo(f"wrote {', '.join(str(path) for path in files)}", err=True)
 
 
 def _few_shot(name: str, data: Path, out: Path, json: bool) -> None:
@@ -180,7 +180,7 @@ def _few_shot(name: str, data: Path, out: Path, json: bool) -> None:
         print_json(result)
         return
     console().print(page, highlight=False)
-    typer.echo(f"written: {', '.join(str(path) for path in files)}", err=True)
+    typer.echo(f"wrote {', '.join(str(path) for path in files)}", err=True)
 
 
 def _duration(seconds: float) -> str:

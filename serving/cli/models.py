@@ -25,10 +25,13 @@ def list_versions(tracking_uri: StoreOption = None, as_json: JsonFlag = False) -
 
     Example: `cotenant models list`
     """
-    from predictor.fitted.mlflow_registry import use_store, versions
+    from predictor.fitted.mlflow_registry import address_of, check_store, is_absent, use_store, versions
 
-    use_store(tracking_uri)
-    rows = versions()
+    rows, address = [], address_of(tracking_uri)
+    check_store(address)
+    if not is_absent(address):  # MLflow takes seconds to import
+        use_store(tracking_uri)
+        rows = versions()
     if as_json:
         print_json({"versions": rows})
     elif rows:
@@ -91,9 +94,11 @@ def export(
     Example: `cotenant models export --model default --members 2 -o onnx`
     """
     from predictor import load_predictor
+
+    predictor = load_predictor(model)  # a wrong name is said before torch is imported
     from predictor.fitted.onnx_export import export as write_onnx
 
-    result = write_onnx(load_predictor(model), out, members)
+    result = write_onnx(predictor, out, members)
     if as_json:
         print_json(result)
         return

@@ -67,4 +67,5 @@ def command(
         )
     if decision.ranked:
         out.print(table)
-    out.print(bullets(decision.reasons))
+    if decision.reasons:
+        out.print(bullets(decision.reasons))
