@@ -37,8 +37,9 @@ def use_store(tracking_uri: str | None) -> None:
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    # That a new store gets its tables is no news.
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+    # That a new store gets its tables, or that an example is validated, is no news.
+    for name in ("mlflow.store.db.utils", "mlflow.pyfunc"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     # A bar for five small files is over before it is seen.
     mlflow.environment_variables.MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
     # MLflow tries again for minutes where nothing can be opened; a person waits for the answer.
