@@ -90,7 +90,7 @@ def _compared(
         colocation, solo = challenger.held_out.colocation, challenger.held_out.solo
     else:
         raise UnavailableError(
-            f"{challenger.name} was not compared on pairs left out when it was trained",
+            f"{challenger.name} keeps no answers to pairs that its training left out",
             expected="--data TABLES with sets that neither version has learned from",
             got="no --data",
         )
