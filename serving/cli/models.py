@@ -15,8 +15,12 @@ StoreOption = Annotated[
     str | None,
     typer.Option("--tracking-uri", help="MLflow store (default: sqlite:///mlflow.db)."),
 ]
-# Metrics of a comparison that are shown, with their headings; --json has all.
-_METRICS = {"mape_percent": "MAPE %", "median_ape_percent": "median APE %", "mae": "MAE"}
+# Metrics of a comparison that are shown, with heading and format; --json has all.
+_METRICS = {
+    "mape_percent": ("MAPE %", ".1f"),
+    "median_ape_percent": ("median APE %", ".1f"),
+    "mae": ("MAE", ".3f"),
+}
 
 
 @app.command("list")
@@ -119,15 +123,17 @@ def _show_promotion(result: dict[str, Any]) -> None:
         title = (
             f"{same_rows['rows']} rows of {counted(same_rows['sets'], 'set')} that neither has learned from"
         )
-        table = plain_table("", *_METRICS.values(), right=tuple(_METRICS.values()), title=title)
+        headings = tuple(heading for heading, _ in _METRICS.values())
+        table = plain_table("", *headings, right=headings, title=title)
         for role, name in names.items():
-            table.add_row(name, *(f"{same_rows['metrics'][role][key]:.3g}" for key in _METRICS))
+            table.add_row(
+                name, *(format(same_rows["metrics"][role][key], form) for key, (_, form) in _METRICS.items())
+            )
         out.print(table)
         points = same_rows["difference_points"]
-        out.print(
-            f"MAPE differs by {points['value']:+.1f} points (95 %: {points['lower']:+.1f} to {points['upper']:+.1f})",
-            highlight=False,
-        )
+        # Of a single set there is nothing to draw from.
+        ends = f" (95 %: {points['lower']:+.1f} to {points['upper']:+.1f})" if same_rows["sets"] > 1 else ""
+        out.print(f"MAPE differs by {points['value']:+.1f} points{ends}", highlight=False)
         for role, count in same_rows["left_out"].items():
             if count:
                 out.print(
