@@ -156,7 +156,11 @@ def fetch_registered(uri: str) -> Path:
     try:
         path = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
     except (MlflowException, OSError) as error:
-        raise UnavailableError(f"{uri} cannot be loaded", got=" ".join(str(error).split())[:160]) from None
+        raise UnavailableError(
+            f"{uri} cannot be loaded",
+            got=" ".join(str(error).split())[:160].rstrip("."),
+            hint="`cotenant models list` shows what is registered, `cotenant models promote` makes one the champion",
+        ) from None
     folder = next((p.parent for p in path.rglob("config.json")), None)
     if folder is None:
         raise InputError(f"{uri} holds no predictor", expected="a checkpoint logged by `cotenant train`")
