@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 UV_LINKS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS))
 UV_ENV := $(if $(UV_LINKS),UV_FIND_LINKS="$(UV_LINKS)",UV_TORCH_BACKEND="$(or $(UV_TORCH_BACKEND),cpu)") $(if $(PIP_CERT),SSL_CERT_FILE="$(PIP_CERT)")
 
-.PHONY: install demo test check lint docs client axe lock sbom bench clean help
+.PHONY: install demo test check lint docs docs-tools client axe lock sbom bench clean help
 
 help:
 	@echo "make install   .venv/ with everything (CPU is enough)"
@@ -50,10 +50,16 @@ lint: install
 
 # The documentation as a site in build/site: pages, and references made from commands, routes and docstrings. A link that
 # leads nowhere is an error; the notice that is turned off tells of the end of MkDocs Material in 2027, not of a fault here.
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/uv tool run --quiet --from 'mkdocs>=1.6,<2' --with 'mkdocs-material>=9.6,<10' --with 'mkdocstrings[python]>=0.30' mkdocs
+
 docs: install
 	$(BIN)/python docs/make_site.py build/docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/uv tool run --from 'mkdocs>=1.6,<2' --with 'mkdocs-material>=9.6,<10' --with 'mkdocstrings[python]>=0.30' mkdocs build --strict --quiet
+	$(MKDOCS) build --strict --quiet
 	@echo "build/site/index.html"
+
+# Whether MkDocs is here or can be fetched.
+docs-tools: install
+	@$(MKDOCS) --version > /dev/null 2>&1
 
 # The HTTP client: its OpenAPI document from the service, and its wheel.
 client: install

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from profiling.errors import InputError, UnknownNameError
+from profiling.names import one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +227,12 @@ def get_source(name: str) -> Source:
         UnknownNameError: there is none.
     """
     if name not in SOURCES:
-        raise UnknownNameError("no such source", expected="one of " + ", ".join(SOURCES), got=name)
+        raise UnknownNameError(
+            "no such source",
+            expected=one_of(name, SOURCES),
+            got=name,
+            hint="`cotenant data sources` shows all",
+        )
     return SOURCES[name]
 
 

@@ -68,11 +68,12 @@ def read_user_file(path: Path | str) -> pd.DataFrame:
 
 
 def guess_table(frame: pd.DataFrame) -> str:
-    """The table whose columns `frame` matches best."""
+    """The table whose columns `frame` matches best; `colocation` where it has hardly a column of any."""
     columns = set(frame.columns)
-    return max(
-        TABLES, key=lambda name: len(columns & {f.name for f in TABLES[name]}) - len(TABLES[name]) * 1e-3
-    )
+    shared = {name: len(columns & {f.name for f in fields}) for name, fields in TABLES.items()}
+    if max(shared.values()) < 2:
+        return "colocation"
+    return max(TABLES, key=lambda name: shared[name] - len(TABLES[name]) * 1e-3)
 
 
 def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.DataFrame, list[Fault]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from profiling.errors import InputError
 
@@ -58,3 +60,26 @@ class TrainingConfig:
                 raise InputError(
                     f"training.{name} is out of range", expected="an integer from 1", got=getattr(self, name)
                 )
+
+
+def read_config(path: Path | None) -> dict[str, Any]:
+    """A YAML file with `network:` and `training:`, unchecked; nothing without one.
+
+    Raises:
+        InputError: there is no such file, or it is not a mapping in YAML.
+    """
+    import yaml
+
+    if path is None:
+        return {}
+    expected = "YAML with network: and training:"
+    try:
+        body = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"no configuration at {path}", expected=expected, hint="check the path") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        got = " ".join(str(error).split())[:160]
+        raise InputError(f"configuration {path} cannot be read", expected=expected, got=got) from None
+    if body is not None and not isinstance(body, dict):
+        raise InputError(f"configuration {path}", expected=expected, got=type(body).__name__)
+    return body or {}

@@ -7,7 +7,7 @@ service report the same failure in the same words.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class CotenantError(Exception):
@@ -47,6 +47,10 @@ class CotenantError(Exception):
             # A hint that begins with a small letter, often a command, goes on in the same sentence.
             text += f"{';' if self.hint[:1].islower() else '.'} {self.hint.rstrip('.')}"
         return " ".join(text.split()) + "."
+
+    def at(self, where: object) -> Self:
+        """The same error, with where it was found in front."""
+        return type(self)(f"{where}: {self.detail}", expected=self.expected, got=self.got, hint=self.hint)
 
     def problem(self) -> dict[str, Any]:
         """RFC 9457 problem details (without `instance`, which only the HTTP layer knows)."""

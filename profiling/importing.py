@@ -25,6 +25,11 @@ def import_attribute(name: str, expected: str) -> object:
         value: object = importlib.import_module(where)
         for part in attribute.split("."):
             value = getattr(value, part)
-    except (ImportError, AttributeError, ValueError, SyntaxError) as error:
-        raise InputError(f"{name!r} cannot be imported", expected=expected, got=str(error)) from error
+    except Exception as error:  # whatever the user's own code raises
+        got = (
+            str(error)
+            if isinstance(error, ImportError | AttributeError)
+            else f"{type(error).__name__}: {error}"
+        )
+        raise InputError(f"{name!r} cannot be imported", expected=expected, got=got) from error
     return value

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from profiling.errors import InputError
+from profiling.names import one_of
 
 PRECISIONS = ("fp32", "tf32", "amp", "fp16", "bf16", "fp64")
 MODES = ("training", "inference")
@@ -231,9 +232,7 @@ def option_value(key: str, text: str, where: str) -> Any:
         InputError: unknown key, or text that is no such value.
     """
     if key not in JOB_OPTIONS:
-        raise InputError(
-            f"{where} has an unknown key", expected="one of " + ", ".join(sorted(JOB_OPTIONS)), got=key
-        )
+        raise InputError(f"{where} has an unknown key", expected=one_of(key, sorted(JOB_OPTIONS)), got=key)
     try:
         if key in _INTEGERS:
             return int(text)

@@ -110,6 +110,8 @@ def read_observations(path: Path | str) -> list[Observation]:
     else:
         try:
             text = source.read_text(encoding="utf-8-sig")
+        except FileNotFoundError:
+            raise InputError(f"no file at {source}", expected="CSV or .json", hint="check the path") from None
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{source} cannot be read", expected="CSV or .json", got=str(error)) from None
         body = list(csv.DictReader(io.StringIO(text), restval=""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profiling.errors import InputError, UnavailableError, UnknownNameError
+from profiling.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,6 +14,13 @@ REGISTERED_NAME = "cotenant"
 DEFAULT_TRACKING = "sqlite:///mlflow.db"
 CHAMPION = "champion"
 _FLAVOUR = Path(__file__).parent / "mlflow_flavour.py"
+
+
+def address_of(tracking_uri: str | None) -> str:
+    """The store that `use_store` sets."""
+    import os
+
+    return tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_TRACKING
 
 
 def use_store(tracking_uri: str | None) -> None:
@@ -25,19 +32,22 @@ def use_store(tracking_uri: str | None) -> None:
     import logging
     import os
 
-    _check_file(tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_TRACKING)
+    check_store(address_of(tracking_uri))
     # Takes seconds to import; a wrong path should not wait for it.
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    # That a new store gets its tables is no news.
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+    # That a new store gets its tables, or that an example is validated, is no news.
+    for name in ("mlflow.store.db.utils", "mlflow.pyfunc"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     # A bar for five small files is over before it is seen.
     mlflow.environment_variables.MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
     # MLflow tries again for minutes where nothing can be opened; a person waits for the answer.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     if tracking_uri or not os.environ.get("MLFLOW_TRACKING_URI"):
         mlflow.set_tracking_uri(tracking_uri or DEFAULT_TRACKING)
+    if is_absent(mlflow.get_tracking_uri()):
+        return
     try:
         mlflow.MlflowClient()
     except MlflowException as error:
@@ -48,10 +58,12 @@ def use_store(tracking_uri: str | None) -> None:
         ) from None
 
 
-def _check_file(uri: str) -> None:
-    """Raise `InputError` for an SQLite store that cannot be opened."""
+def check_store(uri: str) -> None:
+    """Raise `InputError` for an SQLite store that cannot be opened, `UnavailableError` for a server that does not answer."""
     import os
 
+    if uri.startswith(("http://", "https://")):
+        _check_server(uri)
     if not uri.startswith("sqlite:///"):
         return
     path = Path(uri.removeprefix("sqlite:///"))
@@ -65,6 +77,23 @@ def _check_file(uri: str) -> None:
             expected="sqlite:///FILE in a folder that is there and may be written to",
             got=uri,
         )
+
+
+def _check_server(uri: str) -> None:
+    import socket
+    from urllib.parse import urlsplit
+
+    address = urlsplit(uri)
+    try:
+        port = address.port or (443 if address.scheme == "https" else 80)
+        socket.create_connection((address.hostname or "", port), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise UnavailableError(
+            "the MLflow server cannot be reached",
+            expected="a server that answers at that address",
+            got=f"{uri}: {error}",
+            hint="`mlflow server` starts one; without --tracking-uri and MLFLOW_TRACKING_URI the store is a file",
+        ) from None
 
 
 def use_experiment(name: str) -> None:
@@ -110,17 +139,38 @@ def fetch_registered(uri: str) -> Path:
         UnavailableError: the store cannot be reached or has no such model.
         InputError: what is registered is not one of our checkpoints.
     """
+    import sys
+
+    if "mlflow" not in sys.modules:  # nobody can have chosen a store yet
+        if is_absent(address_of(None)):
+            raise UnavailableError(
+                f"{uri} cannot be loaded",
+                expected="an MLflow store",
+                got=f"no {address_of(None)} in this folder",
+                hint="run it where mlflow.db is, or set MLFLOW_TRACKING_URI",
+            )
+        use_store(None)
     import mlflow
     from mlflow.exceptions import MlflowException
 
     try:
         path = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
     except (MlflowException, OSError) as error:
-        raise UnavailableError(f"{uri} cannot be loaded", got=" ".join(str(error).split())[:160]) from None
+        raise UnavailableError(
+            f"{uri} cannot be loaded",
+            got=" ".join(str(error).split())[:160].rstrip("."),
+            hint="`cotenant models list` shows what is registered, `cotenant models promote` makes one the champion",
+        ) from None
     folder = next((p.parent for p in path.rglob("config.json")), None)
     if folder is None:
         raise InputError(f"{uri} holds no predictor", expected="a checkpoint logged by `cotenant train`")
     return folder
+
+
+def is_absent(tracking_uri: str) -> bool:
+    """Whether the store is an SQLite file that is not there; asking MLflow would make one."""
+    path = tracking_uri.removeprefix("sqlite:///")
+    return path != tracking_uri and not Path(path).exists()
 
 
 def versions() -> list[dict[str, Any]]:
@@ -128,6 +178,8 @@ def versions() -> list[dict[str, Any]]:
     import mlflow
     from mlflow.exceptions import MlflowException
 
+    if is_absent(mlflow.get_tracking_uri()):
+        return []
     client = mlflow.MlflowClient()
     try:
         champion = client.get_model_version_by_alias(REGISTERED_NAME, CHAMPION).version
@@ -163,36 +215,11 @@ def shipped() -> dict[str, Any]:
     }
 
 
-def promote(version: str, force: bool = False) -> dict[str, Any]:
-    """Make `version` the champion if it is not worse than the present one, or, where there is none, than the shipped one.
-
-    Returns:
-        `promoted`, `version` and `champion` (None where there was none) with their error on pairs left out, and
-        `compared_with`: the champion, or the shipped predictor.
-
-    Raises:
-        UnknownNameError: there is no such version.
-    """
+def make_champion(version: str, promoted: bool = True) -> None:
+    """Note on `version` whether it was promoted, and give it the alias `champion` if it was."""
     import mlflow
 
-    rows = {row["version"]: row for row in versions()}
-    if version not in rows:
-        raise UnknownNameError(
-            "no such version",
-            expected="one of " + ", ".join(rows) if rows else "a registered predictor; there is none yet",
-            got=version,
-            hint=None if rows else "`cotenant train` registers one",
-        )
-    new, old = rows[version], next((r for r in rows.values() if r["champion"]), None)
-    # A version that was not compared on pairs left out (a fine-tuned one) has not shown that it is not worse.
-    against = old or shipped()
-    worse = against["mape_percent"] is not None and (
-        new["mape_percent"] is None or new["mape_percent"] > against["mape_percent"] * 1.001
-    )
-    promoted = force or not worse
     client = mlflow.MlflowClient()
     if promoted:
         client.set_registered_model_alias(REGISTERED_NAME, CHAMPION, version)
-    comparison = {"promoted": promoted, "version": new, "champion": old, "compared_with": against}
     client.set_model_version_tag(REGISTERED_NAME, version, "promoted", str(promoted).lower())
-    return comparison

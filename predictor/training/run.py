@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.colocation_network import NetworkConfig
 from models.workload_encoder import EncoderConfig
-from predictor.config import LossCallback, TrainingConfig
+from predictor.config import LossCallback, TrainingConfig, read_config
 from predictor.examples.featurizer import GraphSource
 from predictor.fitted.checkpoint import save
 from predictor.fitted.model_card import model_card
@@ -31,18 +31,14 @@ def load_config(path: Path | None, seed: int = 0) -> tuple[NetworkConfig, Traini
     Raises:
         InputError: the file is not YAML, or a key or value is unknown.
     """
-    if path is None:
-        return NetworkConfig(), TrainingConfig(seed=seed)
-    import yaml
-
+    body = read_config(path)
     try:
-        body = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         network = dict(body.get("network") or {})
         encoder = EncoderConfig(**(network.pop("encoder", None) or {}))
         return NetworkConfig(**network, encoder=encoder), TrainingConfig(
             **{"seed": seed, **(body.get("training") or {})}
         )
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, AttributeError) as error:
+    except (TypeError, AttributeError) as error:
         raise InputError(
             f"configuration {path}",
             expected="YAML with network: and training:",
@@ -144,6 +140,8 @@ def train_run(
             )
             comparison = {name: part["metrics"] for name, part in compared.items()}
             log_scores(mlflow, comparison)
+            if "e-ggat" in compared:
+                compared["e-ggat"]["held_out"].log(run_id)
             predictor = Predictor(network, training, graph_source).fit(colocation, solo, live, progress)
         finally:
             live.flush()
@@ -194,11 +192,13 @@ def compare(
     progress: Progress = NOTHING_KEPT,
     graph_source: GraphSource | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """E-GGAT and the baselines on one fold of pairs left out: name to metrics, measured and predicted values."""
+    """E-GGAT and the baselines on one fold of pairs left out: name to metrics, measured and predicted values, and all answers."""
     from dataclasses import replace
 
     from datasets.bundle import Bundle
+    from datasets.sets import solo_runs
     from datasets.splits import make_split, select_sets
+    from predictor.evaluation.held_out import HeldOutAnswers
     from predictor.evaluation.metrics import score
     from predictor.evaluation.protocols.networks import NetworkContender
     from predictor.evaluation.protocols.registry import contenders
@@ -234,6 +234,7 @@ def compare(
             "metrics": score(test.y[usable], guess[usable]),
             "measured": test.y[usable],
             "predicted": guess[usable],
+            "held_out": HeldOutAnswers.of(test.rows, solo_runs(test.rows, solo), guess),
         }
     return result
 

@@ -5,7 +5,6 @@ Reading them takes neither torch nor the library. `python -m profiling.collectio
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 from functools import lru_cache
 
@@ -16,6 +15,7 @@ from profiling.collections.precision import RATIOS, RECORDED, convert, peak_rati
 from profiling.collections.store import Name, store_of
 from profiling.errors import InputError, UnknownNameError
 from profiling.graph import ComputationGraph
+from profiling.names import near_names
 from profiling.workload import Workload
 
 __all__ = [
@@ -137,7 +137,7 @@ def get_network(model: str) -> Name:
     names, wanted = store_of(collection).names, model.partition("/")[2]
     entry = names.get(wanted)
     if entry is None:
-        near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.4)
+        near = near_names(wanted, names)
         raise UnknownNameError(
             f"{collection} has no network {wanted!r}",
             expected="one of " + ", ".join(f"{collection}/{name}" for name in near) if near else None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from dataclasses import MISSING, fields
@@ -14,6 +13,7 @@ from profiling.devices.compute_capability import RESIDENCY, compute_capabilities
 from profiling.devices.mig import has_mig, mig_layout, slice_of, split_device
 from profiling.devices.spec import DeviceSpec
 from profiling.errors import InputError, UnavailableError, UnknownNameError
+from profiling.names import one_of
 
 ENVIRONMENT = "COTENANT_DEVICES"
 """Names YAML files of further device types, separated as PATH is."""
@@ -87,10 +87,9 @@ def _named(name: str, known: dict[str, DeviceSpec]) -> DeviceSpec:
     card = _ALIASES.get(card, card)
     if card in known:
         return known[card] if part is None else slice_of(known[card], part)
-    near = difflib.get_close_matches(card, known, n=3, cutoff=0.5) or sorted(known)
     raise UnknownNameError(
         f"device {card!r} is not in the catalogue",
-        expected="one of " + ", ".join(near),
+        expected=one_of(card, sorted(known)),
         hint=f"`cotenant devices list` shows all; add your own by a YAML file named in {ENVIRONMENT}",
     )
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from profiling.errors import InputError, UnknownNameError
 from profiling.files import read_json
+from profiling.names import near_names
 from profiling.workload import Workload
 from profiling.zoo.aliases import ALIASES
 from profiling.zoo.entry import ZooEntry, ZooModel
@@ -36,10 +36,9 @@ def zoo_names() -> list[str]:
     return list(_models())
 
 
-def near_names(name: str) -> list[str]:
-    """At most three names that contain `name`, or else are spelt like it."""
-    part = [known for known in sorted(_models()) if name and name.lower() in known]
-    return part[:3] or difflib.get_close_matches(name, _models(), n=3, cutoff=0.4)
+def near_models(name: str) -> list[str]:
+    """At most three models near `name`; see `profiling.names`."""
+    return near_names(name, _models())
 
 
 def get_model(name: str) -> ZooModel:
@@ -51,7 +50,7 @@ def get_model(name: str) -> ZooModel:
     models = _models()
     model = models.get(name) or models.get(ALIASES.get(name, "")) or models.get(ALIASES.get(name.lower(), ""))
     if model is None:
-        near = near_names(name)
+        near = near_models(name)
         raise UnknownNameError(
             f"model {name!r} is not in the zoo",
             expected="one of " + ", ".join(near) if near else None,

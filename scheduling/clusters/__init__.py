@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from profiling.errors import InputError
+from profiling.names import one_of
 from scheduling.core.snapshot import ClusterSnapshot
 
 _FOLDER = Path(__file__).parent
@@ -32,7 +33,7 @@ def load_cluster(name: str | Path) -> ClusterSnapshot:
     if bundled not in cluster_names():
         raise InputError(
             f"no cluster {name}",
-            expected="a cluster.yaml, or one of " + ", ".join(cluster_names()),
+            expected="a cluster.yaml, or " + one_of(bundled, cluster_names()),
             hint="`cotenant cluster init` writes a sample",
         )
     return ClusterSnapshot.load(_FOLDER / f"{bundled}.yaml")

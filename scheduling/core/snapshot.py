@@ -139,7 +139,16 @@ class ClusterSnapshot:
             raise InputError(
                 f"{source} is not YAML", expected="a mapping with nodes", got=" ".join(str(error).split())
             ) from None
-        return cls.from_mapping(body)
+        if body is None:
+            raise InputError(
+                f"{source} is empty",
+                expected="YAML with nodes",
+                hint="`cotenant cluster init` writes a sample",
+            )
+        try:
+            return cls.from_mapping(body)
+        except InputError as error:
+            raise error.at(source) from None
 
     def to_mapping(self) -> dict[str, Any]:
         return {

@@ -54,6 +54,7 @@ class GroupedGpus:
                 "the cluster has no GPU",
                 expected="at least one node with one GPU",
                 got=f"{len(snapshot.nodes)} nodes",
+                hint="Describe the cluster first: cluster.yaml, or PUT /v1/cluster of the service",
             )
         self.state_of: Ints = np.array(numbers, np.int64)
         self._count_of: list[int] = np.bincount(self.state_of, minlength=len(states)).tolist()

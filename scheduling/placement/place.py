@@ -206,7 +206,8 @@ def _ranked(grouped: GroupedGpus, ranking: Ranking, index: int) -> RankedGpu:
     if not names:
         reasons.append(f"{gpu.device} is empty")
     else:
-        reasons.append(f"slowed {own:.2f} times beside {len(names)} on {gpu.device}")
+        others = f"{len(names)} {'job' if len(names) == 1 else 'jobs'}"
+        reasons.append(f"slowed {own:.2f} times beside {others} on {gpu.device}")
         reasons.extend(
             f"delays {name} by {delays[name]:.0f} s (slowed {ranking.slowdown[row, k]:.2f} times)"
             for k, name in enumerate(names)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from profiling.errors import InputError, UnknownNameError
+from profiling.names import one_of
 from scheduling.core.policy import Policy
 
 POLICIES = {
@@ -64,7 +65,10 @@ def get_policy(name: str, as_published: bool = False) -> Policy:
         return own_policy(name)
     if name not in POLICIES:
         raise UnknownNameError(
-            "unknown policy", expected="module:POLICY, or one of " + ", ".join(POLICIES), got=name
+            "unknown policy",
+            expected="module:POLICY, or " + one_of(name, POLICIES),
+            got=name,
+            hint="docs/scheduling.md lists all",
         )
     module, _, attribute = POLICIES[name].partition(":")
     policy: Policy = getattr(import_module(f"scheduling.policies.{module}"), attribute)

@@ -12,6 +12,7 @@ import numpy as np
 
 from predictor.types import SetPredictor
 from profiling.errors import InputError, UnknownNameError
+from profiling.names import one_of
 from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.constant import ConstantPredictor
 from scheduling.beliefs.own import load_belief
@@ -219,8 +220,9 @@ def check_policy(name: str) -> None:
     elif name not in POLICIES and name not in SLICE_POLICIES:
         raise UnknownNameError(
             "unknown policy",
-            expected="module:POLICY, or one of " + ", ".join([*POLICIES, *SLICE_POLICIES]),
+            expected="module:POLICY, or " + one_of(name, [*POLICIES, *SLICE_POLICIES]),
             got=name,
+            hint="docs/scheduling.md and docs/slices.md list all",
         )
 
 

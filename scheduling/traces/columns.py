@@ -174,8 +174,9 @@ def _recognise(header: list[str], path: Path) -> Columns:
             return names
     raise InputError(
         f"unknown columns in {path}",
-        expected="those of " + ", ".join(KNOWN) + ", or a mapping",
+        expected="submit_time, duration and gpu_num, or the columns of Philly's or Alibaba's logs",
         got=", ".join(header[:12]),
+        hint="name yours: --columns submit=COLUMN,duration=COLUMN,gpus=COLUMN",
     )
 
 

@@ -145,7 +145,7 @@ def run(
     screen.print(grid)
     for line in absent(report):
         screen.print(line, highlight=False)
-    typer.echo(f"written: {', '.join(str(path) for path in files)}", err=True)
+    typer.echo(f"wrote {', '.join(str(path) for path in files)}", err=True)
 
 
 def _learning_curve(curve: LearningCurve, data: Path, out: Path, json: bool) -> None:
@@ -165,7 +165,7 @@ def _learning_curve(curve: LearningCurve, data: Path, out: Path, json: bool) -> 
         print_json(result)
         return
     console().print(page, highlight=False)
-    typer.echo(f"written: {', '.join(str(path) for path in files)}", err=True)
+    typer.echo(f"wrote {', '.join(str(path) for path in files)}", err=True)
 
 
 def _duration(seconds: float) -> str:

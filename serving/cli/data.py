@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json, progress
+from serving.cli.output import JsonFlag, console, counted, print_json, progress
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Import, describe and check measurements."
@@ -86,7 +86,7 @@ def stats(
     summary = describe(tables)
     if plot is not None:
         write_whole(plot, draw(tables))
-        typer.echo(f"written: {plot}", err=True)
+        typer.echo(f"wrote {plot}", err=True)
     if json:
         print_json(summary)
         return
@@ -149,7 +149,9 @@ def validate(
         for fault in faults[:limit]:
             typer.echo(f"{file}, {fault}")
         more = f", {len(faults) - limit} not shown" if len(faults) > limit else ""
-        typer.echo(f"{len(faults)} fault(s) against table {name}{more}")
+        guessed = "" if table else " (guessed from the columns; --table names another)"
+        typer.echo(f"{counted(len(faults), 'fault')} against table {name}{guessed}{more}")
+        typer.echo(f"the columns: cotenant data template --table {name} --describe")
     else:
         typer.echo(f"{file}: {len(rows)} rows, valid for table {name}" + (f", added to {out}" if out else ""))
     if faults:
@@ -218,7 +220,7 @@ def template(
         typer.echo(make(table), nl=False)
     else:
         write_whole(out, make(table))
-        typer.echo(f"written: {out}", err=True)
+        typer.echo(f"wrote {out}", err=True)
 
 
 @app.command("export-observations")

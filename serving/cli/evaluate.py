@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serving.cli.output import JsonFlag, console, plain_table, print_json
+from serving.cli.output import JsonFlag, console, counted, plain_table, print_json
 from serving.cli.predict import ModelOption
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ def _show(result: dict[str, Any]) -> None:
     for group, scores in groups:
         table.add_row(group, *(_cell(scores.get(name), name) for name in _COLUMNS))
     out = console()
-    if "left_out" in result:
-        out.print(f"{result['left_out']} sets were trained on and are left out")
+    if result.get("left_out"):
+        out.print(f"left out: {counted(result['left_out'], 'set')} that the model was trained on")
     out.print(table)
     for side, kept in result.get("bounds", {}).items():
         if isinstance(kept, dict):

@@ -8,6 +8,9 @@ from typing import Any
 import typer.core
 import typer.main
 
+from profiling.errors import UnknownNameError
+from profiling.names import one_of
+
 # name: (module under serving.cli, short help for the list). A module has either `app` (a group) or `command` (a
 # function). The list is here and not in the modules, because reading it must not import them.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -61,6 +64,16 @@ class LazyGroup(typer.core.TyperGroup):
             command = typer.main.get_command(single)
         command.name = cmd_name
         return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and self.get_command(ctx, args[0]) is None:
+            raise UnknownNameError(
+                "no such command",
+                expected=one_of(args[0], COMMANDS),
+                got=args[0],
+                hint="`cotenant --help` lists all",
+            )
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (as its protocol)
         from rich.console import Console

@@ -31,8 +31,19 @@ app = typer.Typer(
 DEBUG = "--debug"
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"cotenant {version('cotenant')}")
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
     debug: Annotated[
         bool, typer.Option(DEBUG, help="Show tracebacks of errors, including those of your own code.")
     ] = False,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from serving.cli.output import JsonFlag, console, plain_table, print_json
+from serving.cli.output import JsonFlag, console, counted, plain_table, print_json
 from serving.cli.predict import ModelOption
 
 app = typer.Typer(help="Registered predictors: list, promote, export.", no_args_is_help=True)
@@ -15,6 +15,12 @@ StoreOption = Annotated[
     str | None,
     typer.Option("--tracking-uri", help="MLflow store (default: sqlite:///mlflow.db)."),
 ]
+# Metrics of a comparison that are shown, with heading and format; --json has all.
+_METRICS = {
+    "mape_percent": ("MAPE %", ".1f"),
+    "median_ape_percent": ("median APE %", ".1f"),
+    "mae": ("MAE", ".3f"),
+}
 
 
 @app.command("list")
@@ -23,14 +29,17 @@ def list_versions(tracking_uri: StoreOption = None, as_json: JsonFlag = False) -
 
     Example: `cotenant models list`
     """
-    from predictor.fitted.mlflow_registry import use_store, versions
+    from predictor.fitted.mlflow_registry import address_of, check_store, is_absent, use_store, versions
 
-    use_store(tracking_uri)
-    rows = versions()
+    rows, address = [], address_of(tracking_uri)
+    check_store(address)
+    if not is_absent(address):  # MLflow takes seconds to import
+        use_store(tracking_uri)
+        rows = versions()
     if as_json:
         print_json({"versions": rows})
     elif rows:
-        _show(rows, "registered predictors")
+        _show(rows, "registered predictors, each with its error on the pairs that its own training left out")
     else:
         console().print("no predictor is registered yet; train one with `cotenant train`")
 
@@ -38,36 +47,38 @@ def list_versions(tracking_uri: StoreOption = None, as_json: JsonFlag = False) -
 @app.command()
 def promote(
     version: Annotated[str, typer.Argument(help="Version, as listed by `cotenant models list`.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            help="Folder of tidy tables to compare on (default: the pairs that its training left out).",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Promote it even if it is worse.")] = False,
     tracking_uri: StoreOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Make a version the champion, which `--model models:/cotenant@champion` and the service load.
 
-    Exit code 1 means that it is worse than the current champion, or than the shipped predictor where there is none; nothing changes then.
+    It is compared with the current champion, or with the shipped predictor where there is none, on the same sets, none of which
+    either has learned from. Exit code 1 means that it is worse, or that there is no such set; nothing changes then.
 
-    Example: `cotenant models promote 3`
+    Examples: `cotenant models promote 3`, `cotenant models promote 3 --data tables`
     """
-    from predictor.fitted.mlflow_registry import REGISTERED_NAME, use_store
-    from predictor.fitted.mlflow_registry import promote as make_champion
+    if data is not None:
+        from datasets.tables import sources_of
+
+        sources_of(data, "colocation")
+    from predictor.fitted.mlflow_registry import use_store
 
     use_store(tracking_uri)
-    result = make_champion(version, force)
+    from predictor.evaluation.promotion import promote as promote_version
+
+    result = promote_version(version, data, force)
     if as_json:
         print_json(result)
     else:
-        against = "champion before" if result["champion"] else "what ships with the project"
-        _show([result["version"], result["compared_with"]], f"new, and {against}")
-        console().print(
-            "Each error is on pairs left out of what that version learned from. On the same rows:\n"
-            f"  cotenant evaluate --data TABLES --model models:/{REGISTERED_NAME}/{version}",
-            highlight=False,
-        )
-        console().print(
-            f"version {version} is the champion"
-            if result["promoted"]
-            else f"version {version} {_why_not(result)} and was not promoted (--force does it all the same)"
-        )
+        _show_promotion(result)
     if not result["promoted"]:
         raise typer.Exit(1)
 
@@ -87,9 +98,11 @@ def export(
     Example: `cotenant models export --model default --members 2 -o onnx`
     """
     from predictor import load_predictor
+
+    predictor = load_predictor(model)  # a wrong name is said before torch is imported
     from predictor.fitted.onnx_export import export as write_onnx
 
-    result = write_onnx(load_predictor(model), out, members)
+    result = write_onnx(predictor, out, members)
     if as_json:
         print_json(result)
         return
@@ -99,10 +112,42 @@ def export(
         )
 
 
-def _why_not(result: dict[str, Any]) -> str:
-    if result["version"]["mape_percent"] is None:
-        return "was not compared on pairs left out"
-    return "is worse than the champion" if result["champion"] else "is worse than the shipped default"
+def _show_promotion(result: dict[str, Any]) -> None:
+    out, same_rows = console(), result["same_rows"]
+    version, champion = result["version"]["version"], result["champion"]
+    names = {
+        "challenger": f"version {version}",
+        "incumbent": f"version {champion['version']}, the champion" if champion else "the shipped predictor",
+    }
+    if same_rows is not None:
+        title = (
+            f"{same_rows['rows']} rows of {counted(same_rows['sets'], 'set')} that neither has learned from"
+        )
+        headings = tuple(heading for heading, _ in _METRICS.values())
+        table = plain_table("", *headings, right=headings, title=title)
+        for role, name in names.items():
+            table.add_row(
+                name, *(format(same_rows["metrics"][role][key], form) for key, (_, form) in _METRICS.items())
+            )
+        out.print(table)
+        points = same_rows["difference_points"]
+        # Of a single set there is nothing to draw from.
+        ends = f" (95 %: {points['lower']:+.1f} to {points['upper']:+.1f})" if same_rows["sets"] > 1 else ""
+        out.print(f"MAPE differs by {points['value']:+.1f} points{ends}", highlight=False)
+        for role, count in same_rows["left_out"].items():
+            if count:
+                out.print(
+                    f"left out: {counted(count, 'set')} that {names[role]} learned from", highlight=False
+                )
+    if result["reason"] is not None:
+        out.print(result["reason"], highlight=False)
+    if result["promoted"]:
+        out.print(f"version {version} is the champion", highlight=False)
+    else:
+        why = "cannot be compared" if same_rows is None else f"is worse than {names['incumbent']},"
+        out.print(
+            f"version {version} {why} and was not promoted (--force does it all the same)", highlight=False
+        )
 
 
 def _show(rows: list[dict[str, Any]], title: str) -> None:

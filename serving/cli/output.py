@@ -70,7 +70,7 @@ def job_cell(spec: str) -> str:
 
 
 def progress() -> Any:
-    """A rich progress bar on stderr: spinner, text, bar, count, time gone and time left."""
+    """A rich progress bar on stderr: spinner, text, bar, count, time gone and time left; nothing where that is no terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -82,6 +82,7 @@ def progress() -> Any:
         TimeRemainingColumn,
     )
 
+    screen = Console(stderr=True)
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -89,6 +90,7 @@ def progress() -> Any:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=screen,
         transient=True,
+        disable=not screen.is_terminal,  # it would leave an empty line
     )

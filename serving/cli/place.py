@@ -56,7 +56,15 @@ def command(
     out = console()
     first = f" on {decision.ranked[0].node}/{decision.ranked[0].gpu}" if decision.decision == "place" else ""
     out.print(f"[bold]{decision.decision}[/]{first}  {job}")
-    table = plain_table("node", "GPU", "score", "done in", "why", right=("score", "done in"))
+    table = plain_table(
+        "node",
+        "GPU",
+        "score",
+        "done in",
+        "why",
+        right=("score", "done in"),
+        title="best first; score: less is better",
+    )
     for candidate in decision.ranked:
         table.add_row(
             candidate.node,
@@ -67,4 +75,5 @@ def command(
         )
     if decision.ranked:
         out.print(table)
-    out.print(bullets(decision.reasons))
+    if decision.reasons:
+        out.print(bullets(decision.reasons))

@@ -115,6 +115,10 @@ def pipeline(
     states = read_states(graph, device, as_published=compat, granularity=granularity)
     chosen = partition(states, cluster, options, compat=compat)
     print_json(chosen.to_json()) if json else _print(chosen)
+    if not json and granularity == "operator" and chosen.split_spec is None and len(chosen.stages) > 1:
+        console().print(
+            "torch.distributed.pipelining cuts before modules; --granularity block or module names them."
+        )
     _draw(plot, chosen.timeline(microbatches), f"{chosen.name}, pipedream")
 
 
@@ -123,7 +127,7 @@ def _draw(path: Path | None, timeline: Timeline, title: str) -> None:
         from scheduling.pipeline.gantt import draw
 
         draw(timeline, path, title=title)
-        print(f"written: {path}", file=sys.stderr)
+        print(f"wrote {path}", file=sys.stderr)
 
 
 def _print_plan(plan: Plan) -> None:
@@ -160,7 +164,7 @@ def _print_split(spec: dict[str, str] | None) -> None:
 def _print(plan: Partition) -> None:
     out = console()
     out.print(
-        f"[bold]{plan.name}[/]: {plan.bottleneck_s:.6g} s per minibatch, {plan.speedup:.3f} times data parallel"
+        f"[bold]{plan.name}[/]: {plan.bottleneck_s:.6g} s per minibatch, {plan.speedup:.3f} times as fast as data parallel"
         f" ({plan.data_parallel_s:.6g} s)"
     )
     numbers = ("compute\n(s)", "in\nflight", "memory per\nworker")

@@ -18,7 +18,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     invoke_without_command=True,
     help="Run the REST service.\n\nExample: `cotenant serve --port 8080`, then "
-    '`curl -s localhost:8080/v1/predict -d \'{"device": "v100", "jobs": ["resnet18-cifar", "lstm-wikitext2"]}\'`\n\n'
+    '`curl -s localhost:8080/v1/predict -H \'content-type: application/json\' -d \'{"device": "v100", "jobs": ["resnet18-cifar", "lstm-wikitext2"]}\'`\n\n'
     "On a loopback address no token is asked for; elsewhere make one first with `cotenant serve token add`.",
 )
 token = typer.Typer(help="Bearer tokens of the service.", no_args_is_help=True)

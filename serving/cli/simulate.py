@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -129,8 +129,15 @@ def command(
     for name, value in body.items():
         if isinstance(value, dict):  # by user
             continue
-        table.add_row(name, f"{value:,.4g}" if isinstance(value, float) else str(value))
+        table.add_row(name, _number(value))
     console().print(table)
+
+
+def _number(value: Any) -> str:
+    """Four digits, and no exponent for seconds of many hours."""
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def show_skipped(lines: list[str]) -> None:

@@ -76,6 +76,9 @@ def command(
             )
         _fine_tune(base, data, out, seed, own_use, tracking_uri, experiment, system_metrics, as_json)
         return
+    from predictor.config import read_config
+
+    read_config(config)
     from predictor.training.run import load_config, planned_steps, train_run
 
     network, training = load_config(config, seed)

@@ -15,7 +15,7 @@ from profiling.devices import get_device
 from profiling.errors import UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import ColocationSet, Workload
-from profiling.zoo import near_names, zoo_names
+from profiling.zoo import near_models, zoo_names
 from scheduling.core.snapshot import ClusterSnapshot, Node, changed_nodes
 from serving.service import Service
 from serving.store.tables import WorkloadRow
@@ -42,7 +42,7 @@ def unknown_graphs(service: Service, workloads: Iterable[Workload]) -> set[str]:
         if model in zoo() or model in service.graphs:
             continue
         if not model.startswith(GRAPH_PREFIX):
-            near = near_names(model[:200])
+            near = near_models(model[:200])
             raise UnknownNameError(
                 "unknown model",
                 expected="a zoo name"

@@ -207,15 +207,31 @@ class SlurmBridge:
 
 def run(service: ServiceClient, config: SlurmConfig) -> None:
     """Until it is stopped."""
-    bridge = SlurmBridge(Slurm(), service, config)
+    bridge, said = SlurmBridge(Slurm(), service, config), ""
     while True:
+        done, fault = {}, ""
         try:
             done = bridge.step()
         except (subprocess.SubprocessError, OSError, ValueError, KeyError) as error:
-            log.warning("Slurm does not answer as expected: %s", error)
-            done = {}
+            fault = _told(error)
+        if fault != said:  # once, and not at every look
+            if fault:
+                log.warning("Slurm does not answer as expected, asking on: %s", fault)
+            else:
+                log.info("Slurm answers again")
+            said = fault
         if not done:
             time.sleep(config.period_s)
+
+
+def _told(error: Exception) -> str:
+    """What a command that failed said on stderr, in one line; else the error itself."""
+    stderr = error.stderr if isinstance(error, subprocess.CalledProcessError) else None
+    if stderr:
+        return f"{' '.join(error.cmd)}: {' '.join(stderr.split())}"  # type: ignore[attr-defined]
+    if isinstance(error, FileNotFoundError):
+        return f"there is no command {error.filename}; run this where Slurm's commands are"
+    return str(error)
 
 
 def _update(job: int, changes: Mapping[str, str]) -> None:

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from profiling.errors import UnknownNameError
+from profiling.names import one_of
 from scheduling.slices.cluster import SlicePolicy
 
 SLICE_POLICIES = {
@@ -26,7 +27,7 @@ def get_slice_policy(name: str, **options: Any) -> SlicePolicy:
         UnknownNameError: no such policy.
     """
     if name not in SLICE_POLICIES:
-        raise UnknownNameError(f"unknown policy {name!r}", expected="one of " + ", ".join(SLICE_POLICIES))
+        raise UnknownNameError("unknown policy", expected=one_of(name, SLICE_POLICIES), got=name)
     module, _, attribute = SLICE_POLICIES[name].partition(":")
     make: Callable[..., SlicePolicy] = getattr(import_module(module), attribute)
     return make(**options)

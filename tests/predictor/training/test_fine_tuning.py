@@ -17,9 +17,9 @@ import torch
 
 from datasets.tables import write_table
 from predictor.evaluation.evaluation import evaluate
+from predictor.evaluation.promotion import promote
 from predictor.examples.examples import examples_of
 from predictor.fitted.checkpoint import load, save
-from predictor.fitted.mlflow_registry import promote, versions
 from predictor.predictor import Predictor
 from predictor.training.fine_tuning import FineTuning, fine_tune, with_campaigns
 from predictor.training.fine_tuning_run import fine_tune_run
@@ -256,16 +256,27 @@ def test_the_command(said: dict[str, Any], home: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.usefixtures("hand_made")
-def test_a_fine_tuned_version_is_promoted_by_force_only(home: Path, tmp_path: Path) -> None:
+def test_a_fine_tuned_version_is_promoted_on_sets_that_it_has_not_learned_from(
+    home: Path, new: Tables, tmp_path: Path
+) -> None:
     before, store = mlflow.get_tracking_uri(), empty_store(tmp_path / "mlflow.db")
     try:
         fine_tune_run(str(home / "m1"), home / "tables", tmp_path / "m2", QUICK, tracking_uri=store)
-        assert not promote("1")["promoted"]  # it was not compared with the shipped one
+        answer = promote("1", graph_source=graph_source)
+        assert not answer["promoted"]
+        assert "version 1 keeps no answers to pairs that its training left out" in answer["reason"]
+        answer = promote("1", home / "tables", graph_source=graph_source)
+        assert not answer["promoted"]  # it learned from all of them
+        assert "sets learned by version 1" in answer["reason"]
+        for name, table in zip(("colocation", "solo"), new, strict=True):
+            ids = {"set_id": "later-" + table.set_id.astype(str)} if name == "colocation" else {}
+            write_table(tmp_path / "later", name, table.assign(**ids))
+        answer = promote("1", tmp_path / "later", graph_source=graph_source)
+        scores = answer["same_rows"]["metrics"]
+        better = scores["challenger"]["mape_percent"] <= 1.001 * scores["incumbent"]["mape_percent"]
+        assert answer["promoted"] == better
+        assert scores["challenger"]["n"] == scores["incumbent"]["n"] == len(new[0])
+        assert answer["same_rows"]["left_out"] == {"challenger": 0, "incumbent": 0}
         assert promote("1", force=True)["promoted"]
-        client = mlflow.MlflowClient()
-        client.log_metric(versions()[0]["run_id"], "e-ggat mape_percent", 5.0)
-        fine_tune_run(str(home / "m1"), home / "tables", tmp_path / "m3", QUICK, tracking_uri=store)
-        assert not promote("2")["promoted"]
-        assert promote("2", force=True)["promoted"]
     finally:
         mlflow.set_tracking_uri(before)

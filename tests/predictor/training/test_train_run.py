@@ -16,9 +16,11 @@ from datasets.sets import read_sets
 from datasets.sources import withheld
 from datasets.tables import write_table
 from predictor import load_predictor
+from predictor.evaluation.held_out import HeldOutAnswers, held_out_of
+from predictor.evaluation.promotion import promote
 from predictor.evaluation.protocols import networks
 from predictor.examples import featurizer
-from predictor.fitted.mlflow_registry import promote, shipped, use_store, versions
+from predictor.fitted.mlflow_registry import shipped, use_store, versions
 from predictor.training.run import load_config, train_run, training_tables
 from profiling.errors import InputError, UnavailableError, UnknownNameError
 from profiling.graph import ComputationGraph
@@ -148,12 +150,19 @@ def test_registry(trained: tuple[dict[str, Any], Path]) -> None:
         load_predictor("models:/cotenant@champion", graph_source)
     with pytest.raises(UnknownNameError, match="one of 1"):
         promote("7")
-    # Without a champion, what ships with the project is what a version has to match.
-    answer = promote("1")
+    # Without a champion, what ships with the project is what a version has to match, on the pairs left out.
+    answer = promote("1", graph_source=graph_source)
+    same_rows = answer["same_rows"]
     assert answer["champion"] is None
     assert answer["compared_with"] == shipped()
-    assert answer["promoted"] == (row["mape_percent"] <= shipped()["mape_percent"] * 1.001)
-    assert promote("1", force=True)["promoted"]
+    assert same_rows["left_out"] == {"challenger": 0, "incumbent": 0}
+    own = same_rows["metrics"]["challenger"]
+    assert own["n"] == same_rows["rows"] == result["comparison"]["e-ggat"]["n"]
+    assert own["mape_percent"] == pytest.approx(row["mape_percent"])
+    theirs = same_rows["metrics"]["incumbent"]["mape_percent"]
+    assert answer["promoted"] == (own["mape_percent"] <= theirs * 1.001)
+    assert promote("1", force=True, graph_source=graph_source)["promoted"]
+    assert promote("1")["reason"] == "it is the champion already"
     champion = load_predictor("models:/cotenant@champion", graph_source)
     assert champion.version == result["model_version"]
     asked = ColocationSet("v100", (Workload("alpha", 32), Workload("beta", 32)))
@@ -162,8 +171,9 @@ def test_registry(trained: tuple[dict[str, Any], Path]) -> None:
 
 
 def test_a_worse_version_is_not_promoted(
-    trained: tuple[dict[str, Any], Path], capsys: pytest.CaptureFixture[str]
+    trained: tuple[dict[str, Any], Path], data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Version 2 is version 1 with a run whose answers to the pairs left out are twice what was measured."""
     from serving.cli.main import main
 
     result, folder = trained
@@ -172,8 +182,13 @@ def test_a_worse_version_is_not_promoted(
     source = client.get_model_version("cotenant", "1").source
     assert source
     run = client.create_run(mlflow.get_run(result["run_id"]).info.experiment_id)
-    worse = result["comparison"]["e-ggat"]["mape_percent"] * 2
-    client.log_metric(run.info.run_id, "e-ggat mape_percent", worse)
+    client.log_metric(
+        run.info.run_id, "e-ggat mape_percent", 0.1
+    )  # on rows of its own, which nobody asks about
+    held_out = held_out_of(result["run_id"])
+    assert held_out is not None
+    twice = 2 * held_out.colocation.throughput_ratio.to_numpy()
+    HeldOutAnswers.of(held_out.colocation, held_out.solo, twice).log(run.info.run_id)
     version = client.create_model_version("cotenant", source, run.info.run_id).version
     store = ["--tracking-uri", f"sqlite:///{folder}/mlflow.db"]
 
@@ -188,13 +203,24 @@ def test_a_worse_version_is_not_promoted(
     assert code == 1
     answer = json.loads(out)
     assert answer["promoted"] is False
-    assert answer["version"]["mape_percent"] == pytest.approx(worse)
+    metrics = answer["same_rows"]["metrics"]
+    assert metrics["challenger"]["mape_percent"] == pytest.approx(100)
+    assert metrics["challenger"]["n"] == metrics["incumbent"]["n"]
+    assert answer["same_rows"]["difference_points"]["lower"] > 0
     assert answer["champion"]["version"] == "1"
     code, out, _ = command("promote", str(version))
     assert code == 1
-    assert "worse than the champion" in out
+    assert "is worse than version 1, the champion, and was not promoted" in out
+    assert "that neither has learned from" in out
     code, out, _ = command("promote", "99")
     assert code == 2
+    # All tables: what both learned from without having been compared on it is left out, and said.
+    code, out, _ = command("promote", str(version), "--data", str(data))
+    assert code == 1
+    assert "sets that version 1, the champion learned from" in " ".join(out.split())
+    code, _, err = command("promote", str(version), "--data", str(folder / "nowhere"))
+    assert code == 2
+    assert "no table 'colocation'" in err
     listing = json.loads(command("list", "--json")[1])["versions"]
     assert [(r["version"], r["champion"]) for r in listing] == [("2", False), ("1", True)]
     assert "registered predictors" in command("list")[1]

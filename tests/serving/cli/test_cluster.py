@@ -52,7 +52,7 @@ def test_clusters_of_the_project(name: str, tmp_path: Path, capsys: pytest.Captu
             "bandwidth_bytes_per_s",
         ),
         ("nodes: [{name: a, gpu: []}]", "unknown field"),
-        ("", "got nothing"),
+        ("", "c.yaml is empty: expected YAML with nodes"),
         ("nodes: 3", "expected a list, got a number"),
         (
             "nodes: [{name: a, gpus: [{device: v100, tenants: [{job: dcgan-64}]}]}]",

@@ -71,3 +71,25 @@ def test_a_hint_goes_on_in_the_sentence_unless_it_begins_one() -> None:
     assert (
         InputError("x", hint="`cotenant zoo list` shows all").message == "x. `cotenant zoo list` shows all."
     )
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["--version"])
+    assert not done.value.code
+    assert capsys.readouterr().out.startswith("cotenant ")
+
+
+def test_a_module_of_ones_own_that_fails_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    (tmp_path / "fails_at_import.py").write_text("POLICY = nosuch\n")
+    trace = ["--trace", "synthetic:rate=30,jobs=2", "--cluster", "small-mixed"]
+    with pytest.raises(SystemExit) as done:
+        main(["simulate", *trace, "--policy", "fails_at_import:POLICY"])
+    assert done.value.code == 2
+    err = capsys.readouterr().err
+    assert "NameError: name 'nosuch' is not defined" in err
+    assert err.count("\n") == 1

@@ -38,6 +38,11 @@ MISTAKES = {
     "tables of train": "train --data {}/nosuch --out {}/model",
     "observations": "feedback {}/nosuch.csv",
     "serve": "serve --model nosuch",
+    "command": "predct --device v100 --job resnet18-cifar",
+    "option of a job": "predict --device v100 --job resnet18-cifar:batch=64",
+    "policy": "compare --trace synthetic:rate=30,jobs=10 --cluster small-mixed --policies fif",
+    "source of data": "data import gavl {} -o {}/tables",
+    "exported model": "models export --model nosuch -o {}/onnx",
 }
 # Runs each command in turn and says which of them imported torch, or did not end with exit code 2.
 _SCRIPT = """

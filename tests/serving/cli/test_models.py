@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import mlflow
@@ -49,3 +50,13 @@ def test_export_of_what_is_no_predictor(tmp_path: Path, capsys: pytest.CaptureFi
     assert code == 2
     assert "config.json" in err
     assert not (tmp_path / "onnx").exists()
+
+
+def test_a_server_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as free:  # bound and not listening
+        free.bind(("127.0.0.1", 0))
+        uri = f"http://127.0.0.1:{free.getsockname()[1]}"
+        code, _, err = run(capsys, "models", "list", "--tracking-uri", uri)
+    assert code == 2
+    assert "the MLflow server cannot be reached" in err
+    assert "Traceback" not in err

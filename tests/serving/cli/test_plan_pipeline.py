@@ -57,7 +57,7 @@ def test_tables_and_picture(profile: str, tmp_path: Path, capsys: pytest.Capture
     assert done.value.code == 0
     shown = capsys.readouterr()
     assert "Bottleneck" in shown.out
-    assert "written" in shown.err
+    assert "wrote" in shown.err
     assert picture.read_text().startswith("<?xml")
     with pytest.raises(SystemExit) as done:
         main(

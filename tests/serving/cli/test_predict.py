@@ -81,6 +81,6 @@ def test_evaluate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(body["by_device"]) == {"p100"}
     assert {"n", "mape_percent", "r2", "coverage_90"} <= set(body["metrics"])
     assert set(body["targets"]) == {"memory", "utilization"}
-    assert "10 sets were trained on" in run(capsys, *ask)[1]
+    assert "10 sets that the model was trained on" in run(capsys, *ask)[1]
     assert run(capsys, *ask, "--split", "by-moon")[0] == 2
     assert run(capsys, "evaluate", "--data", folder / "nowhere", "--model", folder / "model")[0] == 2

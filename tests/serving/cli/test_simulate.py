@@ -212,6 +212,6 @@ def test_slice_policies_beside_whole_gpus(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_unknown_policy_lists_those_of_slices(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "simulate", *TRACE, "--policy", "isacp")
+    code, _, err = run(capsys, "simulate", *TRACE, "--policy", "isacpp-slice")
     assert code == 2
     assert "isacpp-slices" in err

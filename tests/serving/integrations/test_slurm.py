@@ -14,7 +14,7 @@ from profiling.errors import InputError
 from serving.app import create_app
 from serving.config import ServiceConfig
 from serving.integrations.ask import ServiceClient
-from serving.integrations.slurm import Slurm, SlurmBridge, SlurmConfig, asked_later, decide, stale_pin
+from serving.integrations.slurm import Slurm, SlurmBridge, SlurmConfig, asked_later, decide, run, stale_pin
 from serving.integrations.slurm_state import HELD, SlurmJob
 from tests.serving.integrations.test_slurm_state import recorded
 from tests.serving.live import serve
@@ -200,3 +200,25 @@ def test_a_departure_and_a_placement_are_moments_to_ask_about_those_that_wait(se
     assert bridge.step() == {}
     queue[1] = replace(queue[1], state="RUNNING")
     assert list(bridge.step()) == [21]
+
+
+def test_what_slurm_refuses_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks: list[int] = []
+
+    def refused(_: SlurmBridge) -> dict[int, dict[str, str]]:
+        looks.append(1)
+        if len(looks) == 4:
+            raise KeyboardInterrupt
+        if len(looks) == 3:
+            return {}
+        raise subprocess.CalledProcessError(1, ("squeue", "--json"), stderr="squeue: error:\nno controller\n")
+
+    monkeypatch.setattr(SlurmBridge, "step", refused)
+    with pytest.raises(KeyboardInterrupt), caplog.at_level("INFO", logger="cotenant.slurm"):
+        run(away(), SlurmConfig(period_s=0.001))
+    assert [record.getMessage() for record in caplog.records] == [
+        "Slurm does not answer as expected, asking on: squeue --json: squeue: error: no controller",
+        "Slurm answers again",
+    ]

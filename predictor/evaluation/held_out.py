@@ -1,0 +1,81 @@
+"""What the comparison of a training said of the pairs that it left out, kept with the run for later comparisons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from datasets.sets import read_sets
+from datasets.tables import write_table
+from models.features import Floats
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FOLDER = "held_out"
+_ANSWERS = "answers.parquet"
+_ROW = ["set_id", "member"]
+
+
+@dataclass(frozen=True)
+class HeldOutAnswers:
+    """Sets that a network was not fitted to, and its answers to them.
+
+    Attributes:
+        colocation, solo: tidy tables of these sets.
+        answers: `set_id`, `member` and `predicted_ratio` (co-located / solo throughput); NaN where there was no answer.
+    """
+
+    colocation: pd.DataFrame
+    solo: pd.DataFrame
+    answers: pd.DataFrame
+
+    @classmethod
+    def of(cls, colocation: pd.DataFrame, solo: pd.DataFrame, predicted_ratio: Floats) -> HeldOutAnswers:
+        """`predicted_ratio` [n] in the order of the rows of `colocation`."""
+        answers = colocation[_ROW].assign(predicted_ratio=predicted_ratio).reset_index(drop=True)
+        return cls(colocation, solo, answers)
+
+    def ratio_of(self, colocation: pd.DataFrame) -> Floats:
+        """[n] the answer to each row of `colocation`; NaN for other rows."""
+        import pandas as pd
+
+        known = self.answers.set_index([self.answers.set_id.astype(str), self.answers.member.astype(int)])
+        asked = pd.MultiIndex.from_arrays([colocation.set_id.astype(str), colocation.member.astype(int)])
+        ratio: Floats = known["predicted_ratio"].reindex(asked).to_numpy(dtype=float)
+        return ratio
+
+    def log(self, run_id: str) -> None:
+        """Keep it among the artifacts of an MLflow run."""
+        import tempfile
+
+        import mlflow
+
+        with tempfile.TemporaryDirectory() as name:
+            write_table(name, "colocation", self.colocation)
+            write_table(name, "solo", self.solo)
+            self.answers.to_parquet(Path(name) / _ANSWERS, index=False)
+            mlflow.MlflowClient().log_artifacts(run_id, name, FOLDER)
+
+
+def held_out_of(run_id: str | None) -> HeldOutAnswers | None:
+    """What the MLflow run `run_id` kept; None where it kept nothing (a fine-tuning compares no pairs left out)."""
+    import tempfile
+
+    import mlflow
+    import pandas as pd
+    from mlflow.exceptions import MlflowException
+
+    if run_id is None:
+        return None
+    client = mlflow.MlflowClient()
+    try:
+        if not client.list_artifacts(run_id, FOLDER):
+            return None
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(client.download_artifacts(run_id, FOLDER, name))
+            colocation, solo = read_sets(folder)
+            return HeldOutAnswers(colocation, solo, pd.read_parquet(folder / _ANSWERS))
+    except (MlflowException, OSError):
+        return None

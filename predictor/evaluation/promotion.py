@@ -1,0 +1,105 @@
+"""Which registered version is the champion: the challenger has to match it on rows that neither has learned from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from predictor.evaluation.held_out import held_out_of
+from predictor.evaluation.same_rows import Candidate, compare_on_same_rows
+from predictor.fitted.mlflow_registry import REGISTERED_NAME, make_champion, shipped, versions
+from predictor.load import REGISTERED, load_predictor
+from profiling.errors import CotenantError, UnavailableError, UnknownNameError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from predictor.examples.featurizer import GraphSource
+
+# A challenger counts as no worse up to this factor of the champion's error.
+_TIE = 1.001
+
+
+def promote(
+    version: str, data: Path | None = None, force: bool = False, graph_source: GraphSource | None = None
+) -> dict[str, Any]:
+    """Make `version` the champion if it is not worse than the present one, or, where there is none, than the shipped one.
+
+    Both answer the same rows, none of which either has learned from.
+
+    Args:
+        data: folder of tables with these rows; without it they are those that the training of `version` left out of its
+            comparison.
+        force: promote it even if it is worse, or cannot be compared.
+
+    Returns:
+        `promoted`, `version`, `champion` (None where there was none), `compared_with` (the champion, or the shipped
+        predictor), each a row of `versions`; `same_rows`: see `compare_on_same_rows`, None where they were not compared, with the
+        `reason`.
+
+    Raises:
+        UnknownNameError: there is no such version.
+        InputError: `data` holds no tables.
+    """
+    rows = {row["version"]: row for row in versions()}
+    if version not in rows:
+        raise UnknownNameError(
+            "no such version",
+            expected="one of " + ", ".join(rows) if rows else "a registered predictor; there is none yet",
+            got=version,
+            hint=None if rows else "`cotenant train` registers one",
+        )
+    new, champion = rows[version], next((row for row in rows.values() if row["champion"]), None)
+    against = champion or shipped()
+    same_rows, reason = None, None
+    if new is champion:
+        promoted, reason = True, "it is the champion already"
+    else:
+        challenger = _candidate(new, graph_source)
+        try:
+            same_rows = _compared(challenger, against, data, graph_source)
+        except CotenantError as error:
+            # Bad input is the caller's to mend; whatever else stands in the way is an answer.
+            if not (force or isinstance(error, UnavailableError)):
+                raise
+            reason = str(error)
+        promoted = force or (same_rows is not None and _not_worse(same_rows))
+    make_champion(version, promoted)
+    return {
+        "promoted": promoted,
+        "version": new,
+        "champion": champion,
+        "compared_with": against,
+        "same_rows": same_rows,
+        "reason": reason,
+    }
+
+
+def _not_worse(same_rows: dict[str, Any]) -> bool:
+    error = {role: scores["mape_percent"] for role, scores in same_rows["metrics"].items()}
+    return bool(error["challenger"] <= error["incumbent"] * _TIE)
+
+
+def _compared(
+    challenger: Candidate, against: dict[str, Any], data: Path | None, graph_source: GraphSource | None
+) -> dict[str, Any]:
+    if data is not None:
+        from datasets.sets import read_sets
+
+        colocation, solo = read_sets(data)
+    elif challenger.held_out is not None:
+        colocation, solo = challenger.held_out.colocation, challenger.held_out.solo
+    else:
+        raise UnavailableError(
+            f"{challenger.name} keeps no answers to pairs that its training left out",
+            expected="--data TABLES with sets that neither version has learned from",
+            got="no --data",
+        )
+    return compare_on_same_rows(challenger, _candidate(against, graph_source), colocation, solo)
+
+
+def _candidate(row: dict[str, Any], graph_source: GraphSource | None) -> Candidate:
+    name = row["version"]
+    registered = row["run_id"] is not None
+    predictor = load_predictor(f"{REGISTERED}{REGISTERED_NAME}/{name}" if registered else name, graph_source)
+    called = f"version {name}" if registered else "the shipped predictor"
+    return Candidate(called, predictor, held_out_of(row["run_id"]))

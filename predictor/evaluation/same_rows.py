@@ -1,0 +1,111 @@
+"""Two predictors on the same measured rows, none of which either of them has learned from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from models.features import Floats
+from predictor.evaluation.held_out import HeldOutAnswers
+from predictor.evaluation.metrics import score
+from predictor.examples.examples import Examples, examples_of
+from profiling.errors import UnavailableError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from predictor.predictor import Predictor
+
+_RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A predictor, what it is called in messages, and what its training said of the pairs that its comparison left out."""
+
+    name: str
+    predictor: Predictor
+    held_out: HeldOutAnswers | None = None
+
+    def log_ratio(self, colocation: pd.DataFrame, examples: Examples) -> tuple[Floats, np.ndarray]:
+        """[T] log throughput ratio of each row, and whether the predictor learned from its set.
+
+        Of sets that it learned from the answer is that of its comparison, which was fitted without them; NaN where they
+        were not left out there either.
+        """
+        known = set(self.predictor.fitted_.manifest.set_ids)
+        learned_set = np.array([set_id in known for set_id in examples.set_ids], dtype=bool)
+        learned = learned_set[examples.set_index]
+        answer = np.full(len(learned), np.nan)
+        if self.held_out is not None:
+            answer[learned] = np.log(self.held_out.ratio_of(colocation))[learned]
+        if not learned.all():
+            new = [s for s, seen in zip(examples.set_ids, learned_set, strict=True) if not seen]
+            answer[~learned], _ = self.predictor.fitted_.model.predict_log_ratio(examples.subset(new))
+        return answer, learned
+
+
+def compare_on_same_rows(
+    challenger: Candidate, incumbent: Candidate, colocation: pd.DataFrame, solo: pd.DataFrame, seed: int = 0
+) -> dict[str, Any]:
+    """Score both on the measured rows that neither has learned from.
+
+    Args:
+        colocation, solo: tidy tables.
+        seed: of the bootstrap.
+
+    Returns:
+        `rows`, `sets`; `left_out`, the number of sets that each learned from without having been compared on them, and
+        `metrics`, the scores of the co-located / solo throughput, each by `challenger` and `incumbent`;
+        `difference_points`: MAPE of the challenger less that of the incumbent, `value`, `lower` and `upper` (95 %, whole
+        sets drawn with replacement).
+
+    Raises:
+        UnavailableError: there is no such row.
+    """
+    frame = colocation.sort_values(["set_id", "member"], kind="stable")
+    examples = examples_of(frame, solo)
+    candidates = {"challenger": challenger, "incumbent": incumbent}
+    answers, left_out = {}, {}
+    for role, candidate in candidates.items():
+        answers[role], learned = candidate.log_ratio(frame, examples)
+        unusable = examples.set_index[learned & np.isnan(answers[role]) & examples.scored]
+        left_out[role] = len(np.unique(unusable))
+    rows = examples.scored & ~np.isnan(answers["challenger"]) & ~np.isnan(answers["incumbent"])
+    if not rows.any():
+        raise UnavailableError(
+            "there is no measured set that neither has learned from",
+            expected="sets that are new to both",
+            got=", ".join(
+                f"{count} of {len(examples.set_ids)} sets learned by {candidates[role].name}"
+                for role, count in left_out.items()
+            ),
+            hint="give --data a folder of tables with sets measured since",
+        )
+    measured = examples.ratio[rows]
+    predicted = {role: np.exp(answer[rows]) for role, answer in answers.items()}
+    off = {role: 100 * np.abs(ratio - measured) / measured for role, ratio in predicted.items()}
+    return {
+        "rows": int(rows.sum()),
+        "sets": len(np.unique(examples.set_index[rows])),
+        "left_out": left_out,
+        "metrics": {role: score(measured, ratio) for role, ratio in predicted.items()},
+        "difference_points": _difference(
+            off["challenger"] - off["incumbent"], examples.set_index[rows], seed
+        ),
+    }
+
+
+def _difference(points: Floats, set_index: np.ndarray, seed: int) -> dict[str, float]:
+    """Mean of paired differences [n], with a percentile bootstrap over sets, whose members err together."""
+    _, codes = np.unique(set_index, return_inverse=True)
+    total, count = np.bincount(codes, points), np.bincount(codes)
+    generator = np.random.default_rng(seed)
+    means = np.empty(_RESAMPLES)
+    for number in range(_RESAMPLES):
+        drawn = generator.integers(0, len(count), len(count))
+        means[number] = total[drawn].sum() / count[drawn].sum()
+    lower, upper = np.quantile(means, [0.025, 0.975])
+    return {"value": float(points.mean()), "lower": float(lower), "upper": float(upper)}

@@ -1,0 +1,37 @@
+"""What an unknown name may have meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+# A list of up to so many names is shown whole.
+_SHORT = 8
+
+
+def near_names(wanted: str, known: Iterable[str]) -> list[str]:
+    """At most three of `known` that contain `wanted`, or else are spelt like it.
+
+    >>> near_names("batch", ["batch_size", "precision"])
+    ['batch_size']
+    >>> near_names("fif", ["sjf", "fifo"])
+    ['fifo']
+    """
+    names = list(known)
+    part = [name for name in sorted(names) if wanted and wanted.lower() in name.lower()]
+    return part[:3] or difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
+
+
+def one_of(wanted: str, known: Iterable[str]) -> str:
+    """What was expected, for an error: of a long list only the names near `wanted` where there are any.
+
+    >>> one_of("fif", ["sjf", "fifo", "srtf"])
+    'one of fifo, sjf, srtf'
+    >>> one_of("fif", ["fifo", *"abcdefghi"])
+    'one of fifo (10 in all)'
+    """
+    names = list(known)
+    near = near_names(wanted, names)
+    if near and len(names) > _SHORT:
+        return f"one of {', '.join(near)} ({len(names)} in all)"
+    return "one of " + ", ".join([*near, *(name for name in names if name not in near)])

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from predictor.evaluation.held_out import HeldOutAnswers
+from predictor.evaluation.same_rows import Candidate, compare_on_same_rows
+from predictor.examples.examples import Examples
+from profiling.errors import UnavailableError
+
+Tables = tuple[pd.DataFrame, pd.DataFrame]
+
+
+def off_by(factor: float, learned: list[str]) -> Any:
+    """A predictor that answers `factor` times what was measured, and says that it learned from these sets."""
+
+    def predict_log_ratio(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
+        assert not set(examples.set_ids) & set(learned)
+        return np.log(factor * examples.ratio), np.zeros(len(examples.ratio))
+
+    manifest = SimpleNamespace(set_ids=tuple(learned))
+    return SimpleNamespace(
+        fitted_=SimpleNamespace(manifest=manifest, model=SimpleNamespace(predict_log_ratio=predict_log_ratio))
+    )
+
+
+@pytest.fixture(scope="module")
+def sets(measured: Tables) -> list[str]:
+    return sorted(measured[0].set_id.astype(str).unique())
+
+
+def test_both_answer_the_same_rows(measured: Tables, sets: list[str]) -> None:
+    challenger = Candidate("version 2", off_by(1.1, sets[:3]))
+    incumbent = Candidate("version 1", off_by(1.2, sets[2:5]))
+    result = compare_on_same_rows(challenger, incumbent, *measured)
+    assert result["sets"] == len(sets) - 5
+    assert result["left_out"] == {"challenger": 3, "incumbent": 3}
+    assert result["metrics"]["challenger"]["mape_percent"] == pytest.approx(10)
+    assert result["metrics"]["incumbent"]["mape_percent"] == pytest.approx(20)
+    assert result["rows"] == result["metrics"]["challenger"]["n"] == result["metrics"]["incumbent"]["n"]
+    assert result["difference_points"] == pytest.approx({"value": -10, "lower": -10, "upper": -10})
+
+
+def test_of_a_set_that_was_left_out_of_the_comparison_its_answer_counts(
+    measured: Tables, sets: list[str]
+) -> None:
+    colocation, solo = measured
+    rows = colocation[colocation.set_id.isin(sets[:2])].sample(frac=1, random_state=0)
+    ratio = 0.7 * rows.throughput_ratio.to_numpy(dtype=float)
+    challenger = Candidate("version 2", off_by(1.0, sets), HeldOutAnswers.of(rows, solo, ratio))
+    incumbent = Candidate("version 1", off_by(1.2, sets[1:2]))
+    result = compare_on_same_rows(challenger, incumbent, colocation, solo)
+    assert result["sets"] == 1
+    assert result["left_out"] == {"challenger": len(sets) - 2, "incumbent": 1}
+    assert result["metrics"]["challenger"]["mape_percent"] == pytest.approx(30)
+
+
+def test_no_set_is_new_to_both(measured: Tables, sets: list[str]) -> None:
+    half = len(sets) // 2
+    challenger, incumbent = (
+        Candidate(name, off_by(1.0, learned))
+        for name, learned in (("version 2", sets[:half]), ("the shipped predictor", sets[half:]))
+    )
+    with pytest.raises(UnavailableError, match=f"{half} of {len(sets)} sets learned by version 2"):
+        compare_on_same_rows(challenger, incumbent, *measured)

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from profiling.names import near_names, one_of
+
+
+def test_near_names() -> None:
+    assert near_names("batch", ["batch_size", "precision"]) == ["batch_size"]
+    assert near_names("fif", ["sjf", "fifo"]) == ["fifo"]
+    assert near_names("", ["fifo"]) == []
+    assert near_names("zzz", ["fifo"]) == []
+
+
+def test_of_a_long_list_only_what_is_near() -> None:
+    assert one_of("fif", ["sjf", "fifo", "srtf"]) == "one of fifo, sjf, srtf"
+    assert one_of("fif", ["fifo", *"abcdefghi"]) == "one of fifo (10 in all)"
+    assert one_of("zzz", "abcdefghij") == "one of a, b, c, d, e, f, g, h, i, j"
