@@ -1,6 +1,6 @@
 """Pipeline planning: partitions of PipeDream's profiles, and how long the search takes.
 
-    python -m benchmarks.pipeline [--profiles DIR]
+    python -m benchmarks.pipeline [--profiles DIR] [--parts layers dag models]
 
 DIR is a folder of `NAME.graph.txt`, from a clone of msr-fiddle/pipedream; without it only the synthetic graphs are timed.
 """
@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.record import record
+from benchmarks.record import RESULTS, record
 from profiling.capture.pipedream_profile import PipeDreamProfile, ProfileNode, read_profile
 from profiling.errors import InfeasibleError
+from profiling.files import read_json
 from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
 from scheduling.pipeline.partition import partition
 from scheduling.pipeline.plan import plan
@@ -34,18 +35,29 @@ DEEP_CLUSTERS = {
     "64": PipelineCluster((64,), (1e9,)),
     "8 x 8": PipelineCluster((8, 8), (12e9, 1.25e9)),
 }
+PARTS = ("layers", "dag", "models")
 OPTIONS = PartitionOptions(activation_compression_ratio=1.0)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profiles", type=Path, help="folder of PipeDream's graph.txt files")
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=PARTS, help="the others keep their last figures"
+    )
     arguments = parser.parse_args()
-    figures: dict[str, Any] = {"models": {}, "layers_5000": _layers(5000), "dag_of_1500_states": _dag()}
-    for path in sorted(arguments.profiles.glob("*.txt")) if arguments.profiles else ():
-        profile = read_profile(path)
-        figures["models"][profile.name] = _model(profile)
-    record("pipeline", figures)
+    last = RESULTS / "pipeline.json"
+    figures: dict[str, Any] = read_json(last)["figures"] if last.exists() else {}
+    if "layers" in arguments.parts:
+        figures["layers_5000"] = _layers(5000)
+        record("pipeline", figures)
+    if "dag" in arguments.parts:
+        figures["dag_of_1500_states"] = _dag()
+        record("pipeline", figures)
+    if "models" in arguments.parts and arguments.profiles:
+        profiles = [read_profile(path) for path in sorted(arguments.profiles.glob("*.txt"))]
+        figures["models"] = {profile.name: _model(profile) for profile in profiles}
+        record("pipeline", figures)
 
 
 def _model(profile: PipeDreamProfile) -> dict[str, Any]:

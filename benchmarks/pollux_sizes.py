@@ -1,59 +1,62 @@
 """What Pollux' allocation by dynamic programming over powers of two loses, against every size and against a genetic search.
 
-    python -m benchmarks.pollux_sizes --data sia [--every 60]
+    python -m benchmarks.pollux_sizes [--cases 10]
 
-`--data` is the `sia` folder with `traces` and `workloads` of a clone of upstream. The workload philly-1 runs under
-`pollux` on 64 T4 in nodes of 4; at every so manieth round the same choice is made again: exactly over all sizes
-(1, 2, 3, ...), an upper bound for any search, and by the paper's genetic search (section 4.2: allocations of GPUs by
-node, 100 of them for 100 generations, mutation, crossover, tournaments, repair; starting from the allocation in force).
+Random rounds of 10, 20 and 40 jobs on 64 GPUs in nodes of 4: a job's speed on k GPUs is k to a power drawn from .5 to
+.95, on at most 4 to 32 GPUs; each runs on some power of two, and a change costs it a restart factor of .6 to 1. The
+same choice is made exactly over powers of two (`pollux`), exactly over all sizes (1, 2, 3, ...), which bounds any search,
+and by the paper's genetic search (section 4.2: allocations of GPUs by node, 100 of them for 100 generations, mutation,
+crossover, tournaments, repair), which starts from the allocation in force. Losses are of the power mean (p = -1) of the
+speedups, against all sizes.
 """
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.record import record
-from scheduling.core.job import Allocation, JobState
-from scheduling.core.policy import Policy
-from scheduling.core.set_cache import SetCache
-from scheduling.core.state import SchedulingSnapshot
-from scheduling.policies import pollux
-from scheduling.policies.elastic_sizes import best_sizes, ladder
-from scheduling.simulator.engine import simulate
-from scheduling.simulator.scenario import ScenarioSpec, build_scenario
+from scheduling.policies.elastic_sizes import best_sizes
 
 POPULATION = GENERATIONS = 100
-NODE_GPUS = 4
+NODES, NODE_GPUS = 16, 4
+GPUS = NODES * NODE_GPUS
 
 Matrices = NDArray[np.int64]  # [allocations, jobs, nodes] GPUs
+Rows = list[tuple[list[int], list[float]]]
 
 
-def all_sizes(job: JobState) -> list[int]:
-    """Every size between the least and the largest of the ladder."""
-    rungs = ladder(job)
-    return list(range(rungs[0], rungs[-1] + 1))
+def drawn(jobs: int, draw: np.random.Generator) -> tuple[Rows, Matrices]:
+    """Every size of every job with its cost, 1 / speedup, and the allocation in force."""
+    held: list[int] = []
+    rows: Rows = []
+    for number in range(jobs):
+        most, power, factor = int(2 ** draw.integers(2, 6)), draw.uniform(0.5, 0.95), draw.uniform(0.6, 1.0)
+        room = GPUS - sum(held) - (jobs - number - 1)
+        now = int(2 ** draw.integers(0, 1 + int(np.log2(max(1, min(most, room, 2 * GPUS // jobs))))))
+        held.append(now)
+        sizes = list(range(1, most + 1))
+        rows.append((sizes, [1 / (k**power * (1.0 if k == now else factor)) for k in sizes]))
+    matrix = np.zeros((jobs, NODES), np.int64)
+    owners = np.repeat(np.arange(jobs), held)
+    np.add.at(matrix, (owners, np.arange(len(owners)) // NODE_GPUS), 1)
+    return rows, matrix
 
 
-def genetic(
-    rows: list[tuple[list[int], list[float]]], now: Matrices, nodes: int, draw: np.random.Generator
-) -> float:
+def genetic(rows: Rows, now: Matrices, draw: np.random.Generator) -> float:
     """Least sum of costs that the genetic search finds; `now` [jobs, nodes] is the allocation in force."""
-    most = max(sizes[-1] for sizes, _ in rows)
-    # A job without GPUs costs what its slowest size does, twice: better than nothing never is.
-    cost = np.full((len(rows), nodes * NODE_GPUS + 1), np.inf)
+    # A job without GPUs costs twice what its slowest size does.
+    cost = np.full((len(rows), GPUS + 1), np.inf)
     for j, (sizes, costs) in enumerate(rows):
         cost[j, sizes] = costs
         cost[j, 0] = 2 * max(costs)
         cost[j, sizes[-1] + 1 :] = costs[-1]  # what is more than the largest size is not used
-    assert most <= nodes * NODE_GPUS
 
     def repair(population: Matrices) -> Matrices:
-        for over in range(nodes):
+        for over in range(NODES):
             while True:
                 full = population[:, :, over].sum(axis=1) > NODE_GPUS
                 if not full.any():
@@ -68,12 +71,12 @@ def genetic(
         return np.asarray(cost[np.arange(len(rows))[None, :], gpus].sum(axis=1))
 
     population = repair(
-        np.concatenate([now[None], draw.integers(0, NODE_GPUS + 1, (POPULATION - 1, len(rows), nodes))])
+        np.concatenate([now[None], draw.integers(0, NODE_GPUS + 1, (POPULATION - 1, len(rows), NODES))])
     )
     worth = total(population)
     for _ in range(GENERATIONS):
         mutated = population.copy()
-        changed = draw.random(mutated.shape) < 1 / nodes
+        changed = draw.random(mutated.shape) < 1 / NODES
         mutated[changed] = draw.integers(0, NODE_GPUS + 1, int(changed.sum()))
         first, second = (
             np.array(
@@ -89,41 +92,7 @@ def genetic(
     return float(worth[0])
 
 
-class Watched:
-    """Pollux, and at every so manieth round what other searches would have chosen."""
-
-    def __init__(self, every: int) -> None:
-        self.every, self.round, self.rows = every, 0, list[dict[str, float]]()
-        self.draw = np.random.default_rng(0)
-
-    def decide(self, snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
-        self.round += 1
-        if self.round % self.every == 0:
-            self._compare(snapshot, belief)
-        return pollux.decide(snapshot, belief)
-
-    def _compare(self, snapshot: SchedulingSnapshot, belief: SetCache) -> None:
-        numbers, rows = pollux.choices(snapshot, belief)
-        finer_numbers, finer = pollux.choices(snapshot, belief, all_sizes)
-        if not rows or numbers != finer_numbers:
-            return
-        gpus = len(snapshot)
-        jobs = {job.number: job for job in snapshot.active()}
-        now = np.zeros((len(rows), gpus // NODE_GPUS), np.int64)
-        for j, number in enumerate(numbers):
-            for gpu in jobs[number].gpus:
-                now[j, gpu // NODE_GPUS] += 1
-        self.rows.append(
-            {
-                "jobs": len(rows),
-                "powers of two": _total(rows, best_sizes(rows, gpus)),
-                "every size": _total(finer, best_sizes(finer, gpus)),
-                "genetic": genetic(finer, now, gpus // NODE_GPUS, self.draw),
-            }
-        )
-
-
-def _total(rows: list[tuple[list[int], list[float]]], chosen: list[int]) -> float:
+def _total(rows: Rows, chosen: list[int]) -> float:
     return sum(costs[sizes.index(size)] for size, (sizes, costs) in zip(chosen, rows, strict=True))
 
 
@@ -132,35 +101,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True, help="folder with traces and workloads")
-    parser.add_argument("--every", type=int, default=60, help="compare at every so manieth round")
+    parser.add_argument("--cases", type=int, default=10, help="random rounds of each number of jobs")
     arguments = parser.parse_args()
-    spec = ScenarioSpec(f"sia:{arguments.data / 'workloads' / 'philly/workload-1'}.csv", "sia-64-homogeneous")
-    scenario, watched = build_scenario(spec), Watched(arguments.every)
-    policy = Policy("pollux", watched.decide, round_s=60.0, preemptive=True)
-    simulate(
-        scenario.jobs,
-        scenario.cluster,
-        policy,
-        scenario.truth,
-        SetCache.of(scenario.belief),
-        scenario.config,
-        agent=scenario.agent,
-    )
-    figures: dict[str, Any] = {"rounds": len(watched.rows), "every": arguments.every}
-    jobs = np.array([row["jobs"] for row in watched.rows])
-    figures["mean_jobs"] = float(jobs.mean())
-    exact = np.array([row["every size"] for row in watched.rows])
-    for name in ("powers of two", "genetic"):
-        # Mean speedup as the power mean with p = -1: the ratio of it is the inverse ratio of the sums.
-        loss = 100 * (1 - exact / np.array([row[name] for row in watched.rows]))
-        figures[name] = {
-            "mean_loss_percent": float(loss.mean()),
-            "standard_error": float(loss.std(ddof=1) / len(loss) ** 0.5),
-            "largest_loss_percent": float(loss.max()),
+    draw, figures = np.random.default_rng(0), dict[str, Any]()
+    for jobs in (10, 20, 40):
+        losses: dict[str, list[float]] = {"powers of two": [], "genetic": []}
+        for _ in range(arguments.cases):
+            rows, now = drawn(jobs, draw)
+            ladder = [_powers(row) for row in rows]
+            exact = _total(rows, best_sizes(rows, GPUS))
+            losses["powers of two"].append(1 - exact / _total(ladder, best_sizes(ladder, GPUS)))
+            losses["genetic"].append(1 - exact / genetic(rows, now, draw))
+        figures[f"{jobs} jobs"] = {
+            name: {
+                "mean_loss_percent": 100 * float(np.mean(values)),
+                "standard_error": 100 * float(np.std(values, ddof=1) / len(values) ** 0.5),
+                "largest_loss_percent": 100 * max(values),
+            }
+            for name, values in losses.items()
         }
-    print(figures)
-    record("pollux_sizes", figures)
+        print(jobs, "jobs", figures[f"{jobs} jobs"], flush=True)
+        record("pollux_sizes", figures | {"cases": arguments.cases})
+
+
+def _powers(row: tuple[list[int], list[float]]) -> tuple[list[int], list[float]]:
+    kept = [(size, cost) for size, cost in zip(*row, strict=True) if size & (size - 1) == 0]
+    return [size for size, _ in kept], [cost for _, cost in kept]
 
 
 if __name__ == "__main__":

@@ -7,9 +7,7 @@ paper searches genetically, the best sizes are found by dynamic programming: not
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from scheduling.core.job import Allocation, JobState
+from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
@@ -20,15 +18,13 @@ from scheduling.sia.objective import restart_factor
 _NOTHING = 1e6
 
 
-def choices(
-    snapshot: SchedulingSnapshot, belief: SetCache, sizes_of: Callable[[JobState], list[int]] = ladder
-) -> tuple[list[int], list[tuple[list[int], list[float]]]]:
-    """Numbers of the first submitted jobs that there are GPUs for, and for each its sizes and 1 / speedup of each."""
+def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
+    """Sizes that minimise the sum of 1 / speedup over the first submitted jobs that there are GPUs for."""
     room = len(snapshot)
     numbers: list[int] = []
     rows: list[tuple[list[int], list[float]]] = []
     for job in sorted(snapshot.active(), key=lambda j: (j.job.submit_s, j.number)):
-        rungs = sizes_of(job)
+        rungs = ladder(job)
         if rungs[0] > room:
             continue
         room -= rungs[0]
@@ -42,12 +38,6 @@ def choices(
         numbers.append(job.number)
         # A size without progress is as good as none; the first is what the job is admitted with.
         rows.append((rungs, [1 / s if s > 0 else _NOTHING for s in speedup]))
-    return numbers, rows
-
-
-def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
-    """Sizes that minimise the sum of 1 / speedup."""
-    numbers, rows = choices(snapshot, belief)
     sizes = best_sizes(rows, len(snapshot))
     return allocate_sizes(snapshot, belief, dict(zip(numbers, sizes, strict=True)))
 
