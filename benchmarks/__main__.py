@@ -23,6 +23,7 @@ SELF_CONTAINED = (
     "learning",
     "pipeline_training",
     "plausibility",
+    "pollux_sizes",
 )
 WITH_DATA = {
     "protocols": "TABLES: the evaluation protocols on imported tables",

@@ -1,6 +1,7 @@
 """IceFrog against Tiresias, SRTF, Optimus, Pollux and itself with k = 0, on 48 V100 GPUs and windows of the Philly trace.
 
-`python -m benchmarks.icefrog_simulation --trace philly.csv [--seeds 5] [--loads 1] [--policies ...]`. The norm curves come from
+`python -m benchmarks.icefrog_simulation --trace philly.csv [--seeds 5] [--loads 1] [--policies ...]`. Single runs are kept in
+the results, so that `--first-seed` adds further windows to them. The norm curves come from
 `benchmarks.icefrog_training` and were fixed before; step times come from the graphs by `predictor.freezing`.
 """
 
@@ -11,7 +12,7 @@ import functools
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +288,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--trace", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument(
+        "--first-seed", type=int, default=0, help="windows before this are those of the results"
+    )
+    parser.add_argument(
         "--loads", type=float, nargs="+", choices=sorted(JOBS_AT_LOAD), default=sorted(JOBS_AT_LOAD)
     )
     parser.add_argument("--policies", nargs="+", help="only these; `icefrog` then with kappa 2 and no cache")
@@ -296,7 +300,7 @@ def main(arguments: list[str] | None = None) -> None:
     for kind in range(len(TYPES)):  # capture the graphs once, before the pool
         for cache in (False, True):
             step_parts(kind, cache)
-    todo = cases(range(options.seeds), options.loads)
+    todo = cases(range(options.first_seed, options.first_seed + options.seeds), options.loads)
     if options.policies:
         plain = [
             c
@@ -304,36 +308,45 @@ def main(arguments: list[str] | None = None) -> None:
             if c.policy != "icefrog" or (c.kappa, c.cache, c.curve) == (2.0, False, "measured")
         ]
         todo = [c for c in plain if c.policy in options.policies]
+    path = RESULTS / f"{options.name}.json"
+    before = read_json(path)["figures"] if path.exists() else {"rows": [], "runs": []}
+    # Runs of other windows and loads stay; a case that is run again is replaced.
+    runs = {Case(**row["case"]): row for row in before.get("runs", ())}
+    results: Iterable[dict[str, Any]] = map(run, todo, [options.trace] * len(todo))
     if options.processes > 1:
         with ProcessPoolExecutor(options.processes) as pool:
-            rows = list(pool.map(run, todo, [options.trace] * len(todo), chunksize=4))
-    else:
-        rows = [run(case, options.trace) for case in todo]
+            results = list(pool.map(run, todo, [options.trace] * len(todo), chunksize=4))
+    for row in results:
+        case = row["case"]
+        kept = {name: row[name] for name in ("jobs", *NUMBERS)}
+        runs[case] = {"case": asdict(case), **kept}
+        print(case, f"{row['mean_jct_s']:.0f} s, simulated in {row['wall_s']:.0f} s", flush=True)
     groups: dict[Case, list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(replace(row["case"], seed=-1), []).append(row)
+    for case in sorted(runs, key=lambda c: c.seed):
+        groups.setdefault(replace(case, seed=-1), []).append(runs[case])
     table = []
-    for case, results in groups.items():
+    for case, rows in groups.items():
         entry = {k: getattr(case, k) for k in ("policy", "load", "kappa", "cache", "curve", "shortness")}
-        entry |= {"seeds": len(results), "jobs": results[0]["jobs"]}
-        entry |= {name: float(np.mean([row[name] for row in results])) for name in NUMBERS}
+        entry |= {"seeds": len(rows), "jobs": rows[0]["jobs"]}
+        entry |= {name: float(np.mean([row[name] for row in rows])) for name in NUMBERS}
         control = CONTROLS.get(case.policy)
         for peer in dict.fromkeys((*PEERS, control)) if control else ():
             other = groups.get(
                 Case(str(peer), case.load, -1, shortness=0.0 if peer in PEERS else case.shortness)
             )
-            if other:
-                change = [a["mean_jct_s"] / b["mean_jct_s"] - 1 for a, b in zip(results, other, strict=True)]
+            if other and len(other) == len(rows):
+                change = [a["mean_jct_s"] / b["mean_jct_s"] - 1 for a, b in zip(rows, other, strict=True)]
                 entry[f"jct_change_vs_{peer}_percent"] = 100.0 * float(np.mean(change))
                 if len(change) > 1:
                     error = float(np.std(change, ddof=1)) / len(change) ** 0.5
                     entry[f"jct_change_vs_{peer}_standard_error"] = 100.0 * error
         table.append(entry)
         print({k: round(v, 3) if isinstance(v, float) else v for k, v in entry.items()})
-    before = RESULTS / f"{options.name}.json"
-    if before.exists():  # loads may be run one by one
-        table += [r for r in read_json(before)["figures"]["rows"] if r["load"] not in options.loads]
-    record(options.name, {"types": [t[0] for t in TYPES], "rows": table})
+    # Rows from before single runs were kept; loads may be run one by one.
+    table += [r for r in before["rows"] if r["load"] not in {case.load for case in runs}]
+    record(
+        options.name, {"types": [t[0] for t in TYPES], "rows": table, "runs": [runs[case] for case in runs]}
+    )
 
 
 if __name__ == "__main__":

@@ -1,22 +1,28 @@
 """Pipeline planning: partitions of PipeDream's profiles, and how long the search takes.
 
-    python -m benchmarks.pipeline [--profiles DIR]
+    python -m benchmarks.pipeline [--profiles DIR] [--parts layers dag models]
 
-DIR is a folder of `NAME.graph.txt`, from a clone of msr-fiddle/pipedream; without it only the synthetic graph is timed.
+DIR is a folder of `NAME.graph.txt`, from a clone of msr-fiddle/pipedream; without it only the synthetic graphs are timed.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import record
+import numpy as np
+
+from benchmarks.record import RESULTS, record
 from profiling.capture.pipedream_profile import PipeDreamProfile, ProfileNode, read_profile
 from profiling.errors import InfeasibleError
+from profiling.files import read_json
 from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
 from scheduling.pipeline.partition import partition
+from scheduling.pipeline.plan import plan
+from scheduling.pipeline.schedules import SCHEDULES
 from scheduling.pipeline.states import antichain_states
 
 CLUSTERS = {
@@ -25,18 +31,33 @@ CLUSTERS = {
     "16": PipelineCluster((16,), (1e9,)),
     "4 x 4": PipelineCluster((4, 4), (12e9, 1.25e9)),
 }
+DEEP_CLUSTERS = {
+    "64": PipelineCluster((64,), (1e9,)),
+    "8 x 8": PipelineCluster((8, 8), (12e9, 1.25e9)),
+}
+PARTS = ("layers", "dag", "models")
 OPTIONS = PartitionOptions(activation_compression_ratio=1.0)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profiles", type=Path, help="folder of PipeDream's graph.txt files")
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=PARTS, help="the others keep their last figures"
+    )
     arguments = parser.parse_args()
-    figures: dict[str, Any] = {"models": {}, "dag_of_1500_states": _dag()}
-    for path in sorted(arguments.profiles.glob("*.txt")) if arguments.profiles else ():
-        profile = read_profile(path)
-        figures["models"][profile.name] = _model(profile)
-    record("pipeline", figures)
+    last = RESULTS / "pipeline.json"
+    figures: dict[str, Any] = read_json(last)["figures"] if last.exists() else {}
+    if "layers" in arguments.parts:
+        figures["layers_5000"] = _layers(5000)
+        record("pipeline", figures)
+    if "dag" in arguments.parts:
+        figures["dag_of_1500_states"] = _dag()
+        record("pipeline", figures)
+    if "models" in arguments.parts and arguments.profiles:
+        profiles = [read_profile(path) for path in sorted(arguments.profiles.glob("*.txt"))]
+        figures["models"] = {profile.name: _model(profile) for profile in profiles}
+        record("pipeline", figures)
 
 
 def _model(profile: PipeDreamProfile) -> dict[str, Any]:
@@ -68,6 +89,42 @@ def _model(profile: PipeDreamProfile) -> dict[str, Any]:
                 flush=True,
             )
     return rows
+
+
+def _layers(count: int) -> dict[str, Any]:
+    """A chain of layers, and one with a connection around every four; random costs. CPU seconds and peak memory."""
+    draw = np.random.default_rng(0)
+    nodes = tuple(
+        ProfileNode(
+            f"n{i}",
+            "Conv",
+            draw.uniform(1e-4, 3e-3),
+            draw.uniform(1e-4, 6e-3),
+            draw.uniform(1e5, 5e6),
+            draw.uniform(0, 6e6),
+        )
+        for i in range(count)
+    )
+    chain = [(f"n{i}", f"n{i + 1}") for i in range(count - 1)]
+    skips = [(f"n{i}", f"n{i + 4}") for i in range(0, count - 4, 4)]
+    result: dict[str, Any] = {}
+    for kind, edges in (("chain", chain), ("residual", chain + skips)):
+        start = time.process_time()
+        space = antichain_states(PipeDreamProfile(kind, nodes, tuple(edges)))
+        rows: dict[str, Any] = {"states": space.count, "search": space.search}
+        rows["states_s"] = round(time.process_time() - start, 2)
+        for name, cluster in (CLUSTERS | DEEP_CLUSTERS).items():
+            start = time.process_time()
+            bottleneck_s = partition(space, cluster, OPTIONS).bottleneck_s
+            rows[name] = {"bottleneck_s": bottleneck_s, "solve_s": round(time.process_time() - start, 2)}
+        for schedule in SCHEDULES:
+            start = time.process_time()
+            step_time_s = plan(space, CLUSTERS["4 x 4"], schedule, 16).step_time_s
+            rows[schedule] = {"step_time_s": step_time_s, "solve_s": round(time.process_time() - start, 2)}
+        rows["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(kind, rows, flush=True)
+        result[kind] = rows
+    return result
 
 
 def _dag() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.record import record
 from scheduling.simulator.scenario import ScenarioSpec
-from scheduling.simulator.sweep import compare
+from scheduling.simulator.sweep import run_all, summarize
 
 TRACE, CLUSTER = "synthetic:rate=16,jobs=100", "small-mixed"
 POLICIES = (
@@ -57,7 +57,7 @@ def main() -> None:
         for kind, by_policy in figures.items():
             elastic = 1.0 if kind == "elastic" else 0.0
             spec = ScenarioSpec(TRACE, CLUSTER, 1, arguments.data, belief="truth", elastic=elastic)
-            body = compare(spec, [policy], seeds=arguments.seeds)[0]
+            body = summarize(run_all(spec, [policy], seeds=arguments.seeds))[0]
             body.pop("users", None)
             by_policy[policy] = body
             cells = [body["error"]] if "error" in body else [cell(body, name) for name in COLUMNS]

@@ -146,6 +146,10 @@ class Layers:
             place[head[self.source]],
         )
 
+    @property
+    def is_chain(self) -> bool:
+        return all(row == (i + 1,) for i, row in enumerate(self.after[:-1]))
+
     @cached_property
     def successors(self) -> list[int]:
         return [sum(1 << t for t in row) for row in self.after]

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from profiling.errors import InfeasibleError
+from scheduling.pipeline.chain import ChainSearch
 from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster, Span, shortage
 from scheduling.pipeline.minmax import chain_bottleneck
+from scheduling.pipeline.states import MAX_BRANCHING_STATES, too_many
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -242,10 +244,17 @@ def solve_optimal(
         InfeasibleError: no partition fits the memory, with the stage that lacks and how much; or (without idle
             workers) a straight pipeline has more workers than the graph has states.
     """
-    bottleneck, spans = Search(space, cluster, options, idle=idle).solve()
+    # A chain whose workers may stay idle needs no matrices over its states.
+    chain = ChainSearch(space, cluster, options) if idle and space.is_chain else None
+    if chain is None and space.count > MAX_BRANCHING_STATES:
+        raise too_many(space.name, MAX_BRANCHING_STATES)
+    bottleneck, spans = (chain or Search(space, cluster, options, idle=idle)).solve()
     if math.isfinite(bottleneck):
         return bottleneck, recount(space, spans)
-    least, spans = Search(space, cluster, options, memory_only=True, idle=idle).solve()
+    if chain is not None:
+        least, spans = chain.solve_memory()
+    else:
+        least, spans = Search(space, cluster, options, memory_only=True, idle=idle).solve()
     if cluster.memory_bytes is None or not math.isfinite(least):
         raise InfeasibleError(
             "a pipeline without replicas needs a stage for each worker",

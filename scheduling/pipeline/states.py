@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from profiling.errors import LimitError
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from profiling.capture.pipedream_profile import PipeDreamProfile
 
 MAX_STATES = 6000
-"""More than this many states need tens of gigabytes; such a graph has to be coarsened first."""
+"""Layers of a chain, and states that `--compat` takes; a larger graph has to be coarsened first."""
+
+MAX_BRANCHING_STATES = 1500
+"""States of a graph with branches: the search over those has a matrix for every number of workers."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,13 @@ class StateSpace:
         return len(self.down_sets) - 1
 
     @cached_property
+    def is_chain(self) -> bool:
+        """Whether every state contains the one before it, so that a stage may span any two."""
+        return all(
+            not small & ~large for small, large in zip(self.down_sets, self.down_sets[1:], strict=False)
+        )
+
+    @cached_property
     def before(self) -> NDArray[np.bool_]:
         """[n + 1, n + 1]: whether the search came from `a` to `b` (rows `a`, columns `b`)."""
         import numpy as np
@@ -126,11 +136,11 @@ def antichain_states(profile: PipeDreamProfile, *, as_published: bool = False) -
 
     `Input*` sources are set aside and `__getitem__*` sinks are dropped. From the first source on, a state `A` is
     widened by those predecessors that still feed something outside; one member at a time moves on to a successor.
-    Where that gives more than `MAX_STATES` states, chains inside branches are merged first; where even that is too
-    many, the cuts are those of one execution order, as many as there are layers.
+    Where that gives more than `MAX_BRANCHING_STATES` states and they are no chain, chains inside branches are merged
+    first; where even that is too many, the cuts are those of one execution order, as many as there are layers.
 
-    `as_published` starts from the first source alone where there are several (the default starts before them all), and
-    counts only the last activation of a merged chain.
+    `as_published` starts from the first source alone where there are several (the default starts before them all),
+    counts only the last activation of a merged chain, and allows `MAX_STATES`.
 
     Raises:
         InputError: nothing is left after inputs and unused outputs are taken out.
@@ -139,46 +149,55 @@ def antichain_states(profile: PipeDreamProfile, *, as_published: bool = False) -
     layers = Layers.from_profile(profile)
     if not as_published:
         layers = layers.rooted()
+    limit = MAX_STATES if as_published or layers.is_chain else MAX_BRANCHING_STATES
     try:
-        return _search(layers)
+        return _search(layers, limit)
     except LimitError:
         pass
     try:
-        return replace(_search(layers.branches_merged(as_published)), search="branches merged")
+        return replace(_search(layers.branches_merged(as_published), limit), search="branches merged")
     except LimitError:
         return prefix_states(layers)
 
 
 def prefix_states(layers: Layers) -> StateSpace:
     """States that are the prefixes of the layers' order: layer `i` and all before it."""
-    if len(layers.after) > MAX_STATES:
+    count = len(layers.after)
+    if count > MAX_STATES:
         raise too_many(layers.name)
-    prefixes = [(2 << i) - 1 for i in range(len(layers.after))]
-    widened = {}
-    for prefix in prefixes:
-        widened[prefix] = sum(
-            1 << i for i in _bits(prefix) if not layers.successors[i] or layers.successors[i] & ~prefix
-        )
+    prefixes = [(2 << i) - 1 for i in range(count)]
+    # A layer's output is handed on at every cut until its last successor has been computed.
+    last_use = [max(after, default=count) for after in layers.after]
+    open_until: dict[int, int] = {}
+    widened, waiting = {}, 0
+    for i, prefix in enumerate(prefixes):
+        waiting = (waiting | 1 << i) & ~open_until.pop(i, 0)
+        open_until[last_use[i]] = open_until.get(last_use[i], 0) | 1 << i
+        widened[prefix] = waiting
     edges = dict(zip(prefixes, [[p] for p in prefixes[1:]] + [[]], strict=True))
     return _space(layers, prefixes, edges, widened, down_sets=prefixes, search="execution order")
 
 
-def too_many(name: str) -> LimitError:
+def too_many(name: str, limit: int = MAX_STATES) -> LimitError:
     return LimitError(
         f"{name} has too many places to cut",
-        expected=f"at most {MAX_STATES}",
+        expected=f"at most {limit}",
         hint="plan at a coarser grain, blocks instead of layers",
     )
 
 
-def _search(layers: Layers) -> StateSpace:
+def _search(layers: Layers, limit: int) -> StateSpace:
     after, ancestors, descendants = layers.after, layers.ancestors, layers.descendants
     bit = [1 << i for i in range(len(after))]
-    # What a member's ancestors still feed elsewhere depends on that member alone.
-    open_ancestors = [
-        sum(bit[p] for p in _bits(ancestors[v]) if layers.successors[p] & ~(ancestors[v] | bit[v]))
-        for v in range(len(after))
-    ]
+    # What a member's ancestors still feed elsewhere depends on that member alone. An ancestor with one successor only
+    # leads to the member through that.
+    forks = sum(bit[v] for v in range(len(after)) if len(after[v]) > 1)
+
+    @cache
+    def open_ancestors(v: int) -> int:
+        inside = ancestors[v] | bit[v]
+        return sum(bit[p] for p in _bits(ancestors[v] & forks) if layers.successors[p] & ~inside)
+
     start = bit[layers.source]
     widened: dict[int, int] = {}
     edges: dict[int, list[int]] = {start: []}
@@ -187,7 +206,7 @@ def _search(layers: Layers) -> StateSpace:
         state = queue.popleft()
         wide = state
         for member in _bits(state):
-            wide |= open_ancestors[member]
+            wide |= open_ancestors(member)
         widened[state] = wide
         for old in _bits(wide):
             for new in after[old]:
@@ -197,8 +216,8 @@ def _search(layers: Layers) -> StateSpace:
                 following = sum(bit[x] for x in _bits(moved) if not descendants[x] & moved)
                 edges[state].append(following)
                 if following not in edges:
-                    if len(edges) >= MAX_STATES:
-                        raise too_many(layers.name)
+                    if len(edges) >= limit:
+                        raise too_many(layers.name, limit)
                     edges[following] = []
                     queue.append(following)
 
@@ -228,13 +247,11 @@ def _space(
     index = {state: i + 1 for i, state in enumerate(states)}
     reachable = [0] + [1] * len(states)
     columns = np.array(layers.columns)
-    output = np.zeros(len(states) + 1)
-    sums = np.zeros((len(states) + 1, 4))
-    for number, (state, down) in enumerate(zip(states, down_sets, strict=True), start=1):
-        sums[number] = columns[list(_bits(down)), :4].sum(axis=0)
-        output[number] = columns[list(_bits(widened[state])), 4].sum()
+    for number, state in enumerate(states, start=1):
         for target in edges[state]:
             reachable[index[target]] |= 1 << number | reachable[number]
+    sums = np.concatenate([np.zeros((1, 4)), _sums(down_sets, columns[:, :4])])
+    output = np.concatenate([[0.0], _sums([widened[state] for state in states], columns[:, 4:])[:, 0]])
     return StateSpace(
         layers.name,
         layers.members,
@@ -248,3 +265,18 @@ def _space(
         tuple(reachable),
         search,
     )
+
+
+def _sums(bit_sets: list[int], columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[sets, columns] sums over the members of each set, carried on from the set before where that is a part of it."""
+    import numpy as np
+
+    result = np.zeros((len(bit_sets), columns.shape[1]))
+    before, total = 0, np.zeros(columns.shape[1])
+    for number, members in enumerate(bit_sets):
+        if before & ~members:
+            before, total = 0, np.zeros(columns.shape[1])
+        total = total + columns[list(_bits(members & ~before))].sum(axis=0)
+        before = members
+        result[number] = total
+    return result

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from profiling.errors import InfeasibleError
+from scheduling.pipeline.chain_cut import ChainCut, part_bytes
 from scheduling.pipeline.cluster import PipelineCluster, Span
 from scheduling.pipeline.schedules import worker_orders
 from scheduling.pipeline.stage_costs import link_s, shared_level, stage_times
 from scheduling.pipeline.timeline import StageTimes, Timeline, peak_in_flight, simulate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from numpy.typing import NDArray
 
     from scheduling.pipeline.states import StateSpace
@@ -90,14 +93,19 @@ def _one_depth(
     held = _in_flight(schedule, microbatches, depth, chunks)
     limit = math.inf if cluster.memory_bytes is None else cluster.memory_bytes
     # With several chunks a worker's memory is known only when all are cut; each may take its share of the limit.
-    memory = [part_memory(space, held[p % depth] / chunks, share) for p in range(depth * chunks)]
-    time = np.where(space.subset, space.compute_s[None, :] - space.compute_s[:, None], np.inf)
-    bounds = cut([np.where(m <= limit / chunks, time, np.inf) for m in memory])
-    bounds = bounds or cut([np.where(space.subset, m, np.inf) for m in memory])
+    in_flight = [held[p % depth] / chunks for p in range(depth * chunks)]
+    if space.is_chain:
+        chain = ChainCut(space, in_flight, share)
+        bounds = chain.by_time(limit / chunks) or chain.by_memory()
+    else:
+        bounds = _cut_branching(space, in_flight, share, limit / chunks)
     if bounds is None:
         return math.inf, "there are not enough places to cut"
     needed = [
-        sum(float(memory[p][bounds[p], bounds[p + 1]]) for p in range(worker, depth * chunks, depth))
+        sum(
+            float(part_bytes(space, bounds[p], bounds[p + 1], in_flight[p], share))
+            for p in range(worker, depth * chunks, depth)
+        )
         for worker in range(depth)
     ]
     worst = max(range(depth), key=lambda worker: needed[worker])
@@ -125,39 +133,36 @@ def _one_depth(
     return bounds, copies, timeline.total_s + sync, timeline, list(timeline.peak_in_flight), needed
 
 
-def part_memory(space: StateSpace, in_flight: float, share: float) -> NDArray[np.float64]:
-    """[n + 1, n + 1] bytes of a stage: weights once (a flush needs no stash), microbatches in flight, fixed bytes.
+def _cut_branching(
+    space: StateSpace, in_flight: Sequence[float], share: float, limit: float
+) -> list[int] | None:
+    """Boundaries of the parts: the slowest least within the memory, else the fullest least."""
+    every = np.arange(space.count + 1)
 
-    A microbatch is a `share`-th of the batch.
-    """
-    activations, parameters = (
-        column[None, :] - column[:, None] for column in (space.activation_bytes, space.parameter_bytes)
-    )
-    if space.inputs_only:
-        kept = in_flight * space.output_bytes[:, None] + activations
-    else:
-        kept = in_flight * activations
-    total = parameters + kept / share
-    if space.fixed_bytes is not None:
-        total = total + space.fixed_bytes[None, :] - space.fixed_bytes[:, None]
-    return total
+    def memory(part: int) -> NDArray[np.float64]:
+        return part_bytes(space, every[:, None], every[None, :], in_flight[part], share)
+
+    def time(part: int) -> NDArray[np.float64]:
+        allowed = space.subset & (memory(part) <= limit)
+        return np.where(allowed, space.compute_s[None, :] - space.compute_s[:, None], np.inf)
+
+    parts = len(in_flight)
+    return cut(time, parts) or cut(lambda part: np.where(space.subset, memory(part), np.inf), parts)
 
 
-def cut(costs: list[NDArray[np.float64]]) -> list[int] | None:
-    """Boundaries 0 = b0 < b1 < ... = n of as many parts as there are cost matrices, the largest cost least."""
-    size = len(costs[0])
-    best = np.full(size, np.inf)
+def cut(cost: Callable[[int], NDArray[np.float64]], parts: int) -> list[int] | None:
+    """Boundaries 0 = b0 < b1 < ... = n of so many parts, the largest cost least; `cost` gives a part's matrix."""
+    best = np.full(len(cost(0)), np.inf)
     best[0] = 0.0
     tables = [best]
-    for cost in costs:
-        best = np.maximum(tables[-1][:, None], cost).min(axis=0)
-        tables.append(best)
+    for part in range(parts):
+        tables.append(np.maximum(tables[-1][:, None], cost(part)).min(axis=0))
     if not math.isfinite(tables[-1][-1]):
         return None
-    bounds = [size - 1]
-    for index in range(len(costs) - 1, -1, -1):
-        through = np.maximum(tables[index], costs[index][:, bounds[-1]])
-        bounds.append(int(np.flatnonzero(through == tables[index + 1][bounds[-1]])[0]))
+    bounds = [len(best) - 1]
+    for part in range(parts - 1, -1, -1):
+        through = np.maximum(tables[part], cost(part)[:, bounds[-1]])
+        bounds.append(int(np.flatnonzero(through == tables[part + 1][bounds[-1]])[0]))
     return bounds[::-1]
 
 

@@ -217,8 +217,13 @@ def _on_ray(tasks: Sequence[Task]) -> Iterator[Run]:
         ray.init(include_dashboard=False, log_to_driver=False)
     try:
         remote = ray.remote(_run)
-        for answer in [remote.remote(*task) for task in tasks]:
-            yield ray.get([answer])[0]
+        answers = [remote.remote(*task) for task in tasks]
+        for (spec, policy, _), answer in zip(tasks, answers, strict=True):
+            try:
+                run = ray.get([answer])[0]
+            except ray.exceptions.RayError as error:  # a worker or its node is gone: the others go on
+                run = Run(policy, spec.seed, error=f"Ray: {str(error).strip().splitlines()[-1]}")
+            yield run
     finally:
         if started:
             ray.shutdown()

@@ -123,7 +123,7 @@ def test_memory_of_the_first_stage_counts_everything_in_flight() -> None:
 
 def test_infeasible_names_the_stage_and_what_lacks() -> None:
     space = antichain_states(read_profile(shared_data("pipedream", "vgg16.graph.txt")))
-    with pytest.raises(InfeasibleError, match=r"stage 3 of 3 .* 7\.248e\+09 bytes more") as caught:
+    with pytest.raises(InfeasibleError, match=r"stage 4 of 4 .* 7\.248e\+09 bytes more") as caught:
         partition(space, PipelineCluster((4,), (1e9,), 1e9))
     assert caught.value.exit_code == 1
 

@@ -92,7 +92,7 @@ def test_a_single_chain_is_cut_at_the_least_bottleneck() -> None:
     space = block_states("hand", blocks_of(graph(), TIMES))
     time = space.compute_s[None, :] - space.compute_s[:, None]
     time[~space.subset] = float("inf")
-    bounds = cut([time] * 3)
+    bounds = cut(lambda _: time, 3)
     assert bounds is not None
     bottleneck_s = max(time[a, b] for a, b in itertools.pairwise(bounds))
     inner = range(1, space.count)

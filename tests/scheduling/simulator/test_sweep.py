@@ -61,6 +61,10 @@ class Remote:
         return pickle.dumps(self.function(*pickle.loads(pickle.dumps(arguments))))
 
 
+class LostWorkerError(Exception):
+    """As `ray.exceptions.RayError`."""
+
+
 def stand_in(calls: list[str]) -> types.ModuleType:
     ray: Any = types.ModuleType("ray")
     ray.is_initialized = lambda: False
@@ -68,6 +72,7 @@ def stand_in(calls: list[str]) -> types.ModuleType:
     ray.shutdown = lambda: calls.append("shutdown")
     ray.remote = Remote
     ray.get = lambda answers: [pickle.loads(a) for a in answers]
+    ray.exceptions = types.SimpleNamespace(RayError=LostWorkerError)
     return ray  # type: ignore[no-any-return]
 
 
@@ -84,6 +89,27 @@ def test_ray_answers_as_this_process_does(monkeypatch: pytest.MonkeyPatch) -> No
     assert timeless(on_ray) == timeless(here)
     assert [body["policy"] for body in on_ray] == names
     assert calls == ["init", "shutdown"]
+
+
+def test_a_lost_worker_costs_its_run_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sweep, "build_scenario", SmallScenario)
+    ray = stand_in([])
+    asked: list[bytes] = []
+
+    def get(answers: list[bytes]) -> list[Any]:
+        asked.extend(answers)
+        if len(asked) == 2:
+            raise LostWorkerError("The actor died unexpectedly.\nThe node was lost.")
+        return [pickle.loads(a) for a in answers]
+
+    ray.get = get
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    runs = sweep.run_all(SPEC, ["exclusive"], seeds=2, loads=[0.5, 0.9], use_ray=True, out=tmp_path)
+    assert [run.error for run in runs] == ["", "Ray: The node was lost.", "", ""]
+    kept = json.loads((tmp_path / "results.json").read_text())["runs"]
+    assert [(run["load"], run["seed"], "error" in run) for run in kept] == [
+        (0.5, 3, False), (0.5, 4, True), (0.9, 3, False), (0.9, 4, False),
+    ]  # fmt: skip
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

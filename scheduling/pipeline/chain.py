@@ -1,0 +1,289 @@
+"""The partition of a chain of layers with the least bottleneck, without a table over all pairs of boundaries.
+
+The partitions and their costs are those of `optimal`, which fills matrices over all ranges of states. In a chain, workers
+that compute boundaries `a` to `c` within a bound compute `a` to `b < c` as well: the last stage is cut short, or its
+workers stay idle. So for a given bound it is enough to know, from the last boundary backwards, how early the stages of
+`k` workers can begin, and the least bound is found by bisection. Two stages that meet at a boundary both pay for the
+transfer there, each over its own links; hence one earliest beginning for each width of the stage before.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster, Span
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from scheduling.pipeline.states import StateSpace
+
+# Bisection ends where no partition is better by more than this share.
+TOLERANCE = 1e-13
+# A value is reached again within this share more: what remains for an inner level is rounded.
+_ROUNDING = 1 + 1e-12
+_NEAR = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """Boundaries, members, later workers for each of them, and the stage that follows in the same group."""
+
+    start: int
+    end: int
+    own: int
+    behind: int
+    following: _Stage | None
+
+
+class ChainSearch:
+    """Least bottleneck of a chain on any number of levels; `limit_bytes` is the memory of a worker."""
+
+    def __init__(self, space: StateSpace, cluster: PipelineCluster, options: PartitionOptions) -> None:
+        self.space, self.cluster, self.options = space, cluster, options
+        self.limit_bytes = math.inf if cluster.memory_bytes is None else cluster.memory_bytes
+        self.levels = len(cluster.workers)
+        self._compute: list[float] = space.compute_s.tolist()
+        self._parameters: list[float] = space.parameter_bytes.tolist()
+        self._moving_s = self._transfers()
+        self._works: dict[int, list[float]] = {}
+        self._helds: dict[int, list[float]] = {}
+
+    def solve(self) -> tuple[float, list[Span]]:
+        """The least bottleneck in seconds and its stages; infinity and none if nothing fits the memory."""
+        whole = 0, self.space.count
+        bound_s = self._least_s(self.levels, *whole, 0) * _ROUNDING
+        stage = self._stages(self.levels, *whole, bound_s, 0) if math.isfinite(bound_s) else None
+        return (math.inf, []) if stage is None else self._open(self.levels, stage, bound_s, refine=True)
+
+    def solve_memory(self) -> tuple[float, list[Span]]:
+        """The least bytes that the fullest worker has to hold, whatever the time, and the stages."""
+
+        def attempt(limit_bytes: float) -> float | None:
+            self.limit_bytes = limit_bytes
+            spans = self._any(0, self.space.count)
+            return max(span.memory_bytes for span in spans) if spans else None
+
+        self.limit_bytes = least_bytes = bisect_least(attempt)
+        return least_bytes, self._any(0, self.space.count)
+
+    def _any(self, start: int, end: int) -> list[Span]:
+        stage = self._stages(self.levels, start, end, math.inf, 0)
+        return [] if stage is None else self._open(self.levels, stage, math.inf)[1]
+
+    def _least_s(self, level: int, start: int, end: int, after: int) -> float:
+        """The least bottleneck of one group of `level` on these boundaries; infinity if nothing fits the memory."""
+
+        def attempt(bound_s: float) -> float | None:
+            stage = self._stages(level, start, end, bound_s, after)
+            return None if stage is None else self._open(level, stage, bound_s)[0]
+
+        return bisect_least(attempt)
+
+    def _open(
+        self, level: int, stage: _Stage, bound_s: float, refine: bool = False
+    ) -> tuple[float, list[Span]]:
+        """Bottleneck and stages of a group's chain; with `refine`, what is inside a stage at its own least."""
+        worst_s, spans, number, first = 0.0, [], 0, True
+        link: _Stage | None = stage
+        while link is not None:
+            if level == 1:
+                inside_s = self._compute[link.end] - self._compute[link.start]
+                memory = float(self.space.memory_bytes(link.start, link.end, 1 + link.behind))
+                inner = [Span(link.start, link.end, (), 1 + link.behind, memory)]
+            else:
+                inner_bound_s = self._inner_bound_s(level, link.start, link.end, link.own, bound_s)
+                if refine:
+                    inner_bound_s = _ROUNDING * self._least_s(level - 1, link.start, link.end, link.behind)
+                inner_stage = self._stages(level - 1, link.start, link.end, inner_bound_s, link.behind)
+                assert inner_stage is not None
+                inside_s, inner = self._open(level - 1, inner_stage, inner_bound_s, refine)
+            spans += [
+                replace(span, replicas=(*span.replicas, link.own), place=(number, *span.place))
+                for span in inner
+            ]
+            cost_s = self._stage_s(level, inside_s, link.start, link.end, link.own)
+            moving_s = self._moving_s[level - 1]
+            if moving_s is not None and not first:
+                cost_s = max(cost_s, float(moving_s[link.own][link.start]))
+            if moving_s is not None and link.following is not None:
+                cost_s = max(cost_s, float(moving_s[link.own][link.end]))
+            worst_s, number, first, link = max(worst_s, cost_s), number + 1, False, link.following
+        return worst_s, spans
+
+    def _stages(self, level: int, start: int, end: int, bound_s: float, after: int) -> _Stage | None:
+        """The first stage of a group of `level` on these boundaries, none slower than the bound, of fewest members."""
+        return self._search(level, end, bound_s, after, start)[1]
+
+    def _search(
+        self, level: int, end: int, bound_s: float, after: int, floor: int
+    ) -> tuple[int, _Stage | None]:
+        """The first boundary from `floor` on where a group of `level` can begin that computes the rest up to `end`.
+
+        `end` if there is none; with the stages where it is `floor`. `after` is the number of later workers outside
+        the group, for each group.
+        """
+        count = self.cluster.workers[level - 1]
+        # [members behind][members of the stage before]: where that stage may end, and the stage that begins there.
+        ends: list[list[tuple[int, _Stage | None] | None]] = [[(end, None)] * (count + 1)]
+        earliest = end
+        for used in range(1, count + 1):
+            row: list[tuple[int, _Stage | None] | None] = [None] * (count + 1)
+            for own in range(1, 2 if self.options.straight else used + 1):
+                reached = ends[used - own][own]
+                if reached is None:
+                    continue
+                stop, following = reached
+                behind = self.behind(level, after, used, own)
+                start = self._stage_begins(level, stop, bound_s, behind, own, floor)
+                if start == stop:
+                    continue
+                if start == floor:
+                    return floor, _Stage(start, stop, own, behind, following)
+                earliest = min(earliest, start)
+                begins = None
+                for before in range(1, 2 if self.options.straight else count - used + 1):
+                    if before <= own:
+                        begins = self._admissible(level, start, stop, bound_s, behind, own, before)
+                    known = row[before]
+                    if begins is not None and (known is None or begins < known[0]):
+                        row[before] = begins, _Stage(begins, stop, own, behind, following)
+            ends.append(row)
+        return earliest, None
+
+    def _stage_begins(self, level: int, stop: int, bound_s: float, behind: int, own: int, floor: int) -> int:
+        """The first boundary from `floor` on where a stage can begin, transfers apart; `stop` if there is none."""
+        if level == 1:
+            start = self._first(
+                self._work(own),
+                stop,
+                own * bound_s,
+                floor,
+                lambda s: self._stage_s(1, self._compute[stop] - self._compute[s], s, stop, own) <= bound_s,
+            )
+            return start if math.isinf(self.limit_bytes) else self._fitting(start, stop, 1 + behind)
+
+        def begins(start: int) -> bool:
+            inner_bound_s = self._inner_bound_s(level, start, stop, own, bound_s)
+            return self._search(level - 1, stop, inner_bound_s, behind, start)[0] == start
+
+        # Without the sum of gradients first: what it takes depends on where the stage begins.
+        start = self._search(level - 1, stop, own * bound_s, behind, floor)[0]
+        if own == 1 or start == stop or begins(start):
+            return start
+        if self.space.inputs_only and math.isfinite(self.limit_bytes):
+            # The kept input may need more memory at a later boundary.
+            return next((s for s in range(start + 1, stop) if begins(s)), stop)
+        later = range(start + 1, stop)
+        return later.start + bisect_left(later, True, key=begins)
+
+    def _fitting(self, start: int, stop: int, versions: int) -> int:
+        """The first boundary from `start` on where one worker's memory is enough."""
+
+        def fits(boundary: int) -> bool:
+            return float(self.space.memory_bytes(boundary, stop, versions)) <= self.limit_bytes
+
+        if not self.space.inputs_only:
+            return self._first(self._held(versions), stop, self.limit_bytes, start, fits)
+        enough = self.space.memory_bytes(np.arange(start, stop), stop, versions) <= self.limit_bytes
+        return start + int(enough.argmax()) if enough.any() else stop
+
+    def _admissible(
+        self, level: int, start: int, stop: int, bound_s: float, behind: int, own: int, before: int
+    ) -> int | None:
+        """The first boundary from `start` on where the stage can begin, and be sent to by `before` members."""
+        moving_s = self._moving_s[level - 1]
+        if moving_s is None:
+            return start
+        while start < stop:
+            if moving_s[before][start] <= bound_s:
+                return start
+            allowed = moving_s[before][start:stop] <= bound_s
+            skipped = int(allowed.argmax())
+            if not allowed[skipped]:
+                return None
+            start = self._stage_begins(level, stop, bound_s, behind, own, start + skipped)
+        return None
+
+    def behind(self, level: int, after: int, used: int, own: int) -> int:
+        """Later workers for each replica of a stage of `own` members, with `used - own` members behind it."""
+        return -(-((used - own) * self.cluster.inside(level - 1) + after) // own)
+
+    def _stage_s(self, level: int, inside_s: float, start: int, end: int, own: int) -> float:
+        """Seconds per minibatch of a stage of `own` members, gradients summed in a ring, transfers apart."""
+        return (inside_s + self._sum_s(level, start, end, own)) / own
+
+    def _inner_bound_s(self, level: int, start: int, end: int, own: int, bound_s: float) -> float:
+        return own * bound_s - self._sum_s(level, start, end, own)
+
+    def _sum_s(self, level: int, start: int, end: int, own: int) -> float:
+        return self._ring_s_per_byte(level, own) * (self._parameters[end] - self._parameters[start])
+
+    def _ring_s_per_byte(self, level: int, own: int) -> float:
+        bandwidth = self.cluster.bandwidth_bytes_per_s[level - 1] * self.cluster.inside(level - 1)
+        return 2 * (own - 1) / own / bandwidth
+
+    def _transfers(self) -> list[list[NDArray[np.float64]] | None]:
+        """By level and members: [n + 1] seconds that a stage's transfer at each boundary takes."""
+        ratio = self.options.activation_compression_ratio
+        if ratio is None:
+            return [None] * self.levels
+        moved = 2.0 * self.space.output_bytes / ratio
+        moved[[0, -1]] = 0.0
+        return [
+            [moved / (bandwidth * max(own, 1)) for own in range(count + 1)]
+            for count, bandwidth in zip(self.cluster.workers, self.cluster.bandwidth_bytes_per_s, strict=True)
+        ]
+
+    def _work(self, own: int) -> list[float]:
+        """[n + 1] seconds of one worker's stage up to each boundary, its ring included, as if it began at the first."""
+        if own not in self._works:
+            sums: NDArray[np.float64] = (
+                self.space.compute_s + self._ring_s_per_byte(1, own) * self.space.parameter_bytes
+            )
+            self._works[own] = sums.tolist()
+        return self._works[own]
+
+    def _held(self, versions: int) -> list[float]:
+        """[n + 1] bytes of one worker up to each boundary."""
+        if versions not in self._helds:
+            every = np.arange(self.space.count + 1)
+            self._helds[versions] = self.space.memory_bytes(np.zeros_like(every), every, versions).tolist()
+        return self._helds[versions]
+
+    @staticmethod
+    def _first(sums: list[float], stop: int, bound: float, floor: int, fits: Callable[[int], bool]) -> int:
+        """The first boundary from `floor` on that `fits`; the difference of sums to `stop` is within rounding of it."""
+        start = bisect_left(sums, sums[stop] - bound, floor, stop)
+        while start > floor and fits(start - 1):
+            start -= 1
+        while start < stop and not fits(start):
+            start += 1
+        return start
+
+
+def bisect_least(attempt: Callable[[float], float | None]) -> float:
+    """The least value that `attempt` reaches: called with a bound, it gives a value up to that, or None.
+
+    Infinity if it gives none without a bound.
+    """
+    reached = attempt(math.inf)
+    if reached is None:
+        return math.inf
+    low, high, halve = 0.0, reached, True
+    while high - low > TOLERANCE * high:
+        # Values are discrete: once near, every other attempt is just below the last one, and ends the search if none is.
+        halve = not halve or high - low > _NEAR * high
+        bound = (low + high) / 2 if halve else high * (1 - TOLERANCE)
+        reached = attempt(bound)
+        if reached is None:
+            low = bound
+        else:
+            high = min(bound, reached)
+    return high

@@ -1,0 +1,95 @@
+"""A chain of layers cut into a given number of parts, one worker each, the slowest (or the fullest) part least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scheduling.pipeline.chain import bisect_least
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from scheduling.pipeline.states import StateSpace
+
+
+def part_bytes(space: StateSpace, start: Any, end: Any, in_flight: float, share: float) -> Any:
+    """Bytes of a stage: weights once (a flush needs no stash), microbatches in flight, fixed bytes.
+
+    A microbatch is a `share`-th of the batch. `start` and `end` are boundaries, numbers or arrays.
+    """
+    activations, parameters = (
+        column[end] - column[start] for column in (space.activation_bytes, space.parameter_bytes)
+    )
+    kept = (
+        in_flight * space.output_bytes[start] + activations if space.inputs_only else in_flight * activations
+    )
+    total = parameters + kept / share
+    return total if space.fixed_bytes is None else total + space.fixed_bytes[end] - space.fixed_bytes[start]
+
+
+class ChainCut:
+    """Cuts of a chain; part `p` holds `in_flight[p]` microbatches, each a `share`-th of the batch."""
+
+    def __init__(self, space: StateSpace, in_flight: Sequence[float], share: float) -> None:
+        self.space, self.in_flight, self.share = space, in_flight, share
+
+    def by_time(self, limit_bytes: float) -> list[int] | None:
+        """Boundaries of the parts with the least slowest one, none over the limit; None if there are none."""
+        return self._least(self._seconds, limit_bytes)
+
+    def by_memory(self) -> list[int] | None:
+        """Boundaries of the parts with the least fullest one, whatever the time."""
+        return self._least(self._bytes, math.inf)
+
+    def _seconds(self, _: int, start: NDArray[np.intp], end: NDArray[np.intp]) -> NDArray[np.float64]:
+        return self.space.compute_s[end] - self.space.compute_s[start]
+
+    def _bytes(self, part: int, start: NDArray[np.intp], end: NDArray[np.intp]) -> NDArray[np.float64]:
+        result: NDArray[np.float64] = part_bytes(self.space, start, end, self.in_flight[part], self.share)
+        return result
+
+    def _least(
+        self,
+        cost: Callable[[int, NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]],
+        limit_bytes: float,
+    ) -> list[int] | None:
+        def attempt(bound: float) -> float | None:
+            cuts = self._within(cost, bound, limit_bytes)
+            if cuts is None:
+                return None
+            start, end = np.array(cuts[:-1]), np.array(cuts[1:])
+            return max(float(cost(p, start[p], end[p])) for p in range(len(self.in_flight)))
+
+        return self._within(cost, bisect_least(attempt), limit_bytes)
+
+    def _within(
+        self,
+        cost: Callable[[int, NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]],
+        bound: float,
+        limit_bytes: float,
+    ) -> list[int] | None:
+        """Boundaries with no part above the bound.
+
+        From the last part backwards: where a part may begin. Of the ends that the later parts leave open the nearest is
+        cheapest, because time and memory only grow with a part's end.
+        """
+        begins = np.array([self.space.count])
+        begins_and_ends = []
+        for part in range(len(self.in_flight) - 1, -1, -1):
+            starts = np.arange(1, begins[-1]) if part else np.arange(1)
+            ends = begins[np.searchsorted(begins, starts, side="right")]
+            allowed = cost(part, starts, ends) <= bound
+            if math.isfinite(limit_bytes):
+                allowed &= self._bytes(part, starts, ends) <= limit_bytes
+            if not allowed.any():
+                return None
+            begins = starts[allowed]
+            begins_and_ends.append((begins, ends[allowed]))
+        bounds = [0]
+        for begins, ends in reversed(begins_and_ends):
+            bounds.append(int(ends[np.searchsorted(begins, bounds[-1])]))
+        return bounds
