@@ -58,7 +58,12 @@ def exact(
 
     slot_s = execution.slot_s
     if slot_s is None or execution.fabric != SERVER_UPLINKS or not execution.clamp:
-        raise InputError("exact", expected="slot time on server uplinks, clamped", got=execution)
+        got = (
+            "continuous time" if slot_s is None else "the literal form" if not execution.clamp else "a fabric"
+        )
+        raise InputError(
+            "exact schedules are in slot time", expected="slots, server uplinks and the clamped form", got=got
+        )
     check_gangs(cluster, jobs)
     slots = round(incumbent.makespan_s / slot_s)
     placements = [list(distributions(cluster.servers, job.gpus)) for job in jobs]
