@@ -129,7 +129,7 @@ class Captures:
             from pebble import ProcessPool
 
             context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["serving.capturing", "profiling.capture", "torch"])
+            context.set_forkserver_preload(["serving.capturing", "profiling.capture", "torch._dynamo"])
             self._pool = ProcessPool(
                 self.processes,
                 max_tasks=256,
