@@ -28,6 +28,7 @@ SELF_CONTAINED = (
 WITH_DATA = {
     "protocols": "TABLES: the evaluation protocols on imported tables",
     "ablation": "TABLES: what each part of the predictor is worth",
+    "interval_groups": "TABLES: coverage and width of intervals with and without groups",
     "utilization_forest": "TABLES: what the teacher of utilisation knows of unseen models",
     "isacpp_claim": "--data TABLES [--folds 5]: the placement policy against an oracle on measured pairs",
     "sia": "--data CLONE: Sia's workloads",

@@ -17,13 +17,13 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.record import record
+from benchmarks.slice_table import SliceSolo, SliceTable
 from predictor import load_predictor
 from predictor.types import SetPredictor
 from profiling.devices import mig_layout
 from profiling.workload import Workload
 from scheduling.slices.options import SliceConfig, SliceJob
 from scheduling.slices.plan import SlicePlan, plan_slices
-from scheduling.slices.table import SliceSolo, SliceTable
 
 CARD = "a100"
 SIZES = (2, 3, 4, 5, 6)

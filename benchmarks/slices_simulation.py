@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.record import record
+from benchmarks.slice_table import SliceSolo, SliceTable
 from predictor import load_predictor
 from predictor.types import SetPredictor
 from profiling.workload import ColocationSet, Workload
 from scheduling.core.job import TraceJob
 from scheduling.slices.policies import get_slice_policy
 from scheduling.slices.simulate import SliceCosts, SliceResult, simulate_slices
-from scheduling.slices.table import SliceSolo, SliceTable
 
 # Networks of the traces, as the importer of MISO's measurements names them, with what all of them have in common.
 NETWORKS = {

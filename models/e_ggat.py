@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.utils import scatter, softmax
 
+from models.segments import segment_softmax, segment_sum
 from profiling.errors import InputError
 
 FORMS = ("gatv2", "paper")
@@ -74,9 +74,9 @@ class EGGATLayer(nn.Module):
         score, value = self._messages(
             self.target(nodes)[target] + self.source(nodes)[source], self.value(nodes)[source], edges
         )
-        weight = softmax(score, target, num_nodes=nodes.shape[0])
+        weight = segment_softmax(score, target, len(nodes))
         weighted = (value * weight.unsqueeze(-1)).flatten(1)
-        message = scatter(weighted, target, dim=0, dim_size=nodes.shape[0], reduce="sum")
+        message = segment_sum(weighted, target, len(nodes))
         return self.gate(self.output(message), nodes)
 
     def dense(self, nodes: Tensor, edges: Tensor, present: Tensor) -> Tensor:

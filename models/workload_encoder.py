@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.utils import scatter
 
 from models.e_ggat import FORMS, EGGATLayer, start_at_zero
 from models.features import DEVICE_FEATURES, WORKLOAD_FEATURES
 from models.graph_tensors import KIND_COUNT, NODE_FEATURES, TENSOR_FEATURES, GraphTensors
+from models.segments import segment_mean, segment_sum
 from profiling.errors import InputError
 
 # Largest log corrections of an operator's time and of a whole step's while the embedding is learned.
@@ -103,16 +103,16 @@ class WorkloadEncoder(nn.Module):
         factor = bounded(self.correct(torch.cat([state, device[graphs.graph]], 1)), OPERATOR_BOUND)
         operator_s = busy * factor.t().exp()
         whole = busy.sum(0)
-        share = whole / scatter(whole, graphs.graph, 0, count, reduce="sum").clamp_min(1e-12)[graphs.graph]
-        mean = scatter(state * share.unsqueeze(1), graphs.graph, 0, count, reduce="sum")
-        plain = scatter(state, graphs.graph, 0, count, reduce="mean")
+        share = whole / segment_sum(whole, graphs.graph, count).clamp_min(1e-12)[graphs.graph]
+        mean = segment_sum(state * share.unsqueeze(1), graphs.graph, count)
+        plain = segment_mean(state, graphs.graph, count)
         embedding = torch.tanh(self.embed(torch.cat([mean, plain], 1)))
         if not self.config.use_graph:
             embedding = torch.zeros_like(embedding)
-        busy_s = scatter(operator_s.sum(0), graphs.graph, 0, count, reduce="sum")
+        busy_s = segment_sum(operator_s.sum(0), graphs.graph, count)
         totals = torch.cat([workload, device], 1)
         correction = bounded(self.step(torch.cat([embedding, totals], 1)).squeeze(1), STEP_BOUND)
-        before = scatter(whole, graphs.graph, 0, count, reduce="sum").clamp_min(1e-12)
+        before = segment_sum(whole, graphs.graph, count).clamp_min(1e-12)
         log_step_s = log_step_s + torch.log(busy_s.clamp_min(1e-12) / before) + correction
         return Encoding(embedding, log_step_s, operator_s)
 

@@ -30,18 +30,6 @@ COUNT_COLUMNS = (
     "layer_index",
     "training_only",
 )
-FORWARD_COLUMNS = (
-    "forward_flops",
-    "bytes_read",
-    "bytes_written",
-    "parameter_bytes",
-    "forward_kernel_count",
-    "tensor_core",
-    "repeat",
-    "training_only",
-)
-"""What a forward pass alone needs of `COUNT_COLUMNS`: inference is a mask (`training_only`) over the graph of a step."""
-
 CODE_COLUMNS = ("kind", "dtype", "input_dtype", "weight_dtype")
 COLUMNS = (*COUNT_COLUMNS, *SIZE_COLUMNS, *CODE_COLUMNS, "output_elements")
 

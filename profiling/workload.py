@@ -165,7 +165,7 @@ class Workload:
 
     def without_solo(self) -> Workload:
         """The same job with its solo measurements dropped: the key of its graph and of its encoding."""
-        return replace(self, solo=SoloProfile())
+        return self if self.solo == _UNMEASURED else replace(self, solo=_UNMEASURED)
 
     def captured(self) -> Workload:
         """The job whose graph this job's is read from: what only masks, scales or times a graph is left out."""
@@ -190,6 +190,7 @@ class Workload:
         return f"{name}:{text}" if text else name
 
 
+_UNMEASURED = SoloProfile()
 _INTEGERS = {
     "batch_size": 1,
     "sequence_length": 1,

@@ -86,7 +86,7 @@ class Batcher:
     def remember(self, serving: Serving, met: Sequence[Encoded]) -> None:
         """Note that `serving` has met jobs; it is replaced by a fresh copy once it has met too many.
 
-        A predictor keeps what it worked out about every job, and a service runs for months.
+        A predictor caches what it worked out about every job, without a bound of its own.
         """
         if serving is not self._known_to:
             self._known_to = serving

@@ -26,7 +26,7 @@ _NICE = 3  # a capture that shares its core with the event loop gets a third of 
 def limit_memory(more_bytes: int) -> None:
     """Let this process map `more_bytes` beyond what it has, and yield to the one that serves; called before its first capture.
 
-    The libraries are taken out of the cyclic collector's sight: to go through them takes longer than most captures.
+    The libraries' objects are frozen (`gc.freeze`): a collection that went through them would take longer than most captures.
     """
     import gc
     import os
@@ -129,7 +129,7 @@ class Captures:
             from pebble import ProcessPool
 
             context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["serving.capturing", "profiling.capture", "torch"])
+            context.set_forkserver_preload(["serving.capturing", "profiling.capture", "torch._dynamo"])
             self._pool = ProcessPool(
                 self.processes,
                 max_tasks=256,

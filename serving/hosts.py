@@ -9,7 +9,7 @@ class Hosts:
     """Host headers that are ours.
 
     Args:
-        host: where the service listens. On a loopback address only loopback names are ours, elsewhere any address.
+        host: where the service listens. On a loopback address only loopback names are accepted, elsewhere any address.
         allowed: further names; `*` allows any.
     """
 

@@ -82,7 +82,7 @@ class Listener:
     def start(self, connection: BoundedProtocol, cycle: Any, app: Any) -> None:
         """Have a request handled after those that came before it, a few in each turn of the event loop.
 
-        Whatever does not stand in this line, such as health, waits for one short turn and not for all of them.
+        Requests that bypass this queue, such as health, wait for one short turn and not for all of them.
         """
         if not self._to_start:
             asyncio.get_running_loop().call_soon(self._start_some)

@@ -253,7 +253,7 @@ class ProgressBody(Struct, forbid_unknown_fields=True):
 class PlacementEntry(Struct):
     """A decision and what became of it; `expires_at` is when an unconfirmed one frees its GPU.
 
-    `stale`: confirmed, and neither it nor its node was heard of for long.
+    `stale`: confirmed, but neither it nor its node has reported for long.
     """
 
     id: str

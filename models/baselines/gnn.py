@@ -15,8 +15,8 @@ KINDS = ("gcn", "gat")
 class SetConvolutions(nn.Module):
     """Two GCN (Kipf and Welling, ICLR 2017) or GAT (Velickovic et al., ICLR 2018) layers over the set graph.
 
-    Members carry the same features as for E-GGAT; what the two of a pair want together is not told, and nothing keeps a
-    slowdown at 1 or more.
+    Members carry the same features as for E-GGAT; pairwise demands are not among the inputs, and nothing bounds a slowdown
+    below by 1.
 
     Args:
         kind: `gcn` or `gat`.

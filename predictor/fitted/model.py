@@ -37,7 +37,7 @@ class Scaler:
 
     Attributes:
         mean, scale: [F] of the member features.
-        low, high: [F + DEMAND_WIDTH] range of member features and demand; endless unless fitted.
+        low, high: [F + DEMAND_WIDTH] range of member features and demand; infinite unless fitted.
     """
 
     mean: Floats

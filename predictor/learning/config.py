@@ -16,7 +16,7 @@ class PosteriorConfig:
         parameters: of the kernel.
         most_rows: observed (set, member) pairs that are used exactly; with more, so many stand in for all.
         most_observed: observed (set, member) pairs that are used at all; of more, a fixed sample.
-        repeats: observations of the same member of the same set beyond which further ones make an answer no surer.
+        repeats: observations of the same member of the same set beyond which more do not narrow an answer.
         learn_solo: whether predicted solo step times are corrected, too; else the whole error is attributed to sharing.
     """
 

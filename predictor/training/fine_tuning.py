@@ -1,6 +1,6 @@
 """Fine-tuning: a fitted predictor learns from a few new sets and keeps what it knew.
 
-The co-location networks learn; on the sets in the replay sets they keep to their earlier answers. The encoder stays
+The co-location networks learn; on the replay sets they are held to their earlier answers. The encoder stays
 as it is, and with it embeddings and scaling, but for what was measured of the new jobs alone, which it knows from then on.
 New campaigns get settings of their own; new devices are known by their data sheets.
 """

@@ -45,7 +45,7 @@ def run(
 ) -> None:
     """Carry out what is left of a plan; resumable at any kill, with the same command.
 
-    Exit code 1 when runs are left because the time was over.
+    Exit code 1 when the time limit ended it before all runs were done.
 
     Example:
 

@@ -17,7 +17,7 @@ def fold_repeats(graph: ComputationGraph, least: int = 2) -> ComputationGraph:
     otherwise be too large. Edges into a copy become edges into what is kept; those between copies are dropped.
 
     Args:
-        least: equal stretches that it takes to fold.
+        least: smallest number of equal stretches that are folded.
     """
     operators = graph.operators
     keys: dict[Operator, int] = {}

@@ -22,7 +22,7 @@ def local_workload(spec: str) -> Workload:
     """The job of a SPEC whose NAME may be a zoo name, `module:factory`, `FILE.onnx`, a graph that `cotenant capture -o`
     wrote (`FILE.json`), or the hash (eight digits or more) of a captured graph.
 
-    Other than a zoo model, it is captured now, and its graph is kept on this machine under its content hash. The options
+    Anything but a zoo model is captured now, and its graph is kept on this machine under its content hash. The options
     that a graph was captured with hold where the SPEC does not give others; another precision is derived by rule.
 
     Raises:

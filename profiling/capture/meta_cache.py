@@ -1,6 +1,6 @@
 """Shapes of operators' results on `meta`, remembered: most layers of a network repeat, and a shape rule takes a millisecond.
 
-`torch`'s own rules are Python code that guards every size; a repeated block asks them again for what they have said.
+torch's shape rules are Python code that guards every size; a repeated block would run them again on the same shapes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _UnknownArgumentError(Exception):
 def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`func(*args, **kwargs)`, where tensors of the same metadata gave the same metadata before.
 
-    Views, tensors that are not dense on `meta`, and whatever returns other than tensors are always asked anew.
+    Views, tensors that are not dense on `meta`, and operators that return other than tensors are never cached.
     """
     tensors: list[Tensor] = []
     try:

@@ -51,7 +51,7 @@ def collected_graph(workload: Workload) -> ComputationGraph:
     """The graph of a training step of a stored network.
 
     Any batch size, optimiser and number of accumulated passes; FP32 and AMP as recorded, other precisions by rule.
-    Layers frozen are a mask, as everywhere. Graphs are kept for the next time.
+    Frozen layers are a mask, as everywhere. Graphs are cached.
 
     Raises:
         UnknownNameError: no such name in the collection.

@@ -15,21 +15,12 @@ from numpy.typing import NDArray
 
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph, Operator, TensorEdge
+from profiling.graph_columns import COUNT_COLUMNS
 from profiling.operator_sizes import SIZE_COLUMNS, OperatorSizes
 
 Floats = NDArray[np.float64]
 
-COUNTS = (
-    "forward_flops",
-    "backward_flops",
-    "bytes_read",
-    "bytes_written",
-    "backward_bytes",
-    "parameter_bytes",
-    "saved_activation_bytes",
-    "kernel_count",
-    "forward_kernel_count",
-)
+COUNTS = COUNT_COLUMNS[: COUNT_COLUMNS.index("tensor_core")]
 MAX_RANK = 6
 """Most dimensions of an output's shape; further ones are folded into the last."""
 NUMBERS = (*COUNTS, *SIZE_COLUMNS, *(f"output_{i}" for i in range(MAX_RANK)))

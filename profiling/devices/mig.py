@@ -33,7 +33,7 @@ class MigProfile:
 
     Attributes:
         name: the vendor's, e.g. `3g.20gb`.
-        short: how a device name says it: `3g`; the vendor's name for a slice with more memory than the usual one.
+        short: as in a device name: `3g`; the vendor's name for a slice with more memory than the usual one.
         compute_slices, memory_slices: of the card's (7 and 8 on an A100).
         starts: memory slots at which it may begin.
     """

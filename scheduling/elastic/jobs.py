@@ -108,12 +108,6 @@ class Grant:
         return SIZES[self.size] if self.size >= 0 else 0
 
 
-def effective_rates(job: ElasticJob, guards: FreezingGuards) -> Floats:
-    """[S, K] R: effective progress per second; 0 where the guards forbid the prefix."""
-    allowed = allowed_prefixes(job.norm_share, job.progress, job.debt, guards)
-    return job.rate * np.where(allowed, 1.0 - frozen_penalty(job.norm_share, guards.kappa), 0.0)
-
-
 def best_by_size(jobs: Sequence[ElasticJob], config: IceFrogConfig) -> tuple[Floats, NDArray[np.int64]]:
     """R* [J, S] over prefixes, and the prefixes [J, S] that reach it; the present one stays for less than the least gain."""
     count, width = len(jobs), max(len(job.norm_share) for job in jobs)

@@ -1,7 +1,7 @@
 """Gavel's rounds: who runs next, by the share of time that a unit should get over the share that it got (section 5).
 
-A unit is a job or a pair, named by job numbers. The classes hold no cluster: a caller says what the allocation is, who is
-there and how long who ran.
+A unit is a job or a pair, named by job numbers. The classes hold no cluster: a caller supplies the allocation, the
+units that are present and how long each ran.
 """
 
 from __future__ import annotations

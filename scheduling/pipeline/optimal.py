@@ -1,6 +1,6 @@
 """The partition of a model into pipeline stages with the least bottleneck, memory counted as the runtime uses it.
 
-The search of Narayanan et al., SOSP 2019, section 3.1, with what is wrong in its public code mended:
+The search of Narayanan et al., SOSP 2019, section 3.1, with the errors of its public code corrected:
 
 * A stage's workers hold `ceil(R / r)` minibatches, `R` the workers of this stage and all later ones, `r` its replicas.
   The search runs from the last stage to the first, so `R` is known exactly, idle workers or not.

@@ -35,7 +35,7 @@ def preempt(
     """Stop the longest jobs for the first of `jobs`, where those are much shorter.
 
     Args:
-        jobs: who waits or is to share a GPU, shortest first; one GPU each.
+        jobs: those that wait or are to share a GPU, shortest first; one GPU each.
         used: GPUs that jobs come to in this decision.
         sharing: by job number, GPU and finish plus delays of those that are to share.
         longest_s: a job that needs more than this alone is not stopped.

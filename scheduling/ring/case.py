@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from profiling.errors import InputError
 from scheduling.ring.fabric import SERVER_UPLINKS, Fabric, Placement
 from scheduling.ring.model import RingCluster, RingJob, check_placement
 
-_CLUSTER = tuple(field.name for field in fields(RingCluster))
-_JOB = tuple(field.name for field in fields(RingJob) if field.name != "name")
-_FABRIC = tuple(field.name for field in fields(Fabric))
+_CLUSTER = tuple(f.name for f in fields(RingCluster))
+_JOB = tuple(f.name for f in fields(RingJob) if f.name != "name")
+_FABRIC = tuple(f.name for f in fields(Fabric))
+_ARRIVAL = "arrival_s"
 
 
 @dataclass(frozen=True, slots=True)
 class RingCase:
-    """placement: by job name, server index → GPUs; None when the case leaves it to a scheduler."""
+    """placement: by job name, server index → GPUs; None when the case leaves it to a scheduler.
+
+    arrivals_s: by job name, seconds; only jobs for which the case gives a time.
+    """
 
     cluster: RingCluster
     jobs: Mapping[str, RingJob]
     placement: Mapping[str, Placement] | None
     fabric: Fabric = SERVER_UPLINKS
+    arrivals_s: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_mapping(cls, body: Any) -> RingCase:
         """Read `{"cluster": {...}, "jobs": {name: {...}}, "placement": {name: {server index: gpus}}}`.
 
         `cluster.fabric` (`servers_per_leaf`, `oversubscription`, `rails`) is optional: without it links are server uplinks.
+        So is `arrival_s` of a job, in seconds.
 
         Raises:
             InputError: a field is missing, unknown or out of range; a gang is not placed whole; a server overflows.
@@ -50,13 +56,15 @@ class RingCase:
                 _number(given.get("oversubscription", 1.0), "cluster.fabric.oversubscription"),
                 _count(given.get("rails", 1), "cluster.fabric.rails"),
             )
-        jobs = {}
+        jobs, arrivals_s = {}, {}
         for name, item in _object(body["jobs"], "jobs").items():
             where = f"jobs.{name}"
-            job = _object(item, where, _JOB)
+            job = _object(item, where, _JOB, (_ARRIVAL,))
             _count(job["gpus"], f"{where}.gpus")
             values = {key: _number(job[key], f"{where}.{key}") for key in _JOB if key != "gpus"}
             jobs[name] = RingJob(name=name, gpus=job["gpus"], **values)
+            if _ARRIVAL in job:
+                arrivals_s[name] = _number(job[_ARRIVAL], f"{where}.{_ARRIVAL}")
         if not jobs:
             raise InputError("jobs is empty", expected="at least one job")
         placement = None
@@ -70,7 +78,7 @@ class RingCase:
                 raise InputError(
                     f"job {missing[0]!r} is not in placement", expected="server index → GPUs for every job"
                 )
-        return cls(cluster, jobs, placement, fabric)
+        return cls(cluster, jobs, placement, fabric, arrivals_s)
 
 
 def _placement(raw: Any, where: str) -> Placement:

@@ -1,14 +1,16 @@
-"""Schedulers by name, as the command line offers them."""
+"""Schedulers of jobs that are all there at time 0, by name, as the command line offers them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from profiling.errors import UnknownNameError
 from scheduling.ring.baselines import first_fit, list_scheduling, random_fit
-from scheduling.ring.engine import RingSchedule
-from scheduling.ring.search import best_list, by_priority, local_search
+from scheduling.ring.engine import Execution, RingSchedule
+from scheduling.ring.exact import exact
+from scheduling.ring.model import RingCluster, RingJob
+from scheduling.ring.search import best_list, by_priority, local_search, lower_bound_s
 from scheduling.ring.sjf_bco import SjfBcoConfig, sjf_bco
 
 Scheduler = Callable[..., RingSchedule]  # (cluster, jobs, execution) → schedule
@@ -25,8 +27,24 @@ SCHEDULERS: dict[str, Scheduler] = {
 }
 
 
-def get_scheduler(name: str) -> Scheduler:
-    """Raises UnknownNameError when there is none of that name."""
-    if name not in SCHEDULERS:
-        raise UnknownNameError("unknown scheduler", expected="one of " + ", ".join(SCHEDULERS), got=name)
-    return SCHEDULERS[name]
+EXACT = "exact"
+
+
+def plan(
+    policy: str, cluster: RingCluster, jobs: Sequence[RingJob], execution: Execution
+) -> tuple[RingSchedule, float]:
+    """A schedule by the named policy, and a makespan in seconds that no schedule is under.
+
+    Raises:
+        UnknownNameError: no such policy. InfeasibleError: a gang is larger than the cluster. InputError, LimitError:
+            what `exact` cannot solve.
+    """
+    bound_s = lower_bound_s(cluster, jobs, execution)
+    if policy == EXACT:
+        solved = exact(cluster, jobs, execution, best_list(cluster, jobs, execution))
+        return solved.schedule, max(bound_s, solved.lower_bound_s)
+    if policy not in SCHEDULERS:
+        raise UnknownNameError(
+            "unknown scheduler", expected="one of " + ", ".join([*SCHEDULERS, EXACT]), got=policy
+        )
+    return SCHEDULERS[policy](cluster, jobs, execution), bound_s

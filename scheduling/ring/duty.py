@@ -21,6 +21,9 @@ def duty_cycle_timings(
     k_j = 1 + the rivals' duty cycles summed on the link of j where they are most, k at least 1; duty cycles depend on
     the timings and these on them, so both are iterated (damped) from full duty, where they are the paper's. Phases are taken as
     independent: jobs that fall into step, or out of it, contend more or less than this.
+
+    Raises:
+        InputError: an iteration would take no time, or no finite time.
     """
     crossed = {name: fabric.links(placement) for name, placement in placements.items()}
     rings = {name: fabric.rings(placement) for name, placement in placements.items()}

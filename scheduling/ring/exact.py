@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from profiling.errors import InfeasibleError, InputError, LimitError
 from scheduling.ring.dispatch import check_gangs
 from scheduling.ring.engine import Assignment, Execution, Gpu, RingSchedule, replay
 from scheduling.ring.fabric import SERVER_UPLINKS
 from scheduling.ring.model import RingCluster, RingJob, iterations_per_slot, ring_timing
+
+_Row = tuple[dict[int, float], float, float]  # coefficients, lower and upper bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,113 +56,131 @@ def exact(
     Raises:
         InputError: not slot time, or another fabric. LimitError: too large. InfeasibleError: a gang does not fit.
     """
-    import numpy as np
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import coo_array
-
     slot_s = execution.slot_s
     if slot_s is None or execution.fabric != SERVER_UPLINKS or not execution.clamp:
-        raise InputError("exact", expected="slot time on server uplinks, clamped", got=execution)
+        got = (
+            "continuous time" if slot_s is None else "the literal form" if not execution.clamp else "a fabric"
+        )
+        raise InputError(
+            "exact schedules are in slot time", expected="slots, server uplinks and the clamped form", got=got
+        )
     check_gangs(cluster, jobs)
-    slots = round(incumbent.makespan_s / slot_s)
-    placements = [list(distributions(cluster.servers, job.gpus)) for job in jobs]
-    split_possible = [any(len(c) > 1 for c in options) for options in placements]
-
-    # z and s columns, and the work each z does.
-    columns: dict[tuple[int, int, int, int], int] = {}
-    starts: dict[tuple[int, int, int], int] = {}
-    work: list[float] = []
-    for j, job in enumerate(jobs):
-        rivals = sum(split_possible) - 1
-        for c, option in enumerate(placements[j]):
-            for p in range(1, rivals + 2) if len(option) > 1 else (0,):
-                done = iterations_per_slot(ring_timing(cluster, job, option, p), slot_s)
-                for t in range(slots):
-                    columns[j, c, p, t] = len(work)
-                    work.append(done)
-    for j in range(len(jobs)):
-        for c in range(len(placements[j])):
-            for t in range(slots):
-                starts[j, c, t] = len(work) + len(starts)
-    n = len(work) + len(starts) + 1
-    if n > largest:
-        raise LimitError("the instance is too large to solve exactly", expected=f"{largest} variables", got=n)
-    makespan = n - 1
-    runs: dict[tuple[int, int, int], list[int]] = {}
-    for (j, c, _, t), column in columns.items():
-        runs.setdefault((j, c, t), []).append(column)
-
-    rows: list[tuple[dict[int, float], float, float]] = []
-    inf = float("inf")
-    for j, job in enumerate(jobs):
-        rows.append((dict.fromkeys((starts[k] for k in starts if k[0] == j), 1.0), 1, 1))
-        rows.append(({x: work[x] for k, x in columns.items() if k[0] == j}, job.iterations, inf))
-        for t in range(slots):
-            now = [x for c in range(len(placements[j])) for x in runs[j, c, t]]
-            rows.append((dict.fromkeys(now, 1.0), -inf, 1))
-            rows.append((dict.fromkeys(now, float(t + 1)) | {makespan: -1.0}, -inf, 0))
-            for c in range(len(placements[j])):
-                # Running now means that it ran before or starts now: one piece, one placement.
-                row = dict.fromkeys(runs[j, c, t], 1.0) | {starts[j, c, t]: -1.0}
-                if t:
-                    row |= dict.fromkeys(runs[j, c, t - 1], -1.0)
-                rows.append((row, -inf, 0))
-    for t in range(slots):
-        for server, capacity in enumerate(cluster.servers):
-            row = {}
-            split: dict[int, float] = {}
-            for j in range(len(jobs)):
-                for c, option in enumerate(placements[j]):
-                    if server in option:
-                        row |= dict.fromkeys(runs[j, c, t], float(option[server]))
-                        if len(option) > 1:
-                            split |= dict.fromkeys(runs[j, c, t], 1.0)
-            rows.append((row, -inf, capacity))
-            for j in range(len(jobs)):
-                crossing = [
-                    c for c, option in enumerate(placements[j]) if server in option and len(option) > 1
-                ]
-                if not crossing:
-                    continue
-                # split jobs here <= p of job j, when job j is split over this server now.
-                big = float(sum(split_possible))
-                contention = dict(split)
-                for c in crossing:
-                    for p in range(1, int(big) + 1):
-                        x = columns[j, c, p, t]
-                        contention[x] = contention.get(x, 0.0) - p + big
-                rows.append((contention, -inf, big))
-
-    values, row_index, column_index = [], [], []
-    for i, (row, _, _) in enumerate(rows):
-        for x, value in row.items():
-            row_index.append(i)
-            column_index.append(x)
-            values.append(value)
-    matrix = coo_array((values, (row_index, column_index)), shape=(len(rows), n)).tocsr()
-    cost = np.zeros(n)
-    cost[makespan] = 1.0
-    upper = np.ones(n)
-    upper[makespan] = slots
-    integrality = np.ones(n, dtype=int)
-    result = milp(
-        cost,
-        constraints=LinearConstraint(matrix, [low for _, low, _ in rows], [high for _, _, high in rows]),
-        bounds=Bounds(np.zeros(n), upper),
-        integrality=integrality,
-        options={"time_limit": time_limit_s},
-    )
+    programme = _Programme(cluster, jobs, slot_s, round(incumbent.makespan_s / slot_s))
+    if programme.size > largest:
+        raise LimitError(
+            "the instance is too large to solve exactly", expected=f"{largest} variables", got=programme.size
+        )
+    result = programme.solve(time_limit_s)
     if result.status == 2:
         raise InfeasibleError("no schedule within the incumbent's makespan", hint="is it in slot time?")
     bound = slot_s * round(result.mip_dual_bound) if result.mip_dual_bound is not None else 0.0
     if result.x is None:
         return ExactSchedule(incumbent, bound, False)
-    chosen = {}
-    for (j, c, t), x in starts.items():
-        if result.x[x] > 0.5:
-            chosen[jobs[j].name] = (t * slot_s, placements[j][c])
+    chosen = {
+        jobs[j].name: (t * slot_s, programme.placements[j][c])
+        for (j, c, t), x in programme.starts.items()
+        if result.x[x] > 0.5
+    }
     schedule = replay(cluster, jobs, _with_gpus(cluster, jobs, chosen, execution), execution)
     return ExactSchedule(schedule, bound, result.status == 0)
+
+
+class _Programme:
+    """Variables and constraints of `exact`; the last variable is the makespan in slots.
+
+    Attributes:
+        placements: of each job, the ways to place it.
+        columns: (job, placement, contention, slot) to the variable z.
+        starts: (job, placement, slot) to the variable s.
+        work: iterations that each z does.
+    """
+
+    def __init__(self, cluster: RingCluster, jobs: Sequence[RingJob], slot_s: float, slots: int) -> None:
+        self.cluster, self.jobs, self.slots = cluster, jobs, slots
+        self.placements = [list(distributions(cluster.servers, job.gpus)) for job in jobs]
+        self.columns: dict[tuple[int, int, int, int], int] = {}
+        self.starts: dict[tuple[int, int, int], int] = {}
+        self.work: list[float] = []
+        # Jobs that some placement splits, and so may contend.
+        self.split_jobs = sum(any(len(c) > 1 for c in options) for options in self.placements)
+        for j, job in enumerate(jobs):
+            for c, option in enumerate(self.placements[j]):
+                for p in range(1, self.split_jobs + 1) if len(option) > 1 else (0,):
+                    done = iterations_per_slot(ring_timing(cluster, job, option, p), slot_s)
+                    for t in range(slots):
+                        self.columns[j, c, p, t] = len(self.work)
+                        self.work.append(done)
+        for j in range(len(jobs)):
+            for c in range(len(self.placements[j])):
+                for t in range(slots):
+                    self.starts[j, c, t] = len(self.work) + len(self.starts)
+        self.size = len(self.work) + len(self.starts) + 1
+        self.runs: dict[tuple[int, int, int], list[int]] = {}
+        for (j, c, _, t), column in self.columns.items():
+            self.runs.setdefault((j, c, t), []).append(column)
+
+    def solve(self, time_limit_s: float) -> Any:
+        """The answer of HiGHS."""
+        import numpy as np
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import coo_array
+
+        rows = [*self._of_jobs(), *self._of_servers()]
+        values, row_index, column_index = [], [], []
+        for i, (row, _, _) in enumerate(rows):
+            for x, value in row.items():
+                row_index.append(i)
+                column_index.append(x)
+                values.append(value)
+        matrix = coo_array((values, (row_index, column_index)), shape=(len(rows), self.size)).tocsr()
+        cost, upper = np.zeros(self.size), np.ones(self.size)
+        cost[-1], upper[-1] = 1.0, self.slots
+        return milp(
+            cost,
+            constraints=LinearConstraint(matrix, [low for _, low, _ in rows], [high for _, _, high in rows]),
+            bounds=Bounds(np.zeros(self.size), upper),
+            integrality=np.ones(self.size, dtype=int),
+            options={"time_limit": time_limit_s},
+        )
+
+    def _of_jobs(self) -> Iterator[_Row]:
+        """Each job starts once, does its work in one piece, and ends by the makespan."""
+        for j, job in enumerate(self.jobs):
+            yield dict.fromkeys((self.starts[k] for k in self.starts if k[0] == j), 1.0), 1, 1
+            yield {x: self.work[x] for k, x in self.columns.items() if k[0] == j}, job.iterations, math.inf
+            for t in range(self.slots):
+                now = [x for c in range(len(self.placements[j])) for x in self.runs[j, c, t]]
+                yield dict.fromkeys(now, 1.0), -math.inf, 1
+                yield dict.fromkeys(now, float(t + 1)) | {self.size - 1: -1.0}, -math.inf, 0
+                for c in range(len(self.placements[j])):
+                    # Running now means that it ran before or starts now: one piece, one placement.
+                    row = dict.fromkeys(self.runs[j, c, t], 1.0) | {self.starts[j, c, t]: -1.0}
+                    if t:
+                        row |= dict.fromkeys(self.runs[j, c, t - 1], -1.0)
+                    yield row, -math.inf, 0
+
+    def _of_servers(self) -> Iterator[_Row]:
+        """No server holds more than its GPUs, and a job's contention is at least the split jobs on its servers."""
+        for t, (server, capacity) in itertools.product(range(self.slots), enumerate(self.cluster.servers)):
+            row: dict[int, float] = {}
+            split: dict[int, float] = {}
+            crossing: dict[int, list[int]] = {}
+            for j, options in enumerate(self.placements):
+                for c, option in enumerate(options):
+                    if server in option:
+                        row |= dict.fromkeys(self.runs[j, c, t], float(option[server]))
+                        if len(option) > 1:
+                            split |= dict.fromkeys(self.runs[j, c, t], 1.0)
+                            crossing.setdefault(j, []).append(c)
+            yield row, -math.inf, capacity
+            # split jobs here <= p of job j, when job j is split over this server now.
+            big = float(self.split_jobs)
+            for j, placements in crossing.items():
+                contention = dict(split)
+                for c, p in itertools.product(placements, range(1, self.split_jobs + 1)):
+                    x = self.columns[j, c, p, t]
+                    contention[x] = contention.get(x, 0.0) - p + big
+                yield contention, -math.inf, big
 
 
 def _with_gpus(

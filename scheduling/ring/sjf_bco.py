@@ -36,7 +36,7 @@ def sjf_bco(
 ) -> RingSchedule:
     """The best schedule over theta (work that a GPU may be given) and kappa (gang size up to which FA-FFP places).
 
-    Two mends to the algorithm as printed: a kappa that leaves a job without GPUs counts as infeasible (printed, its
+    Two corrections to the algorithm as printed: a kappa that leaves a job without GPUs counts as infeasible (printed, its
     makespan stays too small and wins), and theta is bisected on feasibility (printed, on strict improvement, where it
     sticks). Only gang sizes that occur are tried as kappa, since those between change nothing.
 

@@ -6,32 +6,22 @@ import json
 from pathlib import Path
 
 from profiling.errors import InputError
-from scheduling.core.job import TraceJob
 from scheduling.traces.columns import Columns, read_columns
 from scheduling.traces.kubernetes import is_pod_list, read_pods
-from scheduling.traces.logged import LoggedJob, read_text, trace_jobs
-from scheduling.traces.mix import Mix
+from scheduling.traces.logged import LoggedJob, read_text
 from scheduling.traces.philly import is_philly, read_philly
 from scheduling.traces.slurm import is_sacct, read_sacct
 
 
-def read_log(
-    path: Path, mix: Mix, seed: int = 0, columns: Columns | None = None, limit: int | None = None
-) -> list[TraceJob]:
-    """Jobs of a CSV, of `sacct`, of `kubectl get pods -o json`, or of Philly's JSON; each with a workload of `mix`.
+def read_rows(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
+    """Rows of a CSV, of `sacct`, of `kubectl get pods -o json`, or of Philly's JSON, as the log states them.
 
     Args:
         columns: names of a CSV's columns, where they are not known.
-        limit: only the first jobs by submission.
 
     Raises:
-        InputError: the file is of none of these formats, or has no job with GPUs and a duration.
+        InputError: the file is of none of these formats.
     """
-    return trace_jobs(path, read_rows(path, columns), mix, seed, limit)
-
-
-def read_rows(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
-    """Rows of a log of any of these formats, as it states them. Raises `InputError` for a file of none of them."""
     if columns is not None:
         return read_columns(path, columns)
     if path.suffix == ".json":

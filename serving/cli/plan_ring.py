@@ -10,7 +10,10 @@ import typer
 from serving.cli.output import JsonFlag, console, plain_table, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scheduling.ring.case import RingCase
+    from scheduling.ring.engine import Execution
     from scheduling.ring.fabric import Placement
 
 
@@ -22,16 +25,46 @@ def ring(
             "--clamp/--literal", help="k = xi1 p clamped to at least 1, or as printed in the paper."
         ),
     ] = True,
+    duty_cycle: Annotated[
+        bool,
+        typer.Option(
+            "--duty-cycle",
+            help="A neighbour contends only for the part of its step in which it exchanges, not all the time as in the paper.",
+        ),
+    ] = False,
     policy: Annotated[
         str,
         typer.Option(
             help="Schedule the jobs instead, all from time 0: sjf-bco, sjf-bco-literal, list, first-fit, random, "
-            "longest-first, best-list or local-search. The case's placement is then not read."
+            "longest-first, best-list, local-search or exact (small cases, with --slot-s); or online, each from its "
+            "arrival_s. The case's placement is then not read."
         ),
     ] = "",
     slot_s: Annotated[
         float, typer.Option(help="With --policy: slot length, seconds; 0: continuous time.")
     ] = 0.0,
+    order: Annotated[
+        str,
+        typer.Option(help="With --policy online: the queue by arrival, narrowest, shortest or least-work."),
+    ] = "arrival",
+    pick: Annotated[
+        str,
+        typer.Option(
+            help="With --policy online: GPUs by pack, spread, or whole-or-wait (split only what no server holds)."
+        ),
+    ] = "pack",
+    backfill: Annotated[
+        str,
+        typer.Option(
+            help="With --policy online: who may pass a job that cannot start: none, any, or reserve (EASY backfilling)."
+        ),
+    ] = "none",
+    admission: Annotated[
+        str,
+        typer.Option(
+            help="With --policy online: jobs start always, or split only when cheaper-than-waiting."
+        ),
+    ] = "always",
     json: JsonFlag = False,
 ) -> None:
     """Contention, bandwidth and iteration time of placed ring-all-reduce jobs; or a schedule for them.
@@ -39,22 +72,29 @@ def ring(
     CASE.json: `{"cluster": {"inter_bandwidth": 1250, "intra_bandwidth": 50000, "reduce_speed": 20000, "alpha": 0.2,
     "xi1": 1, "xi2": 0.001, "servers": [4, 4]}, "jobs": {"a": {"gpus": 4, "gradient_size": 100,
     "forward_s_per_sample": 0.0002, "batch_size": 64, "backward_s": 0.02, "iterations": 1000}}, "placement": {"a":
-    {"0": 2, "1": 2}}}`
+    {"0": 2, "1": 2}}}`. Jobs may have an `arrival_s` for `--policy online`.
 
     Example: `cotenant plan ring case.json --json`
     """
     from profiling.errors import InputError
     from profiling.files import read_json
     from scheduling.ring.case import RingCase
+    from scheduling.ring.engine import Execution
 
     if slot_s and not policy:
         raise InputError("--slot-s needs --policy", expected="--policy with it", got="no --policy")
+    if duty_cycle and (policy or not clamp):
+        raise InputError(
+            "--duty-cycle is for placed jobs in the clamped form",
+            expected="neither --policy nor --literal with it",
+        )
+    queue = {"order": order, "pick": pick, "backfill": backfill, "admission": admission}
     body = read_json(case)
     if policy and isinstance(body, dict):
         body = {key: value for key, value in body.items() if key != "placement"}
     read = RingCase.from_mapping(body)
     if policy:
-        _schedule(read, policy, clamp, slot_s, json)
+        _schedule(read, policy, Execution(read.fabric, clamp, slot_s or None), queue, json)
     elif read.placement is None:
         raise InputError(
             "the case lacks 'placement'",
@@ -62,14 +102,18 @@ def ring(
             hint="or let --policy sjf-bco place them",
         )
     else:
-        _timings(read, clamp, json)
+        _timings(read, clamp, duty_cycle, json)
 
 
-def _timings(case: RingCase, clamp: bool, json: bool) -> None:
+def _timings(case: RingCase, clamp: bool, duty_cycle: bool, json: bool) -> None:
+    from scheduling.ring.duty import duty_cycle_timings
     from scheduling.ring.model import ring_timings
 
     assert case.placement is not None
-    timings = ring_timings(case.cluster, case.jobs, case.placement, fabric=case.fabric, clamp=clamp)
+    if duty_cycle:
+        timings = duty_cycle_timings(case.cluster, case.jobs, case.placement, fabric=case.fabric)
+    else:
+        timings = ring_timings(case.cluster, case.jobs, case.placement, fabric=case.fabric, clamp=clamp)
     if json:
         print_json(
             {
@@ -97,21 +141,36 @@ def _timings(case: RingCase, clamp: bool, json: bool) -> None:
     console().print(table)
 
 
-def _schedule(case: RingCase, policy: str, clamp: bool, slot_s: float, json: bool) -> None:
-    from scheduling.ring.catalogue import get_scheduler
-    from scheduling.ring.engine import Execution
+def _schedule(
+    case: RingCase, policy: str, execution: Execution, queue: Mapping[str, str], json: bool
+) -> None:
+    from profiling.errors import InputError
+    from scheduling.ring.catalogue import plan
+    from scheduling.ring.online import OnlineConfig, RingArrival, run_online
     from scheduling.ring.search import lower_bound_s
 
     jobs = list(case.jobs.values())
-    execution = Execution(case.fabric, clamp, slot_s or None)
-    schedule = get_scheduler(policy)(case.cluster, jobs, execution)
-    bound_s = lower_bound_s(case.cluster, jobs, execution)
+    config = OnlineConfig(**queue)
+    if policy == "online":
+        arrivals = [RingArrival(job, case.arrivals_s.get(job.name, 0.0)) for job in jobs]
+        result = run_online(case.cluster, arrivals, config, execution)
+        schedule, bound_s = result.schedule, lower_bound_s(case.cluster, jobs, execution)
+        mean_s = result.summary()["mean_jct_s"]
+    else:
+        if case.arrivals_s or config != OnlineConfig():
+            raise InputError(
+                "arrival_s, --order, --pick, --backfill and --admission are for jobs that arrive",
+                expected="--policy online with them",
+                got=policy,
+            )
+        schedule, bound_s = plan(policy, case.cluster, jobs, execution)
+        mean_s = schedule.mean_completion_s
     if json:
         print_json(
             {
                 "policy": policy,
                 "makespan_s": schedule.makespan_s,
-                "mean_completion_s": schedule.mean_completion_s,
+                "mean_completion_s": mean_s,
                 "lower_bound_s": bound_s,
                 "jobs": {
                     assignment.job: {
@@ -135,7 +194,7 @@ def _schedule(case: RingCase, policy: str, clamp: bool, slot_s: float, json: boo
         )
     console().print(table)
     console().print(
-        f"makespan {schedule.makespan_s:.4g} s, mean completion {schedule.mean_completion_s:.4g} s, "
+        f"makespan {schedule.makespan_s:.4g} s, mean completion {mean_s:.4g} s, "
         f"no schedule under {bound_s:.4g} s"
     )
 

@@ -53,7 +53,7 @@ async def filter_nodes(service: Service, body: Any) -> dict[str, Any]:
 async def prioritize_nodes(service: Service, body: Any) -> list[dict[str, Any]]:
     """`HostPriorityList`: 10 for the best node, in proportion for the others, 0 for unknown or full nodes.
 
-    The type has no place for an error: then every node gets 0 and the scheduler goes by its other preferences.
+    The response type has no field for an error: every node then gets 0, and the scheduler goes by its other preferences.
     """
     try:
         arguments = read_arguments(body)

@@ -37,6 +37,7 @@ def test_the_example_runs(
     )
     monkeypatch.setattr(module, "NetworkConfig", lambda: NETWORK)
     monkeypatch.setattr(module, "TrainingConfig", lambda: TRAINING)
+    monkeypatch.setattr("predictor.training.fit.CROSS_FITS", 2)
     quick = partial(FineTuning, epochs=3, cross_fits=1)
     monkeypatch.setattr("predictor.training.fine_tuning.FineTuning", quick)
     monkeypatch.chdir(tmp_path)

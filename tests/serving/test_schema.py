@@ -13,6 +13,7 @@ from serving.app import create_app
 from serving.config import ServiceConfig
 from tests.serving.live import serve
 from tests.serving.table import TableSource
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:  # no worker that runs none of these tests takes seconds to import it
     from schemathesis import Case, GenerationMode
@@ -79,7 +80,7 @@ def attack(session: requests.Session, base: str, operation: Any, mode: Generatio
     )
     @given(operation.as_strategy(generation_mode=mode))
     def attack_operation(case: Case) -> None:
-        response = case.call(session=session, base_url=base)
+        response = case.call(session=session, base_url=base, timeout=LONG_S)
         # 503 and 504 are documented answers (a reload that fails, a deadline of nanoseconds); 500 never is.
         assert response.status_code not in (500, 501, 502), response.text
         case.validate_response(response, checks=checks)

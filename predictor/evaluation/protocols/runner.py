@@ -68,7 +68,7 @@ Spread = Callable[[Plan], Iterable[tuple[Cell, dict[str, Any]]]]
 def make_plan(trial: Trial, contenders: Sequence[Contender], seeds: Sequence[int], folder: Path) -> Plan:
     """List the cells of `contenders` that take part, and which of them are still to be run.
 
-    A predictor that draws nothing at random from its seed is still run for each: the cost is its own affair.
+    A predictor that does not depend on its seed is still run for every seed.
     """
     cells = tuple(
         Cell(contender, fold, seed)

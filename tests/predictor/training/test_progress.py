@@ -68,7 +68,7 @@ def steps_until(
 
 
 @pytest.mark.parametrize(
-    ("phase", "step"), [("encoder", 4), ("network 2", 3), ("left out 3: network 1", 5)], ids=lambda v: str(v)
+    ("phase", "step"), [("encoder", 4), ("network 2", 3), ("left out 2: network 1", 5)], ids=lambda v: str(v)
 )
 def test_a_killed_training_ends_with_the_same_bits(
     uninterrupted: tuple[Path, dict[str, list[float]]], tmp_path: Path, phase: str, step: int

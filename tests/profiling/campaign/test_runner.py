@@ -97,7 +97,7 @@ def test_the_whole_way_by_the_command(tmp_path: Path) -> None:
     """A real campaign of one run: dry run, run, status, export, all by `python -m profiling`."""
     from datasets.tables import read_table
 
-    jobs = [Workload("tests.profiling.measure.jobs:mlp", batch_size=b) for b in (32, 64)]
+    jobs = [Workload("tests.profiling.measure.jobs:plain", batch_size=b) for b in (32, 64)]
     settings = MeasureSettings(
         repeats=2, window_s=0.1, alone_window_s=0.05, min_steps=2, max_warmup_s=0.2, retries=0
     )

@@ -33,7 +33,8 @@ def plain(workload: Workload, device: str) -> TrainingJob:
 
 class _Failing(TrainingJob):
     def __init__(self, after: int, error: BaseException) -> None:
-        super().__init__(nn.Linear(8, 8), torch.randn(4, 8), [Phase(_square)], batch_size=4)
+        phases = [Phase(_square)]
+        super().__init__(nn.Linear(8, 8), torch.randn(4, 8), phases, batch_size=4, optimizer="none")
         self.after, self.error, self.steps = after, error, 0
 
     def step(self, mark: Callable[[str], None] = lambda _: None) -> torch.Tensor:

@@ -8,7 +8,14 @@ import numpy as np
 
 from profiling.errors import InfeasibleError
 from scheduling.elastic.allocate import weights
-from scheduling.elastic.jobs import SIZES, ElasticJob, Grant, IceFrogConfig, effective_rates
+from scheduling.elastic.jobs import SIZES, ElasticJob, Floats, Grant, IceFrogConfig
+from scheduling.elastic.penalty import FreezingGuards, allowed_prefixes, frozen_penalty
+
+
+def effective_rates(job: ElasticJob, guards: FreezingGuards) -> Floats:
+    """[S, K] R: effective progress per second; 0 where the guards forbid the prefix."""
+    allowed = allowed_prefixes(job.norm_share, job.progress, job.debt, guards)
+    return job.rate * np.where(allowed, 1.0 - frozen_penalty(job.norm_share, guards.kappa), 0.0)
 
 
 def objective(jobs: Sequence[ElasticJob], grants: Sequence[Grant], gpus: int, config: IceFrogConfig) -> float:

@@ -146,6 +146,41 @@ def test_policy_schedules_the_jobs(tmp_path, policy, options):
     assert "makespan" in run(tmp_path, case, "--policy", policy).stdout
 
 
+def test_exact_is_no_longer_than_any_list_and_its_bound_is_its_makespan(tmp_path):
+    case = {key: CASE[key] for key in ("cluster", "jobs")}
+    body = json.loads(run(tmp_path, case, "--policy", "exact", "--slot-s", "10", "--json").stdout)
+    others = json.loads(run(tmp_path, case, "--policy", "sjf-bco", "--slot-s", "10", "--json").stdout)
+    assert body["lower_bound_s"] == body["makespan_s"] <= others["makespan_s"]
+    refused = run(tmp_path, case, "--policy", "exact").exception
+    assert isinstance(refused, InputError)
+    assert "continuous time" in str(refused)
+
+
+def test_online_jobs_start_after_they_arrive(tmp_path):
+    case = {"cluster": CASE["cluster"] | {"servers": [4]}, "jobs": dict(CASE["jobs"])}
+    case["jobs"]["a"] = JOB | {"arrival_s": 30, "iterations": 10}
+    case["jobs"]["b"] = JOB | {"arrival_s": 20}
+    body = json.loads(run(tmp_path, case, "--policy", "online", "--json").stdout)
+    starts = {name: entry["start_s"] for name, entry in body["jobs"].items()}
+    assert starts["c"] == 0 < starts["b"] < starts["a"]
+    assert body["mean_completion_s"] < sum(entry["end_s"] for entry in body["jobs"].values()) / 3
+    shortest = run(tmp_path, case, "--policy", "online", "--order", "shortest", "--json").stdout
+    starts = {name: entry["start_s"] for name, entry in json.loads(shortest)["jobs"].items()}
+    assert starts["c"] == 0 < starts["a"] < starts["b"]
+    assert isinstance(run(tmp_path, case, "--policy", "list").exception, InputError)
+    assert isinstance(run(tmp_path, case, "--policy", "online", "--order", "best").exception, InputError)
+    case["jobs"]["b"]["arrival_s"] = -1
+    assert isinstance(run(tmp_path, case, "--policy", "online").exception, InputError)
+
+
+def test_duty_cycles_contend_less_than_the_paper(tmp_path):
+    paper = json.loads(run(tmp_path, CASE, "--json").stdout)["jobs"]
+    computing = json.loads(run(tmp_path, CASE, "--duty-cycle", "--json").stdout)["jobs"]
+    assert 1 <= computing["a"]["contention"] < paper["a"]["contention"]
+    assert computing["c"] == paper["c"]
+    assert isinstance(run(tmp_path, CASE, "--duty-cycle", "--literal").exception, InputError)
+
+
 def test_policies_and_placements_that_are_missing(tmp_path):
     case = {key: CASE[key] for key in ("cluster", "jobs")}
     assert isinstance(run(tmp_path, case, "--policy", "best").exception, UnknownNameError)

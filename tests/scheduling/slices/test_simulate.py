@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 
+from benchmarks.slice_table import SliceSolo, SliceTable
 from benchmarks.slices_simulation import REFERENCED, Reference, compare, mean_jct_s
 from profiling.errors import InfeasibleError, InputError, UnknownNameError
 from profiling.workload import Workload
@@ -12,7 +13,6 @@ from scheduling.core.job import TraceJob
 from scheduling.slices.cluster import Reshape, SliceSnapshot, Slot
 from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
 from scheduling.slices.simulate import SliceCosts, simulate_slices
-from scheduling.slices.table import SliceSolo, SliceTable
 from tests.shared import shared_data
 
 PARALLEL, BOUND, HUNGRY = Workload("parallel"), Workload("bound"), Workload("hungry")

@@ -12,8 +12,8 @@ from profiling.workload import Workload
 from scheduling.core.job import TraceJob
 from scheduling.traces.columns import parse_mapping
 from scheduling.traces.logged import weights_of_levels
-from scheduling.traces.logs import read_log
 from scheduling.traces.mix import Mix
+from tests.scheduling.traces.reading import read_log
 
 MIX = Mix.even((Workload("a"), Workload("b")), lambda w: 0.5 if w.model == "a" else 2.0)
 

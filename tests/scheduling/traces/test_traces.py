@@ -8,9 +8,9 @@ from profiling.errors import InputError
 from profiling.workload import Workload
 from scheduling.clusters import load_cluster
 from scheduling.traces.columns import parse_mapping
-from scheduling.traces.logs import read_log
 from scheduling.traces.mix import Mix
 from scheduling.traces.synthetic import synthetic
+from tests.scheduling.traces.reading import read_log
 from tests.shared import shared_data
 
 MIX = Mix.even((Workload("a"), Workload("b")), lambda w: 0.5 if w.model == "a" else 2.0)

@@ -20,7 +20,7 @@ class NeighbourJob(JobInput):
     """R distinct operators of a job and E messages between them.
 
     Attributes:
-        edges: [2, E] int64; row 0 the neighbour, row 1 who hears it. Tensors carry messages both ways.
+        edges: [2, E] int64; row 0 sends, row 1 receives. Tensors carry messages both ways.
         edge_features: [E, len(EDGE_FEATURES)]; none depends on the batch size.
         position: [R] from 0 (first in the forward pass) to 1.
     """

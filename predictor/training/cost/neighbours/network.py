@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import GINEConv, SAGEConv
-from torch_geometric.utils import scatter
 
 from models.cost.network import EfficiencyNetwork, Jobs
 from models.e_ggat import EGGATLayer, start_at_zero
+from models.segments import segment_sum
 from predictor.training.cost.neighbours.job import EDGE_FEATURES
 from profiling.errors import InputError
 
@@ -96,8 +96,8 @@ class NeighbourNetwork(EfficiencyNetwork):
             return layer(state, jobs)
         weight = (jobs.traffic_s.sum(0) * jobs.repeat).unsqueeze(1)
         count = len(jobs.launches)
-        whole = scatter(weight, jobs.job, 0, count, reduce="sum").clamp_min(1e-12)
-        mean = scatter(state * weight, jobs.job, 0, count, reduce="sum") / whole
+        whole = segment_sum(weight, jobs.job, count).clamp_min(1e-12)
+        mean = segment_sum(state * weight, jobs.job, count) / whole
         return state + F.silu(layer(mean))[jobs.job]
 
 
