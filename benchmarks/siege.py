@@ -211,7 +211,7 @@ def twice_the_rated_load(_target: Target) -> str:
     """Of a service of its own; the version in this checkout."""
     from benchmarks import overload
 
-    figures = overload.run(16)
+    figures = overload.run(6)
     record("overload", figures)
     known, both = figures["known"], figures["known_and_new"]
     return (

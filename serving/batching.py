@@ -13,9 +13,9 @@ from profiling.errors import LimitError
 from profiling.workload import ColocationSet, Workload
 from scheduling.core.snapshot import ClusterSnapshot, changed_nodes
 from serving.config import ServiceConfig
-from serving.delay import SINCE, DelayLimit
+from serving.delay import SINCE, DelayLimit, SpareTime
 from serving.feedback import Belief, Feedback
-from serving.lanes import Lane
+from serving.lanes import Lane, OverloadError, current_call
 from serving.metrics import Metrics
 from serving.model_life import ModelLife, Serving
 
@@ -54,6 +54,7 @@ class Batcher:
     ) -> None:
         self.life, self.feedback, self.metrics, self.delay = life, feedback, metrics, delay
         self.jobs, self.new_workloads = config.model_jobs, config.new_workloads
+        self.spare, self.shed_delay_s = SpareTime(delay, config.spare_ratio), config.shed_delay_s
         bounds: dict[str, Any] = {"length": config.queue_length, "wait_s": config.queue_wait_s}
         # A capture may take its whole time, and its process is ended after it.
         encoding_s = _ENCODED_TOGETHER * config.capture_s + config.stuck_s
@@ -99,7 +100,8 @@ class Batcher:
         """Make sure that the model has met these jobs.
 
         Raises:
-            LimitError: more are new than one request may bring. OverloadError: too many others wait.
+            LimitError: more are new than one request may bring. OverloadError: too many others wait, or so many requests
+                are shed that new workloads must wait.
         """
         new = self.unknown(serving, asked)
         if len({workload for _, _, workload in new}) > self.new_workloads:
@@ -110,8 +112,21 @@ class Batcher:
         for first in range(0, len(new), _ENCODED_TOGETHER):
             some = new[first : first + _ENCODED_TOGETHER]
             sets = [ColocationSet(device, (workload,), sharing) for device, sharing, workload in some]
-            await self.encoding.run(serving.predictor.predict_many, sets)
+            try:
+                self.spare.take(len(sets))
+            except OverloadError:
+                await asyncio.sleep(self.shed_delay_s)  # as other requests that are shed
+                raise
+            await self.encoding.run(self._meet_sets, serving, sets)
             self.remember(serving, some)
+
+    def _meet_sets(self, serving: Serving, sets: list[ColocationSet]) -> None:
+        call, started = current_call(), time.thread_time()
+        try:
+            serving.predictor.predict_many(sets)
+        finally:
+            elsewhere_s = 0.0 if call is None else call.elsewhere_s
+            self.spare.spent(time.thread_time() - started + elsewhere_s, len(sets))
 
     async def predict(self, asked: ColocationSet) -> Prediction:
         """Predict one set, with its neighbours in time; corrected by feedback."""

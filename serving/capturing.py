@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from profiling.errors import CotenantError, LimitError, UnavailableError
 from profiling.graph import ComputationGraph
@@ -17,6 +18,7 @@ from profiling.workload import Workload
 from serving.lanes import Call, current_call
 from serving.metrics import Metrics
 
+T = TypeVar("T")
 _KEPT = 8192
 _LOOK_S = 0.05
 _START_S = 60.0  # the first process imports for some seconds
@@ -48,6 +50,12 @@ def capture(workload: Workload) -> ComputationGraph:
     from profiling.capture import graph_for
 
     return graph_for(workload)
+
+
+def timed(function: Callable[[Workload], T], workload: Workload) -> tuple[T, float]:
+    """What `function` makes of `workload`, and the processor time that this took."""
+    started = time.process_time()
+    return function(workload), time.process_time() - started
 
 
 class Captures:
@@ -140,7 +148,7 @@ class Captures:
 
     def _schedule(self, workload: Workload) -> Any:
         self._start()
-        return self._pool.schedule(capture, args=(workload,), timeout=self.seconds)
+        return self._pool.schedule(timed, args=(capture, workload), timeout=self.seconds)
 
     def _wait(self, workload: Workload, pending: _Pending, call: Call) -> ComputationGraph:
         from pebble import ProcessExpired
@@ -151,7 +159,9 @@ class Captures:
         )  # in the queue and at work
         while True:
             try:
-                graph: ComputationGraph = future.result(_LOOK_S)
+                graph: ComputationGraph
+                graph, seconds = future.result(_LOOK_S)
+                call.elsewhere_s += seconds
                 return graph
             except FutureTimeoutError as error:
                 if future.done() and isinstance(future.exception(), FutureTimeoutError):

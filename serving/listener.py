@@ -323,6 +323,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _hold(self, keep_alive: bool) -> None:
         self.listener.metrics.refused.labels("queue_delay").inc()
+        self.listener.delay.refused()
         self._shed = keep_alive
         self.listener.hold(self)
 

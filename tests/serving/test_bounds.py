@@ -94,6 +94,22 @@ def test_new_workloads_of_one_request_are_bounded(start: Start) -> None:
     assert client.post("/v1/predict/batch", json={"sets": sets[:10]}).status_code == 200
 
 
+def test_new_workloads_are_refused_while_requests_are_shed(start: Start) -> None:
+    client = start(shed_delay_s=0.01, spare_ratio=1e-6)
+    delay = client.app.state.service.delay  # type: ignore[attr-defined]
+    bodies = [{"device": "v100", "jobs": [f"resnet18-cifar:batch_size={n}"]} for n in (8, 16, 32)]
+    assert client.post("/v1/predict", json=bodies[0]).status_code == 200
+    for _ in range(10):
+        delay.refused()
+        delay.adapt(0.0)
+    assert client.post("/v1/predict", json=bodies[1]).status_code == 200, "one may begin at once"
+    refused = client.post("/v1/predict", json=bodies[2])
+    assert "new workloads wait" in problem(refused, 503)["detail"]
+    assert int(refused.headers["retry-after"]) > 1000
+    for body in bodies[:2]:
+        assert client.post("/v1/predict", json=body).status_code == 200, "the model has met it"
+
+
 def test_work_ends_with_its_request(start: Start, source: TableSource) -> None:
     source.predictor = heavy = Heavy()
     client = start()
