@@ -92,7 +92,7 @@ class ServiceConfig:
     connections_per_address: int = 2048
     queue_delay_s: float = 0.025
     shed_delay_s: float = 0.5
-    spare_ratio: float = 0.05
+    spare_ratio: float = 0.03
     queue_length: int = 64
     queue_wait_s: float = 5.0
     new_workloads: int = 256

@@ -18,6 +18,7 @@ from serving.config import ServiceConfig
 from serving.delay import DelayLimit, SpareTime
 from serving.lanes import OverloadError
 from serving.listener import Listener
+from serving.metrics import Metrics
 from serving.middleware import headers_for
 from tests.serving.live import serve
 from tests.serving.table import TableSource
@@ -307,7 +308,7 @@ def test_requests_are_begun_in_their_order_a_few_in_each_turn() -> None:
             def __init__(self, number: int) -> None:
                 self.number, self.disconnected = number, number == 3
 
-        listener = Listener(ServiceConfig(), None, DelayLimit(0.025))  # type: ignore[arg-type]
+        listener = Listener(ServiceConfig(), Metrics(), DelayLimit(0.025))
         for number in range(20):
             listener.start(Connection(), Cycle(number), None)  # type: ignore[arg-type]
         counts = []
