@@ -177,6 +177,11 @@ class Phase:
     def good_per_s(self) -> float:
         return (self.requests - self.refused) / self.seconds
 
+    @property
+    def good_per_core_s(self) -> float:
+        """Answers for each second of processor time, captures included: what other work on the core does not change."""
+        return self.good_per_s * self.seconds / (self.service_s + self.captures_s)
+
     def figures(self) -> dict[str, Any]:
         """Rates, the cores that each side used, and what the measuring clients saw."""
         return {
@@ -184,6 +189,7 @@ class Phase:
             "seconds": round(self.seconds, 1),
             "offered_per_s": round(self.requests / self.seconds, 1),
             "goodput_per_s": round(self.good_per_s, 1),
+            "goodput_per_core_s": round(self.good_per_core_s, 1),
             "broken": self.broken,
             "cores": {
                 "service": round(self.service_s / self.seconds, 3),
@@ -248,6 +254,9 @@ def overloaded(
             )
             for label, other in (("goodput_over_rated", "rated"), ("goodput_over_rated_of_this_mix", base)):
                 figures[name][label] = round(phases[name].good_per_s / phases[other].good_per_s, 3)
+            figures[name]["goodput_per_core_s_over_rated"] = round(
+                phases[name].good_per_core_s / phases["rated"].good_per_core_s, 3
+            )
     figures |= {
         "rounds": rounds,
         "memory_before_bytes": memory,

@@ -24,6 +24,8 @@ Encoded = tuple[str, str, Workload]  # device, sharing mode, job
 _INLINE_SETS = 64
 #: As many sets are predicted together on the event loop as take so long; then it looks after others.
 _TURN_S = 0.004
+#: While requests are shed, throughput counts for more: a set costs a third less among 32 than among 12.
+_BUSY_TURN_S = 0.008
 _FEWEST, _MOST = 4, 64
 _WEIGHT = 0.05  # of the latest measurement in the mean time of a set
 _ENCODED_TOGETHER = 4
@@ -226,7 +228,8 @@ class Batcher:
 
     def _flush(self) -> None:
         """Answer what waits, some together, and leave the rest to the loop's next turn where it takes long."""
-        count = max(_FEWEST, min(_MOST, round(_TURN_S / self._set_s)))
+        turn_s = _BUSY_TURN_S if self.delay.shedding else _TURN_S
+        count = max(_FEWEST, min(_MOST, round(turn_s / self._set_s)))
         together, self._waiting = self._waiting[:count], self._waiting[count:]
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
