@@ -74,7 +74,7 @@ def main() -> None:
         trial = replace(trial, folds=trial.folds[: arguments.folds or folds])
         rows = compared(trial, names, column, RESULTS / "protocols" / name)
         figures[name] = {"folds": len(trial.folds), "rows": rows}
-    record("_".join(["graph_correction", *([arguments.protocol] if arguments.protocol else [])]), figures)
+    record(f"graph_correction_{arguments.protocol}" if arguments.protocol else "graph_correction", figures)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Those of full precision are fitted to SchedTune's peaks: context and its growth with the threads that a device can hold, activations,
 workspace as it is. Those of half precision are the ones of a grid that refuse the fewest of timm's batch sizes that ran in 24 GB, while
-at most 1.05 % of those that failed are said to fit. GPUMemNet's peaks are scored only: their licence lets nobody learn from them.
+at most 1.05 % of those of the sample that failed are said to fit. GPUMemNet's peaks are scored only: their licence lets nobody learn from them.
 """
 
 from __future__ import annotations

@@ -120,12 +120,7 @@ class ColocationDataset(Dataset):
             self.sets: dict[str, torch.Tensor] = load_file(self.folder / "sets.safetensors")
             self.graphs: dict[str, torch.Tensor] = load_file(self.folder / "graphs.safetensors")
         except (OSError, SafetensorError) as error:
-            raise InputError(
-                f"{self.folder} is damaged",
-                expected="whole sets.safetensors and graphs.safetensors",
-                got=str(error),
-                hint="delete the folder",
-            ) from None
+            raise self._damaged("whole sets.safetensors and graphs.safetensors", error) from None
 
     def len(self) -> int:
         return len(self.index["set_ids"])
@@ -177,12 +172,12 @@ class ColocationDataset(Dataset):
             lines = gzip.decompress((self.folder / "graphs.jsonl.gz").read_bytes()).splitlines()
             return [ComputationGraph.from_dict(json.loads(line)) for line in lines]
         except (OSError, EOFError, ValueError, zlib.error) as error:
-            raise InputError(
-                f"{self.folder} is damaged",
-                expected="a whole graphs.jsonl.gz",
-                got=str(error),
-                hint="delete the folder",
-            ) from None
+            raise self._damaged("a whole graphs.jsonl.gz", error) from None
+
+    def _damaged(self, expected: str, error: Exception) -> InputError:
+        return InputError(
+            f"{self.folder} is damaged", expected=expected, got=str(error), hint="delete the folder"
+        )
 
     @cached_property
     def _number_of(self) -> dict[Workload, int]:

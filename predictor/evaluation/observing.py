@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -190,19 +191,15 @@ def _blocks(examples: Examples) -> list[Examples]:
     """All rows together; by campaign, or by campaign and device, where they are too many for one covariance."""
     if len(examples.workloads) <= MOST_TOGETHER:
         return [examples]
-    first = examples.first.tolist()
-    by_campaign, both = (
-        {s: (examples.campaign[row], examples.devices[row])[:parts] for s, row in enumerate(first)}
-        for parts in (1, 2)
-    )
     size = np.bincount(examples.set_index)
-    rows: dict[tuple[str, ...], int] = {}
-    for s, key in by_campaign.items():
-        rows[key] = rows.get(key, 0) + int(size[s])
-    blocks: dict[tuple[str, ...], list[str]] = {}
-    for s, name in enumerate(examples.set_ids):
-        key = by_campaign[s] if rows[by_campaign[s]] <= MOST_TOGETHER else both[s]
-        blocks.setdefault(key, []).append(name)
+    places = [(examples.campaign[row], examples.devices[row]) for row in examples.first.tolist()]
+    rows: Counter[str] = Counter()
+    for (campaign, _), members in zip(places, size.tolist(), strict=True):
+        rows[campaign] += members
+    blocks: dict[tuple[str, str], list[str]] = {}
+    for name, (campaign, device) in zip(examples.set_ids, places, strict=True):
+        apart = rows[campaign] > MOST_TOGETHER
+        blocks.setdefault((campaign, device if apart else ""), []).append(name)
     return [examples.subset(sets) for sets in blocks.values()]
 
 

@@ -127,17 +127,6 @@ class Examples:
         return measured
 
     @property
-    def repeated(self) -> NDArray[np.bool_]:
-        """[T] members with the job and the ratio of an earlier one of their set: n equal processes are one measurement."""
-        seen: set[tuple[int, Workload, float]] = set()
-        result = np.zeros(len(self.workloads), dtype=bool)
-        members = zip(self.set_index.tolist(), self.workloads, self.ratio.tolist(), strict=True)
-        for row, member in enumerate(members):
-            result[row] = member in seen
-            seen.add(member)
-        return result
-
-    @property
     def resident(self) -> NDArray[np.bool_]:
         """[S] whether all members were on the device at once, so that the measurement says something of sharing.
 

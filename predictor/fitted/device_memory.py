@@ -9,6 +9,7 @@ import numpy as np
 from models.cost.job import HALF
 from models.features import Floats, is_cpu
 from predictor.examples.featurizer import JobOnDevice
+from profiling.graph import ComputationGraph
 from profiling.workload import SoloProfile
 
 
@@ -67,16 +68,21 @@ def process_bytes(job: JobOnDevice, calibration: HeadCalibration) -> float:
     """What a process takes besides its tensors: context, and the largest workspace."""
     if is_cpu(job.device):
         return calibration.host_context_bytes
-    columns = job.graph.columns
-    largest = float((columns["bytes_read"] + columns["bytes_written"]).max(initial=0.0))
     if job.device.vendor == "nvidia" and float(job.device.compute_capability or 9.0) < 6.0:
         context = calibration.old_context_bytes
     else:
         threads = job.device.sm_count * job.device.max_threads_per_sm
         context = calibration.context_bytes + calibration.context_bytes_per_thread * threads
-    if job.workload.precision in HALF:
-        return context + min(calibration.half_workspace_factor * largest, calibration.half_workspace_bytes)
-    return context + min(calibration.workspace_factor * largest, calibration.workspace_bytes)
+    return context + workspace_bytes(job.graph, job.workload.precision, calibration)
+
+
+def workspace_bytes(graph: ComputationGraph, precision: str, calibration: HeadCalibration) -> float:
+    """The largest workspace that a library takes for an operator of the graph."""
+    columns = graph.columns
+    largest = float((columns["bytes_read"] + columns["bytes_written"]).max(initial=0.0))
+    if precision in HALF:
+        return min(calibration.half_workspace_factor * largest, calibration.half_workspace_bytes)
+    return min(calibration.workspace_factor * largest, calibration.workspace_bytes)
 
 
 def set_memory_bytes(members: Floats, calibration: HeadCalibration) -> Floats:

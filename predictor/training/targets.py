@@ -61,7 +61,7 @@ class TrainingBatches:
         shared = invent_shared_sets(model, examples, config.shared_sets, config.seed)
         model.scaler = scaler_of(model, ways, shared)
         log_ratio = np.log(examples.ratio)
-        usable = ~np.isnan(log_ratio) & examples.resident[examples.set_index] & ~examples.repeated
+        usable = ~np.isnan(log_ratio) & examples.resident[examples.set_index]
         target = torch.tensor(examples.padded(log_ratio), dtype=torch.float32)
         known, censored = (torch.from_numpy(examples.padded(v)) for v in (usable, examples.censored))
         utilization_residual = [measured_difference(model, e) for e in ways]

@@ -90,13 +90,3 @@ def test_nothing_measured_together_is_in_the_input(measured: Tables, predictor: 
     assert first.member.shape == (colocation.set_id.nunique(), 2, member_width(NETWORK))
     for column in ("member", "demand", "setting", "present"):
         assert (getattr(first, column) == getattr(second, column)).all()
-
-
-def test_equal_processes_are_one_measurement(measured: Tables) -> None:
-    colocation, solo = measured
-    first = colocation["set_id"].iloc[0]
-    pair = colocation[colocation["set_id"] == first].copy()
-    pair["workload"] = pair["workload"].iloc[0]
-    for ratios, repeated in (((0.5, 0.5), [False, True]), ((0.5, 0.6), [False, False])):
-        pair["throughput_ratio"] = ratios
-        assert examples_of(pair, solo).repeated.tolist() == repeated

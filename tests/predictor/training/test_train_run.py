@@ -16,7 +16,6 @@ from datasets.sets import read_sets
 from datasets.sources import withheld
 from datasets.tables import write_table
 from predictor import load_predictor
-from predictor.config import LossCallback
 from predictor.evaluation.protocols import networks
 from predictor.examples import featurizer
 from predictor.fitted.mlflow_registry import promote, shipped, use_store, versions
@@ -37,6 +36,17 @@ def data(measured: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, table in zip(("colocation", "solo"), measured, strict=True):
         write_table(folder, name, table[table.device == "v100"])
     return folder
+
+
+def quick_run(data: Path, out: Path, store: str, **options: Any) -> dict[str, Any]:
+    """A run into `store`; MLflow's own store is set again afterwards."""
+    before = mlflow.get_tracking_uri()
+    try:
+        return train_run(
+            data, out, NETWORK, QUICK, bundled=False, baselines=False, tracking_uri=store, **options
+        )
+    finally:
+        mlflow.set_tracking_uri(before)
 
 
 @pytest.fixture(scope="module")
@@ -92,20 +102,7 @@ def test_a_run_from_a_graph_dataset_captures_nothing_and_ends_with_the_same_weig
     featurizer.shared_featurizer.cache_clear()
     store = empty_store(folder / "graphs.db")
     out = folder / "from-graphs" / "model"
-    before = mlflow.get_tracking_uri()
-    try:
-        again = train_run(
-            data,
-            out,
-            NETWORK,
-            QUICK,
-            bundled=False,
-            baselines=False,
-            graphs=dataset.folder,
-            tracking_uri=store,
-        )
-    finally:
-        mlflow.set_tracking_uri(before)
+    again = quick_run(data, out, store, graphs=dataset.folder)
     assert again["model_version"] == result["model_version"]
     assert again["comparison"] == result["comparison"]
     with pytest.raises(InputError, match="no graph dataset"):
@@ -120,34 +117,21 @@ def test_a_run_that_was_cut_off_goes_on(
     store = empty_store(folder / "again.db")
     monkeypatch.setattr("profiling.capture.graph_for", graph_source)
 
-    def run(report: LossCallback | None = None) -> dict[str, Any]:
-        return train_run(
-            data,
-            out,
-            NETWORK,
-            QUICK,
-            bundled=False,
-            baselines=False,
-            tracking_uri=store,
-            report=report,
-            keep_every_s=0.0,
-        )
-
     def stop(phase: str, step: int, steps: int, loss: float) -> None:
         if (phase, step) == ("left out 2: network 1", 2):
             raise KeyboardInterrupt
 
-    before = mlflow.get_tracking_uri()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run(stop)
-        assert not out.exists()
-        # The comparison with the baselines is not made again.
-        monkeypatch.delattr(networks.NetworkContender, "fit")
-        phases: list[tuple[str, int]] = []
-        again = run(lambda phase, step, steps, loss: phases.append((phase, step)))
-    finally:
-        mlflow.set_tracking_uri(before)
+    with pytest.raises(KeyboardInterrupt):
+        quick_run(data, out, store, report=stop, keep_every_s=0.0)
+    assert not out.exists()
+    # The comparison with the baselines is not made again.
+    monkeypatch.delattr(networks.NetworkContender, "fit")
+    phases: list[tuple[str, int]] = []
+
+    def kept(phase: str, step: int, steps: int, loss: float) -> None:
+        phases.append((phase, step))
+
+    again = quick_run(data, out, store, report=kept, keep_every_s=0.0)
     assert phases[0][0] == "compare: e-ggat"
     assert phases[1] == ("left out 2: network 1", 2)
     assert (again["resumed"], result["resumed"]) == (True, False)

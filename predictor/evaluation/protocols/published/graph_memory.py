@@ -9,7 +9,8 @@ import numpy as np
 from datasets.bundle import Bundle, Floats
 from predictor.evaluation.protocols.graphs import graph_of
 from predictor.evaluation.protocols.registry import Contender, register
-from predictor.fitted.device_memory import HeadCalibration
+from predictor.fitted.device_memory import HeadCalibration, workspace_bytes
+from profiling.workload import Workload
 
 
 class GraphMemoryPredictor:
@@ -59,7 +60,7 @@ class ShippedMemory:
         from predictor.examples.featurizer import shared_featurizer
         from predictor.fitted.device_memory import member_memory_bytes
         from profiling.errors import CotenantError
-        from profiling.workload import SoloProfile, Workload
+        from profiling.workload import SoloProfile
 
         values = np.full((2, len(test.rows)), np.nan)
         for k, (spec, device) in enumerate(zip(test.rows["workload"], test.rows["device"], strict=True)):
@@ -81,9 +82,7 @@ def _parts(spec: str) -> tuple[float, float, float]:
     graph = graph_of(spec)
     if graph is None:
         return (float("nan"),) * 3
-    columns, typical = graph.columns, HeadCalibration()
-    largest = float((columns["bytes_read"] + columns["bytes_written"]).max(initial=0.0))
-    workspace = min(typical.workspace_factor * largest, typical.workspace_bytes)
+    workspace = workspace_bytes(graph, Workload.parse(spec).precision, HeadCalibration())
     return graph.state_bytes, graph.activation_bytes, workspace
 
 

@@ -9,16 +9,16 @@ import numpy as np
 import pandas as pd
 
 from datasets.bundle import Bundle, Floats, partners
-from predictor.evaluation.protocols.graphs import graph_of
+from predictor.evaluation.protocols.published.cost_model import job_input
 from predictor.evaluation.protocols.registry import Contender, register
 from profiling.devices import get_device
-from profiling.errors import CotenantError, InputError
+from profiling.errors import InputError
 from profiling.workload import Workload
 
 # From the whole card down; a job that does not fit on a slice is taken to be as fast as on the next larger one.
 _SLICES = ("7g", "4g", "3g", "2g", "1g")
 _BUSY = len(_SLICES) - 1
-_LEAST_SHARE = 0.14
+_CARD, _LEAST_SHARE = "a100", 0.14
 _MOST_ROWS = 6_000
 
 
@@ -107,19 +107,16 @@ def _cost(spec: str, log_step_s: float) -> tuple[float, ...]:
     """
     from models.cost import default_cost_model
 
-    graph = graph_of(spec)
-    if graph is None:
+    least_share = replace(Workload.parse(spec).without_solo(), sm_share_ratio=_LEAST_SHARE)
+    jobs = job_input(spec, _CARD), job_input(str(least_share), _CARD)
+    if jobs[0] is None or jobs[1] is None:
         return (np.nan,) * 7
-    card, job, model = get_device("a100"), Workload.parse(spec).without_solo(), default_cost_model()
-    try:
-        whole = model.cost(graph, card, job)
-        least = model.cost(graph, card, replace(job, sm_share_ratio=_LEAST_SHARE))
-    except CotenantError:
-        return (np.nan,) * 7
+    whole, least = (default_cost_model().cost_of(job) for job in jobs if job is not None)
+    bandwidth = get_device(_CARD).memory_bandwidth_bytes_per_s
     return (
         whole.utilization_ratio,
         whole.compute_s / whole.busy_s,
-        whole.traffic_bytes / card.memory_bandwidth_bytes_per_s / whole.busy_s,
+        whole.traffic_bytes / bandwidth / whole.busy_s,
         float(np.log(least.busy_s / whole.busy_s)),
         float(np.log(least.step_time_s / whole.step_time_s)),
         float(np.log(whole.busy_s) - log_step_s),

@@ -7,11 +7,10 @@ from functools import lru_cache
 import numpy as np
 
 from datasets.bundle import Bundle, Floats
-from predictor.evaluation.protocols.graphs import graph_of
+from predictor.evaluation.protocols.published.cost_model import job_input
 from predictor.evaluation.protocols.registry import Contender, register
 from profiling.devices import get_device, split_device
-from profiling.errors import CotenantError, InputError
-from profiling.workload import Workload
+from profiling.errors import InputError
 
 _PROTOCOL = "parvagpu-by-model"
 
@@ -63,7 +62,7 @@ def _features(bundle: Bundle) -> tuple[Floats, Floats]:
     step_s = np.array([alone.get(key, np.nan) for key in keys], dtype=np.float64)
     count = rows["processes"].to_numpy(dtype=np.float64)
     batch = rows["batch_size"].to_numpy(dtype=np.float64)
-    share = np.array([get_device(device).sm_count for _, device in keys], dtype=np.float64)
+    multiprocessors = np.array([get_device(device).sm_count for _, device in keys], dtype=np.float64)
     costs = np.array([_cost(*key) for key in keys]).reshape(-1, 8)
     busy, expected, launch, host, compute, traffic, launches, whole = costs.T
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -71,7 +70,7 @@ def _features(bundle: Bundle) -> tuple[Floats, Floats]:
         log_ratio = -np.log(np.maximum(count * used, 1.0))
         columns = [
             count,
-            share,
+            multiprocessors,
             np.log(batch),
             np.log(step_s),
             np.log(busy),
@@ -98,25 +97,19 @@ def _cost(spec: str, device: str) -> tuple[float, ...]:
     """Seconds of a step by the cost model: busy, all of it, launching, copying, arithmetic, traffic; launches; busy on the whole card."""
     from models.cost import default_cost_model
 
-    graph = graph_of(spec)
-    if graph is None:
+    job, on_card = job_input(spec, device), job_input(spec, split_device(device)[0])
+    if job is None or on_card is None:
         return (np.nan,) * 8
-    job, model, slice_ = Workload.parse(spec).without_solo(), default_cost_model(), get_device(device)
-    try:
-        cost = model.cost(graph, slice_, job)
-        whole = model.cost(graph, get_device(split_device(device)[0]), job)
-    except CotenantError:
-        return (np.nan,) * 8
-    traffic_s = cost.traffic_bytes / slice_.memory_bandwidth_bytes_per_s
+    cost = default_cost_model().cost_of(job)
     return (
         cost.busy_s,
         cost.step_time_s,
         cost.launch_s,
         cost.host_s,
         cost.compute_s,
-        traffic_s,
+        cost.traffic_bytes / job.device.memory_bandwidth_bytes_per_s,
         cost.launches,
-        whole.busy_s,
+        default_cost_model().cost_of(on_card).busy_s,
     )
 
 

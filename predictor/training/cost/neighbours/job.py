@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -99,8 +99,3 @@ def stacked(jobs: Sequence[NeighbourJob]) -> tuple[np.ndarray, Floats, np.ndarra
         start,
         np.concatenate([j.position for j in jobs]),
     )
-
-
-def without_neighbours(job: NeighbourJob) -> NeighbourJob:
-    """The same with no messages."""
-    return replace(job, edges=job.edges[:, :0], edge_features=job.edge_features[:0])
