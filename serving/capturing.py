@@ -72,6 +72,7 @@ class Captures:
         self._graphs: OrderedDict[Workload, ComputationGraph] = OrderedDict()
         self._pending: dict[Workload, Any] = {}
         self._pool: Any = None
+        self._warming: Any = None  # once `warm` was called: the latest first capture
         self._lock = threading.Lock()
 
     def graph(self, workload: Workload) -> ComputationGraph:
@@ -103,7 +104,9 @@ class Captures:
             with self._lock:
                 pending.waiters -= 1
                 if not pending.waiters:
-                    pending.future.cancel()  # where it still runs, nobody waits for it: this kills the process
+                    # Where it still runs, nobody waits for it: this kills the process.
+                    if pending.future.cancel() and self._warming is not None:
+                        self._warm_up()
                     if self._pending.get(workload) is pending:
                         del self._pending[workload]
         self.metrics.captures.labels("captured").inc()
@@ -117,14 +120,19 @@ class Captures:
         return graph
 
     def warm(self) -> None:
-        """Start the processes, so that the first capture does not wait for their imports."""
+        """Start the processes, now and whenever one was killed, so that no capture waits for what the first one imports."""
         with self._lock:
-            self._start()
-            self._pool.schedule(limit_nothing)
+            self._warm_up()
+
+    def _warm_up(self) -> None:
+        self._start()
+        if self._warming is None or self._warming.done():
+            self._warming = self._pool.schedule(capture_first, timeout=self.seconds)
 
     def close(self) -> None:
         """End the processes, whatever they do."""
         with self._lock:
+            self._warming = None
             if self._pool is not None:
                 self._pool.stop()
                 self._pool.join(timeout=5)
@@ -200,5 +208,8 @@ class _Pending:
     waiters: int = 0
 
 
-def limit_nothing() -> None:
-    """A task that does nothing: the process that takes it has started."""
+def capture_first() -> None:
+    """The first capture of a process: torch imports shape rules as it meets them, which takes ten times as long as a capture."""
+    from profiling.capture.source import capture_zoo
+
+    capture_zoo(Workload("resnet18-cifar"))

@@ -179,6 +179,10 @@ def _eat(workload: Workload) -> Any:
     return len(bytearray(2**33))
 
 
+def _nothing() -> None:
+    pass
+
+
 def _name(workload: Workload) -> str:
     return workload.model
 
@@ -195,6 +199,30 @@ def test_a_capturing_process_that_ends_while_idle_is_replaced(monkeypatch: pytes
         process.kill()
         await until_async(lambda: not broken.active, "the pool is broken")
         assert await lane.run(captures.graph, Workload("beta")) == "beta"
+
+    try:
+        asyncio.run(run())
+    finally:
+        captures.close()
+
+
+def test_a_process_that_replaces_a_killed_one_is_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    captures = Captures(Metrics(), 1, 100 * LONG_S, 2**31)
+    monkeypatch.setattr(capturing, "capture_first", _nothing)
+
+    async def run() -> None:
+        lane = Lane("encoding", Metrics(), wait_s=LONG_S, stuck_s=100 * LONG_S)
+        captures.warm()
+        first = captures._warming
+        await until_async(first.done, "a first capture")
+        monkeypatch.setattr(capturing, "capture", _name)
+        assert await lane.run(captures.graph, Workload("alpha")) == "alpha"
+        assert captures._warming is first, "the process goes on"
+        monkeypatch.setattr(capturing, "capture", _sleep)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await lane.run(captures.graph, Workload("beta"))
+        await until_async(lambda: captures._warming is not first, "another process captures first")
 
     try:
         asyncio.run(run())
