@@ -43,7 +43,12 @@ class Target:
             self.port = probe.getsockname()[1]
         command = [sys.executable, "-m", "serving.cli.main", "serve", "--port", str(self.port), "--workers", str(workers),
                    "--database", database or f"sqlite:///{folder}/store.db", "--log-level", "error", *options]  # fmt: skip
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout)}
+        # Captured graphs are kept on disk: what is to be new must not be there.
+        environment = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(checkout),
+            "XDG_CACHE_HOME": f"{folder}/cache",
+        }
         self.process = subprocess.Popen(command, env=environment, cwd=checkout, stderr=subprocess.DEVNULL)
         self.wait_ready(900)
 
