@@ -39,6 +39,7 @@ WITH_DATA = {
     "pipeline": "--profiles CLONE: pipeline plans",
     "gavel": "--data CLONE of Sia: Gavel as Sia's artifact runs it",
     "sharing_sums": "--data TABLES: sums of relative speeds by sharing mode, measured and predicted",
+    "occupancy": "--data TABLES: how full operators keep a GPU, predicted and measured",
     "memory_constants": "--data TABLES: constants of a process's memory, and their errors",
     "graph_correction": "--data TABLES: graph networks over operators beside the cost model without",
     "learning_stream": "plan PLAN | replay TABLES: the posterior on a stream of pairs measured on one core",

@@ -18,7 +18,7 @@ CAMPAIGNS = ("gavel-2019", "gavel-2020")
 
 def main() -> None:
     from datasets.tables import read_all
-    from predictor.evaluation.protocols.few_shot import resident_sets
+    from predictor.evaluation.protocols.few_shot.runner import resident_sets
     from predictor.examples.featurizer import shared_featurizer
     from predictor.learning.measured import MeasuredRows
     from predictor.learning.members import MemberScale

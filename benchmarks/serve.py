@@ -5,6 +5,7 @@ Starts `cotenant serve --workers 2`, stores a cluster of 1,000 GPUs, and asks wi
 * predict, seen: 500 different sets in turn, all asked before (a scheduler asks about the same jobs again and again);
 * predict, new: every set for the first time (known jobs in combinations that nobody asked for);
 * place: jobs in turn against the stored cluster;
+* the same after `--observations N` step times were observed, whose posterior corrects every answer;
 * overload (`--overload SECONDS`): many more connections than requests may be in flight; memory before and after.
 """
 
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--gpus", type=int, default=1000)
+    parser.add_argument("--observations", type=int, default=0, metavar="N")
     parser.add_argument("--overload", type=int, default=0, metavar="SECONDS")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cotenant-bench-") as folder:
@@ -79,7 +81,7 @@ def measure(
     base = f"http://127.0.0.1:{port}"
     jobs = [f"{m}:batch_size={b}" for m in MODELS for b in BATCHES]
     chance = random.Random(7)
-    nodes = [
+    nodes: list[dict[str, Any]] = [
         {
             "name": f"node-{n}",
             "gpus": [
@@ -116,18 +118,38 @@ def measure(
         "connections": options.connections,
         "gpus": options.gpus,
     }
-    for name, path, bodies in (
+    loads = (
         ("predict_seen", "/v1/predict", seen),
         ("predict_new", "/v1/predict", new),
         ("place", "/v1/place", place),
-    ):
-        before = _processor_s(service)
-        result = _wrk(folder, base + path, bodies, options.seconds, options.connections)
-        result["service_cpu_ms_per_request"] = (
-            1000 * (_processor_s(service) - before) / max(1, result["requests"])
-        )
-        figures[name] = result
-        print(name, json.dumps(result))
+    )
+
+    def ask() -> dict[str, Any]:
+        answers = {}
+        for name, path, bodies in loads:
+            before = _processor_s(service)
+            result = _wrk(folder, base + path, bodies, options.seconds, options.connections)
+            used = _processor_s(service) - before
+            result["service_cpu_ms_per_request"] = 1000 * used / max(1, result["requests"])
+            answers[name] = result
+            print(name, json.dumps(result), flush=True)
+        return answers
+
+    figures.update(ask())
+    if options.observations:
+        took = observe(base, bodies_of_known_jobs(options.observations), options.observations)
+        _wrk(folder, f"{base}/v1/predict", seen, 5, options.connections)
+        corrected = ask()
+        figures["observed"] = {
+            "observations": options.observations,
+            "taken_in_s": took,
+            "rate_ratio": {
+                name: answer["requests_per_s"] / figures[name]["requests_per_s"]
+                for name, answer in corrected.items()
+            },
+            **corrected,
+        }
+        print("observed", json.dumps(figures["observed"]["rate_ratio"]))
     if options.overload:
         memory = _memory_bytes(service)
         result = _wrk(folder, f"{base}/v1/predict", seen, options.overload, 2048)
@@ -137,6 +159,23 @@ def measure(
         }
         print("overload", json.dumps(figures["overload"]))
     return figures
+
+
+def observe(base: str, sets: list[dict[str, Any]], count: int) -> float:
+    """Report `count` step times of `sets` in turn, each the predicted one times a random factor; how long that took."""
+    chance = random.Random(5)
+    started = time.monotonic()
+    told = list(itertools.islice(itertools.cycle(sets), count))
+    for start in range(0, count, 500):
+        batch = told[start : start + 500]
+        predicted = httpx.post(f"{base}/v1/predict/batch", json={"sets": batch}, timeout=120)
+        answers = predicted.raise_for_status().json()["predictions"]
+        told_now = [
+            {"of": of, "step_time_s": answer["members"][0]["step_time_s"]["value"] * chance.uniform(0.8, 1.4)}
+            for of, answer in zip(batch, answers, strict=True)
+        ]
+        httpx.post(f"{base}/v1/observations", json={"observations": told_now}, timeout=120).raise_for_status()
+    return time.monotonic() - started
 
 
 def bodies_of_known_jobs(count: int) -> list[dict[str, Any]]:

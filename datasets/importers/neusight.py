@@ -24,9 +24,11 @@ OPERATORS: dict[str, tuple[str, str, int]] = {
     **{name: ("elementwise", name, 2) for name in ("add", "mul", "div", "pow")},
     **{f"{name}u": ("elementwise", name, 1) for name in ("add", "mul", "div", "pow")},
 }
+# Upstream multiplies [M, N] by [N, K], as the grids of its kernels show: its K is the width of the result.
+_PRODUCT = {"b": "B", "m": "M", "n": "K", "k": "N"}
 _SHAPES: dict[str, dict[str, str]] = {
-    "matmul": {"b": "B", "m": "M", "n": "N", "k": "K"},
-    "linear": {"b": "B", "m": "M", "n": "N", "k": "K"},
+    "matmul": _PRODUCT,
+    "linear": _PRODUCT,
     "convolution": {
         "b": "B",
         "input_channels": "Input_Channel",

@@ -158,6 +158,7 @@ class JobCost:
         floor_s: least step time by the data sheet.
         compute_s, traffic_bytes: of the whole step: arithmetic at peak, device-memory traffic.
         launches: kernels of a step.
+        occupancy_ratio: share of the multiprocessors that are full, in the mean over the time in which operators run.
     """
 
     operators: OperatorCost
@@ -171,6 +172,7 @@ class JobCost:
     compute_s: float
     traffic_bytes: float
     launches: float
+    occupancy_ratio: float
 
     @property
     def utilization_ratio(self) -> float:

@@ -112,6 +112,7 @@ class CostModel:
             float(operators.compute_s.sum()),
             float(operators.traffic_bytes.sum()) + job.optimizer_bytes,
             launches,
+            float((operators.busy_s * work.occupancy).sum() / max(float(operators.busy_s.sum()), 1e-12)),
         )
 
     def _operator_times(self, w: Mapping[str, Floats], job: JobInput) -> Floats:

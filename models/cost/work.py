@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from models.cost.occupancy import occupancy_of, warps_of
 from profiling.devices import DeviceSpec
 from profiling.devices.compute_capability import compute_capabilities
 from profiling.operators import CONTRACTIONS, DTYPES, KINDS
@@ -59,6 +60,7 @@ class OperatorWork:
         density: [N] peak rate of the operator's type per multiprocessor and clock, over `_DENSE`: what has to be fed; 0 in FP64.
         double_density: [N] the same in FP64, whose kernels spend more on addressing; 0 in other types.
         padding_s: [2, N] arithmetic on what fills tiles up, at the peak rate.
+        occupancy: [N] share of the multiprocessors that are full while the operator runs.
     """
 
     compute_s: Floats
@@ -69,6 +71,7 @@ class OperatorWork:
     density: Floats
     double_density: Floats
     padding_s: Floats
+    occupancy: Floats
 
 
 def work_of(
@@ -108,6 +111,7 @@ def work_of(
         np.where(is_double, 0.0, density),
         np.where(is_double, density, 0.0),
         flops / rate * _padding(columns),
+        occupancy_of(columns, warps_of(columns, multiprocessors), device, multiprocessors),
     )
 
 

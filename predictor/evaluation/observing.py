@@ -11,7 +11,7 @@ import numpy as np
 from models.features import Floats
 from predictor.evaluation.evaluation import half_widths
 from predictor.evaluation.metrics import score
-from predictor.evaluation.protocols.few_shot import PROBES, chosen_orders, random_orders
+from predictor.evaluation.protocols.few_shot.orders import PROBES, chosen_orders, random_orders
 from predictor.examples.cross_fit import sets_with
 from predictor.examples.examples import Examples, Integers, examples_of
 from predictor.learning.config import PosteriorConfig

@@ -11,19 +11,23 @@ from models.features import Floats
 from predictor.learning.corrected import Basis, Influence
 from predictor.learning.observed import Observed
 from predictor.types import MemberPrediction
-from profiling.workload import Workload
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
+Label = tuple[str, tuple[str, ...], str]
 
-def bases_of(added: Floats, seen: Observed, rows: Integers, most: int = 3) -> list[Basis]:
+
+def bases_of(
+    added: Floats, seen: Observed, rows: Integers, labels: dict[int, Label], most: int = 3
+) -> list[Basis]:
     """What rows stand on.
 
     Args:
         added: [R, used] what each used row of the evidence adds to them.
         seen: what was observed.
         rows: [used] numbers of the used rows in `seen`.
+        labels: job, partners and device of rows of `seen` in words, as far as they were made; grows.
         most: influences that are named.
     """
     size = np.abs(added)
@@ -37,25 +41,23 @@ def bases_of(added: Floats, seen: Observed, rows: Integers, most: int = 3) -> li
         for place in best:
             if heavy[row, place]:
                 number = int(rows[place])
-                device, _, own, others = seen.keys[number]
-                heaviest.append(
-                    Influence(
-                        str(own), tuple(map(str, others)), device, int(seen.count[number]),
-                        float(added[row, place] / (total[row] or 1.0)),
-                    )
-                )  # fmt: skip
+                if number not in labels:
+                    device, _, own, others = seen.keys[number]
+                    labels[number] = str(own), tuple(map(str, others)), device
+                weight = float(added[row, place] / (total[row] or 1.0))
+                heaviest.append(Influence(*labels[number], int(seen.count[number]), weight))
         bases.append(Basis(int(count[row]), tuple(heaviest)))
     return bases
 
 
-def reason_of(before: MemberPrediction, after: MemberPrediction, basis: Basis) -> str:
-    """What moved a step time; empty where nothing did by half a percent."""
+def reason_of(model: str, before: MemberPrediction, after: MemberPrediction, basis: Basis) -> str:
+    """What moved the step time of a job of `model`; empty where nothing did by half a percent."""
     factor = after.step_time_s.value / before.step_time_s.value
     if abs(math.log(factor)) < 0.005 or not basis.heaviest:
         return ""
     first = basis.heaviest[0]
     where = f"beside {' and '.join(first.partners)}" if first.partners else "alone"
     return (
-        f"{Workload.parse(before.job).model}: step time x {factor:.2f} from {basis.count} observations, "
+        f"{model}: step time x {factor:.2f} from {basis.count} observations, "
         f"most of all {first.job} {where} on {first.device}"
     )

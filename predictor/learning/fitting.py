@@ -52,8 +52,9 @@ def fit_parameters(
     sets: Integers,
     log_slowdown: Floats,
     config: FitConfig | None = None,
+    prior: Floats | None = None,
 ) -> KernelParameters:
-    """The most likely parameters for measured log slowdowns around a constant.
+    """The most likely parameters for measured log slowdowns around what was expected of them, up to a constant.
 
     Args:
         features: [V, MEMBER_WIDTH] of the members; their places follow the weights that are tried.
@@ -63,12 +64,14 @@ def fit_parameters(
         sets: [N] set of each row; whole sets are drawn.
         log_slowdown: [N] measured.
         config: the search.
+        prior: [N] log slowdowns expected, by what has not learned from these rows; None: a constant.
     """
     config = config or FitConfig()
     names = [f.name for f in fields(KernelParameters) if f.name not in _NOT_FITTED]
     chosen = np.random.default_rng(config.seed).permutation(np.unique(sets))[: config.sets]
     pick = np.flatnonzero(np.isin(sets, chosen))
     rows, observed = rows.take(pick), log_slowdown[pick]
+    expected = np.zeros(0) if prior is None else prior[pick]
     used, index = np.unique(np.concatenate([rows.own, rows.partners.ravel()]), return_inverse=True)
     # -1, where a set has fewer partners, sorts first.
     shift = int(used[0] < 0)
@@ -91,6 +94,8 @@ def fit_parameters(
         )
         placed = replace(base, place=place)
         target, steep = to_scale(observed, p.knee), slope(observed, p.knee)
+        if prior is not None:
+            target = target - to_scale(expected, p.knee)
         gram = covariance(p, placed, rows, placed, rows)
         gram[np.diag_indices_from(gram)] += p.noise * steep**2 + 1e-6
         try:

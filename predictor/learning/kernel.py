@@ -15,6 +15,7 @@ partners (an additive process, Duvenaud et al., NeurIPS 2011).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -152,3 +153,11 @@ class MemberKernel:
         for left, right in zip(self.left, self.right, strict=True):
             total += left[i, i2] * right[j, j2]
         return np.asarray(total)
+
+
+@lru_cache(maxsize=16)
+def kernel_of_itself(parameters: KernelParameters) -> MemberKernel:
+    """Of any member with itself, [1, 1]: all members have the same."""
+    one = np.zeros(1, dtype=np.int64)
+    member = Members(np.zeros((1, 0)), one, one, one)
+    return MemberKernel.of(parameters, member, member)

@@ -16,7 +16,7 @@ import numpy as np
 
 from models.features import Floats
 from predictor.examples.observations import Observation
-from predictor.learning.basis import bases_of, reason_of
+from predictor.learning.basis import Label, bases_of, reason_of
 from predictor.learning.config import Drift, PosteriorConfig
 from predictor.learning.corrected import Basis, Shift, corrected, shifted
 from predictor.learning.corrections import Corrections
@@ -80,6 +80,7 @@ class Posterior:
         self._state: _State | None = None
         self._earlier: Process | None = None
         self._of_row: Integers = np.zeros(0, np.int64)
+        self._labels: dict[int, Label] = {}
         self.revision = 0
 
     def __len__(self) -> int:
@@ -336,14 +337,16 @@ class Posterior:
         asked = [[(own, *sorted((*row[:m], *row[m + 1 :]))) for m, own in enumerate(row)] for row in numbers]
         shifts = self._shifts([key for row in asked for key in row])
         result = []
-        for prediction, row in zip(predictions, asked, strict=True):
+        for colocation_set, prediction, row in zip(sets, predictions, asked, strict=True):
             members = tuple(
                 corrected(member, shifts[key], self.config.parameters)
                 for member, key in zip(prediction.members, row, strict=True)
             )
             reasons = (
-                reason_of(before, after, shifts[key].basis)
-                for before, after, key in zip(prediction.members, members, row, strict=True)
+                reason_of(workload.model, before, after, shifts[key].basis)
+                for workload, before, after, key in zip(
+                    colocation_set.workloads, prediction.members, members, row, strict=True
+                )
             )
             result.append(
                 replace(prediction, members=members, reasons=(*prediction.reasons, *filter(None, reasons)))
@@ -375,7 +378,7 @@ class Posterior:
             added[predicted] += alone.added
             solo[predicted] = alone.mean
             narrower[predicted] = np.sqrt((alone.variance + noise) / (alone.prior_variance + noise))
-        bases = bases_of(added, self._observed, state.kept[state.process.used])
+        bases = bases_of(added, self._observed, state.kept[state.process.used], self._labels)
         numbers = (beside.mean, beside.variance, beside.prior_variance, solo, narrower)
         for key, values, basis in zip(new, np.stack(numbers, 1).tolist(), bases, strict=True):
             excess, variance, prior_variance, shift, shrink = values

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from profiling.errors import InputError
 from serving.cli.output import JsonFlag, console, print_json, progress
+
+if TYPE_CHECKING:
+    from predictor.evaluation.protocols.few_shot.catalogue import LearningCurve
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Run the evaluation protocols.")
 
@@ -19,46 +23,31 @@ def list_(json: JsonFlag = False) -> None:
 
     Example: `cotenant benchmark list`
     """
-    from predictor.evaluation.protocols import solo_few_shot
     from predictor.evaluation.protocols.catalogue import PROTOCOLS
-    from predictor.evaluation.protocols.few_shot import FEW_SHOT
-    from predictor.evaluation.protocols.few_shot_learners import LEARNERS
+    from predictor.evaluation.protocols.few_shot.catalogue import LEARNING_CURVES
     from predictor.evaluation.protocols.registry import contenders
 
-    rows: list[dict[str, Any]] = (
-        [
-            {
-                "name": protocol.name,
-                "about": protocol.about,
-                "campaigns": list(protocol.campaigns) or ["all"],
-                "split": protocol.split,
-                "target": protocol.target,
-                "predictors": [c.name for c in contenders() if protocol.admits(c)],
-            }
-            for protocol in PROTOCOLS.values()
-        ]
-        + [
-            {
-                "name": few.name,
-                "about": few.about,
-                "campaigns": list(few.campaigns),
-                "split": "few-shot",
-                "target": "throughput_ratio",
-                "predictors": list(LEARNERS),
-            }
-            for few in FEW_SHOT.values()
-        ]
-        + [
-            {
-                "name": solo_few_shot.NAME,
-                "about": solo_few_shot.ABOUT,
-                "campaigns": list(solo_few_shot.CAMPAIGNS),
-                "split": "few-shot",
-                "target": "solo_step_time_s",
-                "predictors": list(solo_few_shot.LEARNERS),
-            }
-        ]
-    )
+    rows: list[dict[str, Any]] = [
+        {
+            "name": protocol.name,
+            "about": protocol.about,
+            "campaigns": list(protocol.campaigns) or ["all"],
+            "split": protocol.split,
+            "target": protocol.target,
+            "predictors": [c.name for c in contenders() if protocol.admits(c)],
+        }
+        for protocol in PROTOCOLS.values()
+    ] + [
+        {
+            "name": curve.name,
+            "about": curve.about,
+            "campaigns": list(curve.campaigns),
+            "split": "few-shot",
+            "target": curve.target,
+            "predictors": list(curve.learners),
+        }
+        for curve in LEARNING_CURVES.values()
+    ]
     if json:
         print_json(rows)
         return
@@ -89,11 +78,15 @@ def run(
 
     Example: `cotenant benchmark run lucid-by-model --data data/`
     """
-    from predictor.evaluation.protocols.few_shot import FEW_SHOT
-    from predictor.evaluation.protocols.solo_few_shot import NAME as SOLO_FEW_SHOT
+    from predictor.evaluation.protocols.few_shot.catalogue import LEARNING_CURVES
 
-    if name in (*FEW_SHOT, SOLO_FEW_SHOT):
-        _few_shot(name, data, out, json)
+    if name in LEARNING_CURVES:
+        if predictors or seeds != 1 or ray:
+            raise InputError(
+                f"{name} runs all of its learners at once, with seeds of its own",
+                expected="no --predictors, --seeds or --ray",
+            )
+        _learning_curve(LEARNING_CURVES[name], data, out, json)
         return
     from datasets.tables import read_all
     from datasets.targets import get_target
@@ -155,26 +148,18 @@ def run(
     typer.echo(f"written: {', '.join(str(path) for path in files)}", err=True)
 
 
-def _few_shot(name: str, data: Path, out: Path, json: bool) -> None:
+def _learning_curve(curve: LearningCurve, data: Path, out: Path, json: bool) -> None:
     from datasets.tables import read_all
-    from predictor.evaluation.protocols import few_shot, solo_few_shot
     from profiling.files import write_json, write_whole
-
-    command = f"cotenant benchmark run {name} --data DIR"
-    tables = read_all(data)
 
     def done(fold: str) -> None:
         typer.echo(fold, err=True)
 
-    if name == solo_few_shot.NAME:
-        result = solo_few_shot.report(tables, command, done)
-        page = solo_few_shot.markdown(result)
-    else:
-        result = few_shot.report(few_shot.FEW_SHOT[name], tables, command, done)
-        page = few_shot.markdown(result)
+    result = curve.report(read_all(data), f"cotenant benchmark run {curve.name} --data DIR", done)
+    page = curve.markdown(result)
     files = (
-        write_json(out / name / "results.json", result),
-        write_whole(out / name / "results.md", page),
+        write_json(out / curve.name / "results.json", result),
+        write_whole(out / curve.name / "results.md", page),
     )
     if json:
         print_json(result)

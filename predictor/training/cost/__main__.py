@@ -96,9 +96,20 @@ def family(workload: str) -> str:
 
 
 def left_out_errors(
-    examples: Sequence[CostExample], families: Sequence[str], folds: int, config: CostConfig
+    examples: Sequence[CostExample],
+    others: Sequence[CostExample],
+    families: Sequence[str],
+    folds: int,
+    config: CostConfig,
 ) -> dict[str, Any]:
     """Errors on families left out in turn, with a single network each.
+
+    Args:
+        examples: steps.
+        others: single operators, which every fit learns from.
+        families: of each step's network.
+        folds: how many.
+        config: of the fits.
 
     Returns:
         `error_on_left_out_families`, of each campaign (MAPE and median, percent), and `log_error_90`, the 90 % bound of
@@ -108,7 +119,8 @@ def left_out_errors(
     fold = _folds(families, folds)
     predicted = np.zeros(len(examples))
     for k in range(folds):
-        model = fit_cost(weighted([e for e, f in zip(examples, fold, strict=True) if f != k]), config)
+        kept = [e for e, f in zip(examples, fold, strict=True) if f != k]
+        model = fit_cost(weighted([*kept, *others]), config)
         for i in np.flatnonzero(fold == k):
             example = examples[int(i)]
             predicted[i] = model.cost_of(example.job, example.campaign).step_time_s
@@ -201,7 +213,7 @@ def main(arguments: list[str] | None = None) -> int:
     model.save(given.out)
     if given.folds:
         families = [family(str(solo.workload.iloc[e.row])) for e in examples]
-        errors = left_out_errors(examples, families, given.folds, config)
+        errors = left_out_errors(examples, operators, families, given.folds, config)
         model = replace(model, card=card | errors)
         model.save(given.out)
     print(f"{len(examples)} rows, {len(model.devices)} device effects: {given.out}")

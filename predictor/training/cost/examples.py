@@ -118,7 +118,15 @@ def merge_rows(job: JobInput, first: np.ndarray, inverse: np.ndarray) -> JobInpu
         job,
         features=job.features[first],
         work=OperatorWork(
-            compute, traffic, block, kernels, repeat, work.density[first], work.double_density[first], padding
+            compute,
+            traffic,
+            block,
+            kernels,
+            repeat,
+            work.density[first],
+            work.double_density[first],
+            padding,
+            work.occupancy[first],
         ),
         mask=np.ones_like(compute),
         kind=job.kind[first],

@@ -10,6 +10,7 @@ from predictor.evaluation.protocols.published import (
     lamikr,
     memory,
     miso,
+    mix_observed,  # noqa: F401
     mix_profiles,  # noqa: F401
     neighbour_cost,  # noqa: F401
     neusight,
@@ -18,11 +19,13 @@ from predictor.evaluation.protocols.published import (
     process_sharing,  # noqa: F401
     rapp,
     share_cost,  # noqa: F401
+    slice_demand,  # noqa: F401
+    slices,
     timm,
 )
 
 PROTOCOLS: tuple[Protocol, ...] = tuple(
     protocol
-    for module in (timm, ecnas, lamikr, neusight, memory, miso, parvagpu, rapp)
+    for module in (timm, ecnas, lamikr, neusight, memory, miso, slices, parvagpu, rapp)
     for protocol in module.PROTOCOLS
 )

@@ -29,6 +29,15 @@ def whole_to_least(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
     return rows[rows["members"] > 1]
 
 
+def observed_at_half(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """As `whole_to_least`, with what was measured of the same mix at the share between the two."""
+    shares = frame["numerator_sm_share_ratio"]
+    between = frame[shares < shares.max()].set_index(["set_id", "member"])["log_step_time_ratio"]
+    rows = whole_to_least(frame, tables)
+    known = between.rename("observed_log_step_time_ratio").reset_index()
+    return rows.merge(known, on=["set_id", "member"], how="inner")
+
+
 def small_to_large(frame: pd.DataFrame, _seed: int) -> list[Fold]:
     """One fold: mixes of up to three members teach, those of four to seven are scored."""
     size = frame.drop_duplicates("jobs").set_index("jobs")["members"]
@@ -53,6 +62,7 @@ register(Contender("ridge-slices", partial(_mixes, False), targets=_TARGETS, sec
 register(Contender("additive-jobs", partial(_mixes, True), targets=_TARGETS, seconds_per_fold=0.5))
 
 _BY = ("architecture", "members")
+_OBSERVED = "step with the whole A100 / step with 14 % of it for each process, observed at 50 %; "
 
 PROTOCOLS = (
     Protocol(
@@ -78,6 +88,24 @@ PROTOCOLS = (
         known=("solo",),
         contenders=OF_MIXES,
         by=_BY,
+    ),
+    *(
+        Protocol(
+            name,
+            _OBSERVED + about,
+            ("miso",),
+            split,
+            target="step_time_ratio",
+            choose=observed_at_half,
+            unit="jobs",
+            known=("solo",),
+            contenders=("constant", "as-observed", "mix-observed"),
+            by=_BY,
+        )
+        for name, split, about in (
+            ("miso-other-share", "random", "combinations of known jobs never seen"),
+            ("miso-other-share-by-model", "by-model", "a model never seen"),
+        )
     ),
     Protocol(
         "miso-by-size",

@@ -58,15 +58,16 @@ class MixProfiles:
         )
         ridge = make_pipeline(StandardScaler(), Ridge(30.0))
         self.model_ = VotingRegressor([("ridge", ridge), ("trees", trees), ("boosted", boosted)])
-        self.model_.fit(_features(train)[points], target)
+        self.model_.fit(mix_features(train)[points], target)
         return self
 
     def predict(self, test: Bundle) -> Floats:
         """[n] for `test.rows`, within the range that was learned from."""
-        return np.exp(np.clip(self.model_.predict(_features(test)), *self.range_))
+        return np.exp(np.clip(self.model_.predict(mix_features(test)), *self.range_))
 
 
-def _features(bundle: Bundle) -> Floats:
+def mix_features(bundle: Bundle) -> Floats:
+    """[n, F] of `bundle.rows`: a member's own profile, and number, sum, maximum and mean of its partners'."""
     rows = bundle.rows.reset_index(drop=True)
     own = profiles(bundle.known["solo"]).reindex(rows["workload"]).to_numpy(dtype=np.float64)
     own = np.nan_to_num(own)

@@ -50,7 +50,7 @@ register(
     Contender(
         "operator-cost-model",
         OperatorCostPredictor,
-        version="3",
+        version="4",
         targets=("latency_s",),
         partial=True,
         seconds_per_fold=120,

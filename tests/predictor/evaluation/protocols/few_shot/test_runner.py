@@ -5,17 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from predictor.evaluation.protocols.few_shot import (
-    FEW_SHOT,
-    chosen_orders,
-    devices_of,
-    figures,
-    markdown,
-    random_orders,
-    resident_sets,
-    run,
-)
-from predictor.evaluation.protocols.few_shot_learners import LEARNERS, Fold, ProcessLearner
+from predictor.evaluation.protocols.few_shot.catalogue import LEARNING_CURVES
+from predictor.evaluation.protocols.few_shot.contenders import LEARNERS
+from predictor.evaluation.protocols.few_shot.learners import Fold, ProcessLearner
+from predictor.evaluation.protocols.few_shot.orders import chosen_orders, devices_of, random_orders
+from predictor.evaluation.protocols.few_shot.page import of_sets
+from predictor.evaluation.protocols.few_shot.runner import figures, resident_sets, run
 from predictor.examples.examples import Examples
 from predictor.examples.featurizer import Featurizer
 from profiling.errors import InputError
@@ -89,5 +84,7 @@ def test_report_as_a_page() -> None:
         "protocol": "lucid-few-shot", "about": "a model", "sets": 1, "points": 2, "seeds": [0], "command": "c", "date": "d",
         "machine": {}, "counts": [0, 1], "learners": {"process": {"random": {"0": metrics, "1": metrics}}},
     }  # fmt: skip
-    assert "| process | random | 5.0 (0.50) | 5.0 (0.50) |" in markdown(result)
-    assert set(FEW_SHOT) == {"lucid-few-shot", "gavel2019-few-shot", "gavel2020-few-shot"}
+    assert "| process | random | 5.0 (0.50) | 5.0 (0.50) |" in of_sets(result)
+    assert set(LEARNING_CURVES) == {
+        *(f"{name}-few-shot" for name in ("lucid", "gavel2019", "gavel2020", "miso", "solo"))
+    }

@@ -13,7 +13,6 @@ from scipy.optimize import minimize
 
 from models.features import Floats
 from predictor.evaluation.metrics import score
-from predictor.evaluation.protocols.few_shot import learning_page
 from predictor.examples.examples import Integers
 from predictor.examples.featurizer import Featurizer
 from predictor.learning.covariances import Evidence
@@ -34,6 +33,7 @@ NAME = "solo-few-shot"
 ABOUT = "a job of a model never seen, its step time alone measured on some devices or at some batch sizes, asked on the others"
 CAMPAIGNS = ("gavel-2019", "gavel-2020", "lucid")
 COUNTS = (0, 1, 2)
+TARGET = "solo_step_time_s"
 SEEDS = (0, 1, 2)
 AXES = ("other-devices", "other-batch-sizes")
 LEARNERS = ("process", "uncorrected", "factor-per-job", "proportional")
@@ -121,7 +121,8 @@ def _alone(numbers: Integers) -> Rows:
 
 
 class SoloProcess:
-    """The process of `predictor.learning` over log(measured / expected) step times, around the mean of each device and campaign.
+    """The process of `predictor.learning` over log(measured / expected) step times, around the median of each device and campaign: a few
+    jobs wait for their loader many times longer than they compute.
 
     Args:
         points: all of them.
@@ -131,12 +132,12 @@ class SoloProcess:
     def __init__(self, points: SoloPoints, train: Integers) -> None:
         error = points.log_step_s - points.log_expected_s
         members = points.members()
-        self.centre = np.full(len(points), float(error[train].mean()))
+        self.centre = np.full(len(points), float(np.median(error[train])))
         for setting in np.unique(members.setting):
             here = members.setting == setting
             seen = train[here[train]]
             if len(seen):
-                self.centre[here] = error[seen].mean()
+                self.centre[here] = np.median(error[seen])
         self.target = error - self.centre
         scale = MemberScale.fit(points.features[train])
         self.parameters = p = _fit(points.features, scale, members, train, self.target[train])
@@ -294,19 +295,9 @@ def report(tables: dict[str, Any], command: str, done: Callable[[str], None] = l
         "command": command,
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "machine": describe_environment("cpu"),
-        "target": "solo_step_time_s",
+        "target": TARGET,
         "points": len(points),
         "counts": list(COUNTS),
         "seeds": list(SEEDS),
         "learners": run(points, done=done),
     }
-
-
-def markdown(result: dict[str, Any]) -> str:
-    """A report's figures as a Markdown page."""
-    about = (
-        f"MAPE % of the step time after K measured points of the job; {result['points']} points, "
-        f"seeds {', '.join(map(str, result['seeds']))}. The cost model is the shipped one, which has learned "
-        "from some of these campaigns."
-    )
-    return learning_page(result, about, "asked", lambda f: f"{f['mape_percent']:.1f}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -72,32 +71,39 @@ class Fold:
 
 
 class ProcessLearner:
-    """The Gaussian process of `predictor.learning` around a constant; its parameters are fitted on the training rows."""
+    """The Gaussian process of `predictor.learning`; its parameters are fitted on the training rows.
 
-    def __init__(self, fold: Fold) -> None:
+    Args:
+        fold: the rows.
+        prior: [train rows + test rows] log slowdowns expected, by what has not learned from the row; None: a constant.
+    """
+
+    def __init__(self, fold: Fold, prior: Floats | None = None) -> None:
         measured = fold.measured
         rows, points = measured.rows, fold.train_points
         scale = MemberScale.fit(measured.features[np.unique(rows.own[points])])
         log_slowdown = -fold.log_ratio
         self.parameters = parameters = fit_parameters(
             measured.features, scale, measured.members, rows.take(points), fold.train.set_index[points],
-            log_slowdown[points],
+            log_slowdown[points], prior=None if prior is None else prior[points],
         )  # fmt: skip
         members = replace(measured.members, place=scale.place(measured.features, parameters))
         self.observed = to_scale(log_slowdown, parameters.knee)
         noise = parameters.noise * slope(log_slowdown, parameters.knee) ** 2
-        self.centre = float(self.observed[points].mean())
+        centre = np.zeros(len(log_slowdown)) if prior is None else to_scale(prior, parameters.knee)
+        centre += float((self.observed - centre)[points].mean())
         self.process = process = Process(
             parameters,
             Evidence(
-                members, rows.take(points), self.observed[points] - self.centre, noise[points],
+                members, rows.take(points), (self.observed - centre)[points], noise[points],
                 np.zeros(len(points), bool), points,
             ),
             most_rows=len(points),
         )  # fmt: skip
         test = fold.test_rows
         self.start = Expectation(*process.joint(members, rows.take(test)))
-        self.observed, self.noise = self.observed[test] - self.centre, noise[test]
+        self.centre, self.noise = centre[test], noise[test]
+        self.observed = self.observed[test] - self.centre
 
     def expectation(self, seen: Integers) -> Expectation:
         """What is expected of the test rows once those `seen` were observed."""
@@ -188,6 +194,35 @@ class Ridge(Correction):
         return FewShotAnswer(result)
 
 
+class RefittedTrees:
+    """Extremely randomised trees on the features of a member and the mean of its partners', fitted anew with what was observed.
+
+    Args:
+        fold: the rows.
+        prior: [train rows + test rows] log slowdowns expected, one more feature; None: no such feature.
+    """
+
+    trees = 100
+
+    def __init__(self, fold: Fold, prior: Floats | None = None) -> None:
+        self.fold = fold
+        rows, features = fold.measured.rows, np.nan_to_num(fold.measured.features)
+        present = rows.partners >= 0
+        total = (features[rows.partners] * present[..., None]).sum(1)
+        count = present.sum(1)[:, None]
+        columns = [features[rows.own], total / np.maximum(count, 1), count]
+        self.features = np.hstack(columns if prior is None else [*columns, prior[:, None]])
+
+    def answer(self, seen: Integers) -> FewShotAnswer:
+        from sklearn.ensemble import ExtraTreesRegressor
+
+        test = self.fold.test_rows
+        known = np.concatenate([self.fold.train_points, test[seen]])
+        model = ExtraTreesRegressor(self.trees, min_samples_leaf=2, max_features=0.5, random_state=0)
+        model.fit(self.features[known], self.fold.log_ratio[known])
+        return FewShotAnswer(model.predict(self.features[test]))
+
+
 class Factorisation:
     """Jobs x partners of a device as biases and low-rank factors, by alternating least squares (Paragon, ASPLOS 2013)."""
 
@@ -244,23 +279,6 @@ class Factorisation:
                 mine[job, free] = np.linalg.solve(inner, features.T @ error)
 
 
-LEARNERS = ("process", "uncorrected", "factor-per-job", "ridge", "als")
-
-
-def learners(fold: Fold) -> dict[str, FewShotLearner]:
-    """All learners, fitted on the fold's training rows. Corrections start from the process's answer to nothing."""
-    process = ProcessLearner(fold)
-    base = process.answer(np.zeros(0, np.int64)).log_ratio
-    all_of_them = (
-        process,
-        Uncorrected(fold, base),
-        FactorPerJob(fold, base),
-        Ridge(fold, base),
-        Factorisation(fold),
-    )
-    return dict(zip(LEARNERS, all_of_them, strict=True))
-
-
 def joined(first: Examples, second: Examples) -> Examples:
     """The rows of two sides behind each other."""
     names = ("workloads", "devices", "architectures", "set_ids", "mode", "campaign")
@@ -271,6 +289,3 @@ def joined(first: Examples, second: Examples) -> Examples:
     }
     index = np.concatenate([first.set_index, second.set_index + len(first.set_ids)])
     return Examples(set_index=index, **values, **arrays)  # type: ignore[arg-type]
-
-
-LearnerFactory = Callable[[Fold], dict[str, FewShotLearner]]

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from predictor.evaluation.protocols.solo_few_shot import AXES, LEARNERS, SoloPoints, markdown, run
+from predictor.evaluation.protocols.few_shot.page import of_jobs
+from predictor.evaluation.protocols.few_shot.solo import AXES, LEARNERS, SoloPoints, run
 from predictor.examples.featurizer import Featurizer
 from profiling.errors import InputError
 from profiling.workload import Workload
@@ -42,7 +43,7 @@ def test_one_measured_point_tells_the_others() -> None:
     assert devices["0"]["mape_percent"] > 30
     # The ratio of two devices is the same for all jobs, and nothing else is needed.
     assert results["proportional"][AXES[0]]["1"]["mape_percent"] < results["factor-per-job"][AXES[0]]["1"]["mape_percent"]  # fmt: skip
-    page = markdown({"protocol": "p", "about": "a job", "points": 27, "seeds": [0], "command": "c", "date": "d", "machine": {}, "counts": [0, 1, 2], "learners": results})  # fmt: skip
+    page = of_jobs({"protocol": "p", "about": "a job", "points": 27, "seeds": [0], "command": "c", "date": "d", "machine": {}, "counts": [0, 1, 2], "learners": results})  # fmt: skip
     assert page.count("| process |") == 2
     assert "| proportional | other-devices | - |" in page
 

@@ -1,0 +1,1 @@
+"""Learning curves: what few observations of a new model are worth."""

@@ -1,0 +1,112 @@
+"""A job's step on a MIG slice from its run on the whole card: how many multiprocessors and how much bandwidth it can use."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from datasets.bundle import Bundle, Floats
+from predictor.evaluation.protocols.published.steps import TARGETS
+from predictor.evaluation.protocols.registry import Contender, register
+from profiling.devices import get_device
+from profiling.errors import InputError
+
+# What tells how many multiprocessors a job can fill: power (log) and the share of time in which a kernel ran.
+_PROFILE = ("whole_power_w", "whole_utilization_ratio")
+# A weak pull of the profile's weights towards 0, and the log error from which on an error counts in proportion.
+_RIDGE, _TOLERANCE = 0.05, 0.1
+
+
+class SliceDemand:
+    """Step on a slice over that on the whole card: ((1 + (d/s)^p + (b/m)^p) / (1 + d^p + b^p))^(1/p).
+
+    s and m are the slice's shares of multiprocessors and memory bandwidth; d, log-linear in the profile of the whole card, and b, in
+    proportion to the bandwidth measured there, are what the job asks of them, over what does not depend on the slice (the host, and
+    what waits for data). p says how far the three overlap.
+    """
+
+    def fit(self, train: Bundle, seed: int = 0) -> SliceDemand:  # noqa: ARG002
+        """Learn p, the weights of the profile and of the bandwidth by least squares on logs; `seed` is not used.
+
+        Raises:
+            InputError: there is no measured row.
+        """
+        from scipy.optimize import least_squares
+
+        points = train.points
+        if not points.any():
+            raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
+        profile = _profile(train)[points]
+        self.middle_, self.spread_ = profile.mean(axis=0), profile.std(axis=0) + 1e-9
+        target = np.log(train.y[points] / _whole(train)[points])
+        inputs = [values[points] for values in _inputs(train)]
+        profile = (profile - self.middle_) / self.spread_
+
+        def errors(weights: Floats) -> Floats:
+            return np.concatenate(
+                [_log_ratio(weights, profile, *inputs) - target, np.sqrt(_RIDGE) * weights[3:]]
+            )
+
+        start = np.concatenate([[0.5, 0.0, -1.0], np.zeros(profile.shape[1])])
+        self.weights_ = least_squares(errors, start, loss="soft_l1", f_scale=_TOLERANCE).x
+        return self
+
+    def predict(self, test: Bundle) -> Floats:
+        """[n] seconds for `test.rows`."""
+        profile = (_profile(test) - self.middle_) / self.spread_
+        return _whole(test) * np.exp(_log_ratio(self.weights_, profile, *_inputs(test)))
+
+
+def _log_ratio(weights: Floats, profile: Floats, bandwidth: Floats, cores: Floats, memory: Floats) -> Floats:
+    """[n] log of the step on slices with shares `cores` and `memory` over that on the whole card.
+
+    Args:
+        weights: overlap, level of d, weight of b, weights of the profile.
+        profile: [n, F] standardised.
+        bandwidth: [n] ratio measured on the whole card.
+        cores, memory: [n] shares of a slice.
+    """
+    power = np.exp(weights[0]) + 0.5
+    demand, traffic = np.exp(weights[1] + profile @ weights[3:]), np.exp(weights[2]) * bandwidth
+    on_slice = 1 + (demand / cores) ** power + (traffic / memory) ** power
+    return np.asarray(np.log(on_slice / (1 + demand**power + traffic**power)) / power)
+
+
+def _whole(bundle: Bundle) -> Floats:
+    return bundle.rows["whole_step_time_s"].to_numpy(dtype=np.float64)
+
+
+def _profile(bundle: Bundle) -> Floats:
+    power, utilization = (bundle.rows[name].to_numpy(dtype=np.float64) for name in _PROFILE)
+    return np.column_stack([np.log(power), utilization])
+
+
+def _inputs(bundle: Bundle) -> tuple[Floats, Floats, Floats]:
+    """[n] each: bandwidth ratio on the whole card, the slice's shares of multiprocessors and of bandwidth."""
+    rows = bundle.rows
+    shares = np.array([slice_shares(name) for name in rows["device"]])
+    return rows["whole_memory_bandwidth_ratio"].to_numpy(dtype=np.float64), shares[:, 0], shares[:, 1]
+
+
+def slice_shares(name: str) -> tuple[float, float]:
+    """A slice's multiprocessors and memory bandwidth over the largest slice's.
+
+    Raises:
+        UnknownNameError: no such device.
+    """
+    card = name.partition(":")[0]
+    part, largest = get_device(name), get_device(f"{card}:mig=7g")
+    return (
+        part.sm_count / largest.sm_count,
+        part.memory_bandwidth_bytes_per_s / largest.memory_bandwidth_bytes_per_s,
+    )
+
+
+register(
+    Contender(
+        "slice-demand",
+        SliceDemand,
+        targets=TARGETS,
+        protocols=frozenset({"miso-slices-by-model"}),
+        seconds_per_fold=1,
+    )
+)
