@@ -73,8 +73,8 @@ class DelayLimit:
         if scope.pop(ARRIVED, None) is not None:
             self.waiting -= 1
 
-    def adapt(self, lag_s: float) -> int:
-        """Called every `PERIOD_S`; `lag_s` is how late. Returns how many requests were shed since the last call."""
+    def adapt(self, lag_s: float) -> None:
+        """Called every `PERIOD_S`; `lag_s` is how late."""
         if max(self._worst_s, lag_s) > self.target_s:
             self.limit = max(self.FLOOR, 0.7 * min(self.limit, max(self._peak, 1)))
         elif self.limit < self.START or self._peak > self.limit / 2:
@@ -82,8 +82,7 @@ class DelayLimit:
         self._peak, self._worst_s = self.waiting, 0.0
         ratio = self._refused / max(1, self._refused + self._admitted)
         self._refused_ratio += self.WEIGHT * (ratio - self._refused_ratio)
-        refused, self._admitted, self._refused = self._refused, 0, 0
-        return refused
+        self._admitted = self._refused = 0
 
 
 class SpareTime:

@@ -46,7 +46,7 @@ class Listener:
         self._to_start: deque[tuple[BoundedProtocol, Any, Any]] = deque()
         self._held: deque[tuple[float, BoundedProtocol]] = deque()  # shed, and when that is to be answered
         self._answering: asyncio.TimerHandle | None = None
-        self._refused = metrics.refused.labels("queue_delay")
+        self.refused = metrics.refused.labels("queue_delay")
         self.connections: set[BoundedProtocol] = set()
         self.by_address: Counter[str] = Counter()
         self._task: asyncio.Task[None] | None = None
@@ -129,7 +129,7 @@ class Listener:
             due = loop.time() + DelayLimit.PERIOD_S
             await asyncio.sleep(DelayLimit.PERIOD_S)
             now = time.monotonic()
-            self._refused.inc(self.delay.adapt(max(0.0, loop.time() - due)))
+            self.delay.adapt(max(0.0, loop.time() - due))
             if now >= sweep:
                 sweep = now + _SWEEP_S
                 for connection in [c for c in self.connections if c.overdue(now)]:
@@ -324,6 +324,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return True
 
     def _hold(self, keep_alive: bool) -> None:
+        self.listener.refused.inc()
         self.listener.delay.refused()
         self._shed = keep_alive
         self.listener.hold(self)
