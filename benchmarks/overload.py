@@ -3,8 +3,9 @@
 One worker on one core, all clients on another one, so that neither takes the other's time. The rated load is what 16
 connections get that ask one set after the other: all jobs known, every set for the first time. Twice of that is offered by
 more connections (those that are refused ask again as soon as they are answered); `offered_per_s` says how much it was.
-Meanwhile a few clients measure: known sets, health, and jobs that the model has never met (one a second; the rated load of that
-mix is measured too, because captures run on the service's core).
+Meanwhile, in every kind of load, a few clients measure: known sets, health, and jobs that the model has never met (one a second;
+the rated load of that mix is measured too, because captures run on the service's core). The kinds take turns, in one order and
+then in the other, because a virtual machine is not as fast in one minute as in the next; `cores` says what each side used.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import itertools
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -125,66 +128,143 @@ def watched(core: int) -> Iterator[Stalls]:
         stalls += [(float(a), float(b)) for a, b in map(str.split, ticker.communicate()[0].splitlines())]
 
 
-def overloaded(target: Target, seconds: int, folder: Path, new_jobs: bool = True) -> dict[str, Any]:
-    """Rated load, then twice of it without and with jobs that the model has not met."""
-    url, service = f"http://127.0.0.1:{target.port}/v1/predict", psutil.Process(target.process.pid)
+@dataclass
+class Phase:
+    """One kind of load, in several pieces between those of the other kinds."""
+
+    connections: int
+    with_new: bool
+    requests: int = 0
+    refused: int = 0
+    broken: int = 0
+    seconds: float = 0.0
+    service_s: float = 0.0
+    captures_s: float = 0.0
+    clients_s: float = 0.0
+    waited_s: float = 0.0
+    stolen_s: float = 0.0
+    seen: dict[str, Answers] = field(default_factory=lambda: {"known": [], "health": [], "new": []})
+    stalls: Stalls = field(default_factory=list)
+
+    def run(self, seconds: int, target: Target, folder: Path, bodies: list[Any], jobs: _Jobs) -> None:
+        """Load the service for so long, and measure meanwhile."""
+        service = psutil.Process(target.process.pid)
+        captures, own, waited = _of_children_s(service), _of(service), _kept_waiting_s(service)
+        clients, stolen = _of_clients_s(), psutil.cpu_times().steal
+        load = start_wrk(
+            folder, f"http://127.0.0.1:{target.port}/v1/predict", bodies, seconds, self.connections
+        )
+        with watched(min(os.sched_getaffinity(target.process.pid))) as stalls:
+            seen = asyncio.run(
+                measured(target.port, seconds, jobs.known, jobs.new if self.with_new else None)
+            )
+        result = wrk_result(load)
+        predictions = [status for kind in ("known", "new") for status, _, _ in seen[kind]]
+        self.requests += result["requests"] + len(predictions)
+        self.refused += result["not_2xx"] + sum(status != 200 for status in predictions)
+        self.broken += result["broken"]
+        self.seconds += result["requests"] / result["requests_per_s"]
+        self.service_s += _of(service) - own
+        self.captures_s += _of_children_s(service) - captures
+        self.clients_s += _of_clients_s() - clients
+        self.waited_s += _kept_waiting_s(service) - waited
+        self.stolen_s += psutil.cpu_times().steal - stolen
+        self.stalls += stalls
+        for kind, answers in seen.items():
+            self.seen[kind] += answers
+
+    @property
+    def good_per_s(self) -> float:
+        return (self.requests - self.refused) / self.seconds
+
+    @property
+    def good_per_core_s(self) -> float:
+        """Answers for each second of processor time, captures included: what other work on the core does not change."""
+        return self.good_per_s * self.seconds / (self.service_s + self.captures_s)
+
+    def figures(self) -> dict[str, Any]:
+        """Rates, the cores that each side used, and what the measuring clients saw."""
+        return {
+            "connections": self.connections,
+            "seconds": round(self.seconds, 1),
+            "offered_per_s": round(self.requests / self.seconds, 1),
+            "goodput_per_s": round(self.good_per_s, 1),
+            "goodput_per_core_s": round(self.good_per_core_s, 1),
+            "broken": self.broken,
+            "cores": {
+                "service": round(self.service_s / self.seconds, 3),
+                "captures": round(self.captures_s / self.seconds, 3),
+                "clients": round(self.clients_s / self.seconds, 3),
+                "service_waited_for": round(self.waited_s / self.seconds, 3),
+                "stolen_from_the_machine": round(self.stolen_s / self.seconds, 3),
+            },
+            "stalls_s": round(sum(b - a for a, b in self.stalls), 2),
+            **{kind: summary(answers, self.stalls) for kind, answers in self.seen.items() if answers},
+        }
+
+
+@dataclass(frozen=True)
+class _Jobs:
+    """Requests of the measuring clients: sets of known jobs, and jobs that the model has not met."""
+
+    known: Iterator[Any]
+    new: Iterator[Any]
+
+
+def overloaded(
+    target: Target, seconds: int, folder: Path, new_jobs: bool = True, rounds: int = 4, rated_seconds: int = 0
+) -> dict[str, Any]:
+    """The rated load and twice of it, without and with jobs that the model has not met, in turn.
+
+    Args:
+        seconds: of each piece; there are `rounds` of each kind.
+        rated_seconds: of a piece of the rated load; 0 is as long as the others.
+    """
+    service = psutil.Process(target.process.pid)
     for model, size in itertools.product(MODELS, BATCHES):
         for device in DEVICES:
             body = {"device": device, "jobs": [f"{model}:batch_size={size}"]}
             target.ask("POST", "/v1/predict", body, most=120).raise_for_status()
     bodies = bodies_of_known_jobs(200_000)
     chance, fresh = random.Random(5), itertools.count(1000)
-    known = iter(lambda: chance.choice(bodies), None)
-    new = ({"device": "v100", "jobs": [f"resnet18-cifar:batch_size={n}"]} for n in fresh)
-    loops = [loop_ms()]
-    wrk_result(start_wrk(folder, url, bodies, 3, 16))
-    rated = wrk_result(start_wrk(folder, url, bodies, 10, 16))
-    rate = rated["requests_per_s"]
-    connections = int(0.6 * rate) + 64  # a refusal is held back for half a second
-    figures: dict[str, Any] = {"rated": rated, "connections": connections}
-    if new_jobs:  # captures take a part of the same core, overloaded or not
-        figures["rated_with_new"] = rated_with_new(target, folder, url, bodies, new)
-    for name, jobs in (("known", None), ("known_and_new", new)):
-        if jobs is not None and not new_jobs:
-            continue
-        rated_alike = figures["rated_with_new" if jobs is not None else "rated"]["requests_per_s"]
-        memory, delayed, stolen = _memory_bytes(service), _kept_waiting_s(service), psutil.cpu_times().steal
-        load = start_wrk(folder, url, bodies, seconds, connections)
-        with watched(min(os.sched_getaffinity(target.process.pid))) as stalls:
-            seen = asyncio.run(measured(target.port, seconds, known, jobs))
-        result = wrk_result(load)
-        good = result["requests"] - result["not_2xx"]
-        spent = result["requests"] / result["requests_per_s"]
-        figures[name] = {
-            "seconds": round(spent, 1),
-            "offered_per_s": round(result["requests_per_s"], 1),
-            "offered_over_rated": round(result["requests_per_s"] / rate, 3),
-            "goodput_per_s": round(good / spent, 1),
-            "goodput_over_rated": round(good / spent / rate, 3),
-            "goodput_over_rated_of_this_mix": round(good / spent / rated_alike, 3),
-            "broken": result["broken"],
-            "waited_for_a_core": round((_kept_waiting_s(service) - delayed) / spent, 3),
-            "stolen_from_the_machine": round((psutil.cpu_times().steal - stolen) / spent, 3),
-            "memory_before_bytes": memory,
-            "memory_after_bytes": _memory_bytes(service),
-            "stalls_s": round(sum(b - a for a, b in stalls), 2),
-            **{kind: summary(answers, stalls) for kind, answers in seen.items() if answers},
-        }
-        print(name, json.dumps(figures[name]), flush=True)
-    figures["loop_ms"] = [round(ms, 1) for ms in (*loops, loop_ms())]
-    figures["load_average"] = psutil.getloadavg()
-    return figures
-
-
-def rated_with_new(
-    target: Target, folder: Path, url: str, bodies: list[Any], new: Iterator[Any]
-) -> dict[str, Any]:
-    """What 16 connections get while a job that the model has not met comes every second."""
-    load, answers, until = start_wrk(folder, url, bodies, 10, 16), list[Any](), time.monotonic() + 10
-    asyncio.run(
-        every(_NEW_EVERY_S, until, answers, lambda: ask(target.port, "POST", "/v1/predict", next(new)))
+    jobs = _Jobs(
+        iter(lambda: chance.choice(bodies), None),
+        ({"device": "v100", "jobs": [f"resnet18-cifar:batch_size={n}"]} for n in fresh),
     )
-    return wrk_result(load) | {"new": summary(answers, [])}
+    loops = [loop_ms()]
+    url = f"http://127.0.0.1:{target.port}/v1/predict"
+    wrk_result(start_wrk(folder, url, bodies, 3, 16))
+    rate = wrk_result(start_wrk(folder, url, bodies, 5, 16))["requests_per_s"]
+    more = int(0.6 * rate) + 64  # a refusal is held back for half a second
+    phases = {"rated": Phase(16, False), "known": Phase(more, False)}
+    if new_jobs:  # captures take a part of the same core, overloaded or not
+        phases |= {"rated_with_new": Phase(16, True), "known_and_new": Phase(more, True)}
+    memory = _memory_bytes(service)
+    for number in range(rounds):
+        order = list(phases) if number % 2 == 0 else list(reversed(phases))
+        for name in order:
+            length = rated_seconds if rated_seconds and name.startswith("rated") else seconds
+            phases[name].run(length, target, folder, bodies, jobs)
+        loops.append(loop_ms())
+    figures: dict[str, Any] = {name: phase.figures() for name, phase in phases.items()}
+    for name, base in (("known", "rated"), ("known_and_new", "rated_with_new")):
+        if name in phases:
+            figures[name]["offered_over_rated"] = round(
+                figures[name]["offered_per_s"] / figures["rated"]["offered_per_s"], 3
+            )
+            for label, other in (("goodput_over_rated", "rated"), ("goodput_over_rated_of_this_mix", base)):
+                figures[name][label] = round(phases[name].good_per_s / phases[other].good_per_s, 3)
+            figures[name]["goodput_per_core_s_over_rated"] = round(
+                phases[name].good_per_core_s / phases["rated"].good_per_core_s, 3
+            )
+    figures |= {
+        "rounds": rounds,
+        "memory_before_bytes": memory,
+        "memory_after_bytes": _memory_bytes(service),
+        "loop_ms": [round(ms, 1) for ms in loops],
+        "load_average": psutil.getloadavg(),
+    }
+    return figures
 
 
 @contextmanager
@@ -204,18 +284,37 @@ def pinned(folder: Path, *options: str) -> Iterator[Target]:
             target.process.kill()
 
 
-def run(seconds: int, *options: str, new_jobs: bool = True) -> dict[str, Any]:
+def run(
+    seconds: int, *options: str, new_jobs: bool = True, rounds: int = 4, rated_seconds: int = 0
+) -> dict[str, Any]:
     """Start a service with `options`, and measure."""
     with (
         tempfile.TemporaryDirectory(prefix="cotenant-overload-") as folder,
         pinned(Path(folder), *options) as target,
     ):
-        return overloaded(target, seconds, Path(folder), new_jobs)
+        return overloaded(target, seconds, Path(folder), new_jobs, rounds, rated_seconds)
 
 
 def _kept_waiting_s(service: psutil.Process) -> float:
     """Seconds for which the service's main thread was ready to run and had no core, because of other work on it."""
     return int(Path(f"/proc/{service.pid}/schedstat").read_text().split()[1]) / 1e9
+
+
+def _of(process: psutil.Process) -> float:
+    """Processor seconds that it has used itself."""
+    return float(sum(process.cpu_times()[:2]))
+
+
+def _of_children_s(service: psutil.Process) -> float:
+    """Processor seconds of the service's other processes: they capture."""
+    ended = sum(service.cpu_times()[2:4])
+    return float(ended) + sum(_of(p) for p in service.children(recursive=True))
+
+
+def _of_clients_s() -> float:
+    """Processor seconds of this process and of the load generators that have ended."""
+    own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
 
 
 def _memory_bytes(service: psutil.Process) -> int:
@@ -227,13 +326,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=int, default=30, help="of each of the two loads")
+    parser.add_argument("--seconds", type=int, default=6, help="of each piece of a load")
+    parser.add_argument("--rounds", type=int, default=4, help="pieces of each load")
+    parser.add_argument("--rated-seconds", type=int, default=0, help="of each piece of the rated load")
     parser.add_argument("--known-only", action="store_true")
     parser.add_argument("--limit", action="append", default=[], help="NAME=NUMBER, as of `cotenant serve`")
     parser.add_argument("--name", default="overload", help="of the result in benchmarks/results")
     options = parser.parse_args()
     limits = itertools.chain(*(("--limit", pair) for pair in options.limit))
-    figures = run(options.seconds, *limits, new_jobs=not options.known_only)
+    figures = run(
+        options.seconds, *limits, new_jobs=not options.known_only, rounds=options.rounds,
+        rated_seconds=options.rated_seconds,
+    )  # fmt: skip
     print(json.dumps(figures, indent=1))
     record(options.name, figures)
 

@@ -43,7 +43,12 @@ class Target:
             self.port = probe.getsockname()[1]
         command = [sys.executable, "-m", "serving.cli.main", "serve", "--port", str(self.port), "--workers", str(workers),
                    "--database", database or f"sqlite:///{folder}/store.db", "--log-level", "error", *options]  # fmt: skip
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout)}
+        # Captured graphs are kept on disk: what is to be new must not be there.
+        environment = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(checkout),
+            "XDG_CACHE_HOME": f"{folder}/cache",
+        }
         self.process = subprocess.Popen(command, env=environment, cwd=checkout, stderr=subprocess.DEVNULL)
         self.wait_ready(900)
 
@@ -92,6 +97,10 @@ class Target:
 def siege(target: Target, only: str) -> dict[str, str]:
     """Every item that starts with `only`, the gentle ones first; each value says what happened."""
     items: dict[str, str] = {}
+    deadline, met = time.monotonic() + 300, 0
+    # Connections meet workers by chance, and the first capture of each imports for seconds.
+    while met < 8 and time.monotonic() < deadline:
+        met += target.seconds("POST", "/v1/predict", SET, most=60)[1] == 200
     for name, attack in (
         ("B7 GET, then PUT of the same cluster", keeps_reservations),
         ("B8 budget of a placed job", keeps_budgets),
@@ -211,7 +220,7 @@ def twice_the_rated_load(_target: Target) -> str:
     """Of a service of its own; the version in this checkout."""
     from benchmarks import overload
 
-    figures = overload.run(16)
+    figures = overload.run(6)
     record("overload", figures)
     known, both = figures["known"], figures["known_and_new"]
     return (

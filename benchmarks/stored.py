@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import random
 import tempfile
@@ -146,6 +147,9 @@ def large(target: Target, options: argparse.Namespace) -> dict[str, Any]:
         return "PUT", f"/v1/cluster/nodes/{extra[k]['name']}", {"gpus": extra[k]["gpus"]}
 
     figures["node_updates"] = measured(target, iter([node(k) for k in range(200)]), 1)
+    # A GPU more, and then one less again: the inventory changes each time.
+    one_more = [(*node(k)[:2], {"gpus": [*extra[k]["gpus"], {"device": "v100"}]}) for k in range(200)]
+    figures["node_changes"] = measured(target, itertools.chain(one_more, [node(k) for k in range(200)]), 1)
     mixed = [node(k % 200) if k % 5 == 0 else job() for k in range(500)]
     figures["one_in_five_a_node_update"] = measured(target, iter(mixed), 2)
     return figures

@@ -95,6 +95,7 @@ def create_app(config: ServiceConfig | None = None, source: ModelSource | None =
         openapi_url=None,  # see serving.dashboard.routes: with a scope, as every other route
         docs_url=None,  # the dashboard serves it, without a script from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # Starlette would answer with the name that the Host header gives
         generate_unique_id_function=openapi.operation_id,
     )
     app.state.service = service

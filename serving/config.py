@@ -45,6 +45,7 @@ class ServiceConfig:
         connections, connections_per_address: open connections of one process, in all and from one address.
         queue_delay_s: longest time that an accepted request should wait for the event loop; beyond it requests are shed.
         shed_delay_s: how long the answer to a shed request is held back, so that retries do not add to the load.
+        spare_ratio: share of a core that workloads which the model has not met may take while requests are shed.
         queue_length, queue_wait_s: calls that may wait for a lane (new workloads, decisions, large bodies), and for how long.
         new_workloads: workloads that one request may bring which the model has not met.
         capture_processes, capture_s, capture_memory_bytes: processes that capture graphs, and the time and memory of one capture.
@@ -91,6 +92,7 @@ class ServiceConfig:
     connections_per_address: int = 2048
     queue_delay_s: float = 0.025
     shed_delay_s: float = 0.5
+    spare_ratio: float = 0.03
     queue_length: int = 64
     queue_wait_s: float = 5.0
     new_workloads: int = 256
@@ -141,6 +143,10 @@ class ServiceConfig:
                 raise InputError(
                     f"{name} is out of range", expected="seconds above 0", got=getattr(self, name)
                 )
+        if not 0 < self.spare_ratio <= 1:
+            raise InputError(
+                "spare_ratio is out of range", expected="above 0, at most 1", got=self.spare_ratio
+            )
         if not self.rate_per_s >= 0:
             raise InputError("rate_per_s is out of range", expected="a number from 0", got=self.rate_per_s)
 

@@ -1,10 +1,14 @@
-"""Shedding by time in the queue: how many requests may wait for the event loop."""
+"""Shedding by time in the queue: how many requests may wait for the event loop, and what new workloads may take meanwhile."""
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from contextvars import ContextVar
 from typing import Any
+
+from serving.lanes import OverloadError
 
 # When the request that is being handled arrived (`time.perf_counter`).
 SINCE: ContextVar[float] = ContextVar("since")
@@ -21,12 +25,14 @@ class DelayLimit:
     """
 
     FLOOR, START, CEILING, STEP, PERIOD_S = 16.0, 64.0, 4096.0, 8.0, 0.05
+    SHEDDING, WEIGHT = 0.02, 0.05  # share of requests refused, in the mean of about a second
 
     def __init__(self, target_s: float) -> None:
         self.target_s = target_s
         self.limit = self.START
         self.waiting = 0
         self._peak, self._worst_s = 0, 0.0
+        self._admitted, self._refused, self._refused_ratio = 0, 0, 0.0
 
     def admit(self) -> bool:
         """Count one request in, or refuse it."""
@@ -34,8 +40,18 @@ class DelayLimit:
             self._peak = max(self._peak, self.waiting)
             return False
         self.waiting += 1
+        self._admitted += 1
         self._peak = max(self._peak, self.waiting)
         return True
+
+    def refused(self) -> None:
+        """Count a request that was shed."""
+        self._refused += 1
+
+    @property
+    def shedding(self) -> bool:
+        """Whether more comes than can be done: more than one request in fifty was shed in the last second or so."""
+        return self._refused_ratio > self.SHEDDING
 
     @property
     def full(self) -> bool:
@@ -64,3 +80,42 @@ class DelayLimit:
         elif self.limit < self.START or self._peak > self.limit / 2:
             self.limit = min(self.CEILING, self.limit + self.STEP)
         self._peak, self._worst_s = self.waiting, 0.0
+        ratio = self._refused / max(1, self._refused + self._admitted)
+        self._refused_ratio += self.WEIGHT * (ratio - self._refused_ratio)
+        self._admitted = self._refused = 0
+
+
+class SpareTime:
+    """What new workloads may take of a core while requests are shed: a capture costs as much as hundreds of predictions.
+
+    Otherwise they are not held back. The mean cost of those that were met says when the next one may begin.
+
+    Args:
+        ratio: share of one core.
+    """
+
+    MEAN_S, WEIGHT = 0.3, 0.3  # before the first measurement, and the weight of each later one
+
+    def __init__(self, delay: DelayLimit, ratio: float) -> None:
+        self.delay, self.ratio = delay, ratio
+        self._mean_s, self._next = self.MEAN_S, 0.0
+        self._lock = threading.Lock()
+
+    def take(self, count: int) -> None:
+        """Begin `count` new workloads. Raises `OverloadError`, which says when the next one may be tried."""
+        if not self.delay.shedding:
+            return
+        now = time.perf_counter()
+        if now < self._next:
+            error = OverloadError(
+                "the service is overloaded: new workloads wait", expected="workloads that the model has met",
+                hint="try again later",
+            )  # fmt: skip
+            error.retry_after_s = math.ceil(self._next - now)
+            raise error
+        self._next = now + count * self._mean_s / self.ratio
+
+    def spent(self, seconds: float, count: int) -> None:
+        """Note the processor time that `count` new workloads took."""
+        with self._lock:
+            self._mean_s += self.WEIGHT * (seconds / count - self._mean_s)

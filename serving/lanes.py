@@ -23,12 +23,14 @@ class OverloadError(UnavailableError):
 
     slug = "overloaded"
     title = "Overloaded"
+    retry_after_s = 1
 
 
 class Call:
-    """One call of a lane. `cancelled` is set when nobody waits for its result any more."""
+    """One call of a lane. `cancelled` is set when nobody waits for its result any more; `elsewhere_s` is processor time
+    that other processes used for it."""
 
-    __slots__ = ("arguments", "caller", "cancelled", "function", "future", "started")
+    __slots__ = ("arguments", "caller", "cancelled", "elsewhere_s", "function", "future", "started")
 
     def __init__(
         self,
@@ -39,7 +41,7 @@ class Call:
     ) -> None:
         self.function, self.arguments, self.future, self.caller = function, arguments, future, caller
         self.cancelled = threading.Event()
-        self.started = 0.0
+        self.started = self.elsewhere_s = 0.0
 
 
 _running = threading.local()

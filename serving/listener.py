@@ -46,6 +46,7 @@ class Listener:
         self._to_start: deque[tuple[BoundedProtocol, Any, Any]] = deque()
         self._held: deque[tuple[float, BoundedProtocol]] = deque()  # shed, and when that is to be answered
         self._answering: asyncio.TimerHandle | None = None
+        self.refused = metrics.refused.labels("queue_delay")
         self.connections: set[BoundedProtocol] = set()
         self.by_address: Counter[str] = Counter()
         self._task: asyncio.Task[None] | None = None
@@ -167,14 +168,24 @@ _BUSY = _Refusal(
     b"503 Service Unavailable", b"unavailable", b"the service is overloaded. try again in a second."
 )
 _FULL = _Refusal(b"503 Service Unavailable", b"unavailable", b"too many connections. try again in a second.")
+_BUSY_ANSWERS = {keep_alive: _BUSY.render(close=not keep_alive) for keep_alive in (False, True)}
 
 
 # A request that may be shed unread: a body of known length, and nothing that changes how the connection goes on.
 _SHEDDABLE = (b"POST /v", b"PUT /v")
+_UNREAD_BYTES = 4096  # a longer head is read
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,6})[ \t]*(?=\r\n|$)", re.IGNORECASE)
 _UNUSUAL = re.compile(
     rb"[\r\n](?:transfer-encoding|connection|expect|upgrade)[ \t]*:| HTTP/1\.0\r\n", re.IGNORECASE
 )
+
+
+def _body_length(head: bytes) -> int:
+    """The length of the body that a request's head announces; -1 where the request has to be read to know."""
+    lengths = _LENGTH.findall(head)
+    if len(lengths) != 1 or head.lower().count(b"content-length") != 1 or _UNUSUAL.search(head):
+        return -1
+    return int(lengths[0])
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -303,17 +314,8 @@ class BoundedProtocol(HttpToolsProtocol):
         )
         if not (fresh and self.listener.delay.full and data.startswith(_SHEDDABLE)):
             return False
-        head, end, _ = data.partition(b"\r\n\r\n")
-        lengths = _LENGTH.findall(head)
-        if (
-            not end
-            or len(lengths) != 1
-            or head.lower().count(b"content-length") != 1
-            or _UNUSUAL.search(head)
-            or len(head) > self.listener.config.header_bytes
-        ):
-            return False
-        if int(lengths[0]) != len(data) - len(head) - len(end):
+        end = data.find(b"\r\n\r\n", 0, _UNREAD_BYTES)
+        if end < 0 or _body_length(data[:end]) != len(data) - end - 4:
             return False
         self._unset_keepalive_if_required()
         self._enter(Phase.ANSWER)
@@ -322,7 +324,8 @@ class BoundedProtocol(HttpToolsProtocol):
         return True
 
     def _hold(self, keep_alive: bool) -> None:
-        self.listener.metrics.refused.labels("queue_delay").inc()
+        self.listener.refused.inc()
+        self.listener.delay.refused()
         self._shed = keep_alive
         self.listener.hold(self)
 
@@ -332,7 +335,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if keep_alive is None or self.transport.is_closing():
             return
         self._discard = False
-        self.transport.write(_BUSY.render(close=not keep_alive))
+        self.transport.write(_BUSY_ANSWERS[keep_alive])
         if not keep_alive:
             self.transport.close()
             return

@@ -224,7 +224,7 @@ class InternalError(CotenantError):
 
 def headers_for(error: CotenantError) -> dict[str, str]:
     """The headers that go with an error's status."""
-    if isinstance(error, RateError):
+    if isinstance(error, (RateError, OverloadError)):
         return {"Retry-After": str(error.retry_after_s)}
     if error.status == 503:
         return {"Retry-After": "1"}

@@ -307,6 +307,17 @@ def test_other_sites_and_rebound_names_reach_nothing(client: TestClient) -> None
     assert client.put(**put, headers=json | {"Origin": "http://127.0.0.1"}).status_code == 200
 
 
+def test_no_answer_leads_to_the_name_in_the_host_header(start: Start, store: Store) -> None:
+    token = create_token(store, "eyes", ["read"])
+    client = start(auth="on", host="0.0.0.0")
+    headers = bearer(token) | {"Host": "evil.example"}
+    assert client.get("/v1/devices", headers=headers).status_code == 200, "any name, where tokens protect"
+    for path in ("/v1/devices/", "/v1/cluster/", "/docs/", "/login/"):
+        answer = client.get(path, headers=headers, follow_redirects=False)
+        assert "evil.example" not in answer.headers.get("location", ""), path
+        problem(answer, 404)
+
+
 def test_allowed_hosts(start: Start) -> None:
     client = start(allowed_hosts=("cotenant.example",))
     assert client.get("/v1/devices", headers={"Host": "cotenant.example:443"}).status_code == 200

@@ -94,6 +94,22 @@ def test_new_workloads_of_one_request_are_bounded(start: Start) -> None:
     assert client.post("/v1/predict/batch", json={"sets": sets[:10]}).status_code == 200
 
 
+def test_new_workloads_are_refused_while_requests_are_shed(start: Start) -> None:
+    client = start(shed_delay_s=0.01, spare_ratio=1e-6)
+    delay = client.app.state.service.delay  # type: ignore[attr-defined]
+    bodies = [{"device": "v100", "jobs": [f"resnet18-cifar:batch_size={n}"]} for n in (8, 16, 32)]
+    assert client.post("/v1/predict", json=bodies[0]).status_code == 200
+    for _ in range(10):
+        delay.refused()
+        delay.adapt(0.0)
+    assert client.post("/v1/predict", json=bodies[1]).status_code == 200, "one may begin at once"
+    refused = client.post("/v1/predict", json=bodies[2])
+    assert "new workloads wait" in problem(refused, 503)["detail"]
+    assert int(refused.headers["retry-after"]) > 1000
+    for body in bodies[:2]:
+        assert client.post("/v1/predict", json=body).status_code == 200, "the model has met it"
+
+
 def test_work_ends_with_its_request(start: Start, source: TableSource) -> None:
     source.predictor = heavy = Heavy()
     client = start()
@@ -163,6 +179,10 @@ def _eat(workload: Workload) -> Any:
     return len(bytearray(2**33))
 
 
+def _nothing() -> None:
+    pass
+
+
 def _name(workload: Workload) -> str:
     return workload.model
 
@@ -179,6 +199,30 @@ def test_a_capturing_process_that_ends_while_idle_is_replaced(monkeypatch: pytes
         process.kill()
         await until_async(lambda: not broken.active, "the pool is broken")
         assert await lane.run(captures.graph, Workload("beta")) == "beta"
+
+    try:
+        asyncio.run(run())
+    finally:
+        captures.close()
+
+
+def test_a_process_that_replaces_a_killed_one_is_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    captures = Captures(Metrics(), 1, 100 * LONG_S, 2**31)
+    monkeypatch.setattr(capturing, "capture_first", _nothing)
+
+    async def run() -> None:
+        lane = Lane("encoding", Metrics(), wait_s=LONG_S, stuck_s=100 * LONG_S)
+        captures.warm()
+        first = captures._warming
+        await until_async(first.done, "a first capture")
+        monkeypatch.setattr(capturing, "capture", _name)
+        assert await lane.run(captures.graph, Workload("alpha")) == "alpha"
+        assert captures._warming is first, "the process goes on"
+        monkeypatch.setattr(capturing, "capture", _sleep)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await lane.run(captures.graph, Workload("beta"))
+        await until_async(lambda: captures._warming is not first, "another process captures first")
 
     try:
         asyncio.run(run())

@@ -15,8 +15,11 @@ import pytest
 
 from serving.app import create_app
 from serving.config import ServiceConfig
-from serving.delay import DelayLimit
+from serving.delay import DelayLimit, SpareTime
+from serving.lanes import OverloadError
 from serving.listener import Listener
+from serving.metrics import Metrics
+from serving.middleware import headers_for
 from tests.serving.live import serve
 from tests.serving.table import TableSource
 from tests.waiting import LONG_S, until
@@ -166,6 +169,39 @@ def test_the_limit_falls_while_requests_wait_too_long_and_rises_again() -> None:
     assert limit.limit >= limit.START + 2 * limit.STEP
 
 
+def test_new_workloads_wait_while_requests_are_shed() -> None:
+    limit = DelayLimit(LONG_S)
+    spare = SpareTime(limit, ratio=1e-6)
+    for _ in range(100):
+        spare.take(4)  # nothing is shed
+    for _ in range(10):
+        limit.refused()
+        limit.adapt(0.0)
+    assert limit.shedding
+    spare.take(1)
+    with pytest.raises(OverloadError, match="new workloads wait") as refused:
+        spare.take(1)
+    assert headers_for(refused.value)["Retry-After"] == str(round(spare.MEAN_S / spare.ratio))
+    for _ in range(200):
+        limit.adapt(0.0)
+    assert not limit.shedding
+    spare.take(1)
+
+
+def test_what_new_workloads_took_says_when_the_next_may_begin() -> None:
+    limit = DelayLimit(LONG_S)
+    spare = SpareTime(limit, ratio=0.5)
+    for _ in range(10):
+        limit.refused()
+        limit.adapt(0.0)
+    for _ in range(100):
+        spare.spent(400 * LONG_S, 4)
+    spare.take(2)
+    with pytest.raises(OverloadError) as refused:
+        spare.take(1)
+    assert refused.value.retry_after_s == pytest.approx(2 * 100 * LONG_S / 0.5, rel=0.1)
+
+
 def test_shed_requests_are_answered_late_and_the_connection_goes_on(tmp_path: Path) -> None:
     config = ServiceConfig(
         database_url=f"sqlite:///{tmp_path}/s.db", log_level="error", shed_delay_s=0.2, queue_delay_s=LONG_S
@@ -272,7 +308,7 @@ def test_requests_are_begun_in_their_order_a_few_in_each_turn() -> None:
             def __init__(self, number: int) -> None:
                 self.number, self.disconnected = number, number == 3
 
-        listener = Listener(ServiceConfig(), None, DelayLimit(0.025))  # type: ignore[arg-type]
+        listener = Listener(ServiceConfig(), Metrics(), DelayLimit(0.025))
         for number in range(20):
             listener.start(Connection(), Cycle(number), None)  # type: ignore[arg-type]
         counts = []
