@@ -74,9 +74,9 @@ class EGGATLayer(nn.Module):
         score, value = self._messages(
             self.target(nodes)[target] + self.source(nodes)[source], self.value(nodes)[source], edges
         )
-        weight = segment_softmax(score, target, len(nodes))
+        weight = segment_softmax(score, target, nodes.shape[0])
         weighted = (value * weight.unsqueeze(-1)).flatten(1)
-        message = segment_sum(weighted, target, len(nodes))
+        message = segment_sum(weighted, target, nodes.shape[0])
         return self.gate(self.output(message), nodes)
 
     def dense(self, nodes: Tensor, edges: Tensor, present: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ def segment_sum(values: Tensor, index: Tensor, count: int) -> Tensor:
 
 def segment_mean(values: Tensor, index: Tensor, count: int) -> Tensor:
     """[count, ...] means, 0 of an empty group."""
-    sizes = segment_sum(values.new_ones(len(values)), index, count).clamp(min=1)
+    sizes = segment_sum(values.new_ones(values.shape[0]), index, count).clamp(min=1)
     total = segment_sum(values, index, count)
     return total / _expanded(sizes, total)
 

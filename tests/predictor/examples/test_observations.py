@@ -71,7 +71,7 @@ def test_bad_rows(tmp_path: Path, text: str, word: str) -> None:
 
 
 def test_bad_files(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="no file at"):
         read_observations(tmp_path / "missing.csv")
     for body in ("{}", "[1]", "[", '{"observations": []}'):
         (tmp_path / "seen.json").write_text(body)

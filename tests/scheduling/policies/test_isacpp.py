@@ -90,5 +90,5 @@ def test_a_job_longer_than_all_work_spread_over_the_gpus_goes_first_and_is_not_s
 
 
 def test_unknown_policy() -> None:
-    with pytest.raises(UnknownNameError, match="fifo"):
+    with pytest.raises(UnknownNameError, match="lists all"):
         get_policy("best")
