@@ -7,18 +7,22 @@ clients that come at once the last one waits for seconds before anything of it i
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import uvloop
 
-_AT_ONCE = 64
+# Accepted in a turn after one that took so long that connections queue. In short turns it is one, or the worker that wakes first
+# would leave nothing to the others.
+_AT_ONCE, _LONG_TURN_S = 64, 1e-3
 
 
 class AcceptingLoop(uvloop.Loop):
-    """Takes up to 64 connections more in a turn."""
+    """Takes up to 64 connections more in a turn where turns are long."""
 
     async def create_server(self, protocol_factory: Any, *arguments: Any, **named: Any) -> Any:
         server = await super().create_server(protocol_factory, *arguments, **named)
@@ -37,18 +41,24 @@ class AcceptingLoop(uvloop.Loop):
     ) -> None:
         listening.setblocking(False)
         connecting: set[asyncio.Task[Any]] = set()
+        # When the last turn ended in which there may have been more to accept.
+        left_s = math.inf
 
         def accept() -> None:
+            nonlocal left_s
             if not server.is_serving():
                 self.remove_reader(listening)
                 listening.close()
                 return
+            at_once = _AT_ONCE if time.monotonic() - left_s > _LONG_TURN_S else 1
+            left_s = math.inf
             with suppress(OSError):  # nobody waits any more, or no descriptor is left
-                for _ in range(_AT_ONCE):
+                for _ in range(at_once):
                     connection, _ = listening.accept()
                     connection.setblocking(False)
                     task = self.create_task(self.connect_accepted_socket(protocol_factory, connection))
                     connecting.add(task)
                     task.add_done_callback(connecting.discard)
+                left_s = time.monotonic()
 
         self.add_reader(listening, accept)

@@ -34,7 +34,10 @@ def bases_of(
     heavy = size > 0.01 * size.max(1, keepdims=True)
     count = heavy @ seen.count[rows]
     total = size.sum(1)
-    order = np.argsort(-size, axis=1, kind="stable")[:, :most]
+    largest = np.sort(np.argpartition(-size, min(most, size.shape[1]) - 1, axis=1)[:, :most], axis=1)
+    order = np.take_along_axis(
+        largest, np.argsort(-np.take_along_axis(size, largest, 1), axis=1, kind="stable"), 1
+    )
     bases = []
     for row, best in enumerate(order.tolist()):
         heaviest = []
