@@ -21,6 +21,21 @@ import uvloop
 _AT_ONCE, _LONG_TURN_S = 64, 1e-3
 
 
+class AcceptPace:
+    """How many connections to accept in a turn: one in short turns, `_AT_ONCE` after a long one in which more may have come."""
+
+    def __init__(self) -> None:
+        self._left_s = math.inf
+
+    def most(self, now_s: float) -> int:
+        """In the turn that begins."""
+        return _AT_ONCE if now_s - self._left_s > _LONG_TURN_S else 1
+
+    def taken(self, now_s: float, all_of_them: bool) -> None:
+        """Say whether the queue was emptied."""
+        self._left_s = math.inf if all_of_them else now_s
+
+
 class AcceptingLoop(uvloop.Loop):
     """Takes up to 64 connections more in a turn where turns are long."""
 
@@ -41,24 +56,22 @@ class AcceptingLoop(uvloop.Loop):
     ) -> None:
         listening.setblocking(False)
         connecting: set[asyncio.Task[Any]] = set()
-        # When the last turn ended in which there may have been more to accept.
-        left_s = math.inf
+        pace = AcceptPace()
 
         def accept() -> None:
-            nonlocal left_s
             if not server.is_serving():
                 self.remove_reader(listening)
                 listening.close()
                 return
-            at_once = _AT_ONCE if time.monotonic() - left_s > _LONG_TURN_S else 1
-            left_s = math.inf
+            all_of_them = True
             with suppress(OSError):  # nobody waits any more, or no descriptor is left
-                for _ in range(at_once):
+                for _ in range(pace.most(time.monotonic())):
                     connection, _ = listening.accept()
                     connection.setblocking(False)
                     task = self.create_task(self.connect_accepted_socket(protocol_factory, connection))
                     connecting.add(task)
                     task.add_done_callback(connecting.discard)
-                left_s = time.monotonic()
+                all_of_them = False
+            pace.taken(time.monotonic(), all_of_them)
 
         self.add_reader(listening, accept)

@@ -15,14 +15,9 @@ from scheduling.pipeline.states import StateSpace
 INFINITE = math.inf
 
 
-def random_profile(seed: int, nodes: int, density: float = 0.3, sources: int = 1) -> PipeDreamProfile:
-    """A DAG whose every node but the first `sources` has a predecessor; numbers are round, so that ties occur."""
-    draw = np.random.default_rng(seed)
-    edges = {(a, b) for b in range(sources, nodes) for a in range(b) if draw.random() < density}
-    for b in range(sources, nodes):
-        if not any(t == b for _, t in edges):
-            edges.add((int(draw.integers(b)), b))
-    layers = tuple(
+def drawn_nodes(draw: np.random.Generator, count: int) -> tuple[ProfileNode, ...]:
+    """Round numbers, so that ties occur."""
+    return tuple(
         ProfileNode(
             f"n{i}",
             "Conv",
@@ -31,8 +26,18 @@ def random_profile(seed: int, nodes: int, density: float = 0.3, sources: int = 1
             float(draw.integers(1, 50)) * 1e5,
             float(draw.integers(0, 60)) * 1e5,
         )
-        for i in range(nodes)
+        for i in range(count)
     )
+
+
+def random_profile(seed: int, nodes: int, density: float = 0.3, sources: int = 1) -> PipeDreamProfile:
+    """A DAG whose every node but the first `sources` has a predecessor; numbers are round, so that ties occur."""
+    draw = np.random.default_rng(seed)
+    edges = {(a, b) for b in range(sources, nodes) for a in range(b) if draw.random() < density}
+    for b in range(sources, nodes):
+        if not any(t == b for _, t in edges):
+            edges.add((int(draw.integers(b)), b))
+    layers = drawn_nodes(draw, nodes)
     return PipeDreamProfile(f"dag-{seed}", layers, tuple((f"n{a}", f"n{b}") for a, b in sorted(edges)))
 
 

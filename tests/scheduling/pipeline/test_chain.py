@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.capture.pipedream_profile import PipeDreamProfile, ProfileNode
+from profiling.capture.pipedream_profile import PipeDreamProfile
 from scheduling.pipeline.chain import ChainSearch
 from scheduling.pipeline.chain_cut import ChainCut, part_bytes
 from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
@@ -19,22 +19,13 @@ from scheduling.pipeline.optimal import Search, solve_optimal
 from scheduling.pipeline.plan import plan
 from scheduling.pipeline.states import StateSpace, antichain_states
 from scheduling.pipeline.straight import cut
+from tests.scheduling.pipeline.literal import drawn_nodes
 
 
 def chain_profile(seed: int, layers: int, skips: int = 0) -> PipeDreamProfile:
     """Layers one after the other, with a connection around every `skips` of them; round numbers, so that ties occur."""
     draw = np.random.default_rng(seed)
-    nodes = tuple(
-        ProfileNode(
-            f"n{i}",
-            "Conv",
-            float(draw.integers(1, 30)) / 1000,
-            float(draw.integers(1, 60)) / 1000,
-            float(draw.integers(1, 50)) * 1e5,
-            float(draw.integers(0, 60)) * 1e5,
-        )
-        for i in range(layers)
-    )
+    nodes = drawn_nodes(draw, layers)
     edges = [(f"n{i}", f"n{i + 1}") for i in range(layers - 1)]
     if skips:
         edges += [(f"n{i}", f"n{i + skips}") for i in range(0, layers - skips, skips)]

@@ -25,8 +25,8 @@ _MOST_ROWS = 6_000
 class MixProfiles:
     """Mean of a ridge, of extremely randomised and of boosted trees on the logarithm of the target.
 
-    Each sees a member's own profile, and number, sum, maximum and mean of its partners'. Trees alone follow who waits for whom but
-    do not go on beyond the sizes that they saw; the ridge does.
+    Each sees a member's own profile, and number, sum, maximum and mean of its partners'. Trees capture interactions but do not
+    extrapolate beyond the sizes that they saw; the ridge does.
     """
 
     def fit(self, train: Bundle, seed: int = 0) -> MixProfiles:

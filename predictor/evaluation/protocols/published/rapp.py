@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,8 +9,8 @@ import numpy as np
 
 from datasets.bundle import Bundle, Floats
 from predictor.evaluation.protocols.protocol import Protocol, Tables
-from predictor.evaluation.protocols.published.steps import TARGETS
-from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
+from predictor.evaluation.protocols.published.steps import register_parts, whole_step_s
+from predictor.evaluation.protocols.registry import FoldPredictor
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,34 +27,31 @@ def held_to_a_share(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
     return rows.merge(known, on=key, how="inner")
 
 
-def _whole(bundle: Bundle) -> Floats:
-    return bundle.rows["whole_step_time_s"].to_numpy(dtype=np.float64)
-
-
 def _proportional(bundle: Bundle) -> Floats:
     share: Floats = bundle.rows["sm_share_ratio"].to_numpy(dtype=np.float64)
-    return _whole(bundle) / share
+    return whole_step_s(bundle) / share
 
 
 def _formula(proportional: bool) -> FoldPredictor:
     from models.baselines.group_means import FormulaPredictor
 
-    return FormulaPredictor(_proportional if proportional else _whole)
+    return FormulaPredictor(_proportional if proportional else whole_step_s)
 
 
 def _others() -> FoldPredictor:
     from models.baselines.group_means import GroupMeanPredictor
 
-    return GroupMeanPredictor(("sm_share_ratio", "batch_size"), _whole, geometric=True)
+    return GroupMeanPredictor(("sm_share_ratio", "batch_size"), whole_step_s, geometric=True)
 
 
-_BASELINES: dict[str, Callable[[], FoldPredictor]] = {
-    "share-proportional": partial(_formula, True),
-    "share-unchanged": partial(_formula, False),
-    "share-others": _others,
-}
-for _name, _make in _BASELINES.items():
-    register(Contender(_name, _make, targets=TARGETS, protocols=frozenset({_NAME}), seconds_per_fold=0.05))
+register_parts(
+    _NAME,
+    {
+        "share-proportional": partial(_formula, True),
+        "share-unchanged": partial(_formula, False),
+        "share-others": _others,
+    },
+)
 
 PROTOCOLS = (
     Protocol(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from datasets.bundle import Bundle, Floats
-from predictor.evaluation.protocols.published.steps import TARGETS
+from predictor.evaluation.protocols.published.steps import TARGETS, whole_step_s
 from predictor.evaluation.protocols.registry import Contender, register
 from profiling.devices import get_device
 from profiling.errors import InputError
@@ -37,7 +37,7 @@ class SliceDemand:
             raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
         profile = _profile(train)[points]
         self.middle_, self.spread_ = profile.mean(axis=0), profile.std(axis=0) + 1e-9
-        target = np.log(train.y[points] / _whole(train)[points])
+        target = np.log(train.y[points] / whole_step_s(train)[points])
         inputs = [values[points] for values in _inputs(train)]
         profile = (profile - self.middle_) / self.spread_
 
@@ -53,7 +53,7 @@ class SliceDemand:
     def predict(self, test: Bundle) -> Floats:
         """[n] seconds for `test.rows`."""
         profile = (_profile(test) - self.middle_) / self.spread_
-        return _whole(test) * np.exp(_log_ratio(self.weights_, profile, *_inputs(test)))
+        return whole_step_s(test) * np.exp(_log_ratio(self.weights_, profile, *_inputs(test)))
 
 
 def _log_ratio(weights: Floats, profile: Floats, bandwidth: Floats, cores: Floats, memory: Floats) -> Floats:
@@ -69,10 +69,6 @@ def _log_ratio(weights: Floats, profile: Floats, bandwidth: Floats, cores: Float
     demand, traffic = np.exp(weights[1] + profile @ weights[3:]), np.exp(weights[2]) * bandwidth
     on_slice = 1 + (demand / cores) ** power + (traffic / memory) ** power
     return np.asarray(np.log(on_slice / (1 + demand**power + traffic**power)) / power)
-
-
-def _whole(bundle: Bundle) -> Floats:
-    return bundle.rows["whole_step_time_s"].to_numpy(dtype=np.float64)
 
 
 def _profile(bundle: Bundle) -> Floats:

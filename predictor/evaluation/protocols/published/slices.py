@@ -9,8 +9,8 @@ import numpy as np
 from datasets.bundle import Bundle, Floats
 from predictor.evaluation.protocols.protocol import Protocol, Tables
 from predictor.evaluation.protocols.published.slice_demand import slice_shares
-from predictor.evaluation.protocols.published.steps import TARGETS
-from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
+from predictor.evaluation.protocols.published.steps import register_parts, whole_step_s
+from predictor.evaluation.protocols.registry import FoldPredictor
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,12 +34,8 @@ def on_slices(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     return rows.assign(**added).dropna(subset=list(added))
 
 
-def _whole(bundle: Bundle) -> Floats:
-    return bundle.rows["whole_step_time_s"].to_numpy(dtype=np.float64)
-
-
 def _proportional(bundle: Bundle) -> Floats:
-    return _whole(bundle) / np.array([slice_shares(name)[0] for name in bundle.rows["device"]])
+    return whole_step_s(bundle) / np.array([slice_shares(name)[0] for name in bundle.rows["device"]])
 
 
 def _formula() -> FoldPredictor:
@@ -51,11 +47,10 @@ def _formula() -> FoldPredictor:
 def _others() -> FoldPredictor:
     from models.baselines.group_means import GroupMeanPredictor
 
-    return GroupMeanPredictor(("device",), _whole, geometric=True)
+    return GroupMeanPredictor(("device",), whole_step_s, geometric=True)
 
 
-for _name, _make in {"slice-proportional": _formula, "slice-others": _others}.items():
-    register(Contender(_name, _make, targets=TARGETS, protocols=frozenset({_NAME}), seconds_per_fold=0.05))
+register_parts(_NAME, {"slice-proportional": _formula, "slice-others": _others})
 
 PROTOCOLS = (
     Protocol(

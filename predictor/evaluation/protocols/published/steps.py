@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 
+import numpy as np
 import pandas as pd
 
-from datasets.bundle import Bundle
+from datasets.bundle import Bundle, Floats
 from predictor.evaluation.protocols.features import SCALES_WITH_BATCH, per_step
 from predictor.evaluation.protocols.graphs import kind_times
 from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
@@ -29,6 +31,19 @@ OF_NEIGHBOURS = (
     "cost-transformer-1",
     "cost-readout-1",
 )
+
+
+def whole_step_s(bundle: Bundle) -> Floats:
+    """[n rows of `bundle`] seconds of the same job on the whole device, where its rows are of a part of one."""
+    return bundle.rows["whole_step_time_s"].to_numpy(dtype=np.float64)
+
+
+def register_parts(protocol: str, baselines: Mapping[str, Callable[[], FoldPredictor]]) -> None:
+    """Let baselines of steps on a part of a device take part in `protocol`."""
+    for name, make in baselines.items():
+        register(
+            Contender(name, make, targets=TARGETS, protocols=frozenset({protocol}), seconds_per_fold=0.05)
+        )
 
 
 def _totals(bundle: Bundle, only: tuple[str, ...] = ()) -> pd.DataFrame:
