@@ -273,9 +273,7 @@ class SetNetwork:
         further_on = [projected[width:], *_further_on(projected[width:], 1)]
         total: Any = 0.0
         message: Any = 0.0
-        for distance, (source, there) in enumerate(
-            zip(further_on, (present, *further_present), strict=True)
-        ):
+        for distance, (source, there) in enumerate(zip(further_on, (present, *further_present), strict=True)):
             raw, value = target + source[:width], source[width:]
             if distance:
                 edge = (layer.edge @ edges[distance - 1]).reshape(2 * width, *shape[1:])
