@@ -113,8 +113,10 @@ def corrected(
         (slowdown, lower, upper),
         (1 / slowdown, 1 / upper, 1 / lower),
     )
-    columns = [list(map(Quantity, *(ends.tolist() for ends in quantity))) for quantity in numbers]
+    solos, steps, slowdowns, ratios = (
+        list(map(Quantity, *(ends.tolist() for ends in quantity))) for quantity in numbers
+    )
     return [
-        MemberPrediction(m.job, *quantities, m.memory_bytes, m.utilization_ratio, m.in_domain)
-        for m, *quantities in zip(members, *columns, strict=True)
+        MemberPrediction(m.job, solo, step, slow, ratio, m.memory_bytes, m.utilization_ratio, m.in_domain)
+        for m, solo, step, slow, ratio in zip(members, solos, steps, slowdowns, ratios, strict=True)
     ]
