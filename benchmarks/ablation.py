@@ -133,6 +133,7 @@ def main() -> None:
         "--heads", action="store_true", help="the heads and knobs of training instead of the network's parts"
     )
     parser.add_argument("--folds", type=int, help="the first so many folds of each protocol, instead of all")
+    parser.add_argument("--variant", action="append", help="only this one (repeatable), instead of all")
     parser.add_argument("--quick", action="store_true", help="a fifth of the training for every variant")
     options = parser.parse_args()
     tables = read_all(options.tables)
@@ -148,7 +149,9 @@ def main() -> None:
         changes = {v: HEADS[v] for v in HEADS_OF[protocol]} if options.heads else VARIANTS
         common = QUICK if options.quick else {}
         variants = [
-            Contender(v, partial(_make, change, common), version=version) for v, change in changes.items()
+            Contender(v, partial(_make, change, common), version=version)
+            for v, change in changes.items()
+            if not options.variant or v in options.variant
         ]
         plan = make_plan(trial, variants, (0,), RESULTS / "ablation" / name / protocol)
         # Fold by fold, so that variants of one fold share the encoder.
