@@ -163,7 +163,7 @@ def main() -> None:
         figures[protocol] = {
             variant: {
                 **{key: result["metrics"][key] for key in ("mape_percent", "mae", "r2", "spearman")},
-                "mape_percent_by_seed": [s["mape_percent"] for s in result["by_seed"].values()],
+                "mape_percent_by_seed": list(result["by_seed"].values()),
             }
             for variant, result in collect(plan).items()
         }
