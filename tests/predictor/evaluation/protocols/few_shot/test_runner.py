@@ -43,7 +43,9 @@ def examples() -> Examples:
     )  # fmt: skip
 
 
-def test_observed_sets_lower_the_error_and_the_process_uses_them_best(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_observed_sets_lower_the_error_and_the_process_uses_them_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(neural_process, "NeuralProcessConfig", partial(NeuralProcessConfig, episodes=5))
     monkeypatch.setattr(RefittedTrees, "trees", 10)
     results = figures(run(examples(), Featurizer(graph_source), counts=(0, 2, 6), seeds=(0,)))
