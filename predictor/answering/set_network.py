@@ -287,7 +287,7 @@ class SetNetwork:
         return self.gate(layer, message, own).reshape(shape)
 
     def strength(self, layer: _Layer, raw: Array) -> Array:
-        """[heads, N] unnormalised attention logits of messages [W, N]; `raw` is overwritten."""
+        """[heads, N] unnormalised attention weights of messages [W, N]; `raw` is overwritten."""
         np.maximum(raw, np.float32(0.2) * raw, out=raw)
         # Scores are small after training on standardised inputs; clipping guards the exponential.
         score = layer.attention @ raw
