@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def measure(way: str) -> dict[str, float]:
     figures = {}
     for name, asked in (("pairs_100000", pairs), ("sets_of_4_20000", fours)):
         figures[f"{name}_s"], figures[f"{name}_cpu_s"] = _least(
-            lambda asked=asked: predictor.predict_rows(asked, "time-slice")
+            partial(predictor.predict_rows, asked, "time-slice")
         )
     return figures
 

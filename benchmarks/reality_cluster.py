@@ -82,7 +82,7 @@ def run_live(
             for j in json.loads(output("squeue", "--states=all", "--json"))["jobs"]
         }
         for row in rows:
-            row["told"] = told.get(row["slurm_id"], "")
+            row["told"] = told.get(str(row["slurm_id"]), "")
         return {"begin_s": begin_s, "dispatch_s": sorted(probe)[1], "jobs": rows}
 
 

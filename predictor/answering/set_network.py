@@ -203,7 +203,7 @@ class SetNetwork:
         return result
 
     def utilization_residual(self, jobs: PreparedJobs, rows: NDArray[np.int64]) -> Array:
-        """[S] what the sets' utilisation differs by from that of independent phases; `rows` as for `excess`."""
+        """[S] the sets' utilisation less that of independent phases; `rows` as for `excess`."""
         result = np.zeros(len(rows), dtype=np.float32)
         if not self.usage[1] and not self.usage[0].any():
             return result  # nothing was learned
@@ -287,7 +287,7 @@ class SetNetwork:
         return self.gate(layer, message, own).reshape(shape)
 
     def strength(self, layer: _Layer, raw: Array) -> Array:
-        """[heads, N] weights of messages before they are normalised, from [W, N]; `raw` is written over."""
+        """[heads, N] unnormalised attention weights of messages [W, N]; `raw` is overwritten."""
         np.maximum(raw, np.float32(0.2) * raw, out=raw)
         # Scores are small after training on standardised inputs; clipping guards the exponential.
         score = layer.attention @ raw
@@ -295,7 +295,7 @@ class SetNetwork:
         return np.exp(score, out=score)
 
     def gate(self, layer: _Layer, message: Array, state: Array) -> Array:
-        """The gated update of states [W, N] by messages that have not been through the output layer."""
+        """[W, N] states after the gated update by messages that have not been through the output layer."""
         width = self.width
         entering = layer.message[0] @ message
         entering += layer.message[1]
