@@ -61,7 +61,7 @@ def start_cluster(nodes: int) -> Any:
     }
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster()
+    cluster: Any = Cluster()
     made = [_node(cluster) for _ in range(nodes)]
     cluster.others = made[1:]
     cluster.wait_for_nodes(timeout=300)

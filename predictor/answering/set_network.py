@@ -7,12 +7,8 @@ alone is projected once and kept. The result equals torch to 1e-5, which `from_t
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from models.colocation_network import ColocationNetwork
 from models.features import DEMAND_WIDTH, SUMMED_WIDTH, edge_features
+from predictor.answering.threads import worker_threads
 from profiling.errors import InputError
 
 Array = NDArray[np.float32]
@@ -198,7 +195,7 @@ class SetNetwork:
             return result
         # Each thread does its own products; were BLAS to share these out as well, the threads would wait for each other.
         with threadpool_limits(1, "blas"):
-            for _ in _threads().map(answer, starts):
+            for _ in worker_threads().map(answer, starts):
                 pass
         return result
 
@@ -313,29 +310,6 @@ class SetNetwork:
         result *= gates[width:]
         result += candidate
         return result
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep up to 256 MB of freed memory of a thread instead of returning it to the system after every array.
-
-    A megabyte that is asked for again costs 256 page faults, as much as the arithmetic on it: 100,000 pairs take 40 % more
-    processor time without (`python -m benchmarks.kept_memory`). Elsewhere nothing happens.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return
-    trim_threshold, mmap_threshold = -1, -3
-    mallopt(trim_threshold, 256 * 2**20)
-    mallopt(mmap_threshold, 32 * 2**20)
-
-
-@cache
-def _threads() -> ThreadPoolExecutor:
-    """One thread for each core that this process may use; started with the first large question."""
-    keep_freed_memory()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return ThreadPoolExecutor(cores, thread_name_prefix="set-network")
 
 
 def from_torch(network: ColocationNetwork) -> SetNetwork:
