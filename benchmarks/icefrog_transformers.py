@@ -82,7 +82,7 @@ def vit() -> Task:
         model = Transformer(Patches(WIDTH), (8 // PATCH) ** 2, 10, causal=False)
         return model, model.layers
 
-    return Task("vit-digits", build, digits().data, batch_size=64, iterations=600, learning_rate=1e-3)
+    return Task("vit-digits", build, digits().data, batch_size=64, iterations=400, learning_rate=2e-3)
 
 
 def gpt() -> Task:
@@ -113,4 +113,4 @@ def gpt() -> Task:
         optimizer.step()
         schedule.step()
     weights.update({k: v.clone() for k, v in model.state_dict().items() if "head" not in k})
-    return Task("gpt-fine-tuned", build, data, batch_size=64, iterations=600, learning_rate=5e-4)
+    return Task("gpt-fine-tuned", build, data, batch_size=64, iterations=400, learning_rate=1e-3)
