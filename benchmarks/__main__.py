@@ -22,6 +22,7 @@ SELF_CONTAINED = (
     "icefrog_training",
     "learning",
     "pipeline_training",
+    "pipeline_steps",
     "plausibility",
     "pollux_sizes",
 )
