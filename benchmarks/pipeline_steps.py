@@ -32,8 +32,8 @@ from scheduling.pipeline.timeline import StageTimes, simulate
 
 BATCH = 32
 SPEC = f"vgg11-cifar:batch_size={BATCH}"
-CUTS = ("features.8", "features.15", "features.20")
-MICROBATCHES = (1, 2, 4, 8)
+CUTS = ("features.8", "features.20")
+MICROBATCHES = (2, 4, 8)
 WARM = 4
 # Gloo between processes of one machine: the activations of these cuts take less than a millisecond.
 BYTES_PER_S = 2e9
@@ -48,7 +48,9 @@ class Case:
 
     def training(self, steps: int) -> Training:
         batches = digits(steps, BATCH)
-        return Training(partial(model, SPEC), batches, [self.split], 0.001, microbatches=self.microbatches)
+        return Training(
+            partial(model, SPEC), batches, [self.split], learning_rate=0.001, microbatches=self.microbatches
+        )
 
 
 def measured_s(case: Case, steps: int) -> list[float]:

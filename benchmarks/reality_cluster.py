@@ -96,7 +96,7 @@ def run_live(
         with neighbours(dict.fromkeys(range(CORES), beside)):
             probe = [_dispatch_s(folder, alone, k) for k in range(3)]
         begin_s, core_time = time.time(), CoreTime()
-        rows = []
+        rows: list[dict[str, Any]] = []
         for number, job in enumerate(jobs):
             time.sleep(max(0.0, begin_s + job["submit_s"] - time.time()))
             rows.append({"submitted_s": time.time(), "slurm_id": _submit(folder, number, job, alone)})

@@ -42,7 +42,8 @@ def carry_out(cluster: Any, seeds: int, out: Path) -> dict[str, Any]:
         "--policies", ",".join(POLICIES), "--ray", "--seeds", str(seeds),
         "--loads", ",".join(str(load) for load in LOADS), "-o", str(out), "--json",
     ]  # fmt: skip
-    began, seen, killed_s, at_kill = time.monotonic(), [], 0.0, 0
+    seen: list[int] = []
+    began, killed_s, at_kill = time.monotonic(), 0.0, 0
     environment = os.environ | {"RAY_ADDRESS": cluster.address}
     with (out.parent / "stdout").open("w") as answer, (out.parent / "stderr").open("w") as errors:
         process = subprocess.Popen(command, stdout=answer, stderr=errors, env=environment)

@@ -53,8 +53,7 @@ def best_batch(
     nodes = np.atleast_1d(np.asarray(nodes, float))
     replicas = np.atleast_1d(np.asarray(replicas, float))
     if fixed is None:
-        # More GPUs than the largest total has samples for: as in AdaptDL, the least that each can have, beyond that total.
-        least = np.maximum(limits.initial, limits.local_least * replicas)
+        least = np.minimum(np.maximum(limits.initial, limits.local_least * replicas), limits.largest)
         total = np.geomspace(least, limits.largest, 50)
     else:
         total = np.full((1, len(replicas)), float(fixed))

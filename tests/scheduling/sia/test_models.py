@@ -70,12 +70,6 @@ def test_best_batch_stays_within_limits() -> None:
     assert int(fixed.local_batch[0]) == 128
 
 
-def test_more_gpus_than_the_total_has_samples_for_get_the_least_each() -> None:
-    best = best_batch(TRUE, 1.0, 50.0, BatchLimits(8, 64, 4, 16), np.array([4]), np.array([32]))
-    assert best.goodput[0] > 0
-    assert int(best.local_batch[0]) == 4
-
-
 TYPES = ["t4", "rtx-2080-ti", "a100"]
 
 
