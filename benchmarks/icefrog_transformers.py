@@ -82,7 +82,7 @@ def vit() -> Task:
         model = Transformer(Patches(WIDTH), (8 // PATCH) ** 2, 10, causal=False)
         return model, model.layers
 
-    return Task("vit-digits", build, digits().data, batch_size=64, iterations=400, learning_rate=2e-3)
+    return Task("vit-digits", build, digits().data, batch_size=32, iterations=400, learning_rate=2e-3)
 
 
 def gpt() -> Task:
@@ -106,11 +106,11 @@ def gpt() -> Task:
     optimizer = torch.optim.Adam([*model.parameters(), *decoder.parameters()], lr=1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, PRETRAINING)
     for _ in range(PRETRAINING):
-        batch = other[0][torch.randint(len(other[0]), (64,), generator=order)]
+        batch = other[0][torch.randint(len(other[0]), (32,), generator=order)]
         optimizer.zero_grad(set_to_none=True)
         predicted = decoder(model.states(batch[:, :-1]))
         nn.functional.cross_entropy(predicted.flatten(0, 1), batch[:, 1:].flatten()).backward()
         optimizer.step()
         schedule.step()
     weights.update({k: v.clone() for k, v in model.state_dict().items() if "head" not in k})
-    return Task("gpt-fine-tuned", build, data, batch_size=64, iterations=400, learning_rate=1e-3)
+    return Task("gpt-fine-tuned", build, data, batch_size=32, iterations=400, learning_rate=1e-3)
