@@ -1,47 +1,41 @@
-"""The event loop of a worker: uvloop, which accepts all connections that wait.
+"""The event loop of a worker: uvloop, with a queue of connections of its own, emptied in every turn.
 
-libuv accepts one connection in a turn of its loop (since 1.45). Under load a turn takes milliseconds, so that of some hundred
-clients that come at once the last one waits for seconds before anything of it is read, be it a health check.
+Two things of libuv matter under load. It accepts one connection in a turn (since 1.45), and a turn then takes milliseconds: of some
+hundred clients that come at once the last would wait for seconds before anything of it is read, be it a health check. And where
+processes share one listening socket, the one that wakes first accepts most of a burst, so that one core serves and the other idles.
+With SO_REUSEPORT each worker has a queue of its own and the kernel spreads connections over them by address and port.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import socket
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import uvloop
 
-# Accepted in a turn after one that took so long that connections queue. In short turns it is one, or the worker that wakes first
-# would leave nothing to the others.
-_AT_ONCE, _LONG_TURN_S = 64, 1e-3
+from serving.address import is_spread, listen_beside
 
-
-class AcceptPace:
-    """How many connections to accept in a turn: one in short turns, `_AT_ONCE` after a long one in which more may have come."""
-
-    def __init__(self) -> None:
-        self._left_s = math.inf
-
-    def most(self, now_s: float) -> int:
-        """In the turn that begins."""
-        return _AT_ONCE if now_s - self._left_s > _LONG_TURN_S else 1
-
-    def taken(self, now_s: float, all_of_them: bool) -> None:
-        """Say whether the queue was emptied."""
-        self._left_s = math.inf if all_of_them else now_s
+_AT_ONCE = 64  # connections accepted in a turn beside libuv's one
 
 
 class AcceptingLoop(uvloop.Loop):
-    """Takes up to 64 connections more in a turn where turns are long."""
+    """Accepts all connections that wait in each turn; one of several workers listens on a socket of its own."""
 
-    async def create_server(self, protocol_factory: Any, *arguments: Any, **named: Any) -> Any:
-        server = await super().create_server(protocol_factory, *arguments, **named)
-        if named.get("ssl") is None:
+    async def create_server(
+        self,
+        protocol_factory: Any,
+        *arguments: Any,
+        sock: socket.socket | None = None,
+        **named: Any,
+    ) -> Any:
+        shared = sock is not None
+        if sock is not None and is_spread(sock):
+            sock, shared = listen_beside(sock), False
+        server = await super().create_server(protocol_factory, *arguments, sock=sock, **named)
+        if named.get("ssl") is None and not shared:
             for listening in server.sockets:  # type: ignore[attr-defined]
                 # Another descriptor of the same socket, because one can be watched once only.
                 self._accept_from(
@@ -56,22 +50,18 @@ class AcceptingLoop(uvloop.Loop):
     ) -> None:
         listening.setblocking(False)
         connecting: set[asyncio.Task[Any]] = set()
-        pace = AcceptPace()
 
         def accept() -> None:
             if not server.is_serving():
                 self.remove_reader(listening)
                 listening.close()
                 return
-            all_of_them = True
             with suppress(OSError):  # nobody waits any more, or no descriptor is left
-                for _ in range(pace.most(time.monotonic())):
+                for _ in range(_AT_ONCE):
                     connection, _ = listening.accept()
                     connection.setblocking(False)
                     task = self.create_task(self.connect_accepted_socket(protocol_factory, connection))
                     connecting.add(task)
                     task.add_done_callback(connecting.discard)
-                all_of_them = False
-            pace.taken(time.monotonic(), all_of_them)
 
         self.add_reader(listening, accept)

@@ -26,7 +26,7 @@ from profiling.errors import InputError
 Array = NDArray[np.float32]
 # Sets that go through the products together: few enough that their arrays stay in the cache, many enough that threads
 # seldom wait for the interpreter's lock.
-CHUNK = 4096
+CHUNK = 2048
 # Random sets on which the twin is compared with torch.
 CHECKED = 64
 # Sets from which chunks are shared out among threads.
@@ -86,32 +86,37 @@ class PreparedJobs:
 
 @dataclass(frozen=True, slots=True)
 class _Sets:
-    """S sets, position by position and pair by pair: all sets at once, a row each.
+    """S sets, position by position: all sets at once, a column each.
 
     Attributes:
         rows: [M, S] rows of the job table; 0 where there is no member.
         present: [M, S] 1 where there is one.
-        others: per position, [S, SUMMED_WIDTH] what the others want together.
-        edges: (target, source) to [S, len(EDGE_FEATURES)].
+        others: [M, S, SUMMED_WIDTH] what the others want together.
+        edges: for each distance d = 1..M-1, [M, S, len(EDGE_FEATURES)]: to every position from the one that is d further on,
+            the first again after the last. One array for all positions, because small calls cost what their numpy calls cost.
     """
 
     rows: NDArray[np.int64]
     present: Array
-    others: list[Array]
-    edges: dict[tuple[int, int], Array]
+    others: Array
+    edges: list[Array]
 
     @classmethod
     def of(cls, jobs: PreparedJobs, rows: NDArray[np.int64]) -> _Sets:
         present = np.ascontiguousarray((rows >= 0).T, dtype=np.float32)
         safe = np.maximum(rows.T, 0)
-        demand = [jobs.demand[r] * p[:, None] for r, p in zip(safe, present, strict=True)]
-        everyone = sum(w[:, :SUMMED_WIDTH] for w in demand)
-        others = [everyone - w[:, :SUMMED_WIDTH] for w in demand]
-        size = len(demand)
-        edges = {
-            (i, j): edge_features(demand[i], demand[j]) for i in range(size) for j in range(size) if i != j
-        }
+        demand = jobs.demand[safe] * present[:, :, None]
+        others = demand[:, :, :SUMMED_WIDTH].sum(0) - demand[:, :, :SUMMED_WIDTH]
+        edges = [edge_features(demand, further) for further in _further_on(demand)]
         return cls(safe, present, others, edges)
+
+
+def _further_on(positions: Array, axis: int = 0) -> list[Array]:
+    """Views of `positions` (M along `axis`) that begin 1..M-1 further on and go on from the first after the last."""
+    size = positions.shape[axis]
+    twice = np.concatenate([positions, positions], axis)
+    before = (slice(None),) * axis
+    return [twice[(*before, slice(distance, distance + size))] for distance in range(1, size)]
 
 
 def prior_parts(
@@ -127,13 +132,18 @@ def prior_parts(
         [S, M, len(CONTENTION_FEATURES)].
     """
     sets = _Sets.of(jobs, rows)
-    parts = np.zeros((*rows.shape, weights.shape[1]))
-    for (i, j), edge in sets.edges.items():
-        turns = (edge[:, -pace.shape[1] :] * pace).sum(1)
-        share = np.exp(np.clip(turns, -2.5, 2.5)) * sets.present[i] * sets.present[j]
-        demands = np.concatenate([np.ones_like(edge[:, :1]), edge[:, : weights.shape[1] - 1]], 1)
-        parts[:, i] += demands * weights * share[:, None]
-    return parts
+    parts = np.zeros((*sets.rows.shape, weights.shape[1]))
+    for edge, further in zip(sets.edges, _further_on(sets.present), strict=True):
+        turns = (edge[:, :, -pace.shape[1] :] * pace).sum(2)
+        share = np.exp(_clipped(turns, 2.5)) * sets.present * further
+        parts[:, :, :1] += share[:, :, None]
+        parts[:, :, 1:] += edge[:, :, : weights.shape[1] - 1] * share[:, :, None]
+    return np.ascontiguousarray((parts * weights).transpose(1, 0, 2))
+
+
+def _clipped(values: Array, bound: float) -> Array:
+    """`values`, written over, within -bound and bound; `np.clip` takes several times as long on a few numbers."""
+    return np.minimum(np.maximum(values, -bound, out=values), bound, out=values)
 
 
 class SetNetwork:
@@ -204,7 +214,7 @@ class SetNetwork:
     def _utilization_residual(self, jobs: PreparedJobs, rows: NDArray[np.int64]) -> Array:
         sets = _Sets.of(jobs, rows)
         weight, bias = self.usage
-        parts = np.stack([np.tanh(weight @ s + np.float32(bias)) for s in self._states(jobs, sets)])
+        parts = np.tanh(self._read(weight, self._states(jobs, sets)) + np.float32(bias))
         count = sets.present.sum(0)
         return np.asarray((parts * sets.present).sum(0) * (count > 1) / np.maximum(count, 1))
 
@@ -213,26 +223,34 @@ class SetNetwork:
     ) -> Array:
         sets = _Sets.of(jobs, rows)
         (turns, *weights), pace = prior_weights
+        terms = np.array(weights)
         prior = np.zeros(sets.present.shape, dtype=np.float32)
-        for (i, j), edge in sets.edges.items():
-            share = np.exp(np.clip(edge[:, -len(pace) :] @ pace, -2.5, 2.5))
-            share *= turns + edge[:, : len(weights)] @ np.array(weights)
-            share *= sets.present[j]
-            prior[i] += share
+        for edge, further in zip(sets.edges, _further_on(sets.present), strict=True):
+            share = np.exp(_clipped(edge[:, :, -len(pace) :] @ pace, 2.5))
+            share *= turns + edge[:, :, : len(terms)] @ terms
+            share *= further
+            prior += share
         weight, bias = self.slow
-        residual = np.stack([weight @ s for s in self._states(jobs, sets)]) + np.float32(bias)
-        occupied = np.stack([o[:, -1] for o in sets.others])
-        return self.excess_from(prior, residual, occupied, sets.present).T
+        residual = self._read(weight, self._states(jobs, sets)) + np.float32(bias)
+        return self.excess_from(prior, residual, sets.others[:, :, -1], sets.present).T
 
-    def _states(self, jobs: PreparedJobs, sets: _Sets) -> list[Array]:
-        """Per position in a set: [width, S] state of the members there, after all layers."""
-        states = []
-        for rows, others in zip(sets.rows, sets.others, strict=True):
-            state = jobs.entry[rows]
-            state += others @ self.enter_others
-            states.append(np.tanh(state).T.copy())
+    @staticmethod
+    def _read(weight: Array, states: Array) -> Array:
+        """[M, S] of states [width, M, S]."""
+        width, members, count = states.shape
+        return np.asarray(weight @ states.reshape(width, -1)).reshape(members, count)
+
+    def _states(self, jobs: PreparedJobs, sets: _Sets) -> Array:
+        """[width, M, S] states of the members after all layers."""
+        members, count = sets.rows.shape
+        state = jobs.entry[sets.rows]
+        state += sets.others @ self.enter_others
+        states = np.tanh(state).reshape(members * count, self.width).T.reshape(self.width, members, count)
+        edges = [np.ascontiguousarray(edge.reshape(members * count, -1).T) for edge in sets.edges]
+        present = sets.present[None]
+        further_present = _further_on(present, 1)
         for layer in self.layers:
-            states = self._attend(layer, states, sets.edges, sets.present)
+            states = self._attend(layer, states, edges, present, further_present)
         return states
 
     def excess_from(self, prior: Array, residual: Array, occupied: Array, present: Array) -> Array:
@@ -245,28 +263,28 @@ class SetNetwork:
         return excess
 
     def _attend(
-        self, layer: _Layer, states: list[Array], edges: dict[tuple[int, int], Array], present: Array
-    ) -> list[Array]:
-        members, width = len(states), self.width
-        projected = [layer.state[0] @ s + layer.state[1] for s in states]
-        result = []
-        for i in range(members):
-            total: Any = 0.0
-            message: Any = 0.0
-            for j in range(members):
-                raw = projected[i][:width] + projected[j][width : 2 * width]
-                value = projected[j][2 * width :]
-                if i != j:
-                    edge = layer.edge @ edges[i, j].T
-                    raw += edge[:width]
-                    value = np.add(value, edge[width:], out=edge[width:])
-                strength = self.strength(layer, raw)
-                strength *= present[j]
-                total = total + strength
-                message = message + value * (self.heads_of @ strength)
-            message /= self.heads_of @ np.maximum(total, 1e-20)
-            result.append(self.gate(layer, message, states[i]))
-        return result
+        self, layer: _Layer, states: Array, edges: list[Array], present: Array, further_present: list[Array]
+    ) -> Array:
+        """States [width, M, S] after a layer, from `edges` [E, M * S] for each distance and who is there [1, M, S]."""
+        width, shape = self.width, states.shape
+        own = states.reshape(width, -1)
+        projected = (layer.state[0] @ own + layer.state[1]).reshape(3 * width, *shape[1:])
+        target = projected[:width]
+        further_on = [projected[width:], *_further_on(projected[width:], 1)]
+        total: Any = 0.0
+        message: Any = 0.0
+        for distance, (source, there) in enumerate(zip(further_on, (present, *further_present), strict=True)):
+            raw, value = target + source[:width], source[width:]
+            if distance:
+                edge = (layer.edge @ edges[distance - 1]).reshape(2 * width, *shape[1:])
+                raw += edge[:width]
+                value = np.add(value, edge[width:], out=edge[width:])
+            strength = self.strength(layer, raw.reshape(width, -1))
+            strength *= there.reshape(1, -1)
+            total = total + strength
+            message = message + value.reshape(width, -1) * (self.heads_of @ strength)
+        message /= self.heads_of @ np.maximum(total, 1e-20)
+        return self.gate(layer, message, own).reshape(shape)
 
     def strength(self, layer: _Layer, raw: Array) -> Array:
         """[heads, N] weights of messages before they are normalised, from [W, N]; `raw` is written over."""

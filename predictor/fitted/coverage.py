@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from profiling.devices import split_device
 from profiling.workload import ColocationSet, Workload
@@ -51,7 +52,7 @@ class Coverage:
 
     def has_device(self, device: str) -> bool:
         """Whether co-location was measured on that type, or on a slice of it."""
-        return not self.devices or split_device(device)[0] in {split_device(d)[0] for d in self.devices}
+        return not self.devices or split_device(device)[0] in _whole_devices(self.devices)
 
     def never_measured(self, asked: ColocationSet) -> list[str]:
         """What of a set was never measured under co-location, in words; nothing for a job alone."""
@@ -78,3 +79,9 @@ class Coverage:
             if new:
                 reasons.append(f"{name} {', '.join(new)} was never measured under co-location")
         return reasons
+
+
+@lru_cache(maxsize=64)
+def _whole_devices(devices: tuple[str, ...]) -> frozenset[str]:
+    """The GPU types of whole devices and slices."""
+    return frozenset(split_device(device)[0] for device in devices)

@@ -32,24 +32,26 @@ def bases_of(
     """
     size = np.abs(added)
     heavy = size > 0.01 * size.max(1, keepdims=True)
-    count = heavy @ seen.count[rows]
-    total = size.sum(1)
-    largest = np.sort(np.argpartition(-size, min(most, size.shape[1]) - 1, axis=1)[:, :most], axis=1)
-    order = np.take_along_axis(
-        largest, np.argsort(-np.take_along_axis(size, largest, 1), axis=1, kind="stable"), 1
-    )
+    count = heavy.astype(np.float32) @ seen.count[rows].astype(np.float32)
+    total, left = size.sum(1), size
+    order = np.empty((len(size), min(most, size.shape[1])), dtype=np.int64)
+    everyone = np.arange(len(size))
+    for place in range(order.shape[1]):  # of three influences the maximum is found quicker than by sorting
+        order[:, place] = best = left.argmax(1)
+        left[everyone, best] = -1.0
+    weights = np.take_along_axis(added / np.where(total > 0, total, 1.0)[:, None], order, 1).tolist()
+    named = np.take_along_axis(heavy, order, 1).tolist()
+    numbers = rows[order].tolist()
     bases = []
-    for row, best in enumerate(order.tolist()):
+    for row, counted in enumerate(count.tolist()):
         heaviest = []
-        for place in best:
-            if heavy[row, place]:
-                number = int(rows[place])
+        for number, weight, is_heavy in zip(numbers[row], weights[row], named[row], strict=True):
+            if is_heavy:
                 if number not in labels:
                     device, _, own, others = seen.keys[number]
                     labels[number] = str(own), tuple(map(str, others)), device
-                weight = float(added[row, place] / (total[row] or 1.0))
                 heaviest.append(Influence(*labels[number], int(seen.count[number]), weight))
-        bases.append(Basis(int(count[row]), tuple(heaviest)))
+        bases.append(Basis(round(counted), tuple(heaviest)))
     return bases
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from models.features import Floats
 from predictor.learning.ends import LEVEL_90
 from predictor.learning.kernel import KernelParameters
-from predictor.learning.link import from_scale, to_scale
+from predictor.learning.link import from_scale, slope, to_scale
 from predictor.types import MemberPrediction, Quantity
-
-_LARGEST = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,64 +67,56 @@ def shifted(slowdown: Floats, correction: Floats, knee: float) -> Floats:
     return np.maximum(result, 1.0)
 
 
-class _Scale:
-    """`predictor.learning.link` for one number at a time: in plain floats a tenth of what arrays of one cost."""
-
-    def __init__(self, knee: float) -> None:
-        self.knee = knee
-        self.border = math.log(math.expm1(knee))
-        self.steepest = math.exp(knee) / math.expm1(knee)
-
-    def of(self, log_slowdown: float) -> float:
-        if log_slowdown >= self.knee:
-            return math.log(math.expm1(log_slowdown))
-        return self.border + (log_slowdown - self.knee) * self.steepest
-
-    def back(self, value: float) -> float:
-        if value > self.border:
-            return math.log1p(math.exp(min(value, _LARGEST)))
-        return self.knee + (value - self.border) / self.steepest
-
-    def slope(self, log_slowdown: float) -> float:
-        above = max(log_slowdown, self.knee)
-        return math.exp(above) / math.expm1(above)
-
-
-def corrected(member: MemberPrediction, shift: Shift, parameters: KernelParameters) -> MemberPrediction:
-    """A member's answer with the shift in it. Intervals narrow as the process's own do, and are at least as wide as those."""
-    scale, before = _Scale(parameters.knee), member.slowdown
-    log_slowdown = math.log(max(before.value, 1.0))
-    place = scale.of(log_slowdown) + shift.excess
-    if shift.excess:
-        log_slowdown = max(scale.back(place), 0.0)
-        place = scale.of(log_slowdown)
-    slowdown = math.exp(log_slowdown)
-    noise = parameters.noise * scale.slope(log_slowdown) ** 2
-    shrink = math.sqrt((shift.variance + noise) / (shift.prior_variance + noise))
-    slow = _around(slowdown, before, shrink, least=1.0)
-    if shift.prior_variance > 0:
-        # The process's own interval where it is wider: the predictor's knows of campaigns like those that it was fitted to.
-        apart, repeat = LEVEL_90 * math.sqrt(max(shift.variance, 1e-9)), LEVEL_90**2 * parameters.noise
-        quick = log_slowdown - math.sqrt((log_slowdown - scale.back(place - apart)) ** 2 + repeat)
-        long = log_slowdown + math.sqrt((scale.back(place + apart) - log_slowdown) ** 2 + repeat)
-        slow = Quantity(
-            slow.value, max(1.0, min(slow.lower, math.exp(quick))), max(slow.upper, math.exp(long))
-        )
-    solo = member.solo_step_time_s
-    if shift.solo or shift.solo_shrink != 1.0:
-        solo = _around(solo.value * math.exp(shift.solo), solo, shift.solo_shrink)
-    # The step time's interval holds that of the slowdown and that of the solo step time.
-    half = math.hypot(math.log(slow.upper / slow.value), math.log(solo.upper / solo.value))
-    step = solo.value * slow.value
-    return replace(
-        member,
-        solo_step_time_s=solo,
-        slowdown=slow,
-        step_time_s=Quantity(step, step * math.exp(-half), step * math.exp(half)),
-        throughput_ratio=Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
+def corrected(
+    members: Sequence[MemberPrediction], shifts: Sequence[Shift], parameters: KernelParameters
+) -> list[MemberPrediction]:
+    """Members' answers with their shifts in them. Intervals narrow as the process's own do, and are at least as wide as those."""
+    if not members:
+        return []
+    knee = parameters.knee
+    value, lower, upper, solo, solo_lower, solo_upper = np.array(
+        [
+            (a.value, a.lower, a.upper, b.value, b.lower, b.upper)
+            for a, b in ((m.slowdown, m.solo_step_time_s) for m in members)
+        ]
+    ).T
+    excess, variance, prior_variance, solo_shift, solo_shrink = np.array(
+        [(s.excess, s.variance, s.prior_variance, s.solo, s.solo_shrink) for s in shifts]
+    ).T
+    log_slowdown = np.log(np.maximum(value, 1.0))
+    moved = np.maximum(from_scale(to_scale(log_slowdown, knee) + excess, knee), 0.0)
+    log_slowdown = np.where(excess != 0, moved, log_slowdown)
+    noise = parameters.noise * slope(log_slowdown, knee) ** 2
+    narrower = np.sqrt((variance + noise) / (prior_variance + noise))
+    slowdown, half = np.exp(log_slowdown), np.log(upper / value) * narrower
+    lower, upper = np.maximum(slowdown * np.exp(-half), 1.0), slowdown * np.exp(half)
+    # The process's own interval where it is wider: the predictor's knows of campaigns like those that it was fitted to.
+    place, repeat = to_scale(log_slowdown, knee), LEVEL_90**2 * parameters.noise
+    apart = LEVEL_90 * np.sqrt(np.maximum(variance, 1e-9))
+    quick, long = (
+        np.hypot(log_slowdown - from_scale(end, knee), math.sqrt(repeat))
+        for end in (place - apart, place + apart)
     )
-
-
-def _around(value: float, before: Quantity, shrink: float, least: float = 0.0) -> Quantity:
-    half = math.log(before.upper / before.value) * shrink if before.value > 0 else 0.0
-    return Quantity(value, max(least, value * math.exp(-half)), value * math.exp(half))
+    known = prior_variance > 0
+    lower = np.where(known, np.clip(slowdown * np.exp(-quick), 1.0, lower), lower)
+    upper = np.where(known, np.maximum(slowdown * np.exp(long), upper), upper)
+    corrects_solo = (solo_shift != 0) | (solo_shrink != 1.0)
+    half, factor = np.log(solo_upper / solo) * solo_shrink, np.exp(solo_shift)
+    solo_lower = np.where(corrects_solo, solo * factor * np.exp(-half), solo_lower)
+    solo_upper = np.where(corrects_solo, solo * factor * np.exp(half), solo_upper)
+    solo = np.where(corrects_solo, solo * factor, solo)
+    # The step time's interval holds that of the slowdown and that of the solo step time.
+    half, step = np.hypot(np.log(upper / slowdown), np.log(solo_upper / solo)), solo * slowdown
+    numbers = (
+        (solo, solo_lower, solo_upper),
+        (step, step * np.exp(-half), step * np.exp(half)),
+        (slowdown, lower, upper),
+        (1 / slowdown, 1 / upper, 1 / lower),
+    )
+    solos, steps, slowdowns, ratios = (
+        list(map(Quantity, *(ends.tolist() for ends in quantity))) for quantity in numbers
+    )
+    return [
+        MemberPrediction(m.job, solo, step, slow, ratio, m.memory_bytes, m.utilization_ratio, m.in_domain)
+        for m, solo, step, slow, ratio in zip(members, solos, steps, slowdowns, ratios, strict=True)
+    ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -336,12 +337,16 @@ class Posterior:
         numbers = [[n for n in row if n >= 0] for row in self._numbers(sets, solo_s).tolist()]
         asked = [[(own, *sorted((*row[:m], *row[m + 1 :]))) for m, own in enumerate(row)] for row in numbers]
         shifts = self._shifts([key for row in asked for key in row])
+        moved = iter(
+            corrected(
+                [member for prediction in predictions for member in prediction.members],
+                [shifts[key] for row in asked for key in row],
+                self.config.parameters,
+            )
+        )
         result = []
         for colocation_set, prediction, row in zip(sets, predictions, asked, strict=True):
-            members = tuple(
-                corrected(member, shifts[key], self.config.parameters)
-                for member, key in zip(prediction.members, row, strict=True)
-            )
+            members = tuple(islice(moved, len(row)))
             reasons = (
                 reason_of(workload.model, before, after, shifts[key].basis)
                 for workload, before, after, key in zip(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
+import sys
 import tempfile
 import time
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
-from profiling.errors import UnavailableError
 from serving.cli.output import JsonFlag, console, plain_table, print_json
 
 app = typer.Typer(
@@ -119,8 +119,10 @@ def serve(
 def run(config: object) -> None:
     """Serve until SIGTERM or SIGINT; running requests are finished first."""
     import uvicorn
+    from uvicorn.config import STARTUP_FAILURE
+    from uvicorn.supervisors import Multiprocess
 
-    from serving import logs
+    from serving import address, logs
     from serving.config import ServiceConfig
     from serving.listener import BoundedProtocol
     from serving.metrics import DIRECTORY_VARIABLE
@@ -134,7 +136,7 @@ def run(config: object) -> None:
     Store(
         config.database_url
     ).close()  # a database that cannot be used is one clear line, not a worker's traceback
-    _try_address(config.host, config.port)
+    address.check(config.host, config.port)
     os.environ |= config.to_environment()
     if config.port:  # the one line for people; what follows on stderr are JSON logs
         host = f"[{config.host}]" if ":" in config.host else config.host
@@ -145,7 +147,7 @@ def run(config: object) -> None:
     with tempfile.TemporaryDirectory(prefix="cotenant-metrics-") as folder:
         if config.workers > 1:
             os.environ.setdefault(DIRECTORY_VARIABLE, folder)
-        uvicorn.run(
+        settings = uvicorn.Config(
             "serving.app:from_environment",
             factory=True,
             host=config.host,
@@ -162,22 +164,14 @@ def run(config: object) -> None:
             timeout_worker_healthcheck=max(5, int(config.stuck_s)),
             backlog=2048,
         )
-
-
-def _try_address(host: str, port: int) -> None:
-    """Raises `UnavailableError` where the address cannot be bound: one clear line before anything is loaded."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except (OSError, UnicodeError) as error:
-        raise UnavailableError(
-            f"cannot listen on {host} port {port}",
-            expected="an address of this machine and a free port",
-            got=getattr(error, "strerror", None) or error,
-            hint="name others by --host and --port",
-        ) from None
+        if config.workers > 1:
+            Multiprocess(settings, sockets=[address.reserve(config.host, config.port)]).run()
+            return
+        server = uvicorn.Server(settings)
+        with suppress(KeyboardInterrupt):
+            server.run()
+        if not server.started:
+            sys.exit(STARTUP_FAILURE)
 
 
 def _stop(_number: int, _frame: object) -> None:
