@@ -215,7 +215,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             "settled_ratio": np.round(settled, 3).tolist(),
         }
         horizon = task.iterations // 10
-        penalties[task.name] = [row for seed in range(3) for row in real_penalties(task, seed, horizon)]
+        penalties[task.name] = [
+            row for seed in range(min(3, options.seeds)) for row in real_penalties(task, seed, horizon)
+        ]
         base, ice = (np.array([r["accuracy_percent"] for r in runs]) for runs in (plain, frozen))
         slow, fast = (np.array([r["seconds"] for r in runs]) for runs in (plain, frozen))
         figures[task.name] = {
