@@ -1,4 +1,4 @@
-"""What each part of the predictor is worth: it is left out, everything else stays. One seed, models left out.
+"""What each part of the predictor is worth: it is left out, everything else stays. Models left out.
 
     python -m benchmarks.ablation TABLES
     python -m benchmarks.ablation TABLES --heads
@@ -133,6 +133,8 @@ def main() -> None:
         "--heads", action="store_true", help="the heads and knobs of training instead of the network's parts"
     )
     parser.add_argument("--folds", type=int, help="the first so many folds of each protocol, instead of all")
+    parser.add_argument("--variant", action="append", help="only this one (repeatable), instead of all")
+    parser.add_argument("--seeds", type=int, default=1, help="trainings of each variant, scored together")
     parser.add_argument("--quick", action="store_true", help="a fifth of the training for every variant")
     options = parser.parse_args()
     tables = read_all(options.tables)
@@ -148,16 +150,21 @@ def main() -> None:
         changes = {v: HEADS[v] for v in HEADS_OF[protocol]} if options.heads else VARIANTS
         common = QUICK if options.quick else {}
         variants = [
-            Contender(v, partial(_make, change, common), version=version) for v, change in changes.items()
+            Contender(v, partial(_make, change, common), version=version)
+            for v, change in changes.items()
+            if not options.variant or v in options.variant
         ]
-        plan = make_plan(trial, variants, (0,), RESULTS / "ablation" / name / protocol)
+        plan = make_plan(trial, variants, range(options.seeds), RESULTS / "ablation" / name / protocol)
         # Fold by fold, so that variants of one fold share the encoder.
         by_fold = replace(plan, missing=tuple(sorted(plan.missing, key=lambda cell: cell.fold.name)))
         with progress() as bar:
             advance = partial(bar.advance, bar.add_task(protocol, total=len(by_fold.missing)))
             run_missing(by_fold, lambda _cell, advance=advance: advance())  # type: ignore[misc]
         figures[protocol] = {
-            variant: {key: result["metrics"][key] for key in ("mape_percent", "mae", "r2", "spearman")}
+            variant: {
+                **{key: result["metrics"][key] for key in ("mape_percent", "mae", "r2", "spearman")},
+                "mape_percent_by_seed": list(result["by_seed"].values()),
+            }
             for variant, result in collect(plan).items()
         }
         for variant, result in figures[protocol].items():

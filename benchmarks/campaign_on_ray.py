@@ -1,6 +1,9 @@
 """`cotenant campaign run --ray` on a real Ray: three node processes on this machine, one killed while it measures.
 
-    python -m benchmarks.campaign_on_ray [--runs N] [--nodes N]
+    python -m benchmarks.campaign_on_ray [--runs N] [--nodes N] [--tables DIR]
+
+With tables of measurements, `cotenant benchmark run --ray` fits a protocol's folds on what is left of the cluster, too, and in this
+process; scores must be the same.
 
 Real runs of a small job on the CPU, at settings that are quick rather than precise: what is proved is that no run is lost and
 none is stored twice. Says so and ends well where Ray is not installed.
@@ -39,6 +42,7 @@ QUICK = MeasureSettings(
     retries=0,
 )
 PATIENCE_S = 1500.0
+PROTOCOL, PREDICTORS = "gavel2019-by-model", ("additive", "trees-solo")
 
 
 def plan_of(runs: int) -> CampaignPlan:
@@ -61,7 +65,7 @@ def start_cluster(nodes: int) -> Any:
     }
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster()
+    cluster: Any = Cluster()
     made = [_node(cluster) for _ in range(nodes)]
     cluster.others = made[1:]
     cluster.wait_for_nodes(timeout=300)
@@ -118,6 +122,21 @@ def carry_out(cluster: Any, plan: Path, folder: Path) -> dict[str, Any]:
     }
 
 
+def fit_folds(cluster: Any, tables: Path, folder: Path) -> dict[str, Any]:
+    """MAPE by predictor of one protocol, its folds fitted on the cluster and in one process."""
+    scores = {}
+    for where, options in (("on_ray", ["--ray", cluster.address]), ("in_one_process", [])):
+        command = [
+            str(Path(sys.executable).with_name("cotenant")),
+            *("benchmark", "run", PROTOCOL, "--data", str(tables), "--predictors", ",".join(PREDICTORS)),
+            *("--out", str(folder / where), "--json", *options),
+        ]
+        answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE_S)
+        predictors = json.loads(answer.stdout)["predictors"]
+        scores[where] = {name: predictors[name]["metrics"]["mape_percent"] for name in PREDICTORS}
+    return {"protocol": PROTOCOL, **scores, "equal": scores["on_ray"] == scores["in_one_process"]}
+
+
 def stored_runs(folder: Path) -> list[str]:
     """Ids of all lines that hold a run; one that is stored twice is there twice."""
     lines = [line for path in slice_files(folder) for line in path.read_text().splitlines() if line]
@@ -133,6 +152,7 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--tables", type=Path, help="folder of imported tables with Gavel's")
     options = parser.parse_args()
     if find_spec("ray") is None:
         print("skipped: ray is not installed (pip install -e '.[ray]')")
@@ -144,6 +164,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             plan = plan_of(options.runs).save(Path(folder) / "plan.json")
             figures = carry_out(cluster, plan, Path(folder) / "campaign")
+            if options.tables is not None:
+                figures["folds"] = fit_folds(cluster, options.tables, Path(folder))
     finally:
         ray.shutdown()
         cluster.shutdown()

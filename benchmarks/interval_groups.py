@@ -40,6 +40,8 @@ def main() -> None:
     options = parser.parse_args()
     tables = read_sets(options.tables)
     shipped = load_predictor("default")
+    assert shipped.network is not None
+    assert shipped.training is not None
     fitted = replace(shipped.fitted_, intervals=pooled(shipped.fitted_.intervals))
     single = Predictor.of(fitted, shipped.version, shipped.network, shipped.training)
     figures: dict[str, Any] = {}

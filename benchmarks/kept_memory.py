@@ -1,4 +1,4 @@
-"""What `predictor.answering.set_network.keep_freed_memory` is worth: large questions with and without it, in processes of their own.
+"""What `predictor.answering.threads.keep_freed_memory` is worth: large questions with and without it, in processes of their own.
 
     python -m benchmarks.kept_memory [--rounds 6]
 
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -40,11 +41,11 @@ def measure(way: str) -> dict[str, float]:
     import torch
 
     from predictor import load_predictor
-    from predictor.answering import set_network
+    from predictor.answering import threads
 
     torch.set_num_threads(1)
     if way == "returned":
-        set_network.keep_freed_memory = lambda: None
+        threads.keep_freed_memory = lambda: None
     predictor = load_predictor("default")
     rows = predictor.rows(all_pairs())
     pairs = rows[np.random.default_rng(0).integers(0, len(rows), 100_000)]
@@ -52,7 +53,7 @@ def measure(way: str) -> dict[str, float]:
     figures = {}
     for name, asked in (("pairs_100000", pairs), ("sets_of_4_20000", fours)):
         figures[f"{name}_s"], figures[f"{name}_cpu_s"] = _least(
-            lambda asked=asked: predictor.predict_rows(asked, "time-slice")
+            partial(predictor.predict_rows, asked, "time-slice")
         )
     return figures
 

@@ -118,11 +118,11 @@ def measured_graphs(frame: pd.DataFrame, model: str) -> list[MeasuredGraph]:
         own = own[~own.local_bsz.isin([4, 24])]
     return [
         MeasuredGraph(
-            shared_featurizer().graph(Workload(name, batch_size=int(b))),
+            shared_featurizer().graph(Workload(name, batch_size=int(g.local_bsz.iloc[0]))),
             Rows.of(g.frozen_layers, g.local_bsz, g.step_time_s),
             kernels,
         )
-        for b, g in own.sort_values("frozen_layers").groupby("local_bsz")
+        for _, g in own.sort_values("frozen_layers").groupby("local_bsz")
     ]
 
 
@@ -130,7 +130,7 @@ def unseen_model(frame: pd.DataFrame) -> dict[str, Any]:
     """Calibrate on one model, predict the other's speed-up over nothing frozen from its graph alone."""
     device = get_device("v100")
     graphs = {model: measured_graphs(frame, model) for model in GRAPHS}
-    summaries = {}
+    summaries: dict[str, Any] = {}
     for fit, test in (("bert-mlm-wikitext2", "yolov3-voc"), ("yolov3-voc", "bert-mlm-wikitext2")):
         settings = calibrate(graphs[fit], device)
         errors, later, step = [], [], []
@@ -149,7 +149,7 @@ def unseen_model(frame: pd.DataFrame) -> dict[str, Any]:
 
 def memory(frame: pd.DataFrame) -> dict[str, Any]:
     """Calibrate on two CIFAR nets, predict the third from its graph; k > 0 and all rows apart."""
-    data = {}
+    data: dict[str, tuple[Any, ...]] = {}
     for model, (name, inplace) in MEMORY.items():
         own = frame[frame.model == model]
         shape = MemoryShape.from_graph(shared_featurizer().graph(Workload(name, batch_size=64)), inplace)
@@ -159,7 +159,7 @@ def memory(frame: pd.DataFrame) -> dict[str, Any]:
             own.local_bsz.to_numpy(),
             own.peak_mem_bytes.to_numpy(),
         )
-    summaries = {}
+    summaries: dict[str, Any] = {}
     for test in MEMORY:
         others = [
             tuple(v if i == 0 else v[data[m][1] > 0] for i, v in enumerate(data[m]))
@@ -167,7 +167,7 @@ def memory(frame: pd.DataFrame) -> dict[str, Any]:
             if m != test
         ]
         shape, k, b, peak = data[test]
-        error = MemoryModel.fit(others).bytes(shape, k, b) / peak - 1.0  # type: ignore[arg-type]
+        error = MemoryModel.fit(others).bytes(shape, k, b) / peak - 1.0
         summaries[test] = {
             "frozen": summary([error[k > 0]]),
             "unfrozen_with_workspace": summary([error[k == 0]]),

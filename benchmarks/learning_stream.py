@@ -91,7 +91,7 @@ def replay(tables: Path, plan: Path) -> dict[str, Any]:
         posterior.observe([Observation(asked, i, float(step)) for i, step in enumerate(measured)])
     means = {name: [float(np.mean(v)) for v in values] for name, values in errors.items()}
     blocks = {
-        name: [percent(np.mean(v[k : k + WINDOW])) for k in range(0, len(v), WINDOW)]
+        name: [percent(float(np.mean(v[k : k + WINDOW]))) for k in range(0, len(v), WINDOW)]
         for name, v in means.items()
     }
     return {

@@ -33,9 +33,10 @@ def jobs_of(memory: pd.DataFrame) -> list[tuple[JobOnDevice, dict[str, Any]]]:
     featurizer, result = shared_featurizer(), []
     for row in memory.sample(min(ROWS, len(memory)), random_state=0).to_dict("records"):
         try:
-            result.append((featurizer.job(Workload.parse(str(row["workload"])), str(row["device"])), row))
+            job = featurizer.job(Workload.parse(str(row["workload"])), str(row["device"]))
         except CotenantError:
             continue
+        result.append((job, {str(column): value for column, value in row.items()}))
     return result
 
 

@@ -65,8 +65,8 @@ def believed(belief: SetPredictor, table: TablePredictor, device: str) -> TableP
     answer = belief.predict_arrays(
         [ColocationSet(device, tuple(submitted[m] for m in members)) for members in pairs]
     )
-    ratios = {
-        (device, members): tuple(1.0 / slowdown[:2]) if fits else (0.0, 0.0)
+    ratios: dict[tuple[str, tuple[Workload, ...]], list[float]] = {
+        (device, members): (1.0 / slowdown[:2]).tolist() if fits else [0.0, 0.0]
         for members, slowdown, fits in zip(pairs, answer.slowdown, answer.fits, strict=True)
     }
     return TablePredictor(solo, ratios)

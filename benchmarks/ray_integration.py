@@ -50,7 +50,7 @@ def prove(cluster: Any, url: str) -> dict[str, Any]:
     @ray.remote(num_gpus=0.25, num_cpus=0.1)
     class Job:
         def where(self) -> tuple[str, int]:
-            return ray.get_runtime_context().get_node_id(), ray.get_gpu_ids()[0]
+            return ray.get_runtime_context().get_node_id(), int(ray.get_gpu_ids()[0])
 
     kinds = {
         n["NodeID"]: next((k for k in n["Resources"] if k.startswith("accelerator_type:")), "head")

@@ -64,7 +64,8 @@ def table(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """Means by campaign, GPU type, mode and number of jobs."""
     groups = rows.groupby(["campaign", "device", "mode", "jobs"])
     means = groups[["measured", "solo", "graph"]].mean().round(3)
-    return means.assign(sets=groups.size()).reset_index().to_dict("records")
+    rows_of_table = means.assign(sets=groups.size()).reset_index().to_dict("records")
+    return [{str(column): value for column, value in row.items()} for row in rows_of_table]
 
 
 def pairs(predictor: SetPredictor) -> list[dict[str, Any]]:

@@ -28,7 +28,10 @@ import httpx
 
 from benchmarks.record import RESULTS, record
 
-SET = {"device": "v100", "jobs": ["resnet18-cifar:batch_size=64", "lstm-wikitext2:batch_size=20"]}
+SET: dict[str, Any] = {
+    "device": "v100",
+    "jobs": ["resnet18-cifar:batch_size=64", "lstm-wikitext2:batch_size=20"],
+}
 NODE = {"nodes": [{"name": "a", "gpus": [{"id": "0", "device": "v100"}]}]}
 
 

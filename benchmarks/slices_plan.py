@@ -84,6 +84,7 @@ def fleet(predictor: SetPredictor, gpus: int, count: int) -> dict[str, Any]:
     kinds, weights = [], []
     for spec, share in ZOO_MIX:
         workload = Workload.parse(spec)
+        assert workload.batch_size is not None
         for factor in (0.25, 0.5, 1.0, 2.0):
             kinds.append(replace(workload, batch_size=max(1, int(workload.batch_size * factor))))
             weights.append(share / sum(shares) / 4)

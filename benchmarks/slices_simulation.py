@@ -40,7 +40,7 @@ KERAS = "precision=tf32,framework=tensorflow"
 RMSPROP = ("embedding",)
 
 # Name in the reference results, policy, options.
-REFERENCED = (
+REFERENCED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("full", "full", {}),
     ("mps", "mps", {}),
     ("static_3_2_2", "static-mig", {"partition": "3g+2g+2g"}),

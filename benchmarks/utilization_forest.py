@@ -66,6 +66,7 @@ def main() -> None:
         columns = teacher.columns(
             features[own], demand[own], features[other], demand[other], test.setting[own]
         )
+        assert teacher.utilization_forest_ is not None
         guess = teacher.utilization_forest_.predict(columns).reshape(-1, 2).mean(1)
         measured = test.utilization_residual[index[own[::2]]]
         known = ~np.isnan(measured)
@@ -74,13 +75,16 @@ def main() -> None:
         return {name: np.abs(values[known]) for name, values in result.items()}
 
     groups = architecture_groups(examples, options.groups)
-    figures = {"all": [], **{", ".join(sorted(g.architectures)): [] for g in groups}}
+    figures: dict[str, list[dict[str, np.ndarray]]] = {
+        "all": [],
+        **{", ".join(sorted(g.architectures)): [] for g in groups},
+    }
     for group, parts in zip(groups, cross_fit(examples, groups, errors), strict=True):
         figures[", ".join(sorted(group.architectures))].append(parts)
         figures["all"].append(parts)
     table = {}
-    for name, parts in figures.items():
-        joined = {way: np.concatenate([p[way] for p in parts]) for way in ("independent", "mean", "forest")}
+    for name, folds in figures.items():
+        joined = {way: np.concatenate([p[way] for p in folds]) for way in ("independent", "mean", "forest")}
         table[name] = {
             "sets": len(joined["forest"]),
             **{f"{way}_mae": float(e.mean()) for way, e in joined.items()},

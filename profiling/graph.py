@@ -127,7 +127,7 @@ class ComputationGraph:
         for edge in self.edges:
             if not (0 <= edge.source < count and 0 <= edge.target < count):
                 raise InputError(
-                    f"graph {self.name!r} has an edge to an operator that is not there",
+                    f"graph {self.name!r} has an edge to an unknown operator",
                     expected=f"indices 0 to {count - 1}",
                     got=f"{edge.source} -> {edge.target}",
                 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-# A list of up to so many names is shown whole.
+# A list of up to so many names is shown whole; where none is near, of up to `_LONG`.
 _SHORT = 8
+_LONG = 30
 
 
 def near_names(wanted: str, known: Iterable[str]) -> list[str]:
@@ -23,15 +24,19 @@ def near_names(wanted: str, known: Iterable[str]) -> list[str]:
 
 
 def one_of(wanted: str, known: Iterable[str]) -> str:
-    """What was expected, for an error: of a long list only the names near `wanted` where there are any.
+    """What was expected, for an error: of a long list only the names near `wanted`, or else the first ones.
 
     >>> one_of("fif", ["sjf", "fifo", "srtf"])
     'one of fifo, sjf, srtf'
     >>> one_of("fif", ["fifo", *"abcdefghi"])
     'one of fifo (10 in all)'
+    >>> one_of("zzz", (f"name-{number}" for number in range(40)))
+    'one of name-0, name-1, name-2, name-3, name-4, name-5, name-6, name-7, ... (40 in all)'
     """
     names = list(known)
     near = near_names(wanted, names)
     if near and len(names) > _SHORT:
         return f"one of {', '.join(near)} ({len(names)} in all)"
+    if len(names) > _LONG:
+        return f"one of {', '.join(names[:_SHORT])}, ... ({len(names)} in all)"
     return "one of " + ", ".join([*near, *(name for name in names if name not in near)])

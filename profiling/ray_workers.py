@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, redirect_stdout
 from typing import Any, Generic, TypeVar
 
 from profiling.errors import CotenantError, UnavailableError
@@ -46,7 +48,13 @@ class RayWorkers(Generic[Task, Result]):
         patience_s: float = PATIENCE_S,
     ) -> None:
         self.make, self.on_gpus, self.patience_s = make, on_gpus, patience_s
-        self.ray = _connect(address)
+        self._streams = ExitStack()
+        self._streams.enter_context(stdout_without_ray())
+        try:
+            self.ray = _connect(address)
+        except CotenantError:
+            self._streams.close()
+            raise
         self.given_up: list[Task] = []
         self._workers: dict[tuple[str, int], Any] = {}
         self._looked = -_LOOK_S
@@ -58,6 +66,7 @@ class RayWorkers(Generic[Task, Result]):
         for worker in self._workers.values():
             self.ray.kill(worker)
         self.ray.shutdown()
+        self._streams.close()
 
     def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Result]]:
         """Each task with its result, in the order in which they end.
@@ -146,6 +155,11 @@ class _Worker:
 
     def do(self, task: Any) -> Any:
         return self.carry_out(task)
+
+
+def stdout_without_ray() -> AbstractContextManager[Any]:
+    """What Ray prints of nodes that die goes to stderr, whatever it is told: stdout may be one JSON value."""
+    return redirect_stdout(sys.stderr)
 
 
 def _connect(address: str) -> Any:

@@ -54,7 +54,7 @@ class _Numbers:
 
 
 class Describer:
-    """Makes `Prediction`s of one fitted model; keeps what it worked out about every row of its table."""
+    """Makes `Prediction`s of one fitted model; caches intervals, domain and demands of every row of its table."""
 
     def __init__(self, fitted: Fitted, table: JobTable) -> None:
         self.fitted, self.table = fitted, table
@@ -63,12 +63,13 @@ class Describer:
     def describe(
         self, version: str, sets: Sequence[ColocationSet], rows: Integers, arrays: PredictionArrays
     ) -> list[Prediction]:
-        """One prediction per set.
+        """One prediction per set, with intervals and reasons.
 
         Args:
-            version: what they say of the model.
-            rows: [S, M] rows of the job table.
-            arrays: what was predicted for them.
+            version: model version that the predictions name.
+            sets: [S] the sets that were asked about.
+            rows: [S, M] rows of the job table, -1 where a set has fewer members.
+            arrays: point predictions for these rows.
         """
         if not sets:
             return []

@@ -46,7 +46,16 @@ class ResourceShare:
 
 
 def shares_of(excess: float, parts: Sequence[float], job: JobOnDevice) -> list[ResourceShare]:
-    """Divide `excess` among resources in the proportion of the prior's `parts` [len(CONTENTION_FEATURES)]."""
+    """Divide a job's excess step time among resources, in proportion to the prior's terms.
+
+    Args:
+        excess: slowdown - 1.
+        parts: [len(CONTENTION_FEATURES)] the terms, as `prior_parts` gives them.
+        job: whose operators are named.
+
+    Returns:
+        Shares above 0, largest first; they sum to `excess`. Empty where the excess or all terms are 0.
+    """
     by_resource = dict.fromkeys(RESOURCES, 0.0)
     for name, part in zip(CONTENTION_FEATURES, parts, strict=True):
         by_resource[_RESOURCE_OF[name]] += part
@@ -63,7 +72,7 @@ def shares_of(excess: float, parts: Sequence[float], job: JobOnDevice) -> list[R
 
 @lru_cache(maxsize=4096)
 def operators_wanting(job: JobOnDevice, resource: str, most: int = 3) -> tuple[tuple[str, float], ...]:
-    """Operator kinds by their share of the job's demand on a resource."""
+    """Up to `most` kinds of operator with their share (0 to 1) of the job's demand for `resource`, largest first."""
     cost = job.cost.operators
     wanted = {"memory_bandwidth": cost.traffic_bytes, "compute": cost.compute_s, "launch": cost.kernels}
     values = wanted.get(resource, cost.busy_s).sum(0)
@@ -76,7 +85,7 @@ def operators_wanting(job: JobOnDevice, resource: str, most: int = 3) -> tuple[t
 
 
 def sentence(name: str, slowdown: float, shares: list[ResourceShare]) -> str:
-    """One line for people."""
+    """One sentence for reports: the slowdown, the share of each resource in it, and the operators behind the largest."""
     if slowdown < 1.005 or not shares:
         return f"{name} runs at its own speed"
     worst = shares[0]

@@ -109,7 +109,15 @@ class JobTable:
         return [PreparedJobs(entry, demand) for entry in entries]
 
     def excess(self, rows: Integers, sharing: str) -> Floats:
-        """[S, M] ensemble mean of the latent slowdown - 1, taken over log slowdowns."""
+        """Predicted latent slowdown - 1, the ensemble mean of log slowdowns.
+
+        Args:
+            rows: [S, M] rows of the table, -1 where a set has fewer members.
+            sharing: sharing mode of all sets.
+
+        Returns:
+            [S, M]; 0 where masked.
+        """
         if sharing not in self._settings:
             self._settings[sharing] = setting_rows([sharing], self._model.campaigns)[0]
         setting = self._settings[sharing]
@@ -119,9 +127,9 @@ class JobTable:
         return np.expm1(np.mean(np.log1p(each), axis=0, dtype=np.float64))
 
     def utilization_residual(self, rows: Integers) -> Floats:
-        """[S] ensemble mean of what the sets' utilisation differs by from that of independent phases.
+        """[S] ensemble mean of the sets' utilisation less that of independent phases (0 to 1 scale).
 
-        0 where that of a member alone was not measured.
+        0 where the utilisation of a member alone was not measured. `rows` as for `excess`.
         """
         each = [n.utilization_residual(p, rows) for n, p in zip(self.networks, self.prepared, strict=True)]
         known = np.where(rows >= 0, self.utilization_measured[rows], True).all(1)

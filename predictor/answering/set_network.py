@@ -7,12 +7,8 @@ alone is projected once and kept. The result equals torch to 1e-5, which `from_t
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from models.colocation_network import ColocationNetwork
 from models.features import DEMAND_WIDTH, SUMMED_WIDTH, edge_features
+from predictor.answering.threads import worker_threads
 from profiling.errors import InputError
 
 Array = NDArray[np.float32]
@@ -198,12 +195,12 @@ class SetNetwork:
             return result
         # Each thread does its own products; were BLAS to share these out as well, the threads would wait for each other.
         with threadpool_limits(1, "blas"):
-            for _ in _threads().map(answer, starts):
+            for _ in worker_threads().map(answer, starts):
                 pass
         return result
 
     def utilization_residual(self, jobs: PreparedJobs, rows: NDArray[np.int64]) -> Array:
-        """[S] what the sets' utilisation differs by from that of independent phases; `rows` as for `excess`."""
+        """[S] the sets' utilisation less that of independent phases; `rows` as for `excess`."""
         result = np.zeros(len(rows), dtype=np.float32)
         if not self.usage[1] and not self.usage[0].any():
             return result  # nothing was learned
@@ -287,7 +284,7 @@ class SetNetwork:
         return self.gate(layer, message, own).reshape(shape)
 
     def strength(self, layer: _Layer, raw: Array) -> Array:
-        """[heads, N] weights of messages before they are normalised, from [W, N]; `raw` is written over."""
+        """[heads, N] unnormalised attention weights of messages [W, N]; `raw` is overwritten."""
         np.maximum(raw, np.float32(0.2) * raw, out=raw)
         # Scores are small after training on standardised inputs; clipping guards the exponential.
         score = layer.attention @ raw
@@ -295,7 +292,7 @@ class SetNetwork:
         return np.exp(score, out=score)
 
     def gate(self, layer: _Layer, message: Array, state: Array) -> Array:
-        """The gated update of states [W, N] by messages that have not been through the output layer."""
+        """[W, N] states after the gated update by messages that have not been through the output layer."""
         width = self.width
         entering = layer.message[0] @ message
         entering += layer.message[1]
@@ -313,29 +310,6 @@ class SetNetwork:
         result *= gates[width:]
         result += candidate
         return result
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep up to 256 MB of freed memory of a thread instead of returning it to the system after every array.
-
-    A megabyte that is asked for again costs 256 page faults, as much as the arithmetic on it: 100,000 pairs take 40 % more
-    processor time without (`python -m benchmarks.kept_memory`). Elsewhere nothing happens.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return
-    trim_threshold, mmap_threshold = -1, -3
-    mallopt(trim_threshold, 256 * 2**20)
-    mallopt(mmap_threshold, 32 * 2**20)
-
-
-@cache
-def _threads() -> ThreadPoolExecutor:
-    """One thread for each core that this process may use; started with the first large question."""
-    keep_freed_memory()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return ThreadPoolExecutor(cores, thread_name_prefix="set-network")
 
 
 def from_torch(network: ColocationNetwork) -> SetNetwork:

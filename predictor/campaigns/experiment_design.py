@@ -22,9 +22,17 @@ def standardize(values: Floats) -> Floats:
 
 
 def set_kernel(features: Floats, sets: Sequence[tuple[int, ...]], modes: Floats) -> Floats:
-    """[S, S] similarity of sets: the mean over member pairs of a squared-exponential kernel on (own demands, mean
-    demands of the others, their number, sharing mode). A mean of kernels over all pairs of two bags is positive
-    semi-definite; it is scaled to a unit diagonal."""
+    """[S, S] similarity of sets, scaled to a unit diagonal.
+
+    The mean over member pairs of a squared-exponential kernel on (own demands, mean demands of the others, their number,
+    sharing mode). A mean of kernels over all pairs of two bags is positive semi-definite (Gaertner et al., "Multi-Instance
+    Kernels", ICML 2002).
+
+    Args:
+        features: [J, F] demands of the jobs.
+        sets: [S] numbers of each set's jobs.
+        modes: [S] number of each set's sharing mode.
+    """
     x = standardize(features)
     rows, owner = [], []
     for s, members in enumerate(sets):
@@ -64,7 +72,10 @@ def greedy_design(
     Args:
         kernel: [S, S] prior covariance.
         costs: [S] seconds.
-        members: jobs of each set.
+        budget_s: seconds for all chosen sets together.
+        members: [S] jobs of each set.
+        noise: variance of one measurement.
+        cover: sets in which every job should appear.
 
     Returns:
         (index, variance before it was chosen), in order.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def draw(name: str, width: float, height: float, paint: Callable[[Any, Any], None]) -> str:
-    """An `<svg>` element that `paint(figure, axes)` has drawn. `name` keeps its identifiers apart from other figures'."""
+    """An inline `<svg>` element of `width` x `height` inches, drawn by `paint(figure, axes)`; `name` prefixes its ids."""
     import matplotlib
 
     with matplotlib.rc_context(
@@ -37,7 +37,7 @@ def draw(name: str, width: float, height: float, paint: Callable[[Any, Any], Non
 
 
 def heat_map(pairs: pd.DataFrame, name: str) -> str:
-    """Slowdown of the job of the row beside the job of the column."""
+    """Inline SVG: median slowdown of each job (row) beside each neighbour (column); `pairs` as `pair_slowdowns` gives them."""
     jobs = sorted({*pairs["job"], *pairs["neighbour"]})
     at = {job: i for i, job in enumerate(jobs)}
     grid = np.full((len(jobs), len(jobs)), np.nan)
@@ -63,7 +63,7 @@ def heat_map(pairs: pd.DataFrame, name: str) -> str:
 
 
 def spread(measurements: pd.DataFrame, name: str) -> str:
-    """Share of figures whose spread over the repeats is at most so large."""
+    """Inline SVG: cumulative distribution of the spread over repeats, of step times alone and of throughput ratios."""
 
     def paint(_figure: Any, axes: Any) -> None:
         for column, label in (("solo_spread_ratio", "step time alone"), ("spread_ratio", "throughput ratio")):
@@ -82,8 +82,10 @@ def spread(measurements: pd.DataFrame, name: str) -> str:
 
 
 def freezing(frame: pd.DataFrame, column: str, label: str, name: str) -> str:
-    """`column` over the frozen share of layers, relative to nothing frozen; dashed with cached activations. Models
-    without a run with nothing frozen are left out."""
+    """Inline SVG: `column` over the frozen share of layers, relative to nothing frozen, one line a model.
+
+    Dashed with cached activations. Models without a run with nothing frozen are left out.
+    """
 
     def paint(_figure: Any, axes: Any) -> None:
         for i, (model, rows) in enumerate(frame.groupby("architecture")):
@@ -113,7 +115,7 @@ def freezing(frame: pd.DataFrame, column: str, label: str, name: str) -> str:
 
 
 def predicted(frame: pd.DataFrame, name: str) -> str:
-    """Predicted against measured throughput ratio, with the 90 % interval."""
+    """Inline SVG: predicted against measured throughput ratio with 90 % intervals; `frame` as `report.compare` gives it."""
 
     def paint(_figure: Any, axes: Any) -> None:
         x = frame["measured"].to_numpy(dtype=float)

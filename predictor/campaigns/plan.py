@@ -205,7 +205,11 @@ def _rescaled(base: Candidate, ratio: float, batch_size: int) -> Candidate:
 
 
 def candidate(workload: Workload, rates: DeviceSpec) -> Candidate:
-    """What the plan needs to know of a job, from its computation graph."""
+    """What the plan needs to know of a job, from its computation graph and the cost model.
+
+    Raises:
+        CotenantError: the job has no graph.
+    """
     from profiling.capture import graph_for
 
     graph = graph_for(workload)
@@ -223,7 +227,7 @@ def candidate(workload: Workload, rates: DeviceSpec) -> Candidate:
 
 
 def choose_workloads(pool: Sequence[Candidate], count: int) -> list[Candidate]:
-    """One job of every model (the middle one by step time), then those farthest from all chosen ones."""
+    """`count` jobs: one of every model (the middle one by step time), then those farthest from all chosen ones by features."""
     by_model: dict[str, list[Candidate]] = {}
     for c in sorted(pool, key=lambda c: c.step_time_s):
         by_model.setdefault(c.workload.model, []).append(c)
@@ -235,7 +239,7 @@ def choose_workloads(pool: Sequence[Candidate], count: int) -> list[Candidate]:
 
 
 def farthest(pool: Sequence[Candidate], given: int, count: int) -> list[Candidate]:
-    """The first `given` of `pool`, then one after the other the candidate farthest from all chosen ones."""
+    """The first `given` of `pool`, then the candidate farthest (Euclidean, standardised features) from all chosen, up to `count`."""
     if not pool:
         return []
     x = standardize(np.stack([c.features for c in pool]))
@@ -251,7 +255,7 @@ def farthest(pool: Sequence[Candidate], given: int, count: int) -> list[Candidat
 
 
 def candidate_sets(jobs: int, config: PlanConfig) -> list[tuple[int, ...]]:
-    """All pairs, a job with itself included, and some triples."""
+    """All pairs of `jobs` jobs by number, a job with itself included, and random triples."""
     pairs: list[tuple[int, ...]] = list(combinations_with_replacement(range(jobs), 2))
     generator = np.random.default_rng(config.seed)
     triples = {

@@ -30,10 +30,11 @@ tr:nth-child(even) td { background: #f5f6f8; } svg { max-width: 100%; height: au
 
 
 def write_report(folder: Path, output: Path, predictor: str | None = "default") -> Path:
-    """Write the page.
+    """Write the page to `output`, and return its path.
 
     Args:
         folder: tables (`*.parquet`) or slices of a campaign, unfinished ones included.
+        output: the HTML file.
         predictor: compared with the measured sets; None leaves the section out.
 
     Raises:
@@ -55,7 +56,11 @@ def write_report(folder: Path, output: Path, predictor: str | None = "default") 
 
 
 def load_frames(folder: Path) -> Frames:
-    """The tables of a folder, or those that its slices make."""
+    """Table name -> rows, from the tables of a folder or those that its slices make.
+
+    Raises:
+        InputError: the folder holds neither.
+    """
     import pandas as pd
 
     if slice_files(folder):

@@ -45,7 +45,15 @@ def evaluate(
 
     With `split="none"` the model is asked as it is about every set that it was not trained on (those are counted in
     `left_out`). With any other split its configuration is fitted from scratch for every fold, pre-training included, and
-    only left-out sets are scored. With `graph_only` nothing is known of how the members to be scored run alone.
+    only left-out sets are scored.
+
+    Args:
+        predictor: a trained predictor.
+        colocation, solo: tidy tables.
+        split: `none`, or a kind of `datasets.splits`.
+        seed: of the split.
+        report: called with each epoch's loss.
+        graph_only: withhold how the members to be scored run alone.
 
     Raises:
         InputError: no set is left to score, or the split is unknown.
@@ -105,7 +113,14 @@ Sides = dict[str, tuple[np.ndarray, ...]]
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """What a model says of the sets that were left out when it was fitted."""
+    """What a model says of the T rows of sets that were left out when it was fitted.
+
+    Attributes:
+        examples: the rows.
+        log_ratio: [T] predicted log of co-located / solo throughput.
+        log_slowdown: [T] predicted log slowdown.
+        sides: name of a quantity of sets -> its measured and predicted values.
+    """
 
     examples: Examples
     log_ratio: Floats

@@ -74,17 +74,22 @@ class ModelLearner:
         self.half = half_widths(predictor.fitted_, examples, slow)
 
     def expectation(self, seen: Integers) -> Expectation:
+        """What is expected of all T rows once those numbered `seen` were observed."""
         return self.start.observe(seen, self.observed[seen], self.noise[seen]) if len(seen) else self.start
 
     def expected_noise(self, expected: Expectation) -> Floats:
+        """[T] variance of an observation where it is expected."""
         return self.parameters.noise * self._slope(expected.mean) ** 2
 
     def gains(self, expected: Expectation, unseen: Floats) -> Floats:
+        """[T] weights of rows in the probe rule, `unseen` [T] being 1 for rows to be learned about: variances count in log slowdowns."""
         return unseen / np.maximum(self._slope(expected.mean) ** 2, 1e-9)
 
     def answer(self, seen: Integers) -> tuple[Floats, Floats, Floats]:
-        """[T] log ratio and the ends of its 90 % interval: the process's own, or the model's where it is wider. The model's narrows as the
-        process's own does."""
+        """[T] log ratio and the ends of its 90 % interval: the process's own, or the model's where that is wider.
+
+        The model's interval narrows as the process's own does.
+        """
         expected = self.expectation(seen)
         noise = self.expected_noise(expected)
         before, after = (np.maximum(np.diag(e.covariance), 0.0) for e in (self.start, expected))

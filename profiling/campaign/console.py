@@ -43,7 +43,7 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run; measure nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Carry out what is left of a plan; resumable at any kill, with the same command.
+    """Carry out the remaining runs of a plan; the same command resumes after an interruption.
 
     Exit code 1 when the time limit ended it before all runs were done.
 
@@ -84,7 +84,7 @@ def run(
 
 
 def status(plan: PlanFile, output: Output, done: Done = None, as_json: Json = False) -> None:
-    """How far a campaign is.
+    """Show the progress of a campaign.
 
     Example:
 

@@ -20,7 +20,7 @@ Measure = Callable[[RunRequest, MeasureSettings], dict[str, Any]]
 
 @dataclass(frozen=True)
 class CampaignStatus:
-    """How far a campaign is.
+    """Progress of a campaign.
 
     Attributes:
         total, done: runs of the plan. failed: done ones in which a member died or ran out of memory.

@@ -43,7 +43,7 @@ def check_cluster(cluster: ClusterSnapshot) -> list[str]:
                 got=link.bandwidth_bytes_per_s,
             )
         notes += [
-            f"link {link.source} to {link.target}: {end} is no node, so it counts as a switch"
+            f"link {link.source} to {link.target}: {end} is not a node and is taken for a switch"
             for end in (link.source, link.target)
             if end not in names
         ]

@@ -226,9 +226,9 @@ def _refusals(ranking: Ranking, count_of: Ints) -> list[str]:
         (room, "already hold as many jobs as may share one"),
         (
             memory,
-            "refused on memory (predicted upper bound over the device's) or for a precision that they lack",
+            "refused: predicted memory (upper bound) above the device's, or a precision that it lacks",
         ),
-        (budget, "refused on a member's slowdown budget"),
+        (budget, "refused: a member would exceed its slowdown budget"),
     )
     numbers = [(int(count_of[mask].sum()), text) for mask, text in texts]
     return [f"{number} GPU{'s' if number != 1 else ''} {text}" for number, text in numbers if number]

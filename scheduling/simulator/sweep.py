@@ -12,6 +12,7 @@ import numpy as np
 
 from profiling.errors import CotenantError, UnavailableError
 from profiling.files import write_json
+from profiling.ray_workers import stdout_without_ray
 from scheduling.simulator.result import SimulationResult
 from scheduling.simulator.scenario import Scenario, ScenarioSpec, build_scenario
 
@@ -212,18 +213,19 @@ def _on_ray(tasks: Sequence[Task]) -> Iterator[Run]:
             expected="the extra `ray`",
             hint="pip install -e '.[ray]' in the checkout, or leave out --ray",
         ) from None
-    started = not ray.is_initialized()
-    if started:
-        ray.init(include_dashboard=False, log_to_driver=False)
-    try:
-        remote = ray.remote(_run)
-        answers = [remote.remote(*task) for task in tasks]
-        for (spec, policy, _), answer in zip(tasks, answers, strict=True):
-            try:
-                run = ray.get([answer])[0]
-            except ray.exceptions.RayError as error:  # a worker or its node is gone: the others go on
-                run = Run(policy, spec.seed, error=f"Ray: {str(error).strip().splitlines()[-1]}")
-            yield run
-    finally:
+    with stdout_without_ray():
+        started = not ray.is_initialized()
         if started:
-            ray.shutdown()
+            ray.init(include_dashboard=False, log_to_driver=False)
+        try:
+            remote = ray.remote(_run)
+            answers = [remote.remote(*task) for task in tasks]
+            for (spec, policy, _), answer in zip(tasks, answers, strict=True):
+                try:
+                    run = ray.get([answer])[0]
+                except ray.exceptions.RayError as error:  # a worker or its node is gone: the others go on
+                    run = Run(policy, spec.seed, error=f"Ray: {str(error).strip().splitlines()[-1]}")
+                yield run
+        finally:
+            if started:
+                ray.shutdown()

@@ -78,6 +78,9 @@ def run(
 
     Example: `cotenant benchmark run lucid-by-model --data data/`
     """
+    from predictor.evaluation.protocols.names import check_name
+
+    check_name(name)  # before the seconds of imports below
     from predictor.evaluation.protocols.few_shot.catalogue import LEARNING_CURVES
 
     if name in LEARNING_CURVES:

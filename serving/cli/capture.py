@@ -28,7 +28,9 @@ def command(
         int | None, typer.Option(help="Number of leading atomic layers to freeze.")
     ] = None,
     gradient_accumulation: Annotated[int | None, typer.Option(help="Passes per optimiser step.")] = None,
-    activation_checkpointing: Annotated[bool, typer.Option(help="Recompute activations.")] = False,
+    activation_checkpointing: Annotated[
+        bool, typer.Option(show_default=False, help="Recompute activations in the backward pass.")
+    ] = False,
     fold: Annotated[bool, typer.Option("--fold", help="Fold repeated layers into one with a count.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the graph as JSON.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the graph: .svg, .png or .pdf.")] = None,
@@ -107,7 +109,7 @@ def _print(graph: Any) -> None:
     )
     table.add_row("activations", f"{_si(graph.activation_bytes)}B at the peak")
     table.add_row("kernels", f"about {graph.kernel_count:.0f} per step")
-    table.add_row("tensor cores", f"{100 * graph.tensor_core_ratio:.0f} % of FLOPs in shapes for them")
+    table.add_row("tensor cores", f"{100 * graph.tensor_core_ratio:.0f} % of FLOPs (type and shape allow)")
     table.add_row("host input", f"{_si(graph.host_input_bytes)}B per step")
     table.add_row("kinds", ", ".join(f"{kind} {count}" for kind, count in summary["kinds"].items()))
     table.add_row("hash", graph.content_hash[:16])

@@ -67,7 +67,7 @@ def command(
     With `--observe K` some sets of every architecture that the model has not learned from are observed, without refitting,
     and the rest is scored.
 
-    With `--split none` the model is asked as it is, co-location sets that it was trained on are left out. Any other split
+    With `--split none` the model is scored as it is, on co-location sets that it was not trained on. Any other split
     fits its configuration from scratch for every fold and scores what was left out (`throughput-ratio` only).
 
     Examples: `cotenant evaluate --data tables --split by-model --json`,

@@ -29,7 +29,7 @@ def command(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Feed observed step times back: what they change, how far predictions were off, and rows for the next training.
+    """Feed observed step times back: prints what they change and how far predictions were off; `--rows` keeps them for training.
 
     They take effect in `cotenant predict --feedback STORE`.
 

@@ -10,7 +10,9 @@ import typer
 from serving.cli.output import JsonFlag, console, counted, plain_table, print_json
 from serving.cli.predict import ModelOption
 
-app = typer.Typer(help="Registered predictors: list, promote, export.", no_args_is_help=True)
+app = typer.Typer(
+    help="Registered predictors: list, promote, export.", no_args_is_help=True, rich_markup_mode="markdown"
+)
 StoreOption = Annotated[
     str | None,
     typer.Option("--tracking-uri", help="MLflow store (default: sqlite:///mlflow.db)."),

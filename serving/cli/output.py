@@ -54,6 +54,15 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
+def duration(seconds: float, digits: int = 3) -> str:
+    """A step time for people, to so many significant digits.
+
+    >>> duration(0.01762), duration(2.5), duration(0.01762, 4)
+    ('17.6 ms', '2.5 s', '17.62 ms')
+    """
+    return f"{seconds * 1e3:.{digits}g} ms" if seconds < 1 else f"{seconds:.{digits}g} s"
+
+
 _CELL = 24  # characters of a line of options
 
 

@@ -63,13 +63,13 @@ def command(
         "done in",
         "why",
         right=("score", "done in"),
-        title="best first; score: less is better",
+        title="best first (lowest score)",
     )
     for candidate in decision.ranked:
         table.add_row(
             candidate.node,
             candidate.gpu,
-            f"{candidate.score:.4g}",
+            _score(candidate.score),
             f"{candidate.finish_s:.0f} s",
             "; ".join(candidate.reasons[1:]),
         )
@@ -77,3 +77,8 @@ def command(
         out.print(table)
     if decision.reasons:
         out.print(bullets(decision.reasons))
+
+
+def _score(value: float) -> str:
+    """Four significant digits, and no exponent: scores of `jct` are seconds."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from profiling.errors import InputError
-from serving.cli.output import JsonFlag, console, plain_table, print_json
+from serving.cli.output import JsonFlag, console, duration, plain_table, print_json
 
 if TYPE_CHECKING:
     from scheduling.pipeline.partition import Partition
@@ -133,16 +133,16 @@ def _draw(path: Path | None, timeline: Timeline, title: str) -> None:
 def _print_plan(plan: Plan) -> None:
     out = console()
     out.print(
-        f"[bold]{plan.name}[/], {plan.schedule}: {plan.step_time_s:.6g} s per step, bubble {plan.bubble_ratio:.1%}"
+        f"[bold]{plan.name}[/], {plan.schedule}: {duration(plan.step_time_s, 4)} per step, bubble {plan.bubble_ratio:.1%}"
     )
-    numbers = ("forward\n(s)", "backward\n(s)", "in\nflight", "memory per\nworker")
+    numbers = ("forward\n(ms)", "backward\n(ms)", "in\nflight", "memory per\nworker")
     table = plain_table("stage", "devices", *numbers, right=numbers)
     for number, stage in enumerate(plan.stages, start=1):
         table.add_row(
             str(number),
             ", ".join(map(str, stage.devices)),
-            f"{stage.forward_s:.4g}",
-            f"{stage.backward_s:.4g}",
+            f"{1e3 * stage.forward_s:.4g}",
+            f"{1e3 * stage.backward_s:.4g}",
             str(stage.in_flight),
             _bytes(stage.memory_bytes),
         )
@@ -164,10 +164,10 @@ def _print_split(spec: dict[str, str] | None) -> None:
 def _print(plan: Partition) -> None:
     out = console()
     out.print(
-        f"[bold]{plan.name}[/]: {plan.bottleneck_s:.6g} s per minibatch, {plan.speedup:.3f} times as fast as data parallel"
-        f" ({plan.data_parallel_s:.6g} s)"
+        f"[bold]{plan.name}[/]: {duration(plan.bottleneck_s, 4)} per minibatch, {plan.speedup:.2f} times as fast as "
+        f"data parallel ({duration(plan.data_parallel_s, 4)})"
     )
-    numbers = ("compute\n(s)", "in\nflight", "memory per\nworker")
+    numbers = ("compute\n(ms)", "in\nflight", "memory per\nworker")
     table = plain_table("stage", "replicas", "nodes", *numbers, right=numbers)
     for number, stage in enumerate(plan.stages, start=1):
         nodes = stage.nodes[0] if len(stage.nodes) == 1 else f"{stage.nodes[0]} … {stage.nodes[-1]}"
@@ -178,7 +178,7 @@ def _print(plan: Partition) -> None:
             str(number),
             replicas,
             f"{nodes} ({len(stage.nodes)})",
-            f"{stage.compute_s:.4g}",
+            f"{1e3 * stage.compute_s:.4g}",
             str(stage.in_flight),
             _bytes(stage.memory_bytes),
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from serving.cli.given_names import as_given
-from serving.cli.output import JsonFlag, bullets, console, plain_table, print_json
+from serving.cli.output import JsonFlag, bullets, console, duration, plain_table, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,7 +127,7 @@ def show(plan: SlicePlan, renamed: Callable[[Any], Any]) -> None:
                 renamed(str(options.jobs[number].workload)),
                 part.option.sharing,
                 f"{share:.0%}" if share < 1 else "",
-                _ms(part.option.step_time_s[k]),
+                duration(part.option.step_time_s[k]),
                 f"{plan.speed(plan.chosen, number):.2f}",
             )
     out.print(f"[bold]{describe(plan.chosen)}[/]")
@@ -148,7 +148,3 @@ def show(plan: SlicePlan, renamed: Callable[[Any], Any]) -> None:
         )
     if plan.alternatives:
         out.print(others)
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from serving.cli.given_names import as_given
-from serving.cli.output import JsonFlag, bullets, console, job_cell, plain_table, print_json
+from serving.cli.output import JsonFlag, bullets, console, duration, job_cell, plain_table, print_json
 
 JobOption = Annotated[
     list[str],
@@ -26,7 +26,10 @@ def command(
     device: Annotated[str, typer.Option(help="GPU type, see `cotenant devices list`.")],
     sharing: Annotated[str, typer.Option(help="time-slice, mps or mig.")] = "time-slice",
     frozen_prefix: Annotated[
-        int | None, typer.Option(help="Freeze this many leading layers of every job whose SPEC does not say.")
+        int | None,
+        typer.Option(
+            help="Freeze this many leading layers of every job whose SPEC gives no `frozen_prefix`."
+        ),
     ] = None,
     model: ModelOption = "default",
     feedback: Annotated[
@@ -93,8 +96,8 @@ def show(prediction: object) -> None:
     for m in answer.members:
         table.add_row(
             job_cell(m.job),
-            f"{_ms(m.solo_step_time_s.value)}",
-            f"{_ms(m.step_time_s.value)}\n{_interval(m.step_time_s)}",
+            f"{duration(m.solo_step_time_s.value)}",
+            f"{duration(m.step_time_s.value)}\n{_interval(m.step_time_s)}",
             f"{m.slowdown.value:.2f}\n[{m.slowdown.lower:.2f}, {m.slowdown.upper:.2f}]",
             f"{m.memory_bytes.value / 2**30:.2f} GiB",
             f"{m.utilization_ratio.value:.0%}",
@@ -102,10 +105,6 @@ def show(prediction: object) -> None:
     out = console()
     out.print(table)
     out.print(bullets(answer.reasons))
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _interval(quantity: Any) -> str:

@@ -56,7 +56,7 @@ def command(
         return
     out = console()
     out.print(
-        f"Probes of {job} on {device}; expected error now {plan.error_ratio:.1%}",
+        f"Most informative runs of {job} on {device}; expected error now {plan.error_ratio:.1%}",
         highlight=False,
         soft_wrap=True,
     )

@@ -58,7 +58,7 @@ RealismFlag = Annotated[
 Kind = Annotated[
     str,
     typer.Option(
-        help="Kind of the jobs of `sia:FILE` where it does not say: adaptive, strong-scaling or rigid."
+        help="Kind of the jobs of `sia:FILE` where the file names none: adaptive, strong-scaling or rigid."
     ),
 ]
 UpstreamRounds = Annotated[

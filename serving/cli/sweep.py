@@ -38,7 +38,7 @@ def command(
     experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "cotenant-sweep",
     as_json: JsonFlag = False,
 ) -> None:
-    """Search for a better configuration with Optuna, judged by models left out of the training tables (extra `sweep`).
+    """Search for a better configuration with Optuna, judged by models left out of the training tables. Needs the extra `sweep`.
 
     DATA must not hold sets that a protocol scores. The same command resumes the study, also after a kill.
 

@@ -13,21 +13,21 @@ from serving.feedback import Belief
 from serving.handlers.jobs import admit_sets
 from serving.service import Service
 
-EMPTY, UNHURT, SLOWED, CROWDED, TOO_LARGE, UNKNOWN = (
+EMPTY, UNAFFECTED, SLOWED, CROWDED, TOO_LARGE, UNKNOWN = (
     "empty",
-    "unhurt",
+    "unaffected",
     "slowed",
     "crowded",
     "too large",
     "not predicted",
 )
-LEVELS = (EMPTY, UNHURT, SLOWED, CROWDED, TOO_LARGE, UNKNOWN)
+LEVELS = (EMPTY, UNAFFECTED, SLOWED, CROWDED, TOO_LARGE, UNKNOWN)
 # Sets that one page view may predict anew; the next view goes on from there.
 _NEW_SETS = 2_000
 
 
 def level_of(prediction: Prediction | None, tenants: int) -> str:
-    """How bad sharing is for the worst off tenant, in words that are shown as well as coloured."""
+    """How bad sharing is for the worst-off tenant, in words that are shown as well as coloured."""
     if not tenants:
         return EMPTY
     if prediction is None:
@@ -35,7 +35,7 @@ def level_of(prediction: Prediction | None, tenants: int) -> str:
     if not prediction.fits:
         return TOO_LARGE
     worst = max((m.slowdown.value for m in prediction.members), default=1.0)
-    return UNHURT if worst < 1.1 else SLOWED if worst < 1.5 else CROWDED
+    return UNAFFECTED if worst < 1.1 else SLOWED if worst < 1.5 else CROWDED
 
 
 def set_of(gpu: Gpu) -> ColocationSet:

@@ -95,7 +95,7 @@ def get_placement(service: Service, key: str) -> dict[str, Any]:
 
 
 class _Staleness:
-    """Which confirmed jobs were not heard of for long, by the database's clock: their node or they themselves."""
+    """Which confirmed jobs have not reported for a while, by the database's clock: their node or they themselves."""
 
     def __init__(self, service: Service, session: Session) -> None:
         self.session, self.before = session, service.store.now(session) - service.config.stale_s

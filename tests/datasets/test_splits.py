@@ -103,7 +103,7 @@ def test_errors() -> None:
         Fold("x", ("s1",), ("s1",))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.lists(st.lists(st.sampled_from(NAMES), min_size=2, max_size=3).map(tuple), min_size=6, max_size=20),
     st.integers(0, 5),

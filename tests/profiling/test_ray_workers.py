@@ -71,6 +71,19 @@ def test_no_node_is_left(ray: Callable[..., Cluster]) -> None:
         list(workers.run([1]))
 
 
+def test_what_ray_prints_does_not_reach_stdout(
+    ray: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ray(a=0)
+    with RayWorkers[int, int]("auto", squares) as workers:
+        print("(raylet) a node is gone")
+        list(workers.run([1]))
+    print("{}")
+    captured = capsys.readouterr()
+    assert captured.out == "{}\n"
+    assert "a node is gone" in captured.err
+
+
 def test_errors_of_tasks_and_of_the_connection(
     ray: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:

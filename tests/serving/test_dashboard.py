@@ -85,14 +85,14 @@ def test_sign_in(start: Start, tmp_path: Path) -> None:
     assert client.put("/v1/cluster", json=CLUSTER).status_code == 401, "the cookie counts for reading only"
 
 
-def test_a_set_that_does_not_fit_is_not_unhurt(client: TestClient) -> None:
+def test_a_set_that_does_not_fit_is_not_unaffected(client: TestClient) -> None:
     huge = {"job": "resnet18-cifar:batch_size=100000", "iterations_left": 1}
     client.put(
         "/v1/cluster", json={"nodes": [{"name": "a", "gpus": [{"device": "v100", "tenants": [huge]}]}]}
     )
     page = client.get("/").text
     assert '<p class="level">too large</p>' in page
-    assert '<p class="level">unhurt' not in page
+    assert '<p class="level">unaffected' not in page
 
 
 def test_files_of_the_pages(client: TestClient) -> None:
@@ -140,7 +140,7 @@ def test_totals_filters_and_pages(client: TestClient) -> None:
     # GPUs, in use, shared, empty
     assert re.findall(r"<td>(\d+)</td>", row[1])[:4] == ["150", "38", "38", "112"]
     assert "GPUs 1 to 96 of 300." in page
-    further = re.search(r'href="/\?([^"]*)">further', page)
+    further = re.search(r'href="/\?([^"]*)">next GPUs', page)
     assert further is not None
     assert "GPUs 97 to 192 of 300." in client.get("/?" + further[1].replace("&amp;", "&")).text
     shared = client.get("/", params={"state": "shared", "node": "rack1-"}).text

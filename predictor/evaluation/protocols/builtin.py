@@ -31,7 +31,12 @@ def _additive() -> FoldPredictor:
 
 
 def roofline_utilization(spec: str, device: str, step_time_s: float) -> float:
-    """Share of a step in which the device is busy at roofline speed: what is known of a job nobody sampled."""
+    """Share of a step (0 to 1) in which the device is busy at roofline speed: what is known of a job nobody sampled.
+
+    Args:
+        spec, device: the job and where it runs.
+        step_time_s: of the job alone.
+    """
     from predictor.examples.featurizer import shared_featurizer
     from profiling.workload import Workload
 

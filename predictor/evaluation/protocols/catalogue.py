@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from predictor.evaluation.protocols import published, sets
+from predictor.evaluation.protocols.names import unknown_protocol
 from predictor.evaluation.protocols.protocol import Protocol, Trial, make_trial
-from profiling.errors import UnknownNameError
-from profiling.names import one_of
 
 __all__ = ["PROTOCOLS", "Protocol", "Trial", "get_protocol", "make_trial"]
 
@@ -21,10 +20,5 @@ def get_protocol(name: str) -> Protocol:
         UnknownNameError: there is none.
     """
     if name not in PROTOCOLS:
-        raise UnknownNameError(
-            "no such protocol",
-            expected=one_of(name, PROTOCOLS),
-            got=name,
-            hint="`cotenant benchmark list` shows all",
-        )
+        raise unknown_protocol(name, PROTOCOLS)
     return PROTOCOLS[name]

@@ -38,7 +38,13 @@ class NetworkContender:
         self.featurizer = shared_featurizer() if graph_source is None else Featurizer(graph_source)
 
     def fit(self, train: Bundle, seed: int = 0, encoder: WorkloadEncoder | None = None) -> NetworkContender:
-        """Fit encoder (unless given) and networks on the train side only; no row of a left-out model is in it."""
+        """Fit encoder and networks, or the memory model, on the train side only.
+
+        Args:
+            train: no row of a left-out model is in it.
+            seed: replaces that of the training configuration.
+            encoder: taken instead of fitting one.
+        """
         from predictor.examples.examples import examples_of
         from predictor.training.fit import solo_examples
         from predictor.training.heads import fit_heads
@@ -109,7 +115,11 @@ class NetworkContender:
 
 
 def make_contender(**changes: object) -> NetworkContender:
-    """E-GGAT with fields of its configuration changed; `encoder_` and `training_` lead to those parts."""
+    """E-GGAT with fields of its configuration changed.
+
+    Args:
+        changes: fields of `NetworkConfig`; with the prefixes `encoder_` and `training_`, of `EncoderConfig` and `TrainingConfig`.
+    """
     from models.colocation_network import NetworkConfig
     from predictor.config import TrainingConfig
 

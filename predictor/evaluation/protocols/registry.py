@@ -47,9 +47,11 @@ MODULES = (
 class FoldPredictor(Protocol):
     """Fitted once, asked once."""
 
-    def fit(self, train: Bundle, seed: int) -> Any: ...
+    def fit(self, train: Bundle, seed: int) -> Any:
+        """Learn from `train`, which holds the targets."""
 
-    def predict(self, test: Bundle) -> NDArray[np.float64]: ...
+    def predict(self, test: Bundle) -> NDArray[np.float64]:
+        """[n] one value for each of `test.rows`, in the unit of the target; NaN where there is no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Contender:
 
     @property
     def current_version(self) -> str:
+        """The version as text, read now where it is a function."""
         return self.version if isinstance(self.version, str) else self.version()
 
 

@@ -98,6 +98,7 @@ def run_missing(
 
 
 def one_after_another(plan: Plan) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """Results of the missing cells of `plan`, run in this process."""
     for cell in plan.missing:
         yield cell, run_cell(plan.trial, cell)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def resident(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
-    """Rows of sets whose members were all on the device at once, by the set's memory and that of its members alone."""
+    """Rows of sets whose members were all on the device at once, judged by the set's memory and that of its members alone."""
     from predictor.examples.examples import examples_of
 
     examples = examples_of(frame, tables["solo"])

@@ -38,6 +38,7 @@ MISTAKES = {
     "tables of train": "train --data {}/nosuch --out {}/model",
     "observations": "feedback {}/nosuch.csv",
     "serve": "serve --model nosuch",
+    "protocol": "benchmark run nosuch",
     "command": "predct --device v100 --job resnet18-cifar",
     "option of a job": "predict --device v100 --job resnet18-cifar:batch=64",
     "policy": "compare --trace synthetic:rate=30,jobs=10 --cluster small-mixed --policies fif",

@@ -24,7 +24,12 @@ from predictor.learning.process import Process
 
 @dataclass(frozen=True, slots=True)
 class FewShotAnswer:
-    """[T] log throughput ratios of the test rows, with the ends of 90 % intervals where a learner gives them."""
+    """Log throughput ratios of the test rows.
+
+    Attributes:
+        log_ratio: [T].
+        lower, upper: [T] ends of 90 % intervals, where a learner gives them.
+    """
 
     log_ratio: Floats
     lower: Floats | None = None
@@ -58,6 +63,7 @@ class Fold:
 
     @classmethod
     def of(cls, train: Examples, test: Examples, featurizer: Featurizer) -> Fold:
+        """Both sides with their features; training rows that are censored or unmeasured are no points."""
         both = joined(train, test)
         points = np.flatnonzero(train.scored)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -66,6 +72,7 @@ class Fold:
 
     @property
     def test_rows(self) -> Integers:
+        """Numbers of the test rows among all."""
         first = len(self.train.workloads)
         return np.arange(first, first + len(self.test.workloads))
 
@@ -148,7 +155,7 @@ class Correction:
 
 
 class Uncorrected(Correction):
-    """None at all."""
+    """The base prediction as it is."""
 
     def answer(self, seen: Integers) -> FewShotAnswer:
         del seen
@@ -166,7 +173,7 @@ class FactorPerJob(Correction):
 
 
 class Ridge(Correction):
-    """Offset and spread of a device, sensitivity and harm of a job, by ridge regression on log slowdowns."""
+    """Ridge regression on log slowdowns: offset and scale of a device, sensitivity of a job and its effect on others."""
 
     deviations, noise = (0.3, 0.5, 0.15, 0.15), 0.15
 

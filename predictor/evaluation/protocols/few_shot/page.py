@@ -7,7 +7,7 @@ from typing import Any
 
 
 def of_sets(result: dict[str, Any]) -> str:
-    """A report on observed sets: MAPE % (R2), and the coverage of 90 % intervals."""
+    """Markdown page of a report on observed sets: MAPE % (R2), and the coverage of 90 % intervals."""
     about = (
         "MAPE % (R2) of the co-located / solo throughput after K observed sets per device; "
         f"{result['sets']} sets, {result['points']} points, seeds {', '.join(map(str, result['seeds']))}. "
@@ -17,7 +17,7 @@ def of_sets(result: dict[str, Any]) -> str:
 
 
 def of_jobs(result: dict[str, Any]) -> str:
-    """A report on step times alone: MAPE %, and the coverage of 90 % intervals."""
+    """Markdown page of a report on step times alone: MAPE %, and the coverage of 90 % intervals."""
     about = (
         f"MAPE % of the step time after K measured points of the job; {result['points']} points, "
         f"seeds {', '.join(map(str, result['seeds']))}. The cost model is the shipped one, which has learned "

@@ -78,7 +78,13 @@ FEW_SHOT = (
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Rows of one fold after some observations."""
+    """What was scored of one fold after some observations.
+
+    Attributes:
+        ratio: [n] measured throughput ratios.
+        answer: of all test rows.
+        rows: [n] numbers of the scored ones.
+    """
 
     ratio: Floats
     answer: FewShotAnswer

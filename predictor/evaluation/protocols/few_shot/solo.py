@@ -95,7 +95,7 @@ class SoloPoints:
         return len(self.workloads)
 
     def members(self) -> Members:
-        """Without places."""
+        """The points as members of sets, without partners."""
         models, jobs, settings = Numbers(), Numbers(), Numbers()
         columns = np.array(
             [
@@ -106,7 +106,7 @@ class SoloPoints:
         return Members(np.zeros((len(self), MEMBER_WIDTH)), *columns)
 
     def groups(self, axis: str, among: Integers) -> list[Integers]:
-        """Numbers of points that differ in the device, or in the batch size, alone; at least two in each."""
+        """Numbers (of `among`) of points that differ in nothing but `axis`, the device or the batch size; at least two in each group."""
         groups: dict[Any, list[int]] = {}
         for number in among.tolist():
             workload, campaign = self.workloads[number], self.campaigns[number]
@@ -149,7 +149,7 @@ class SoloProcess:
         self.process = Process(p, evidence, most_rows=max(1, len(train)))
 
     def expectation(self, asked: Integers) -> Expectation:
-        """Of the errors of some points, before any of them was seen."""
+        """What is expected of the errors of the points `asked` before any was seen."""
         return Expectation(*self.process.joint(self.members, _alone(asked)))
 
 

@@ -17,6 +17,7 @@ _LARGEST = 0.2
 
 
 def with_macs(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """The rows with the multiply-adds that were published of each cell, as `macs`."""
     return frame.assign(macs=published(frame, tables)["macs"])
 
 

@@ -20,6 +20,7 @@ _BY = ("architecture", "device", "mode", "precision")
 
 
 def fp32_training(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """Rows of training steps in FP32 and TF32."""
     rows = training(frame, tables)
     return rows[rows["precision"].isin(("fp32", "tf32"))]
 

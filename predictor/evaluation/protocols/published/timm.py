@@ -18,10 +18,12 @@ _FOLDS = 5
 
 
 def training(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
+    """Rows of training steps."""
     return frame[frame["mode"] == "training"]
 
 
 def inference(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
+    """Rows of inference steps."""
     return frame[frame["mode"] == "inference"]
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+from predictor.evaluation.protocols.few_shot import neural_process
 from predictor.evaluation.protocols.few_shot.catalogue import LEARNING_CURVES
 from predictor.evaluation.protocols.few_shot.contenders import LEARNERS
-from predictor.evaluation.protocols.few_shot.learners import Fold, ProcessLearner
+from predictor.evaluation.protocols.few_shot.learners import Fold, ProcessLearner, RefittedTrees
+from predictor.evaluation.protocols.few_shot.neural_process import NeuralProcessConfig
 from predictor.evaluation.protocols.few_shot.orders import chosen_orders, devices_of, random_orders
 from predictor.evaluation.protocols.few_shot.page import of_sets
 from predictor.evaluation.protocols.few_shot.runner import figures, resident_sets, run
@@ -39,7 +43,11 @@ def examples() -> Examples:
     )  # fmt: skip
 
 
-def test_observed_sets_lower_the_error_and_the_process_uses_them_best() -> None:
+def test_observed_sets_lower_the_error_and_the_process_uses_them_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(neural_process, "NeuralProcessConfig", partial(NeuralProcessConfig, episodes=5))
+    monkeypatch.setattr(RefittedTrees, "trees", 10)
     results = figures(run(examples(), Featurizer(graph_source), counts=(0, 2, 6), seeds=(0,)))
     assert tuple(results) == LEARNERS
     process = results["process"]["random"]
