@@ -22,6 +22,7 @@ SELF_CONTAINED = (
     "icefrog_training",
     "learning",
     "pipeline_training",
+    "pipeline_steps",
     "plausibility",
     "pollux_sizes",
 )
@@ -54,6 +55,7 @@ WITH_DATA = {
     "fuzz": "requests made up from the OpenAPI document, with Schemathesis",
     "stored": "placements on the stored cluster of a service",
     "campaign_on_ray": "a campaign on three Ray nodes, with the extra `ray`",
+    "sweep_on_ray": "a sweep of simulations on three Ray nodes, with the extra `ray`",
     "ray_integration": "--service URL: placements from Ray, with the extra `ray`",
     "slurm_integration": "as root: a real Slurm",
     "reality": "pairs|run POLICY|compare, as root: jobs of the zoo through a real Slurm, and simulated",

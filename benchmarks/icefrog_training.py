@@ -1,6 +1,6 @@
-"""Four real trainings on a CPU whose prefix is frozen by their own gradient norms, against the same without freezing.
+"""Six real trainings on a CPU whose prefix is frozen by their own gradient norms, against the same without freezing.
 
-`python -m benchmarks.icefrog_training [--seeds 5]` writes accuracy, time (of the processor, one thread: what the wall
+`python -m benchmarks.icefrog_training [--seeds 5] [--only vit-digits ...]` writes accuracy, time (of the processor, one thread: what the wall
 shows on an idle machine) and penalties to
 `benchmarks/results/icefrog_training.json`, a picture beside it, and the norm curves that
 `benchmarks.icefrog_simulation` reads to `scheduling/elastic/gradient_norms.json`.
@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import copy
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,22 @@ import torch
 from torch import nn
 
 from benchmarks.icefrog_tasks import UNMEASURED, Run, Task, digits, pretrained_text, text
+from benchmarks.icefrog_transformers import gpt, vit
 from benchmarks.record import RESULTS, record
-from profiling.files import write_json
+from profiling.files import read_json, write_json
 from scheduling.elastic.controller import FreezingController
 from scheduling.elastic.curves import NORM_CURVES
 from scheduling.elastic.penalty import FreezingGuards
 from scheduling.elastic.tracker import GradientNormTracker
 
+TASKS: dict[str, Callable[[], Task]] = {
+    "cnn-digits": digits,
+    "lstm-scratch": partial(text, fine_tuned=False),
+    "lstm-fine-tuned": partial(text, fine_tuned=True),
+    "lstm-pretrained": pretrained_text,
+    "vit-digits": vit,
+    "gpt-fine-tuned": gpt,
+}
 GRID = np.linspace(0.0, 1.0, 21)
 KAPPAS = (1.0, 1.5, 2.0, 3.0)
 
@@ -184,12 +195,14 @@ def plot(penalties: dict[str, list[dict[str, float]]], curves: dict[str, Any]) -
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=TASKS, help="the others keep their last figures")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     figures: dict[str, Any] = {}
     curves: dict[str, Any] = {}
     penalties: dict[str, list[dict[str, float]]] = {}
-    for task in (digits(), text(fine_tuned=False), text(fine_tuned=True), pretrained_text()):
+    for name in options.only or TASKS:
+        task = TASKS[name]()
         speeds = prefix_throughput(task)
         plain, frozen = [], []
         for seed in range(options.seeds):  # interleaved, so that a busy machine slows both alike
@@ -202,7 +215,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             "settled_ratio": np.round(settled, 3).tolist(),
         }
         horizon = task.iterations // 10
-        penalties[task.name] = [row for seed in range(3) for row in real_penalties(task, seed, horizon)]
+        penalties[task.name] = [
+            row for seed in range(min(3, options.seeds)) for row in real_penalties(task, seed, horizon)
+        ]
         base, ice = (np.array([r["accuracy_percent"] for r in runs]) for runs in (plain, frozen))
         slow, fast = (np.array([r["seconds"] for r in runs]) for runs in (plain, frozen))
         figures[task.name] = {
@@ -241,6 +256,10 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             "penalties": penalties[task.name],
         }
         print({k: v for k, v in figures[task.name].items() if k not in ("runs", "penalties")})
+    if options.only:  # read late: two of these may run at a time
+        figures = read_json(RESULTS / "icefrog_training.json")["figures"] | figures
+        curves = read_json(NORM_CURVES)["curves"] | curves
+        penalties = {name: figure["penalties"] for name, figure in figures.items()}
     write_json(NORM_CURVES, {"progress": np.round(GRID, 3).tolist(), "curves": curves})
     print(f"picture: {plot(penalties, curves).name}; curves: {NORM_CURVES.name}")
     record("icefrog_training", figures)

@@ -97,12 +97,12 @@ def split_model(model: nn.Module, example: Tensor, split_points: Sequence[str]) 
 
 def train_synchronously(training: Training) -> TrainingRun:
     """Train by `torch.distributed.pipelining.Schedule1F1B`, one process per stage."""
-    return _launch(_synchronous_stage, training)
+    return launch(_synchronous_stage, training)
 
 
 def train_asynchronously(training: Training) -> TrainingRun:
     """Train by 1F1B with weight stashing, one process per stage."""
-    return _launch(_asynchronous_stage, training)
+    return launch(_asynchronous_stage, training)
 
 
 def emulate_asynchronous(training: Training, delays: Sequence[int] | None = None) -> TrainingRun:
@@ -175,7 +175,7 @@ def _asynchronous_stage(rank: int, training: Training, folder: Path) -> None:
         sent = [(work, tensor) for work, tensor in sent if not work.is_completed()]
     for work, _ in sent:
         work.wait()
-    _keep(folder, rank, newest, losses)
+    keep(folder, rank, newest, losses)
 
 
 def _synchronous_stage(rank: int, training: Training, folder: Path) -> None:
@@ -198,10 +198,11 @@ def _synchronous_stage(rank: int, training: Training, folder: Path) -> None:
         else:
             schedule.step()
         optimizer.step()
-    _keep(folder, rank, dict(stage.submod.named_parameters()), losses)
+    keep(folder, rank, dict(stage.submod.named_parameters()), losses)
 
 
-def _launch(work: Callable[[int, Training, Path], None], training: Training) -> TrainingRun:
+def launch(work: Callable[[int, Training, Path], None], training: Training) -> TrainingRun:
+    """Run `work(rank, training, folder)` in one process per stage; it ends with `keep`."""
     import torch.distributed as dist
     import torch.multiprocessing as processes
     from safetensors.torch import load_file
@@ -272,7 +273,8 @@ def _updated(weights: Weights, gradients: list[Tensor], learning_rate: float) ->
     }
 
 
-def _keep(folder: Path, rank: int, weights: Weights, losses: list[float]) -> None:
+def keep(folder: Path, rank: int, weights: Weights, losses: list[float]) -> None:
+    """What a stage leaves for `launch`: its weights, and of the last stage the losses."""
     from safetensors.torch import save_file
 
     save_file({k: w.detach().contiguous() for k, w in weights.items()}, folder / f"{rank}.safetensors")

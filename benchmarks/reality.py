@@ -7,9 +7,9 @@
 A "GPU" is a core of this machine: a Slurm node of its own, on which at most two jobs run, pinned to it, with one thread each.
 Jobs arrive over time; `job_submit.lua` holds them, `cotenant door slurm` asks the service (`cotenant serve --policy ...`; for
 isacpp its own ranking), and they train. Beside it the simulator runs the same jobs under the same policy; the truth there is
-what was measured apart: step times alone and slowdowns of pairs (`pairs`; two jobs train on the other core meanwhile, as in a run), the
-time to start and the part of the cores that jobs got (both of the exclusive run, which goes first), and the seconds from submission to start beside
-the jobs that share the core. Needs root, Slurm (Debian's slurmctld, slurmd, slurm-client, munge), two
+what was measured apart: processor time of a step alone and beside each other kind (`pairs`; two jobs train on the other core meanwhile, as in a
+run), the time to start and the part of the cores that jobs got (both of the exclusive run, which goes first), the part of the cores that the host and other work
+left to each run, and the seconds from submission to start beside the jobs that share the core. Needs root, cgroup v1, Slurm (Debian's slurmctld, slurmd, slurm-client, munge), two
 cores that nothing else uses. Steps are kept in out/reality/.
 """
 
@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import defaultdict
+import subprocess
+import sys
+import tempfile
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
@@ -28,9 +30,6 @@ from benchmarks.reality_cluster import CORES, SHARED, neighbours, run_live
 from benchmarks.record import record
 from benchmarks.slurm_cluster import missing
 from predictor import load_predictor
-from profiling.measure.request import RunRequest
-from profiling.measure.run import measure, pinned_core
-from profiling.measure.settings import MeasureSettings
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import Allocation, JobState, TraceJob
@@ -50,24 +49,39 @@ KINDS = (
     "mobilenetv2-cifar:batch_size=2",
     "neumf-ml1m:batch_size=256",
 )
+# Of a measurement: some seconds of the processor.
+STEPS = dict(zip(KINDS, (60, 75, 70, 800), strict=True))
 JOBS, MEAN_GAP_S, ALONE_S, SEED = 40, 4.0, (4.0, 12.0), 0
 POLICIES = ("exclusive", "blind", "isacpp")
 
 
 def pairs() -> dict[str, Any]:
-    """Throughput of every two kinds on one core relative to alone, and their step times alone; the other core is in use."""
-    settings = MeasureSettings(repeats=3, window_s=1.0, alone_window_s=0.5, max_warmup_s=3.0)
-    ratios, alone = {}, defaultdict(list)
+    """Processor time of a step of each kind alone and beside every other one on its core; the other core is in use.
+
+    Processor time, because other work on the machine hardly changes it. Two that are always ready get half the core each,
+    so the throughput of one beside another, relative to alone, is half of its time per step alone over that beside it.
+    """
+    alone_s = {spec: _cpu_step_s(spec, [], 0) for spec in KINDS}
+    print(alone_s, flush=True)
+    ratios = {}
     for number, (one, two) in enumerate(combinations_with_replacement(KINDS, 2)):
-        asked = RunRequest("colocation", (Workload.parse(one), Workload.parse(two)))
-        others = [KINDS[(number + k) % len(KINDS)] for k in range(SHARED)]
-        with neighbours({core: others for core in range(CORES) if core != pinned_core(settings)}):
-            members = measure(asked, settings)["members"]
-        ratios[f"{one} + {two}"] = [m["throughput_ratio"] for m in members]
-        for spec, member in zip((one, two), members, strict=True):
-            alone[spec].append(member["solo_step_time_s"])
-        print(one, two, [round(r, 3) for r in ratios[f"{one} + {two}"]], flush=True)
-    return {"ratios": ratios, "step_time_s": {spec: float(np.median(times)) for spec, times in alone.items()}}
+        beside = [_cpu_step_s(one, [two], number)]
+        beside.append(_cpu_step_s(two, [one], number) if two != one else beside[0])
+        members = zip((one, two), beside, strict=True)
+        ratios[f"{one} + {two}"] = [alone_s[spec] / step_s / 2 for spec, step_s in members]
+        print(one, two, ratios[f"{one} + {two}"], flush=True)
+    return {"ratios": ratios, "step_time_s": alone_s}
+
+
+def _cpu_step_s(spec: str, beside: list[str], number: int) -> float:
+    """Seconds of the processor per step of `spec` on core 0 beside others; `number` chooses who is on the other core."""
+    elsewhere = [KINDS[(number + k) % len(KINDS)] for k in range(SHARED)]
+    with neighbours({0: beside, 1: elsewhere}), tempfile.TemporaryDirectory() as folder:
+        result, steps = Path(folder) / "result.json", STEPS[spec]
+        command = [sys.executable, "-m", "benchmarks.reality_job", spec, str(steps), "0", str(result)]
+        subprocess.run(command, check=True)
+        body = json.loads(result.read_text(encoding="utf-8"))
+    return float((body["cpu_s"] - body["ready_cpu_s"]) / steps)
 
 
 def trace(step_time_s: dict[str, float]) -> list[dict[str, Any]]:
@@ -140,18 +154,20 @@ def one_by_one(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocatio
 def simulated(policy: str, live: dict[str, Any]) -> Any:
     """The simulator's result for the jobs of a live run."""
     kinds, measured = alone(), _read("pairs")
-    solo = {("cpu", Workload.parse(spec)): Solo(told["step_time_s"]) for spec, told in kinds.items()}
-    # Slurm, its door and the service take their part of the cores.
-    left = 1.0 if policy == "exclusive" else _core_ratio(_read("exclusive")["jobs"])
+    # Slurm, its door and the service take their part of the cores, the host and other work theirs.
+    exclusive = _read("exclusive")
+    left_alone = _core_ratio(exclusive["jobs"])
+    left = left_alone * live["given_ratio"] / exclusive["given_ratio"]
+    solo = {("cpu", Workload.parse(spec)): Solo(told["step_time_s"] / left) for spec, told in kinds.items()}
     ratios = {
-        ("cpu", tuple(Workload.parse(spec) for spec in pair.split(" + "))): [left * v for v in values]
+        ("cpu", tuple(Workload.parse(spec) for spec in pair.split(" + "))): values
         for pair, values in measured["ratios"].items()
     }
     jobs = []
     for number, (job, row) in enumerate(zip(trace(measured["step_time_s"]), live["jobs"], strict=True)):
         told = kinds[job["spec"]]
         spec = f"{job['spec']},step_time_s={told['step_time_s']:.6f}"
-        steps = job["steps"] + told["start_s"] / told["step_time_s"]
+        steps = job["steps"] + told["start_s"] * left_alone / told["step_time_s"]
         jobs.append(TraceJob(str(number), Workload.parse(spec), steps, row["submitted_s"] - live["begin_s"]))
     cluster = ClusterSnapshot(tuple(Node(f"core-{k}", (Gpu("0", "cpu"),)) for k in range(CORES)))
     chosen = Policy("isacpp, job by job", one_by_one) if policy == "isacpp" else get_policy(policy)
@@ -178,6 +194,8 @@ def compare() -> dict[str, Any]:
             "mean_absolute_error_of_a_job_s": float(np.abs(result.completion_s - jct_s).mean()),
             "dispatch_s": live["dispatch_s"],
             "core_seconds_of_jobs_ratio": _core_ratio(rows),
+            "given_ratio": live["given_ratio"],
+            "stolen_ratio": live["stolen_ratio"],
             "jobs": [
                 [round(float(a), 2), round(float(b), 2)]
                 for a, b in zip(jct_s, result.completion_s, strict=True)

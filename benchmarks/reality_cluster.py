@@ -14,6 +14,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmarks.slurm_cluster import SlurmNode, output, start, start_service, start_slurm
 
 CORES = 2
@@ -21,7 +23,34 @@ CORES = 2
 SHARED = 2
 ROOT = Path(__file__).parents[1]
 _DEADLINE_S = 900.0
+_ACCOUNTS = Path("/sys/fs/cgroup/cpuacct")
 _WARM_S = 6.0
+
+
+class CoreTime:
+    """Whose the machine's processor time is from now on; needs root and cgroup v1.
+
+    This process and all that it starts from now on (daemons and their children too) go into an accounting group of their own.
+    """
+
+    def __init__(self) -> None:
+        self._usage = _ACCOUNTS / str(os.getpid()) / "cpuacct.usage"
+        if not self._usage.parent.exists():
+            self._usage.parent.mkdir()
+            (self._usage.parent / "cgroup.procs").write_text(str(os.getpid()))
+        self._before = self._now()
+
+    def _now(self) -> tuple[float, float, float]:
+        """Seconds: of the group, of all processes, taken by the host."""
+        all_s = psutil.cpu_times()
+        busy_s = sum(getattr(all_s, name) for name in ("user", "nice", "system", "irq", "softirq"))
+        return int(self._usage.read_text()) / 1e9, busy_s, all_s.steal
+
+    def ratios(self) -> dict[str, float]:
+        """Of the time in which something wanted a core: what was left to us, and what the host took of the rest."""
+        own_s, busy_s, stolen_s = (now - then for now, then in zip(self._now(), self._before, strict=True))
+        wanted_s = busy_s + stolen_s
+        return {"given_ratio": min(own_s / wanted_s, 1.0), "stolen_ratio": stolen_s / wanted_s}
 
 
 @contextmanager
@@ -54,6 +83,7 @@ def run_live(
         policy: of the service; None: its ranking.
         alone: of each kind, `step_time_s` and `start_s`; the comments say what a job needs by it.
     """
+    CoreTime()  # daemons and jobs belong to us
     with tempfile.TemporaryDirectory(prefix="cotenant-reality-") as name, ExitStack() as stack:
         folder = Path(name)
         start_slurm(folder, stack, [SlurmNode(f"core-{k}", ("cpu",), SHARED) for k in range(CORES)])
@@ -65,8 +95,8 @@ def run_live(
         beside = [] if policy == "exclusive" else list(alone)[: SHARED - 1]
         with neighbours(dict.fromkeys(range(CORES), beside)):
             probe = [_dispatch_s(folder, alone, k) for k in range(3)]
-        begin_s = time.time()
-        rows = []
+        begin_s, core_time = time.time(), CoreTime()
+        rows: list[dict[str, Any]] = []
         for number, job in enumerate(jobs):
             time.sleep(max(0.0, begin_s + job["submit_s"] - time.time()))
             rows.append({"submitted_s": time.time(), "slurm_id": _submit(folder, number, job, alone)})
@@ -75,6 +105,7 @@ def run_live(
             if time.time() - begin_s > _DEADLINE_S:
                 raise RuntimeError(f"only {sum(r.exists() for r in results)} of {len(jobs)} jobs are done")
             time.sleep(0.5)
+        shares = core_time.ratios()
         for row, result in zip(rows, results, strict=True):
             row |= json.loads(result.read_text(encoding="utf-8"))
         told = {
@@ -82,8 +113,8 @@ def run_live(
             for j in json.loads(output("squeue", "--states=all", "--json"))["jobs"]
         }
         for row in rows:
-            row["told"] = told.get(str(row["slurm_id"]), "")
-        return {"begin_s": begin_s, "dispatch_s": sorted(probe)[1], "jobs": rows}
+            row["told"] = told.get(row["slurm_id"], "")
+        return {"begin_s": begin_s, "dispatch_s": sorted(probe)[1], **shares, "jobs": rows}
 
 
 def _dispatch_s(folder: Path, alone: dict[str, dict[str, float]], number: int) -> float:

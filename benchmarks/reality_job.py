@@ -25,7 +25,7 @@ def main() -> None:
     torch.set_num_threads(1)
     job = build_job(Workload.parse(spec), "cpu")
     job.step()
-    ready_s = time.time()
+    ready_s, ready_cpu_s = time.time(), sum(os.times()[:2])
     for _ in range(steps):
         job.step()
     ended_s = time.time()
@@ -34,6 +34,7 @@ def main() -> None:
         "ready_s": ready_s,
         "ended_s": ended_s,
         "core": core,
+        "ready_cpu_s": ready_cpu_s,
         "cpu_s": sum(os.times()[:2]),
     }
     part = result.with_suffix(".part")

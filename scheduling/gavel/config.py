@@ -24,6 +24,8 @@ class GavelConfig:
         rounds: how shares become rounds.
         decimals: shares are rounded to so many; None: not.
         too_small: steps per second of a job on a type with fewer GPUs than it takes.
+        even: jobs of equal speeds and GPUs get equal shares: the centre of the optima, as an interior-point method has it.
+        first_free: jobs take the first free GPUs of a type, over however many nodes; else one node where they can.
         seed: of the blind variants' order of types.
     """
 
@@ -33,9 +35,13 @@ class GavelConfig:
     rounds: RoundConfig = field(default_factory=RoundConfig)
     decimals: int | None = None
     too_small: float = 0.0
+    even: bool = False
+    first_free: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.even and self.packed:
+            raise InputError("even shares are for jobs alone", expected="even without packed", got="both")
         for name, allowed, asked in (
             ("objective", OBJECTIVES, True),
             ("objective of a packed policy", PACKABLE, self.packed),

@@ -73,6 +73,15 @@ class AllocationProblem:
         equal = [len({int(self.gpus[j]) for j in row}) == 1 for row in self.rows]
         return np.repeat(np.array(equal, bool)[:, None], len(self.counts), axis=1)
 
+    def even(self, shares: Floats) -> Floats:
+        """[R, W] `shares` with the mean over jobs of equal speeds and GPUs for each of them; single rows only."""
+        alike, member = np.unique(np.column_stack([self.alone, self.gpus]), axis=0, return_inverse=True)
+        member = member.reshape(-1)
+        total = np.zeros((len(alike), shares.shape[1]))
+        np.add.at(total, member, shares[: self.jobs])
+        mean = (total / np.bincount(member)[:, None])[member]
+        return np.concatenate([mean, shares[self.jobs :]])
+
     def progress(self) -> csr_array:
         """[J, R * W] steps per second of each job per unit of each cell's time."""
         data: list[float] = []

@@ -25,6 +25,7 @@ class RoundConfig:
         reset_s: the programme is solved again, and times start anew, when jobs came or went and this long has passed since
             they last did; 0: solved every round, and times never start anew.
         one_list: all types in one list by priority and then share, no deficits; else type by type.
+        whole: a round counts in full for a job that ends in it.
         leftovers: units without a share may take GPUs that are left.
         upstream: two artefacts of the public simulator: a job that came since the programme was solved takes GPUs in the
             greedy pass but is not run, and time in which nothing ran counts as received by who runs next.
@@ -33,6 +34,7 @@ class RoundConfig:
     round_s: float = 360.0
     reset_s: float = 1920.0
     one_list: bool = False
+    whole: bool = False
     leftovers: bool = True
     upstream: bool = False
 
@@ -140,9 +142,9 @@ class Rounds:
         place = {kind: k for k, kind in enumerate(range(self.types) if order is None else order)}
         # (place of the type, -priority, -deficit, -share): with one list the type does not count, nor do deficits.
         entries: list[tuple[int, float, float, float, int, Unit]] = []
-        for unit, speeds in speed.items():
-            share = self.shares.get(unit)
-            for kind in range(self.types):
+        for kind in range(self.types):
+            for unit, speeds in speed.items():
+                share = self.shares.get(unit)
                 priority = self.priority(unit, kind)
                 if not speeds[kind] > 0 or (priority <= 0 and not self._takes_leftovers(unit)):
                     continue

@@ -25,14 +25,17 @@ class GavelScheduler:
     """One run of one policy.
 
     Attributes:
-        kinds: type numbers of the snapshot, the fastest first: the order in which types are offered.
+        kinds: type numbers of the snapshot, the fastest first: the order in which types are offered (in one list for all
+            types: the cluster's order, which decides between equals).
         jobs: those that were there at the last round.
         running: (unit, position in `kinds`) of the last round.
     """
 
     def __init__(self, snapshot: SchedulingSnapshot, config: GavelConfig) -> None:
         self.config = config
-        self.kinds = sorted(range(len(snapshot.types)), key=lambda k: -_peak(snapshot.types[k]))
+        self.kinds = list(range(len(snapshot.types)))
+        if not config.rounds.one_list:
+            self.kinds.sort(key=lambda k: -_peak(snapshot.types[k]))
         self.rounds = Rounds(len(self.kinds), config.rounds)
         self.jobs: dict[int, JobState] = {}
         self.alone: dict[int, Floats] = {}
@@ -74,6 +77,8 @@ class GavelScheduler:
             if ends:
                 ran = unit if len(ends) == len(unit) else tuple(ends)
                 end = max(ends.values())
+                if self.config.rounds.whole:
+                    end = self.started_s + self.config.rounds.round_s
                 extra = self.gap_s if self.config.rounds.upstream else 0.0
                 self.rounds.ran(ran, kind, end - self.started_s + extra)
                 ended = max(ended, end)
@@ -130,6 +135,8 @@ class GavelScheduler:
             {(index[a], index[b]): speed for (a, b), speed in self.together.items()},
         )
         x = self._solve(snapshot, problem, jobs)
+        if self.config.even:
+            x = problem.even(x)
         if self.config.decimals is not None:
             x = x.round(self.config.decimals)
         rows = problem.rows if len(x) == len(problem.rows) else problem.rows[: problem.jobs]
@@ -198,6 +205,20 @@ class GavelScheduler:
 
     def _place(self, snapshot: SchedulingSnapshot, chosen: list[tuple[Unit, int]]) -> list[Allocation]:
         """Who stays on a type keeps its GPUs; of the others the largest first."""
+        placed = (
+            self._first_free(snapshot, chosen) if self.config.first_free else self._packed(snapshot, chosen)
+        )
+        decisions = {j.number: Allocation(j) for j in snapshot.running.values()}
+        for unit, held in placed.items():
+            for number in unit:
+                job = self.jobs[number]
+                decisions[number] = Allocation(job, held, job.frozen_prefix)
+        return [d for d in decisions.values() if d.gpus != d.job.gpus]
+
+    def _packed(
+        self, snapshot: SchedulingSnapshot, chosen: list[tuple[Unit, int]]
+    ) -> dict[Unit, tuple[int, ...]]:
+        """On one node where there is one with room."""
         placed: dict[Unit, tuple[int, ...]] = {}
         claimed: set[int] = set()
         for unit, kind in chosen:
@@ -212,12 +233,31 @@ class GavelScheduler:
         rest = [(unit, kind) for unit, kind in chosen if unit not in placed]
         for unit, kind in sorted(rest, key=lambda entry: -self.jobs[entry[0][0]].job.gpus):
             placed[unit] = pool.take(self.jobs[unit[0]].job.gpus, self.kinds[kind], scatter=True)
-        decisions = {j.number: Allocation(j) for j in snapshot.running.values()}
-        for unit, held in placed.items():
-            for number in unit:
-                job = self.jobs[number]
-                decisions[number] = Allocation(job, held, job.frozen_prefix)
-        return [d for d in decisions.values() if d.gpus != d.job.gpus]
+        return placed
+
+    def _first_free(
+        self, snapshot: SchedulingSnapshot, chosen: list[tuple[Unit, int]]
+    ) -> dict[Unit, tuple[int, ...]]:
+        """Size by size, the largest first: who can stay does, the others take the first GPUs that are free."""
+        bound = [self.jobs[unit[0]] for unit, _ in chosen if not self.jobs[unit[0]].job.preemptible]
+        placed: dict[Unit, tuple[int, ...]] = {(job.number,): job.gpus for job in bound if job.gpus}
+        claimed = {g for held in placed.values() for g in held}
+        size = {unit: self.jobs[unit[0]].job.gpus for unit, _ in chosen}
+        for gpus in sorted(set(size.values()), reverse=True):
+            alike = [
+                (unit, self.kinds[kind]) for unit, kind in chosen if size[unit] == gpus and unit not in placed
+            ]
+            for unit, kind in alike:
+                held = self.jobs[unit[0]].gpus
+                if held and snapshot.type_of[held[0]] == kind and not claimed.intersection(held):
+                    placed[unit] = held
+                    claimed.update(held)
+            for unit, kind in alike:
+                if unit not in placed:
+                    free = (g for g in np.flatnonzero(snapshot.type_of == kind).tolist() if g not in claimed)
+                    placed[unit] = tuple(next(free) for _ in range(gpus))
+                    claimed.update(placed[unit])
+        return placed
 
 
 def _peak(device: str) -> float:

@@ -44,8 +44,12 @@ FIFO = gavel("gavel-fifo", GavelConfig("fifo", rounds=_FIFO))
 FIFO_BASE = gavel("gavel-fifo-base", GavelConfig("fifo", blind=True, rounds=_FIFO))
 FIFO_PACKED = gavel("gavel-fifo-packed", GavelConfig("fifo", packed=True, rounds=_FIFO))
 ALLOX = gavel("allox", GavelConfig("allox"))
-_SIA = RoundConfig(reset_s=0.0, one_list=True, leftovers=False)
+_SIA = RoundConfig(reset_s=0.0, one_list=True, whole=True)
 SIA = replace(
-    gavel("gavel-sia", GavelConfig("max-sum", rounds=_SIA, decimals=5, too_small=0.1), aligned=True),
+    gavel(
+        "gavel-sia",
+        GavelConfig("max-sum", rounds=_SIA, decimals=5, too_small=0.1, even=True, first_free=True),
+        aligned=True,
+    ),
     as_published=None,
 )

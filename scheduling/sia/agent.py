@@ -110,6 +110,8 @@ class Agent:
             return 1.0 / on.times_s(placement, 1)[0]
         batch = self.job.batch_size or self.application.batches[0]
         local, accumulation = self._divide(batch, gpus, on.largest_batch(placement))
+        if gpus == 1 and accumulation == 0:  # as in Sia's artifact: a single GPU always accumulates
+            local, accumulation = math.ceil(batch / 2 - 1e-8), 1
         step, sync = on.times_s(placement, local)
         return 1.0 / (step + (step - sync) * accumulation)
 

@@ -12,16 +12,20 @@ import pytest
 from profiling.errors import InputError
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
-from scheduling.core.job import TraceJob
+from scheduling.core.job import JobState, TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
 from scheduling.gavel.config import GavelConfig
+from scheduling.gavel.problem import AllocationProblem
+from scheduling.gavel.programmes import max_sum
+from scheduling.gavel.scheduler import GavelScheduler
 from scheduling.gavel.speeds import pair_speeds, solo_speeds
 from scheduling.policies import get_policy
 from scheduling.simulator.engine import SimulationConfig, simulate
 from scheduling.simulator.result import SimulationResult
+from scheduling.simulator.scenario import ScenarioSpec, build_scenario
 from tests.shared import shared_data
 
 A, B = Workload("a"), Workload("b")
@@ -140,6 +144,50 @@ def test_a_job_that_may_not_be_stopped_keeps_its_gpu() -> None:
     result = run(jobs, cluster(v100=1), "gavel", restart_s=30.0)
     assert result.jobs[0].restarts == 0
     assert result.completion_s[0] == pytest.approx(2000.0)
+
+
+def test_the_artifact_of_sia_keeps_who_stays_and_takes_the_first_free_gpus() -> None:
+    config = GavelConfig("max-sum", first_free=True)
+    where = ClusterSnapshot.from_mapping(
+        {"nodes": [{"name": "n", "count": 3, "gpus": [{"device": "v100", "count": 2}]}]}
+    )
+    snapshot = SchedulingSnapshot(where)
+    jobs = [JobState(TraceJob(str(n), A, 100, gpus=g), n, 100) for n, g in enumerate((1, 1, 2, 2))]
+    scheduler = GavelScheduler(snapshot, config)
+    scheduler.jobs = {job.number: job for job in jobs}
+    jobs[1].gpus = (1,)
+    snapshot.occupy(jobs[1])
+    snapshot.running[1] = jobs[1]
+    # The first of two GPUs takes GPUs 0 and 1, whatever the smaller job holds; the next two follow; then the small ones.
+    assert scheduler._first_free(snapshot, [((n,), 0) for n in range(4)]) == {
+        (2,): (0, 1), (3,): (2, 3), (0,): (4,), (1,): (5,),
+    }  # fmt: skip
+    bound = JobState(TraceJob("1", A, 100, preemptible=False), 1, 100, gpus=(1,))
+    scheduler.jobs[1] = bound
+    placed = scheduler._first_free(snapshot, [((n,), 0) for n in range(4)])
+    assert placed == {(1,): (1,), (2,): (0, 2), (3,): (3, 4), (0,): (5,)}
+
+
+def test_equal_jobs_get_equal_shares() -> None:
+    speed = np.array([[2.0, 1.0], [2.0, 1.0], [9.0, 1.0]])
+    problem = AllocationProblem.of(speed, [1, 1, 1], [2.0, 1.0])
+    even = problem.even(max_sum(problem))
+    assert even[0].tolist() == even[1].tolist()
+    assert even.sum(axis=0).tolist() == [2.0, 1.0]
+    assert even[2].tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("workload", "published"),
+    [("philly", (6016.5, 97579.0, 126143.0)), ("saturn", (6474.2, 78344.0, 80072.0))],
+)
+def test_the_comparison_of_sias_artifact(workload: str, published: tuple[float, ...]) -> None:
+    path = shared_data("sia", "workloads", workload, "workload-1.csv")
+    result = build_scenario(ScenarioSpec(f"sia:{path}", "sia-64", kind="rigid")).run("gavel-sia").to_json()
+    for name, expected, within in zip(
+        ("mean_jct_s", "p99_jct_s", "max_jct_s"), published, (0.03, 0.08, 0.05), strict=True
+    ):
+        assert result[name] == pytest.approx(expected, rel=within)
 
 
 def test_a_gang_on_scattered_gpus_runs() -> None:
