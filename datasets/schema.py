@@ -281,7 +281,7 @@ def table_fields(table: str) -> tuple[Field, ...]:
         UnknownNameError: there is no such table.
     """
     if table not in TABLES:
-        raise UnknownNameError("no such table", expected="one of " + ", ".join(TABLES), got=table)
+        raise UnknownNameError("unknown table", expected="one of " + ", ".join(TABLES), got=table)
     return TABLES[table]
 
 

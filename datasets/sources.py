@@ -228,7 +228,7 @@ def get_source(name: str) -> Source:
     """
     if name not in SOURCES:
         raise UnknownNameError(
-            "no such source",
+            "unknown source",
             expected=one_of(name, SOURCES),
             got=name,
             hint="`cotenant data sources` shows all",

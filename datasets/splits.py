@@ -81,7 +81,7 @@ def make_split(
         InputError: there are too few groups for two sides.
     """
     if kind not in KINDS:
-        raise UnknownNameError("no such split", expected="one of " + ", ".join(KINDS), got=kind)
+        raise UnknownNameError("unknown split", expected="one of " + ", ".join(KINDS), got=kind)
     groups = _groups(frame, kind, unit)
     values = sorted({value for held in groups.values() for value in held})
     default = _RULES[kind][1]

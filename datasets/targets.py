@@ -121,5 +121,5 @@ def get_target(name: str) -> Target:
         UnknownNameError: there is none.
     """
     if name not in TARGETS:
-        raise UnknownNameError("no such target", expected="one of " + ", ".join(TARGETS), got=name)
+        raise UnknownNameError("unknown target", expected="one of " + ", ".join(TARGETS), got=name)
     return TARGETS[name]

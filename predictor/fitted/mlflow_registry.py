@@ -74,7 +74,7 @@ def check_store(uri: str) -> None:
     ):
         raise InputError(
             "the MLflow store cannot be opened",
-            expected="sqlite:///FILE in a folder that is there and may be written to",
+            expected="sqlite:///FILE in an existing, writable folder",
             got=uri,
         )
 

@@ -104,9 +104,9 @@ def _check(data: Path, target: str, split: str, observe: int | None) -> None:
     from profiling.errors import InputError, UnknownNameError
 
     if target not in TARGETS:
-        raise UnknownNameError("no such target", expected="one of " + ", ".join(TARGETS), got=target)
+        raise UnknownNameError("unknown target", expected="one of " + ", ".join(TARGETS), got=target)
     if split not in SPLITS:
-        raise UnknownNameError("no such split", expected="one of " + ", ".join(SPLITS), got=split)
+        raise UnknownNameError("unknown split", expected="one of " + ", ".join(SPLITS), got=split)
     if target != SETS and observe is not None:
         raise InputError(
             "--observe goes with co-location sets", expected=f"--target {SETS}", got=f"--target {target}"
