@@ -44,6 +44,7 @@ WITH_DATA = {
     "sharing_sums": "--data TABLES: sums of relative speeds by sharing mode, measured and predicted",
     "occupancy": "--data TABLES: how full operators keep a GPU, predicted and measured",
     "memory_constants": "--data TABLES: constants of a process's memory, and their errors",
+    "residuals": "--data TABLES: what trees can tell of the errors of the cost model",
     "graph_correction": "--data TABLES: graph networks over operators beside the cost model without",
     "learning_stream": "plan PLAN | replay TABLES: the posterior on a stream of pairs measured on one core",
     "graph_agreement": "--data TABLES: stored graphs against what publishers state",

@@ -38,7 +38,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "without prior": {"use_prior": False},
     "without pre-training": {"training_encoder_steps": 0},
     "the paper's form of layer": {"form": "paper", "encoder_form": "paper"},
-    "without the forest's batches": {"training_mixed_sets": 0},
+    "without invented pairs": {"training_mixed_sets": 0},
+    "invented pairs labelled by the forest alone": {"training_process_share": 0.0},
     "without processor sharing's batches": {"training_shared_sets": 0},
 }
 
@@ -96,9 +97,10 @@ class WithoutUtilizationForest(SharedEncoder):
 
     def fit(self, train: Bundle, seed: int = 0) -> SharedEncoder:
         from predictor.training.teachers import forest
+        from predictor.training.teachers.mixtures import Seen
 
         class SlowdownTeacher(forest.ForestTeacher):
-            def fit(self, ways: list[forest.Seen], log_ratio: Any) -> forest.ForestTeacher:
+            def fit(self, ways: list[Seen], log_ratio: Any) -> forest.ForestTeacher:
                 nothing = [
                     replace(w, utilization_residual=np.full_like(w.utilization_residual, np.nan))
                     for w in ways

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from benchmarks.ray_cluster import is_installed, ray_cluster
 from benchmarks.record import record
 from profiling.campaign.plan import CampaignPlan, PlannedRun
 from profiling.campaign.slices import read_results, slice_files
@@ -30,7 +29,6 @@ from profiling.measure.request import RunRequest
 from profiling.measure.settings import MeasureSettings
 from profiling.workload import Workload
 
-ROOT = Path(__file__).parents[1]
 JOB = "neumf-ml1m"
 QUICK = MeasureSettings(
     repeats=1,
@@ -49,39 +47,6 @@ def plan_of(runs: int) -> CampaignPlan:
     """Solo runs of one job at different batch sizes."""
     requests = (RunRequest("solo", (Workload(JOB, batch_size=16 * (i + 1)),)) for i in range(runs))
     return CampaignPlan("on-ray", "cpu", tuple(PlannedRun(r, 1.0, "solo") for r in requests), QUICK)
-
-
-def start_cluster(nodes: int) -> Any:
-    """So many node processes, the head among them, each with one CPU."""
-    # Node processes and their workers take it from here.
-    os.environ |= {
-        "PYTHONPATH": str(ROOT),
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "OMP_NUM_THREADS": "1",
-        # On a busy machine Ray's own agents need more than their 15 s.
-        "RAY_agent_register_timeout_ms": "300000",
-        "RAY_health_check_timeout_ms": "60000",
-        "RAY_raylet_start_wait_time_s": "300",
-    }
-    from ray.cluster_utils import Cluster
-
-    cluster: Any = Cluster()
-    made = [_node(cluster) for _ in range(nodes)]
-    cluster.others = made[1:]
-    cluster.wait_for_nodes(timeout=300)
-    return cluster
-
-
-def _node(cluster: Any, attempts: int = 8) -> Any:
-    """A node process; Ray gives one 30 s to come up, which a busy machine may miss."""
-    for left in reversed(range(attempts)):
-        try:
-            return cluster.add_node(num_cpus=1, include_dashboard=False)
-        except Exception as error:
-            if not left:
-                raise
-            print(f"a node did not come up, once more: {error}", file=sys.stderr)
-    raise AssertionError
 
 
 def carry_out(cluster: Any, plan: Path, folder: Path) -> dict[str, Any]:
@@ -154,21 +119,15 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--tables", type=Path, help="folder of imported tables with Gavel's")
     options = parser.parse_args()
-    if find_spec("ray") is None:
-        print("skipped: ray is not installed (pip install -e '.[ray]')")
+    if not is_installed():
         return
     import ray
 
-    cluster = start_cluster(options.nodes)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            plan = plan_of(options.runs).save(Path(folder) / "plan.json")
-            figures = carry_out(cluster, plan, Path(folder) / "campaign")
-            if options.tables is not None:
-                figures["folds"] = fit_folds(cluster, options.tables, Path(folder))
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    with ray_cluster(options.nodes) as cluster, tempfile.TemporaryDirectory() as folder:
+        plan = plan_of(options.runs).save(Path(folder) / "plan.json")
+        figures = carry_out(cluster, plan, Path(folder) / "campaign")
+        if options.tables is not None:
+            figures["folds"] = fit_folds(cluster, options.tables, Path(folder))
     figures |= {"ray": ray.__version__, "nodes": options.nodes, "runs": options.runs, "job": JOB}
     print(json.dumps(figures, indent=1))
     record("campaign_on_ray", figures)

@@ -158,18 +158,25 @@ def pretrained_text() -> Task:
     task = Task("lstm-pretrained", build, data, batch_size=64, iterations=800, learning_rate=2e-3)
     torch.manual_seed(99)
     model = PooledLSTM(CHARACTERS, LANGUAGES)
-    decoder, order = nn.Linear(64, CHARACTERS), torch.Generator().manual_seed(99)
-    optimizer = torch.optim.Adam([*model.parameters(), *decoder.parameters()], lr=3e-3)
+    weights.update(next_character_weights(model, 64, data[0], task.batch_size, 3e-3))
+    return task
+
+
+def next_character_weights(
+    model: Any, width: int, text: torch.Tensor, batch_size: int, learning_rate: float
+) -> dict[str, torch.Tensor]:
+    """What `model`, whose `states` are [B, T, width], has learnt from predicting the next character of `text`; without its head."""
+    decoder, order = nn.Linear(width, CHARACTERS), torch.Generator().manual_seed(99)
+    optimizer = torch.optim.Adam([*model.parameters(), *decoder.parameters()], lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, PRETRAINING)
     for _ in range(PRETRAINING):
-        batch = data[0][torch.randint(len(data[0]), (task.batch_size,), generator=order)]
+        batch = text[torch.randint(len(text), (batch_size,), generator=order)]
         optimizer.zero_grad(set_to_none=True)
         predicted = decoder(model.states(batch[:, :-1]))
         nn.functional.cross_entropy(predicted.flatten(0, 1), batch[:, 1:].flatten()).backward()
         optimizer.step()
         schedule.step()
-    weights.update({k: v.clone() for k, v in model.state_dict().items() if "head" not in k})
-    return task
+    return {k: v.clone() for k, v in model.state_dict().items() if "head" not in k}
 
 
 @dataclass

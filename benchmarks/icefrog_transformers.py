@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.icefrog_tasks import CHARACTERS, LANGUAGES, LINE, PRETRAINING, Task, digits, lines
+from benchmarks.icefrog_tasks import CHARACTERS, LANGUAGES, LINE, Task, digits, lines, next_character_weights
 
 PATCH = 2
 WIDTH, DEPTH, HEADS = 48, 4, 4
@@ -102,15 +102,5 @@ def gpt() -> Task:
     other: Any = lines(12, (8000, 100))
     torch.manual_seed(99)
     model = Transformer(nn.Embedding(CHARACTERS, WIDTH), LINE, LANGUAGES, causal=True)
-    decoder, order = nn.Linear(WIDTH, CHARACTERS), torch.Generator().manual_seed(99)
-    optimizer = torch.optim.Adam([*model.parameters(), *decoder.parameters()], lr=1e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, PRETRAINING)
-    for _ in range(PRETRAINING):
-        batch = other[0][torch.randint(len(other[0]), (32,), generator=order)]
-        optimizer.zero_grad(set_to_none=True)
-        predicted = decoder(model.states(batch[:, :-1]))
-        nn.functional.cross_entropy(predicted.flatten(0, 1), batch[:, 1:].flatten()).backward()
-        optimizer.step()
-        schedule.step()
-    weights.update({k: v.clone() for k, v in model.state_dict().items() if "head" not in k})
+    weights.update(next_character_weights(model, WIDTH, other[0], 32, 1e-3))
     return Task("gpt-fine-tuned", build, data, batch_size=32, iterations=400, learning_rate=1e-3)

@@ -15,11 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.campaign_on_ray import start_cluster
+from benchmarks.ray_cluster import is_installed, ray_cluster
 from benchmarks.record import record
 from profiling.files import read_json
 from scheduling.simulator.scenario import ScenarioSpec
@@ -97,18 +96,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--nodes", type=int, default=3)
     options = parser.parse_args()
-    if find_spec("ray") is None:
-        print("skipped: ray is not installed (pip install -e '.[ray]')")
+    if not is_installed():
         return
     import ray
 
-    cluster = start_cluster(options.nodes)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            figures = carry_out(cluster, options.seeds, Path(folder) / "out")
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    with ray_cluster(options.nodes) as cluster, tempfile.TemporaryDirectory() as folder:
+        figures = carry_out(cluster, options.seeds, Path(folder) / "out")
     figures["runs_that_differ_from_one_process"] = differences(figures.pop("runs"))
     figures |= {"ray": ray.__version__, "nodes": options.nodes, "seeds": options.seeds}
     print(json.dumps(figures, indent=1))

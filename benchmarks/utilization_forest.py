@@ -16,14 +16,14 @@ import numpy as np
 
 from benchmarks.record import record
 from models.colocation_network import NetworkConfig, member_width
-from models.features import DEVICE_FEATURES
 from models.workload_encoder import WorkloadEncoder
 from predictor.examples.cross_fit import ExampleFold, architecture_groups, cross_fit
 from predictor.examples.examples import Examples, examples_of
 from predictor.examples.featurizer import shared_featurizer
 from predictor.fitted.model import CotenantModel, Scaler
 from predictor.fitted.utilization import measured_difference
-from predictor.training.teachers.forest import ForestTeacher, Seen
+from predictor.training.teachers.forest import ForestTeacher
+from predictor.training.teachers.mixtures import Seen
 
 CAMPAIGN = "lucid"
 TREES = 40
@@ -57,7 +57,7 @@ def main() -> None:
 
     def errors(fold: ExampleFold) -> dict[str, np.ndarray]:
         train, test = seen(fold.train), seen(fold.test)
-        teacher = ForestTeacher(config.encoder.embedding, np.zeros((0, len(DEVICE_FEATURES))), TREES, 0)
+        teacher = ForestTeacher(config.encoder.embedding, TREES, 0)
         teacher.fit([train], np.log(fold.train.ratio))
         index = fold.test.set_index
         own = np.flatnonzero(np.bincount(index)[index] == 2)

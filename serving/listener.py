@@ -132,8 +132,14 @@ class Listener:
             self.delay.adapt(max(0.0, loop.time() - due))
             if now >= sweep:
                 sweep = now + _SWEEP_S
-                for connection in [c for c in self.connections if c.overdue(now)]:
-                    connection.end(connection.phase.value)
+                self._end_overdue(now)
+
+    def _end_overdue(self, now: float) -> None:
+        config = self.config
+        # Who has waited for less than any bound is not overdue: that is nearly everyone where there are thousands.
+        recent = now - min(config.header_s, config.body_s, config.idle_s)
+        for connection in [c for c in self.connections if c.since < recent and c.overdue(now)]:
+            connection.end(connection.phase.value)
 
 
 @dataclass(frozen=True, slots=True)

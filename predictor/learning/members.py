@@ -64,8 +64,7 @@ def member_features(
     job = featurizer.job(workload, device)
     step = workload.solo.step_time_s or solo_step_time_s
     full = replace(job.workload, solo=replace(workload.solo, step_time_s=step))
-    values = solo_features(full, job.device, job.demand)
-    solo = np.where(values[_FLAGS] > 0, values[_SOLO_COLUMNS], np.nan)
+    solo = solo_values(solo_features(full, job.device, job.demand))
     known = replace(full, solo=workload.solo)
     return np.concatenate(
         [
@@ -76,6 +75,11 @@ def member_features(
             job.features,
         ]
     )
+
+
+def solo_values(features: Floats) -> Floats:
+    """[..., group "solo"] of [..., SOLO_FEATURES]; NaN where not measured."""
+    return np.where(features[..., _FLAGS] > 0, features[..., _SOLO_COLUMNS], np.nan)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""What the co-location network learns from in an epoch: measured sets, pairs that a forest labels, processor sharing.
+"""What the co-location network learns from in an epoch: measured sets, pairs that teachers label, processor sharing.
 
-Every measured set is seen with and without its members' solo measurements. Pairs invented by `predictor.training.teachers.forest` come in
+Every measured set is seen with and without its members' solo measurements. Pairs invented by `predictor.training.teachers.mixtures` come in
 batches, one an epoch. What no shippable measurement shows, jobs whose utilisation is known on a GPU of no campaign, is
 taught by processor sharing (`predictor.training.teachers.processor_sharing`).
 """
@@ -133,8 +133,10 @@ def _taught(
     log_ratio: Floats,
     config: TrainingConfig,
 ) -> list[TargetBatch]:
-    """Invented pairs with the forest's answers, in batches."""
-    from predictor.training.teachers.forest import ForestTeacher, Seen
+    """Invented pairs with the answers of the forest and the process, in batches."""
+    from predictor.training.teachers.forest import ForestTeacher
+    from predictor.training.teachers.mixtures import Seen, mix
+    from predictor.training.teachers.process import ProcessTeacher
 
     if not config.mixed_sets:
         return []
@@ -144,23 +146,20 @@ def _taught(
         setting = examples.settings(model.campaigns)[examples.set_index]
         seen.append(Seen(examples, variants, where, setting, difference.numpy().astype(np.float64)))
     gpus = np.array([device_features(d) for d in list_devices() if not is_cpu(d)])
-    teacher = ForestTeacher(model.config.encoder.embedding, gpus, config.teacher_trees, config.seed)
-    teacher.fit(seen, log_ratio)
+    embedding, share = model.config.encoder.embedding, config.process_share
+    forest = ForestTeacher(embedding, config.teacher_trees, config.seed).fit(seen, log_ratio)
+    process = ProcessTeacher(embedding).fit(seen, log_ratio) if share else None
     synthetic_batches = []
     for number in range(config.synthetic_batches):
-        mixed = teacher.mix(seen, config.mixed_sets, number)
-        index = np.arange(len(mixed.features)) // 2
-        busy = torch.tensor(mixed.utilization_residual, dtype=torch.float32)
+        pairs = mix(seen, gpus, config.mixed_sets, config.seed, number)
+        taught, difference_by_forest = forest.answer(pairs)
+        if process is not None:
+            taught = (1 - share) * taught + share * process.answer(pairs)
+        index = np.arange(len(pairs.features)) // 2
+        busy = torch.tensor(difference_by_forest, dtype=torch.float32)
         synthetic_batches.append(
             _batch(
-                model,
-                mixed.features,
-                mixed.demand,
-                mixed.setting[::2],
-                index,
-                mixed.log_ratio,
-                config.teaching,
-                busy,
+                model, pairs.features, pairs.demand, pairs.setting[::2], index, taught, config.teaching, busy
             )
         )
     return synthetic_batches

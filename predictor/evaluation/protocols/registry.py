@@ -41,6 +41,7 @@ MODULES = (
     "predictor.evaluation.protocols.builtin",
     "predictor.evaluation.protocols.published",
     "predictor.evaluation.protocols.networks",
+    "predictor.evaluation.protocols.process",
 )
 
 

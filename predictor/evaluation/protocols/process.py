@@ -1,0 +1,40 @@
+"""The Gaussian process of `predictor.learning` around a constant as a contender: fitted to the training side, nothing observed."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.bundle import Bundle
+from predictor.evaluation.protocols.registry import Contender, register
+
+
+class ProcessContender:
+    """Given the training sets, what the process expects of sets with a model that it never met."""
+
+    def fit(self, train: Bundle, seed: int = 0) -> ProcessContender:
+        """Keep the training side: the process places the members of both sides together."""
+        del seed
+        self.train_ = train
+        return self
+
+    def predict(self, test: Bundle) -> NDArray[np.float64]:
+        """[n] for `test.rows`."""
+        from predictor.evaluation.protocols.few_shot.learners import Fold, ProcessLearner
+        from predictor.examples.examples import examples_of
+        from predictor.examples.featurizer import shared_featurizer
+
+        train = examples_of(self.train_.colocation, self.train_.solo)
+        resident = [s for s, there in zip(train.set_ids, train.resident, strict=True) if there]
+        examples = examples_of(test.colocation, test.solo)
+        learner = ProcessLearner(Fold.of(train.subset(resident), examples, shared_featurizer()))
+        # examples_of sorts by set and member; put the answers back into the table's order.
+        order = np.lexsort((test.colocation.member.to_numpy(), test.colocation.set_id.to_numpy(dtype=str)))
+        result = np.empty(len(order))
+        result[order] = np.exp(learner.answer(np.zeros(0, np.int64)).log_ratio)
+        return result
+
+
+register(
+    Contender("process", ProcessContender, targets=("throughput_ratio",), uses_solo=True, seconds_per_fold=15)
+)

@@ -1,0 +1,111 @@
+"""Pairs of invented workloads, mixtures of measured ones on the same device (after Zhang et al., mixup, ICLR 2018)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.features import Floats
+from predictor.examples.examples import Examples, Integers, MemberVariants
+
+# Share of the invented pairs that are moved to a GPU of the catalogue.
+MOVED = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Measured sets, seen in one way (with solo measurements or without).
+
+    Attributes:
+        examples: the sets.
+        variants: their distinct members.
+        where: [T] which of these each member is.
+        setting: [T, settings].
+        utilization_residual: [S] measured utilisation beyond that of independent phases; NaN where it was not measured.
+    """
+
+    examples: Examples
+    variants: MemberVariants
+    where: Integers
+    setting: Floats
+    utilization_residual: Floats
+
+    def place(self, row: int) -> tuple[str, ...]:
+        """Device, sharing mode and campaign of a member."""
+        examples = self.examples
+        return (examples.devices[row], examples.mode[row], examples.campaign[row])
+
+
+@dataclass(frozen=True, slots=True)
+class MixedPairs:
+    """Invented members, two in a row to a pair.
+
+    Attributes:
+        features: [V, member_width]; demand: [V, DEMAND_WIDTH]; setting: [V, settings].
+        way: [V] number of the way in which the pair is seen.
+        place: V devices with sharing mode and campaign that both members stem from; empty on another GPU.
+    """
+
+    features: Floats
+    demand: Floats
+    setting: Floats
+    way: Integers
+    place: tuple[tuple[str, ...], ...]
+
+    @property
+    def partner(self) -> Integers:
+        """[V] number of the other member."""
+        return np.arange(len(self.features)) ^ 1
+
+
+def mix(ways: list[Seen], gpus: Floats, count: int, seed: int, number: int = 0) -> MixedPairs:
+    """`count` invented pairs per way; both members of a pair stem from one device and setting.
+
+    Half of the members lie between two measured ones. The others take every number from one or the other at random,
+    which teaches the network what a teacher answers outside of what was measured, too. Some pairs are on another GPU.
+
+    Args:
+        ways: the same sets, seen in several ways.
+        gpus: [G, D] device features, the last columns of the member features, of GPUs that pairs are moved to.
+        count: pairs of each way.
+        seed: of the mixtures.
+        number: of the batch; each holds other pairs.
+    """
+    rng = np.random.default_rng([seed, number])
+    features: list[Floats] = []
+    demand: list[Floats] = []
+    settings: list[Floats] = []
+    places: list[tuple[str, ...]] = []
+    for seen in ways:
+        variants, where = seen.variants, seen.where
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for row in range(len(where)):
+            groups.setdefault(seen.place(row), []).append(row)
+        pools = list(groups.values())
+        weight = np.array([len(pool) for pool in pools], dtype=float)
+        chosen = rng.choice(len(pools), count, p=weight / weight.sum())
+        rows = np.array([rng.choice(pools[pool], 4) for pool in chosen]).reshape(-1, 2)
+        first, second = where[rows[:, 0]], where[rows[:, 1]]
+        between = rng.random(len(rows)) < 0.5
+        share = rng.beta(0.7, 0.7, len(rows))
+        odds = rng.random(len(rows))
+        for parts, numbers in ((features, variants.features), (demand, variants.demand)):
+            taken = rng.random((len(rows), numbers.shape[1])) < odds[:, None]
+            taken = np.where(between[:, None], share[:, None], taken)
+            parts.append(taken * numbers[first] + (1 - taken) * numbers[second])
+        moved = np.zeros(len(rows), dtype=bool)
+        if len(gpus):
+            moved = np.repeat(rng.random(count) < MOVED, 2)
+            device = np.repeat(rng.integers(len(gpus), size=count), 2)
+            features[-1][moved, -gpus.shape[1] :] = gpus[device[moved]]
+        stem = np.repeat([pools[pool][0] for pool in chosen], 2)
+        settings.append(seen.setting[stem])
+        places += [() if gone else seen.place(row) for gone, row in zip(moved, stem.tolist(), strict=True)]
+    return MixedPairs(
+        np.concatenate(features),
+        np.concatenate(demand),
+        np.concatenate(settings),
+        np.repeat(np.arange(len(ways)), 2 * count),
+        tuple(places),
+    )
