@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _TARGETS = ("step_time_ratio",)
-OF_MIXES = ("constant", "mean-by-size", "ridge-slices", "additive-jobs", "mix-profiles")
+OF_MIXES = ("constant", "mean-by-size", "ridge-slices", "additive-jobs", "mix-profiles", "mix-sharing")
 _LEARNED_SIZE = 3
 
 

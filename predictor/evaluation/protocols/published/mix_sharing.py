@@ -1,0 +1,148 @@
+"""Mixes under MPS shares by what each job presses on the others and how much it yields, so that larger mixes follow from small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import smooth_l1_loss, softplus
+
+from datasets.bundle import Bundle, Floats, partners
+from predictor.evaluation.protocols.published.mix_profiles import profiles
+from predictor.evaluation.protocols.registry import Contender, register
+from profiling.errors import InputError
+
+_STEPS, _RATE = 600, 0.05
+# Of the weights of profiles, and of what a job is besides; chosen on mixes of three, learned from mixes of two.
+_WEIGHT_DECAY, _EFFECT_DECAY = 1e-3, 1e-2
+_BETA = 0.1  # log ratio below which the loss is quadratic
+
+
+@dataclass(frozen=True, slots=True)
+class _Mixes:
+    """n members with their partners: `own` [n], `others` [n, M] numbers of jobs (0 where `present` [n, M] is 0)."""
+
+    own: Tensor
+    others: Tensor
+    present: Tensor
+
+    def beside(self, pressure: Tensor) -> Tensor:
+        """[n] the partners' `pressure` [V] together."""
+        return (pressure[self.others] * self.present).sum(1)
+
+
+# Four numbers a job, [4, V], and two exponents: the log of step with the whole card over step with the least share.
+Form = Callable[[Tensor, Tensor, _Mixes], Tensor]
+
+
+def by_sensitivity(q: Tensor, _exponents: Tensor, mixes: _Mixes) -> Tensor:
+    """A job is slowed in proportion to what its partners press, each with a sensitivity of its own."""
+    alone, sensitivity, pressure, least = q[0][mixes.own], q[1].exp(), q[2].exp(), q[3].exp()
+    whole = sensitivity[mixes.own] * mixes.beside(pressure)
+    return alone + torch.log1p(whole) - torch.log1p(least[mixes.own] * mixes.beside(least))
+
+
+def by_sensitivity_and_power(q: Tensor, exponents: Tensor, mixes: _Mixes) -> Tensor:
+    """The same, bent: the second partner may count for less or more than the first."""
+    p, p_least = 0.5 + softplus(exponents)
+    alone, sensitivity, pressure, least = q[0][mixes.own], q[1].exp(), q[2].exp(), q[3].exp()
+    whole = (sensitivity[mixes.own] * mixes.beside(pressure) + 1e-6) ** p
+    shared = (least[mixes.own] * mixes.beside(least) + 1e-6) ** p_least
+    return alone + torch.log1p(whole) / p - torch.log1p(shared) / p_least
+
+
+def by_demand(q: Tensor, exponents: Tensor, mixes: _Mixes) -> Tensor:
+    """All share what they demand together beyond one device; a job feels more or less of it."""
+    p, p_least = 1.0 + softplus(exponents)
+    alone, demand, least = q[0][mixes.own], q[1].exp(), q[3].exp()
+    whole = (demand[mixes.own] + mixes.beside(demand)) ** p
+    shared = (least[mixes.own] + mixes.beside(least)) ** p_least
+    felt = 2 * torch.sigmoid(q[2][mixes.own])
+    return alone + felt * torch.log1p(whole) / p - torch.log1p(shared) / p_least
+
+
+# Form to where its four numbers begin.
+FORMS: dict[Form, tuple[float, float, float, float]] = {
+    by_demand: (-1.0, -1.0, 0.0, -3.0),
+    by_sensitivity: (-1.0, 0.0, -1.0, -3.0),
+    by_sensitivity_and_power: (-1.0, 0.0, -1.0, -3.0),
+}
+
+
+class MixSharing:
+    """Mean of `FORMS`; a job's numbers are linear in its profile alone, and each job that was learned from adds its own."""
+
+    def fit(self, train: Bundle, seed: int = 0) -> MixSharing:
+        """Learn from the measured points of `train`.
+
+        Raises:
+            InputError: there is none.
+        """
+        del seed  # nothing is drawn
+        points = np.flatnonzero(train.points)
+        if not len(points):
+            raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
+        self.train_ = train
+        self.points_, self.target_ = points, np.log(train.y[points])
+        return self
+
+    def predict(self, test: Bundle) -> Floats:
+        """[n] for `test.rows`."""
+        # Of the jobs of a mix, those of the test side may have been measured alone only.
+        table = profiles(test.known["solo"])
+        numbers = {name: number for number, name in enumerate(table.index)}
+        columns = table.to_numpy(dtype=np.float64)
+        columns = np.nan_to_num((columns - columns.mean(0)) / (columns.std(0) + 1e-6))
+        features = torch.tensor(columns, dtype=torch.float32)
+        learned, asked = _mixes(self.train_, numbers, self.points_), _mixes(test, numbers)
+        known = torch.zeros(len(numbers))
+        known[learned.own] = 1.0
+        known[learned.others[learned.present > 0]] = 1.0
+        target = torch.tensor(self.target_, dtype=torch.float32)
+        answers = [
+            _fitted(form, start, features, known, learned, target)(asked) for form, start in FORMS.items()
+        ]
+        return np.exp(torch.stack(answers).mean(0).numpy().astype(np.float64))
+
+
+def _fitted(
+    form: Form, start: tuple[float, ...], features: Tensor, known: Tensor, mixes: _Mixes, target: Tensor
+) -> Callable[[_Mixes], Tensor]:
+    weight = torch.zeros(4, features.shape[1], requires_grad=True)
+    offset = torch.tensor(start, requires_grad=True)
+    effect = torch.zeros(4, len(features), requires_grad=True)
+    exponents = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.Adam([weight, offset, effect, exponents], lr=_RATE)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=_STEPS)
+
+    def numbers() -> Tensor:
+        return weight @ features.T + offset[:, None] + effect * known
+
+    for _ in range(_STEPS):
+        optimizer.zero_grad()
+        loss = smooth_l1_loss(form(numbers(), exponents, mixes), target, beta=_BETA)
+        loss = loss + _WEIGHT_DECAY * (weight**2).sum() + _EFFECT_DECAY * (effect**2).mean()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    fitted = numbers().detach()
+    return lambda asked: form(fitted, exponents.detach(), asked)
+
+
+def _mixes(bundle: Bundle, numbers: dict[str, int], points: np.ndarray | None = None) -> _Mixes:
+    rows = bundle.rows.reset_index(drop=True)
+    own = rows["workload"].map(numbers).to_numpy(dtype=np.int64)
+    beside = partners(rows)
+    others = np.full((len(rows), max(1, max(map(len, beside), default=0))), -1, dtype=np.int64)
+    for row, index in enumerate(beside):
+        others[row, : len(index)] = own[index]
+    if points is not None:
+        own, others = own[points], others[points]
+    present = torch.tensor(others >= 0, dtype=torch.float32)
+    return _Mixes(torch.tensor(own), torch.tensor(np.maximum(others, 0)), present)
+
+
+register(Contender("mix-sharing", MixSharing, targets=("step_time_ratio",), seconds_per_fold=4))
