@@ -38,8 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "without prior": {"use_prior": False},
     "without pre-training": {"training_encoder_steps": 0},
     "the paper's form of layer": {"form": "paper", "encoder_form": "paper"},
-    "without invented pairs": {"training_mixed_sets": 0},
-    "invented pairs labelled by the forest alone": {"training_process_share": 0.0},
+    "without the forest's batches": {"training_mixed_sets": 0},
     "without processor sharing's batches": {"training_shared_sets": 0},
 }
 

@@ -28,11 +28,10 @@ class TrainingConfig:
         beta: log-ratio error below which the loss is quadratic.
         campaign_dropout: share of sets whose campaign is hidden, so that an unknown one is met in training.
         baseline_decay: weight decay of the head that explains how solo baselines were measured.
-        mixed_sets: invented pairs per way of seeing (with and without solo) that are taught in one epoch; 0 for none.
+        mixed_sets: invented pairs per way of seeing (with and without solo) that the forest teaches in one epoch; 0 for none.
         synthetic_batches: batches of invented pairs, taken in turn.
         teacher_trees: trees of that forest.
-        process_share: share of a Gaussian process in what invented pairs are labelled with, the rest being the forest's; 0 for none.
-        teaching: weight of these labels beside the measured ones.
+        teaching: weight of the forest's answers beside the measured ones.
         shared_sets: invented sets of no campaign whose jobs' utilisation is known, taught by processor sharing; 0 for none.
     """
 
@@ -52,7 +51,6 @@ class TrainingConfig:
     mixed_sets: int = 500
     synthetic_batches: int = 12
     teacher_trees: int = 120
-    process_share: float = 0.0
     teaching: float = 4.0
     shared_sets: int = 400
 

@@ -64,7 +64,8 @@ def member_features(
     job = featurizer.job(workload, device)
     step = workload.solo.step_time_s or solo_step_time_s
     full = replace(job.workload, solo=replace(workload.solo, step_time_s=step))
-    solo = solo_values(solo_features(full, job.device, job.demand))
+    values = solo_features(full, job.device, job.demand)
+    solo = np.where(values[_FLAGS] > 0, values[_SOLO_COLUMNS], np.nan)
     known = replace(full, solo=workload.solo)
     return np.concatenate(
         [
@@ -75,11 +76,6 @@ def member_features(
             job.features,
         ]
     )
-
-
-def solo_values(features: Floats) -> Floats:
-    """[..., group "solo"] of [..., SOLO_FEATURES]; NaN where not measured."""
-    return np.where(features[..., _FLAGS] > 0, features[..., _SOLO_COLUMNS], np.nan)
 
 
 @dataclass(frozen=True)

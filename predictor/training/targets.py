@@ -1,4 +1,4 @@
-"""What the co-location network learns from in an epoch: measured sets, pairs that teachers label, processor sharing.
+"""What the co-location network learns from in an epoch: measured sets, pairs that a forest labels, processor sharing.
 
 Every measured set is seen with and without its members' solo measurements. Pairs invented by `predictor.training.teachers.mixtures` come in
 batches, one an epoch. What no shippable measurement shows, jobs whose utilisation is known on a GPU of no campaign, is
@@ -133,10 +133,9 @@ def _taught(
     log_ratio: Floats,
     config: TrainingConfig,
 ) -> list[TargetBatch]:
-    """Invented pairs with the answers of the forest and the process, in batches."""
+    """Invented pairs with the forest's answers, in batches."""
     from predictor.training.teachers.forest import ForestTeacher
     from predictor.training.teachers.mixtures import Seen, mix
-    from predictor.training.teachers.process import ProcessTeacher
 
     if not config.mixed_sets:
         return []
@@ -146,17 +145,14 @@ def _taught(
         setting = examples.settings(model.campaigns)[examples.set_index]
         seen.append(Seen(examples, variants, where, setting, difference.numpy().astype(np.float64)))
     gpus = np.array([device_features(d) for d in list_devices() if not is_cpu(d)])
-    embedding, share = model.config.encoder.embedding, config.process_share
-    forest = ForestTeacher(embedding, config.teacher_trees, config.seed).fit(seen, log_ratio)
-    process = ProcessTeacher(embedding).fit(seen, log_ratio) if share else None
+    forest = ForestTeacher(model.config.encoder.embedding, config.teacher_trees, config.seed)
+    forest.fit(seen, log_ratio)
     synthetic_batches = []
     for number in range(config.synthetic_batches):
         pairs = mix(seen, gpus, config.mixed_sets, config.seed, number)
-        taught, difference_by_forest = forest.answer(pairs)
-        if process is not None:
-            taught = (1 - share) * taught + share * process.answer(pairs)
+        taught, utilization_residual_taught = forest.answer(pairs)
         index = np.arange(len(pairs.features)) // 2
-        busy = torch.tensor(difference_by_forest, dtype=torch.float32)
+        busy = torch.tensor(utilization_residual_taught, dtype=torch.float32)
         synthetic_batches.append(
             _batch(
                 model, pairs.features, pairs.demand, pairs.setting[::2], index, taught, config.teaching, busy

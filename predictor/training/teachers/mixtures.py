@@ -31,11 +31,6 @@ class Seen:
     setting: Floats
     utilization_residual: Floats
 
-    def place(self, row: int) -> tuple[str, ...]:
-        """Device, sharing mode and campaign of a member."""
-        examples = self.examples
-        return (examples.devices[row], examples.mode[row], examples.campaign[row])
-
 
 @dataclass(frozen=True, slots=True)
 class MixedPairs:
@@ -44,14 +39,12 @@ class MixedPairs:
     Attributes:
         features: [V, member_width]; demand: [V, DEMAND_WIDTH]; setting: [V, settings].
         way: [V] number of the way in which the pair is seen.
-        place: V devices with sharing mode and campaign that both members stem from; empty on another GPU.
     """
 
     features: Floats
     demand: Floats
     setting: Floats
     way: Integers
-    place: tuple[tuple[str, ...], ...]
 
     @property
     def partner(self) -> Integers:
@@ -63,7 +56,7 @@ def mix(ways: list[Seen], gpus: Floats, count: int, seed: int, number: int = 0) 
     """`count` invented pairs per way; both members of a pair stem from one device and setting.
 
     Half of the members lie between two measured ones. The others take every number from one or the other at random,
-    which teaches the network what a teacher answers outside of what was measured, too. Some pairs are on another GPU.
+    which teaches the network what the forest answers outside of what was measured, too. Some pairs are on another GPU.
 
     Args:
         ways: the same sets, seen in several ways.
@@ -76,12 +69,12 @@ def mix(ways: list[Seen], gpus: Floats, count: int, seed: int, number: int = 0) 
     features: list[Floats] = []
     demand: list[Floats] = []
     settings: list[Floats] = []
-    places: list[tuple[str, ...]] = []
     for seen in ways:
-        variants, where = seen.variants, seen.where
+        examples, variants, where = seen.examples, seen.variants, seen.where
         groups: dict[tuple[str, ...], list[int]] = {}
         for row in range(len(where)):
-            groups.setdefault(seen.place(row), []).append(row)
+            key = (examples.devices[row], examples.mode[row], examples.campaign[row])
+            groups.setdefault(key, []).append(row)
         pools = list(groups.values())
         weight = np.array([len(pool) for pool in pools], dtype=float)
         chosen = rng.choice(len(pools), count, p=weight / weight.sum())
@@ -94,18 +87,14 @@ def mix(ways: list[Seen], gpus: Floats, count: int, seed: int, number: int = 0) 
             taken = rng.random((len(rows), numbers.shape[1])) < odds[:, None]
             taken = np.where(between[:, None], share[:, None], taken)
             parts.append(taken * numbers[first] + (1 - taken) * numbers[second])
-        moved = np.zeros(len(rows), dtype=bool)
         if len(gpus):
             moved = np.repeat(rng.random(count) < MOVED, 2)
             device = np.repeat(rng.integers(len(gpus), size=count), 2)
             features[-1][moved, -gpus.shape[1] :] = gpus[device[moved]]
-        stem = np.repeat([pools[pool][0] for pool in chosen], 2)
-        settings.append(seen.setting[stem])
-        places += [() if gone else seen.place(row) for gone, row in zip(moved, stem.tolist(), strict=True)]
+        settings.append(seen.setting[np.repeat([pools[pool][0] for pool in chosen], 2)])
     return MixedPairs(
         np.concatenate(features),
         np.concatenate(demand),
         np.concatenate(settings),
         np.repeat(np.arange(len(ways)), 2 * count),
-        tuple(places),
     )

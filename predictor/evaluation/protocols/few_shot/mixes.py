@@ -16,7 +16,8 @@ from models.features import Floats
 from predictor.evaluation.protocols.few_shot.contenders import LearnerFactory, learners
 from predictor.evaluation.protocols.few_shot.learners import FewShotLearner, Fold
 from predictor.evaluation.protocols.published.miso import whole_to_least
-from predictor.evaluation.protocols.published.mix_profiles import MixProfiles, profiles
+from predictor.evaluation.protocols.published.mix_profiles import profiles
+from predictor.evaluation.protocols.published.mix_sharing import MixSharing
 from predictor.examples.cross_fit import ExampleFold, architecture_groups, cross_fit
 from predictor.examples.examples import Examples, examples_of
 from profiling.errors import InputError
@@ -67,14 +68,14 @@ def mixes_as_sets(tables: dict[str, Any], most: int = MOST_MIXES, seed: int = 0)
 
 
 def learners_of(tables: dict[str, Any]) -> LearnerFactory:
-    """A factory of learners whose process starts from `MixProfiles`: for training rows with their architecture left out too."""
+    """A factory of learners whose process starts from `MixSharing`: for training rows with their architecture left out too."""
     solo = tables["solo"]
     solo = solo[solo["campaign"] == CAMPAIGN]
     slower = _least_slice(solo)
 
     def expected(train: Examples, test: Examples) -> Floats:
         """[rows of `test`] log slowdowns."""
-        model = MixProfiles().fit(_bundle(train, slower, solo))
+        model = MixSharing().fit(_bundle(train, slower, solo))
         log_ratio = np.log(model.predict(_bundle(test, slower, solo)))
         return np.asarray(log_ratio + _slower(test, slower))
 

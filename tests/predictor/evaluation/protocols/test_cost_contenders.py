@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,20 +88,11 @@ def test_processes_that_share_by_the_book(tmp_path: Path) -> None:
     assert result["process-sharing-trees"] < 0.5 * result["constant"]
 
 
-def test_mixes_by_what_is_known_of_each_job(tmp_path: Path) -> None:
-    """A member's ratio is the sum of what all keep busy: known from their runs alone, and of no model's name."""
-    alone = [
-        row("miso", n, device, f"batch_size={batch}")
-        for n in NETWORKS
-        for batch in (8, 64)
-        for device in ("a100:mig=7g", "a100:mig=3g", "a100:mig=1g")
-    ]
-    solo = make_table("solo", alone)
-    whole = solo[solo["device"] == "a100:mig=7g"].reset_index(drop=True)
+def mixes_of(whole: pd.DataFrame, log_ratio: Callable[[np.ndarray, int], float]) -> pd.DataFrame:
+    """120 mixes of 2 to 5 jobs of `whole`; `log_ratio` of a member is a function of the members' rows and its place."""
     generator, mixes = np.random.default_rng(0), []
     for number in range(120):
-        members = generator.choice(len(whole), 2 + number % 3)
-        busy = whole["utilization_ratio"].to_numpy()[members].sum()
+        members = generator.choice(len(whole), 2 + number % 4)
         for member, index in enumerate(members):
             job = whole.iloc[index]
             mixes.append(
@@ -114,13 +106,48 @@ def test_mixes_by_what_is_known_of_each_job(tmp_path: Path) -> None:
                     "batch_size": job["batch_size"],
                     "numerator_sm_share_ratio": 1.0,
                     "denominator_sm_share_ratio": 0.14,
-                    "log_step_time_ratio": np.log(busy),
+                    "log_step_time_ratio": log_ratio(members, member),
                     **{k: v for k, v in source("miso").items() if k != "gpus"},
                 }
             )
+    return make_table("mixes", mixes)
+
+
+def alone_on_slices() -> pd.DataFrame:
+    rows = [
+        row("miso", n, device, f"batch_size={batch}")
+        for n in NETWORKS
+        for batch in (8, 64)
+        for device in ("a100:mig=7g", "a100:mig=3g", "a100:mig=1g")
+    ]
+    return make_table("solo", rows)
+
+
+def test_mixes_by_what_is_known_of_each_job(tmp_path: Path) -> None:
+    """A member's ratio is the sum of what all keep busy: known from their runs alone, and of no model's name."""
+    solo = alone_on_slices()
+    whole = solo[solo["device"] == "a100:mig=7g"].reset_index(drop=True)
+    busy = whole["utilization_ratio"].to_numpy()
+    mixes = mixes_of(whole, lambda members, _: float(np.log(busy[members].sum())))
     names = ("mix-profiles", "constant")
-    result = errors("miso-by-model", tmp_path, names, mixes=make_table("mixes", mixes), solo=solo)
+    result = errors("miso-by-model", tmp_path, names, mixes=mixes, solo=solo)
     assert result["mix-profiles"] < 0.5 * result["constant"]
+
+
+def test_larger_mixes_than_were_learned_from(tmp_path: Path) -> None:
+    """Each job presses on the others and yields to them by numbers of its own, which mixes of two and three tell."""
+    solo = alone_on_slices()
+    whole = solo[solo["device"] == "a100:mig=7g"].reset_index(drop=True)
+    pressure, sensitivity = (np.random.default_rng(k).uniform(0.2, 1.0, len(whole)) for k in (1, 2))
+
+    def log_ratio(members: np.ndarray, member: int) -> float:
+        others = np.delete(members, member)
+        return float(np.log1p(sensitivity[members[member]] * pressure[others].sum()) - 0.5)
+
+    names = ("mix-sharing", "mix-profiles", "constant")
+    result = errors("miso-by-size", tmp_path, names, mixes=mixes_of(whole, log_ratio), solo=solo)
+    assert result["mix-sharing"] < 0.5 * result["mix-profiles"]
+    assert result["mix-sharing"] < 10
 
 
 def test_a_network_on_a_device_where_others_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
