@@ -12,6 +12,7 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -26,7 +27,7 @@ WATCHED = ("/v1/health/", "/v2/health/", "/metrics")  # never shed: operators mu
 _WATCHED = tuple(path.encode() for path in WATCHED)
 _SWEEP_S = 0.5
 _STARTED_IN_A_TURN = 8  # requests whose handlers begin in one turn of the event loop
-_ANSWERED_IN_A_TURN, _PAUSE_S = 16, 0.001  # refusals, which their clients answer at once with another request
+_ANSWERED_IN_A_TURN, _PAUSE_S = 64, 0.004  # refusals, which their clients answer at once with another request
 
 
 class Phase(Enum):
@@ -46,7 +47,8 @@ class Listener:
         self._to_start: deque[tuple[BoundedProtocol, Any, Any]] = deque()
         self._held: deque[tuple[float, BoundedProtocol]] = deque()  # shed, and when that is to be answered
         self._answering: asyncio.TimerHandle | None = None
-        self.refused = metrics.refused.labels("queue_delay")
+        self.refused = 0  # shed since they were last added to the metric
+        self._refused = metrics.refused.labels("queue_delay")
         self.connections: set[BoundedProtocol] = set()
         self.by_address: Counter[str] = Counter()
         self._task: asyncio.Task[None] | None = None
@@ -133,6 +135,12 @@ class Listener:
             if now >= sweep:
                 sweep = now + _SWEEP_S
                 self._end_overdue(now)
+            self._count_refused()
+
+    def _count_refused(self) -> None:
+        if self.refused:
+            self._refused.inc(self.refused)
+            self.refused = 0
 
     def _end_overdue(self, now: float) -> None:
         config = self.config
@@ -186,6 +194,7 @@ _UNUSUAL = re.compile(
 )
 
 
+@lru_cache(maxsize=256)  # a client's heads are alike
 def _body_length(head: bytes) -> int:
     """The length of the body that a request's head announces; -1 where the request has to be read to know."""
     lengths = _LENGTH.findall(head)
@@ -330,7 +339,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return True
 
     def _hold(self, keep_alive: bool) -> None:
-        self.listener.refused.inc()
+        self.listener.refused += 1
         self.listener.delay.refused()
         self._shed = keep_alive
         self.listener.hold(self)

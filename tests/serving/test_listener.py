@@ -234,6 +234,10 @@ def posted(*lines: bytes, body: bytes = ASKED) -> bytes:
     return b"\r\n".join((*head, *lines, b"", body))
 
 
+def metrics_of(port: int) -> str:
+    return httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=LONG_S, trust_env=False).text
+
+
 def full(app: Any) -> None:
     """Let nobody in."""
     app.state.service.delay.limit = 0.0
@@ -260,8 +264,8 @@ def test_requests_behind_one_that_is_shed_wait_for_its_answer(
         assert got.startswith(SHED)
         assert got.count(b"HTTP/1.1 ") == 2
         assert b"HTTP/1.1 200" in got
-        text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=LONG_S, trust_env=False).text
-        assert 'cotenant_requests_refused_total{reason="queue_delay"} 1.0' in text
+        counted = 'cotenant_requests_refused_total{reason="queue_delay"} 1.0'
+        until(lambda: counted in metrics_of(port), "the refusal is counted")
 
 
 def test_what_is_not_one_whole_request_is_read_before_it_is_shed(tmp_path: Path) -> None:
