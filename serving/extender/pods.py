@@ -70,9 +70,8 @@ def read_arguments(body: Any) -> Arguments:
     if names is not None and not (isinstance(names, list) and all(isinstance(n, str) for n in names)):
         raise InputError("NodeNames is not a list of names", expected="strings")
     items = field(nodes, "items")
-    if nodes is not None and not (
-        items is None or (isinstance(items, list) and all(_named(i) for i in items))
-    ):
+    listed = items is None or (isinstance(items, list) and all(_named(i) for i in items))
+    if nodes is not None and not (isinstance(nodes, dict) and listed):
         raise InputError("Nodes is not a NodeList", expected="items with metadata.name")
     if names is None and nodes is None:
         raise InputError("request has no nodes", expected="NodeNames or Nodes")

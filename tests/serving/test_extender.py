@@ -180,6 +180,8 @@ def test_a_pod_with_several_kinds_of_gpu(client: TestClient, other: str) -> None
         {"Pod": pod(workload="resnet18-cifar", batch_size="many"), "NodeNames": NAMES},
         {"Pod": pod(workload="resnet18-cifar"), "NodeNames": [1]},
         {"Pod": pod(workload="resnet18-cifar"), "Nodes": {"items": [{}]}},
+        {"Pod": pod(workload="resnet18-cifar"), "Nodes": "node-a"},
+        {"Pod": pod(workload="resnet18-cifar"), "Nodes": []},
     ],
 )
 def test_errors_are_answers(cluster: TestClient, args: Any) -> None:

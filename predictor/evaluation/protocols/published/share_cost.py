@@ -69,7 +69,7 @@ class ShareCostPredictor:
 
     def _trees(self, bucket: int):  # type: ignore[no-untyped-def]
         """What fits are off by on the networks of other groups, each left out of its fit together with `bucket`."""
-        from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor, VotingRegressor
+        from sklearn.ensemble import ExtraTreesRegressor
 
         features, errors = [], []
         of = self.rows_["architecture"].map(bucket_of)
@@ -83,11 +83,7 @@ class ShareCostPredictor:
         trees = ExtraTreesRegressor(
             300, min_samples_leaf=2, max_features=0.6, random_state=self.seed_, n_jobs=1
         )
-        boosted = HistGradientBoostingRegressor(
-            max_iter=400, learning_rate=0.05, max_leaf_nodes=15, random_state=self.seed_
-        )
-        both = VotingRegressor([("trees", trees), ("boosted", boosted)])
-        return both.fit(np.concatenate(features), np.concatenate(errors))
+        return trees.fit(np.concatenate(features), np.concatenate(errors))
 
     def _model(self, left_out: frozenset[int]) -> CostModel:
         from predictor.training.cost.fit import CostConfig, fit_cost
@@ -166,7 +162,7 @@ for _name, _corrected, _seconds in (("share-cost-model", False, 10), ("share-cos
         Contender(
             _name,
             lambda corrected=_corrected: ShareCostPredictor(corrected),  # type: ignore[misc]
-            version="4",
+            version="3",
             targets=TARGETS,
             protocols=frozenset({"rapp-by-model"}),
             partial=True,
