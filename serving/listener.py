@@ -27,7 +27,7 @@ WATCHED = ("/v1/health/", "/v2/health/", "/metrics")  # never shed: operators mu
 _WATCHED = tuple(path.encode() for path in WATCHED)
 _SWEEP_S = 0.5
 _STARTED_IN_A_TURN = 8  # requests whose handlers begin in one turn of the event loop
-_ANSWERED_IN_A_TURN, _PAUSE_S = 64, 0.004  # refusals, which their clients answer at once with another request
+_ANSWERED_IN_A_TURN, _PAUSE_S = 16, 0.001  # refusals, which their clients answer at once with another request
 
 
 class Phase(Enum):
