@@ -161,6 +161,13 @@ class SoloExamples:
     step_time_s: np.ndarray
 
 
+def in_order_of(colocation: pd.DataFrame, values: Floats) -> Floats:
+    """[T] values of the members of `examples_of(colocation, ...)`, put back into the order of the table's rows."""
+    result = np.empty(len(values))
+    result[np.lexsort((colocation.member.to_numpy(), colocation.set_id.to_numpy(dtype=str)))] = values
+    return result
+
+
 def examples_of(colocation: pd.DataFrame, solo: pd.DataFrame) -> Examples:
     """Join the tidy tables `colocation` and `solo`; solo rows are taken from the same campaign and device only.
 

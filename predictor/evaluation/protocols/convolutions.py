@@ -76,7 +76,7 @@ class ConvolutionContender:
         """[n] for `test.rows`."""
         import torch
 
-        from predictor.examples.examples import examples_of
+        from predictor.examples.examples import examples_of, in_order_of
 
         examples = examples_of(test.colocation, test.solo)
         sets = self.model_.inputs(examples)
@@ -87,8 +87,4 @@ class ConvolutionContender:
                 .exp()
                 .numpy()[examples.places]
             )
-        # examples_of sorts by set and member; put the answers back into the table's order.
-        order = np.lexsort((test.colocation.member.to_numpy(), test.colocation.set_id.to_numpy(dtype=str)))
-        result = np.empty(len(order))
-        result[order] = ratio
-        return result
+        return in_order_of(test.colocation, ratio)

@@ -71,7 +71,7 @@ class NetworkContender:
 
     def predict(self, test: Bundle) -> NDArray[np.float64]:
         """[n] for `test.rows`."""
-        from predictor.examples.examples import examples_of
+        from predictor.examples.examples import examples_of, in_order_of
         from predictor.fitted.device_memory import member_memory_bytes, set_memory_bytes
         from predictor.fitted.utilization import predicted_ratio
 
@@ -79,13 +79,7 @@ class NetworkContender:
             return self._solo(test)
         examples = examples_of(test.colocation, test.solo)
         if test.target == "throughput_ratio":
-            # examples_of sorts by set and member; put the answers back into the table's order.
-            order = np.lexsort(
-                (test.colocation.member.to_numpy(), test.colocation.set_id.to_numpy(dtype=str))
-            )
-            result = np.empty(len(order))
-            result[order] = np.exp(self.model_.predict_log_ratio(examples)[0])
-            return result
+            return in_order_of(test.colocation, np.exp(self.model_.predict_log_ratio(examples)[0]))
         if test.target == "set_utilization_ratio":
             values = predicted_ratio(self.model_, examples)
         else:

@@ -21,18 +21,14 @@ class ProcessContender:
     def predict(self, test: Bundle) -> NDArray[np.float64]:
         """[n] for `test.rows`."""
         from predictor.evaluation.protocols.few_shot.learners import Fold, ProcessLearner
-        from predictor.examples.examples import examples_of
+        from predictor.examples.examples import examples_of, in_order_of
         from predictor.examples.featurizer import shared_featurizer
 
         train = examples_of(self.train_.colocation, self.train_.solo)
         resident = [s for s, there in zip(train.set_ids, train.resident, strict=True) if there]
         examples = examples_of(test.colocation, test.solo)
         learner = ProcessLearner(Fold.of(train.subset(resident), examples, shared_featurizer()))
-        # examples_of sorts by set and member; put the answers back into the table's order.
-        order = np.lexsort((test.colocation.member.to_numpy(), test.colocation.set_id.to_numpy(dtype=str)))
-        result = np.empty(len(order))
-        result[order] = np.exp(learner.answer(np.zeros(0, np.int64)).log_ratio)
-        return result
+        return in_order_of(test.colocation, np.exp(learner.answer(np.zeros(0, np.int64)).log_ratio))
 
 
 register(

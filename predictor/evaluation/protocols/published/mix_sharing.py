@@ -1,4 +1,7 @@
-"""Mixes under MPS shares by what each job presses on the others and how much it yields, so that larger mixes follow from small ones."""
+"""Mixes under MPS shares by each job's pressure on the others and its sensitivity to theirs, so that larger mixes follow from small ones.
+
+Pressure and sensitivity are those of Bubble-Up (Mars et al., MICRO 2011), there measured with a synthetic neighbour, here fitted to mixes.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ Form = Callable[[Tensor, Tensor, _Mixes], Tensor]
 
 
 def by_sensitivity(q: Tensor, _exponents: Tensor, mixes: _Mixes) -> Tensor:
-    """A job is slowed in proportion to what its partners press, each with a sensitivity of its own."""
+    """A job is slowed in proportion to the sum of its partners' pressures, with a sensitivity of its own."""
     alone, sensitivity, pressure, least = q[0][mixes.own], q[1].exp(), q[2].exp(), q[3].exp()
     whole = sensitivity[mixes.own] * mixes.beside(pressure)
     return alone + torch.log1p(whole) - torch.log1p(least[mixes.own] * mixes.beside(least))
