@@ -23,11 +23,11 @@ from profiling.errors import InputError
 Array = NDArray[np.float32]
 # Sets that go through the products together: few enough that their arrays stay in the cache, many enough that threads
 # seldom wait for the interpreter's lock.
-CHUNK = 2048
+CHUNK = 4096
 # Random sets on which the twin is compared with torch.
 CHECKED = 64
 # Sets from which chunks are shared out among threads.
-THREADED = 4 * CHUNK
+THREADED = 2 * CHUNK
 
 
 @dataclass(frozen=True, slots=True)
