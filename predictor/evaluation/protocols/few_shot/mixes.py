@@ -17,7 +17,6 @@ from predictor.evaluation.protocols.few_shot.contenders import LearnerFactory, l
 from predictor.evaluation.protocols.few_shot.learners import FewShotLearner, Fold
 from predictor.evaluation.protocols.published.miso import whole_to_least
 from predictor.evaluation.protocols.published.mix_profiles import profiles
-from predictor.evaluation.protocols.published.mix_sharing import MixSharing
 from predictor.examples.cross_fit import ExampleFold, architecture_groups, cross_fit
 from predictor.examples.examples import Examples, examples_of
 from profiling.errors import InputError
@@ -69,6 +68,8 @@ def mixes_as_sets(tables: dict[str, Any], most: int = MOST_MIXES, seed: int = 0)
 
 def learners_of(tables: dict[str, Any]) -> LearnerFactory:
     """A factory of learners whose process starts from `MixSharing`: for training rows with their architecture left out too."""
+    from predictor.evaluation.protocols.published.mix_sharing import MixSharing
+
     solo = tables["solo"]
     solo = solo[solo["campaign"] == CAMPAIGN]
     slower = _least_slice(solo)

@@ -12,7 +12,6 @@ from predictor.evaluation.protocols.published import (
     miso,
     mix_observed,  # noqa: F401
     mix_profiles,  # noqa: F401
-    mix_sharing,  # noqa: F401
     neighbour_cost,  # noqa: F401
     neusight,
     operator_cost,  # noqa: F401 (registers its contender)

@@ -9,7 +9,6 @@ import numpy as np
 from datasets.bundle import Bundle, Floats
 from predictor.evaluation.protocols.graphs import graph_of
 from predictor.evaluation.protocols.registry import Contender, register
-from predictor.fitted.device_memory import HeadCalibration, workspace_bytes
 from profiling.workload import Workload
 
 
@@ -53,12 +52,14 @@ class ShippedMemory:
     def predict_interval(self, test: Bundle) -> tuple[Floats, Floats]:
         """([n], [n]) bytes; exactly known state is not widened."""
         value, state = self._bytes(test)
+        from predictor.fitted.device_memory import HeadCalibration
+
         factor = float(np.exp(HeadCalibration().memory_log_error[0]))
         return state + (value - state) / factor, state + (value - state) * factor
 
     def _bytes(self, test: Bundle) -> tuple[Floats, Floats]:
         from predictor.examples.featurizer import shared_featurizer
-        from predictor.fitted.device_memory import member_memory_bytes
+        from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
         from profiling.errors import CotenantError
         from profiling.workload import SoloProfile
 
@@ -79,6 +80,8 @@ def parts_of(specs: list[str]) -> Floats:
 
 @lru_cache(maxsize=20_000)
 def _parts(spec: str) -> tuple[float, float, float]:
+    from predictor.fitted.device_memory import HeadCalibration, workspace_bytes
+
     graph = graph_of(spec)
     if graph is None:
         return (float("nan"),) * 3

@@ -15,7 +15,6 @@ from torch.nn.functional import smooth_l1_loss, softplus
 
 from datasets.bundle import Bundle, Floats, partners
 from predictor.evaluation.protocols.published.mix_profiles import profiles
-from predictor.evaluation.protocols.registry import Contender, register
 from profiling.errors import InputError
 
 _STEPS, _RATE = 600, 0.05
@@ -146,6 +145,3 @@ def _mixes(bundle: Bundle, numbers: dict[str, int], points: np.ndarray | None = 
         own, others = own[points], others[points]
     present = torch.tensor(others >= 0, dtype=torch.float32)
     return _Mixes(torch.tensor(own), torch.tensor(np.maximum(others, 0)), present)
-
-
-register(Contender("mix-sharing", MixSharing, targets=("step_time_ratio",), seconds_per_fold=4))
