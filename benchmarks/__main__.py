@@ -53,6 +53,7 @@ WITH_DATA = {
     "serve": "the service under load, with wrk",
     "siege": "the service under attack",
     "overload": "the service at twice its rated load, with wrk",
+    "refusals": "what refusing a request costs, with wrk",
     "fuzz": "requests made up from the OpenAPI document, with Schemathesis",
     "stored": "placements on the stored cluster of a service",
     "campaign_on_ray": "a campaign on three Ray nodes, with the extra `ray`",
