@@ -34,7 +34,9 @@ install: $(VENV)/.installed
 demo: install
 	$(BIN)/cotenant demo
 
+# Tests start some dozens of processes; each would compile the project anew where bytecode is not written on import.
 test: install
+	@$(BIN)/python -m compileall -q -j 2 profiling datasets models predictor scheduling serving benchmarks
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The folders whose tests take seconds.

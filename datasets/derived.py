@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from datasets.fields import JOB_OPTIONS, Field
+from datasets.fields import DTYPES, JOB_OPTIONS, Field
 from profiling.errors import InputError
 from profiling.workload import Workload
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 # A name of one's own is allowed for these.
 _ONLY_FILLED = ("architecture",)
-_DTYPES: dict[str, Any] = {"text": "str", "integer": "Int64", "number": "float64", "flag": "bool"}
 
 
 @lru_cache(maxsize=1 << 16)
@@ -54,20 +53,19 @@ def fill_derived(fields: tuple[Field, ...], data: dict[str, pd.Series]) -> list[
     for field in fields:
         if not field.derived or field.name not in data:
             continue
-        missing = data[field.name].isna()
-        given = data[field.name].astype(object).where(~missing, None)
-        follows = said.get(field.name)
-        if follows is None:
-            filled = given
-        else:
-            filled = given.where(~missing, follows)
-            if field.name not in _ONLY_FILLED:
-                differs = ~missing & follows.notna() & _disagree(field, given, follows)
-                faults += [(int(row), field.name, follows[row], given[row]) for row in differs.index[differs]]
+        column, follows = data[field.name], said.get(field.name)
+        missing = column.isna()
+        given = column.astype(object).where(~missing, None)
+        if follows is not None and field.name not in _ONLY_FILLED:
+            differs = ~missing & follows.notna() & _disagree(field, given, follows)
+            faults += [(int(row), field.name, follows[row], given[row]) for row in differs.index[differs]]
+        if column.dtype == DTYPES[field.kind] and not missing.any():
+            continue
+        filled = given if follows is None else given.where(~missing, follows)
         filled = filled.where(filled.notna(), None)
         if field.kind == "flag":
             filled = filled.map(bool)
-        data[field.name] = pd.Series(filled, dtype=_DTYPES[field.kind])
+        data[field.name] = pd.Series(filled, dtype=DTYPES[field.kind])
     return faults
 
 

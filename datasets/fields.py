@@ -8,6 +8,8 @@ from typing import Any, Literal
 from profiling.workload import COMPILERS, FRAMEWORKS, MEMORY_LAYOUTS, MODES, PRECISIONS
 
 Kind = Literal["text", "integer", "number", "flag"]
+# Of a column in memory, by its kind.
+DTYPES: dict[Kind, Any] = {"text": "str", "integer": "Int64", "number": "float64", "flag": "bool"}
 
 
 @dataclass(frozen=True, slots=True)

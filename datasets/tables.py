@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets.derived import columns_of, fill_derived
-from datasets.fields import Field
+from datasets.fields import DTYPES, Field
 from datasets.schema import KEYS, ONE_OF, SET_COLUMNS, TABLES, pandera_schema, table_fields
 from profiling.errors import InputError
 from profiling.files import write_whole
@@ -52,13 +52,12 @@ def make_table(name: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
 def _typed(name: str, data: dict[str, list[Any]]) -> pd.DataFrame:
     import pandas as pd
 
-    dtypes: dict[str, Any] = {"text": "str", "integer": "Int64", "number": "float64", "flag": "bool"}
     return pd.DataFrame(
         {
             # A derived flag that was not given is not yet known to be false.
             f.name: pd.Series(
                 data[f.name],
-                dtype=object if f.derived and f.kind == "flag" and data[f.name] else dtypes[f.kind],
+                dtype=object if f.derived and f.kind == "flag" and data[f.name] else DTYPES[f.kind],
             )
             for f in table_fields(name)
         }
@@ -87,7 +86,9 @@ def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.D
             if field.required and not field.derived:
                 faults.append(Fault(0, field.name, field.expected, "no such column"))
                 continue
-            data[field.name] = _cells(field, pd.Series([None] * len(frame), dtype=object))[0]
+            data[field.name] = pd.Series(
+                [None] * len(frame), dtype=object if field.derived else DTYPES[field.kind]
+            )
             continue
         data[field.name], bad = _cells(field, frame[field.name].reset_index(drop=True))
         faults.extend(Fault(row + 1, field.name, field.expected, repr(got)) for row, got in bad[:limit])
@@ -131,6 +132,11 @@ def _cells(field: Field, column: pd.Series) -> tuple[pd.Series, list[tuple[int, 
     import pandas as pd
 
     missing = column.isna()
+    of_type = field.kind != "flag" and column.dtype == DTYPES[field.kind]
+    if of_type and (field.kind != "text" or not column.str.strip().eq("").any()):
+        # As after `read_table`: nothing to bring to a type, only to see that nothing lacks.
+        lacking = missing & (field.required and not field.derived)
+        return column, [(int(row), None) for row in np.flatnonzero(lacking)]
     if isinstance(column.dtype, pd.StringDtype):
         missing |= column.str.strip().eq("").fillna(True).astype(bool)
     elif not pd.api.types.is_numeric_dtype(column):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -13,6 +14,8 @@ from tests.once import FOLDER
 
 # Before torch and numpy are imported: two workers with two spinning threads each take several times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The collector's usual step of 700 objects is small beside what torch and the tests themselves hold: a fifth of collection's time.
+gc.set_threshold(50_000, 20, 50)
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,26 +29,27 @@ MODULES = modules()
 
 def imports_of(path: Path) -> Iterator[str]:
     """Modules of this project that a file imports at run time, at its top or inside a function."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for_types = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-        for part in node.body
-        for inner in ast.walk(part)
-    }
-    for node in ast.walk(tree):
-        if id(node) in for_types:
-            continue
+    todo: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while todo:
+        node = todo.pop()
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 yield inner if inner in MODULES else node.module
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            todo += node.orelse
+        elif not isinstance(node, ast.expr):  # an expression holds no import
+            todo += ast.iter_child_nodes(node)
 
 
-GRAPH = {name: {m for m in imports_of(path) if m in MODULES and m != name} for name, path in MODULES.items()}
+@cache
+def graph() -> dict[str, set[str]]:
+    """What each module imports."""
+    return {
+        name: {m for m in imports_of(path) if m in MODULES and m != name} for name, path in MODULES.items()
+    }
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -55,7 +57,7 @@ def test_imports_run_one_way(folder: str) -> None:
     allowed = FOLDERS[: FOLDERS.index(folder) + 1]
     upward = [
         f"{name} imports {target}"
-        for name, targets in GRAPH.items()
+        for name, targets in graph().items()
         if name.split(".")[0] == folder
         for target in targets
         if target.split(".")[0] not in allowed
@@ -63,7 +65,7 @@ def test_imports_run_one_way(folder: str) -> None:
     assert not upward
 
 
-def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+def circles(edges: dict[str, set[str]]) -> list[list[str]]:
     """Strongly connected components of more than one module (Tarjan, SIAM J. Comput. 1972)."""
     number: dict[str, int] = {}
     low: dict[str, int] = {}
@@ -73,7 +75,7 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     def visit(node: str) -> None:
         number[node] = low[node] = len(number)
         stack.append(node)
-        for target in sorted(graph[node]):
+        for target in sorted(edges[node]):
             if target not in number:
                 visit(target)
                 low[node] = min(low[node], low[target])
@@ -85,14 +87,14 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
             if len(component) > 1:
                 rings.append(sorted(component))
 
-    for node in sorted(graph):
+    for node in sorted(edges):
         if node not in number:
             visit(node)
     return rings
 
 
 def test_no_circle_among_modules() -> None:
-    assert circles(GRAPH) == []
+    assert circles(graph()) == []
 
 
 def test_the_search_finds_circles() -> None:
@@ -101,7 +103,7 @@ def test_the_search_finds_circles() -> None:
 
 def test_policies_simulator_and_placement_do_not_know_each_other() -> None:
     """`scheduling.core` holds what they share; only the simulator's scenarios look policies up by name."""
-    for name, targets in GRAPH.items():
+    for name, targets in graph().items():
         if name.startswith(("scheduling.policies", "scheduling.placement")):
             assert not [t for t in targets if t.startswith("scheduling.simulator")], name
         if name.startswith("scheduling.placement"):
@@ -115,5 +117,5 @@ def test_the_service_does_not_import_the_simulator() -> None:
         name = todo.pop()
         if name not in reached:
             reached.add(name)
-            todo += GRAPH[name]
+            todo += graph()[name]
     assert not [name for name in reached if name.startswith("scheduling.simulator")]
