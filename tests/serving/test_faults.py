@@ -30,7 +30,7 @@ def test_kills_during_writes(tmp_path: Path) -> None:
 
 
 def test_locked_database(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.service.BUSY_S", 2.0)
+    monkeypatch.setattr("serving.service.BUSY_S", 1.0)
     client = start()
     assert client.put("/v1/cluster/nodes/a", json=NODE).status_code == 201
     other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
