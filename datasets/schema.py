@@ -7,12 +7,13 @@ One definition serves four ends: the pandera schema that every read and write pa
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from datasets.fields import (
     ARCHITECTURE,
     BATCH_SIZE,
     DEVICE,
+    DTYPES,
     FRAMEWORK_VERSION,
     GPUS,
     JOB,
@@ -26,7 +27,6 @@ from datasets.fields import (
     SYNC,
     WORKLOAD,
     Field,
-    Kind,
     amount,
     count,
     optional,
@@ -271,9 +271,6 @@ SET_COLUMNS: dict[str, tuple[str, ...]] = {
 # Of these columns a row must fill at least one.
 ONE_OF: dict[str, tuple[str, ...]] = {"memory": ("memory_bytes", "lower_bound_bytes", "upper_bound_bytes")}
 
-# Texts have their type from `datasets.tables`; pandera would look at each cell, which takes as long as all else.
-_DTYPES: dict[Kind, Any] = {"text": None, "integer": "Int64", "number": float, "flag": bool}
-
 
 def table_fields(table: str) -> tuple[Field, ...]:
     """The columns of `table`.
@@ -308,5 +305,7 @@ def pandera_schema(table: str) -> pandera.DataFrameSchema:
             checks.append(pandera.Check.isin(field.choices))
         elif field.kind == "text" and field.required:
             checks.append(pandera.Check.str_length(min_value=1))
-        columns[field.name] = pandera.Column(_DTYPES[field.kind], checks=checks, nullable=not field.required)
+        # Texts have their type from `datasets.tables`; pandera would look at each cell, which takes as long as all else.
+        dtype = None if field.kind == "text" else DTYPES[field.kind]
+        columns[field.name] = pandera.Column(dtype, checks=checks, nullable=not field.required)
     return pandera.DataFrameSchema(columns, strict=True, ordered=True, name=table)

@@ -132,8 +132,8 @@ def _cells(field: Field, column: pd.Series) -> tuple[pd.Series, list[tuple[int, 
     import pandas as pd
 
     missing = column.isna()
-    of_type = field.kind != "flag" and column.dtype == DTYPES[field.kind]
-    if of_type and (field.kind != "text" or not column.str.strip().eq("").any()):
+    already_typed = field.kind != "flag" and column.dtype == DTYPES[field.kind]
+    if already_typed and (field.kind != "text" or not column.str.strip().eq("").any()):
         # As after `read_table`: nothing to bring to a type, only to see that nothing lacks.
         lacking = missing & (field.required and not field.derived)
         return column, [(int(row), None) for row in np.flatnonzero(lacking)]

@@ -144,8 +144,10 @@ def test_a_report_and_its_audit_row_are_one_transaction(client: TestClient) -> N
         transactions.clear()
         assert client.put("/v1/cluster/nodes/n", json=node).status_code == expected
         # The service commits work of its own meanwhile.
-        writes = [t for t in transactions if any(text.startswith("INSERT INTO audit") for text in t)]
+        node_rows, audit_rows = ("INSERT INTO nodes", "UPDATE nodes"), ("INSERT INTO audit",)
+        writes = [t for t in transactions if any(text.startswith(node_rows + audit_rows) for text in t)]
         assert len(writes) == 1
-        assert any(text.startswith(("INSERT INTO nodes", "UPDATE nodes")) for text in writes[0])
+        assert any(text.startswith(node_rows) for text in writes[0])
+        assert any(text.startswith(audit_rows) for text in writes[0])
         newest = client.get("/v1/audit").json()["items"][0]
         assert (newest["action"], newest["status"]) == ("PUT /v1/cluster/nodes/n", expected)
