@@ -19,6 +19,14 @@ def _without_secrets(_: Any, __: str, event: Any) -> Any:
     return event
 
 
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to what `sys.stderr` is by then: whoever embeds the service may have exchanged it since."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 def configure(level: str = "info") -> None:
     """Send structlog and the standard library's logs to stderr as JSON."""
     shared: list[Any] = [
@@ -40,7 +48,7 @@ def configure(level: str = "info") -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],

@@ -22,7 +22,7 @@ from tests.serving.table import TableSource
 @pytest.fixture(scope="module")
 def official(tmp_path_factory: pytest.TempPathFactory) -> Iterator[triton.InferenceServerClient]:
     folder: Path = tmp_path_factory.mktemp("oip")
-    app = create_app(ServiceConfig(database_url=f"sqlite:///{folder}/s.db", log_level="error"), TableSource())
+    app = create_app(ServiceConfig(database_url=f"sqlite:///{folder}/s.db"), TableSource())
     with serve(app) as port:
         client = triton.InferenceServerClient(f"127.0.0.1:{port}")
         yield client
