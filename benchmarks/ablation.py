@@ -40,6 +40,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "the paper's form of layer": {"form": "paper", "encoder_form": "paper"},
     "without the forest's batches": {"training_mixed_sets": 0},
     "without processor sharing's batches": {"training_shared_sets": 0},
+    "without the process": {"training_process": False},
 }
 
 # Variant to changes, as above; `None` leaves the forest that labels utilisation out of the teacher.

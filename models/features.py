@@ -88,6 +88,7 @@ EDGE_FEATURES = (*DEMAND_EDGES, "memory_capacity_sum", *(f"{name}_ratio" for nam
 # Columns of a member's `demand` row, see `edge_features`. The first of them are summed over a member's neighbours: demands,
 # share of device memory, and occupancy.
 SUMMED_WIDTH = len(RESOURCES) + 2
+OCCUPANCY = SUMMED_WIDTH - 1
 DEMAND_WIDTH = SUMMED_WIDTH + len(PACE_FEATURES)
 
 # What a CUDA context with its libraries takes before the first tensor.

@@ -33,6 +33,7 @@ class TrainingConfig:
         teacher_trees: trees of that forest.
         teaching: weight of the forest's answers beside the measured ones.
         shared_sets: invented sets of no campaign whose jobs' utilisation is known, taught by processor sharing; 0 for none.
+        process: whether a Gaussian process over the measured sets answers with the networks.
     """
 
     seed: int = 0
@@ -53,6 +54,7 @@ class TrainingConfig:
     teacher_trees: int = 120
     teaching: float = 4.0
     shared_sets: int = 400
+    process: bool = True
 
     def __post_init__(self) -> None:
         for name in ("ensemble", "epochs", "teacher_trees"):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from models.features import Floats, is_cpu
+from models.features import OCCUPANCY, Floats, is_cpu
 from predictor.answering.set_network import Array, PreparedJobs, SetNetwork, from_torch
 from predictor.examples.examples import Integers, MemberVariants, settings_of
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
@@ -30,7 +30,7 @@ class JobTable:
     """
 
     def __init__(self, model: CotenantModel, calibration: HeadCalibration) -> None:
-        self._model, self._calibration = model, calibration
+        self._model, self._calibration, self._process = model, calibration, model.process
         self._index: dict[JobKey, int] = {}
         self._lock = threading.Lock()
         self._settings: dict[str, Array] = {}
@@ -45,6 +45,7 @@ class JobTable:
         self.embedding: Floats = np.zeros((0, model.config.encoder.embedding))
         self.keys: list[JobKey] = []
         self.prepared: list[PreparedJobs] = []
+        self._numbers: Integers = np.zeros(0, np.int64)  # of each row in the process
 
     def rows(self, jobs: Sequence[JobKey]) -> list[int]:
         """Row of each job; new jobs are encoded together.
@@ -74,6 +75,9 @@ class JobTable:
             for v, (w, _, _) in zip(where, jobs, strict=True)
         ]
         grown = self._grown(variants, where, member, setting)
+        if self._process is not None:
+            numbers = self._process.numbers(jobs, variants.step_s[where].tolist())
+            self._numbers = np.concatenate([self._numbers, np.array(numbers, np.int64)])
         start = len(self.solo_step_s)
         self.solo_step_s = np.concatenate([self.solo_step_s, variants.step_s[where]])
         self.utilization = np.concatenate([self.utilization, utilization])
@@ -109,7 +113,7 @@ class JobTable:
         return [PreparedJobs(entry, demand) for entry in entries]
 
     def excess(self, rows: Integers, sharing: str) -> Floats:
-        """Predicted latent slowdown - 1, the ensemble mean of log slowdowns.
+        """Predicted latent slowdown - 1: the mean of log slowdowns over the ensemble, and of that and the process.
 
         Args:
             rows: [S, M] rows of the table, -1 where a set has fewer members.
@@ -123,8 +127,18 @@ class JobTable:
         setting = self._settings[sharing]
         each = [n.excess(p, rows, setting) for n, p in zip(self.networks, self.prepared, strict=True)]
         if len(each) == 1:
-            return each[0].astype(np.float64)
-        return np.expm1(np.mean(np.log1p(each), axis=0, dtype=np.float64))
+            excess = each[0].astype(np.float64)
+        else:
+            excess = np.expm1(np.mean(np.log1p(each), axis=0, dtype=np.float64))
+        if self._process is None:
+            return excess
+        numbers, own = self._numbers[rows], self.prepared[0].demand[:, OCCUPANCY].astype(np.float64)[rows]
+        present = rows >= 0
+        if not present.all():
+            numbers, own = np.where(present, numbers, -1), np.where(present, own, 0.0)
+        # Column by column: numpy reduces rows of two or three slowly.
+        together = sum(own.T, np.zeros(len(rows)))
+        return self._process.blended(excess, numbers, together[:, None] - own)
 
     def utilization_residual(self, rows: Integers) -> Floats:
         """[S] ensemble mean of the sets' utilisation less that of independent phases (0 to 1 scale).

@@ -21,6 +21,7 @@ from predictor.fitted.domain import Domain
 from predictor.fitted.fitted import Fitted, Manifest
 from predictor.fitted.intervals import Intervals
 from predictor.fitted.model import CotenantModel, Scaler
+from predictor.learning import stored_process
 from predictor.predictor import Predictor
 from predictor.training.replay import from_tensors, to_tensors
 from profiling.errors import InputError, UnavailableError
@@ -29,7 +30,7 @@ from profiling.files import read_json, write_json, write_whole
 FORMAT = "cotenant-predictor"
 # Folder of the cost model that the networks were trained with.
 COST = "cost"
-VERSION = 9
+VERSION = 10
 
 
 def save(predictor: Predictor, folder: Path | str) -> Path:
@@ -55,6 +56,9 @@ def save(predictor: Predictor, folder: Path | str) -> Path:
     }
     if fitted.replay is not None:
         tensors |= to_tensors(fitted.replay)
+    if model.process is not None:
+        arrays = stored_process.to_arrays(model.process)
+        tensors |= {f"process.{name}": torch.from_numpy(values) for name, values in arrays.items()}
     body = tensors_to_bytes({k: v.contiguous() for k, v in tensors.items()})
     predictor.version = f"{target.name}-{_digest(body)}"
     target.mkdir(parents=True, exist_ok=True)
@@ -75,6 +79,7 @@ def save(predictor: Predictor, folder: Path | str) -> Path:
             "heads": asdict(fitted.heads),
             "intervals": asdict(fitted.intervals),
             "domain_radius": fitted.domain.radius,
+            "process": None if model.process is None else stored_process.to_json(model.process),
             "features": feature_names(),
         },
     )
@@ -124,13 +129,19 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
             loaded = ColocationNetwork(network, tuple(config["campaigns"]))
             loaded.load_state_dict(_under(f"networks.{number}.", tensors))
             networks.append(loaded.eval())
+        featurizer = Featurizer(graph_source, CostModel.load(source / COST))
+        process = None
+        if config["process"] is not None:
+            arrays = {name: values.numpy() for name, values in _under("process.", tensors).items()}
+            process = stored_process.from_arrays(arrays, config["process"], featurizer)
         model = CotenantModel(
             network,
             tuple(config["campaigns"]),
             encoder.eval(),
             networks,
             Scaler(**{f.name: tensors[f"scaler.{f.name}"].numpy() for f in fields(Scaler)}),
-            Featurizer(graph_source, CostModel.load(source / COST)),
+            featurizer,
+            process,
         )
         heads = dict(config["heads"])
         heads["memory_log_error"] = tuple(heads["memory_log_error"])
@@ -165,6 +176,7 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
 def feature_names() -> dict[str, list[str]]:
     """What every column of every input is; a checkpoint is good for these only."""
     from models.graph_tensors import NODE_FEATURES
+    from predictor.learning.members import MEMBER_FEATURES
     from profiling.operators import KINDS
 
     return {
@@ -174,6 +186,7 @@ def feature_names() -> dict[str, list[str]]:
         "edge": list(EDGE_FEATURES),
         "operator": list(NODE_FEATURES),
         "kinds": list(KINDS),
+        "member": list(MEMBER_FEATURES),
     }
 
 

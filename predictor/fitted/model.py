@@ -1,17 +1,18 @@
-"""`CotenantModel`: encoder, ensemble of co-location networks and what scales their inputs, as one thing."""
+"""`CotenantModel`: encoder, ensemble of co-location networks, what scales their inputs, and the process beside them, as one thing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from models.colocation_network import ColocationNetwork, NetworkConfig, SetTensors
-from models.features import DEMAND_WIDTH, Floats
+from models.features import DEMAND_WIDTH, OCCUPANCY, Floats
 from models.graph_tensors import GraphTensors, side_by_side
 from models.workload_encoder import WorkloadEncoder
 from predictor.examples.examples import (
@@ -24,6 +25,9 @@ from predictor.examples.examples import (
 )
 from predictor.examples.featurizer import Featurizer, JobOnDevice
 from profiling.workload import Workload
+
+if TYPE_CHECKING:
+    from predictor.learning.set_process import SetProcess
 
 # Graphs are encoded side by side; more than this many operators at once only costs memory.
 OPERATORS_AT_ONCE = 20_000
@@ -95,7 +99,7 @@ class Scaler:
 
 @dataclass
 class CotenantModel:
-    """The fitted network.
+    """What predicts slowdowns: the mean of the networks' and the process's logs.
 
     Attributes:
         config: sizes and switches.
@@ -104,6 +108,7 @@ class CotenantModel:
         networks: ensemble of level 2.
         scaler: of member features.
         featurizer: graph and feature cache; not part of the weights.
+        process: over the training sets; None leaves the answer to the networks.
     """
 
     config: NetworkConfig
@@ -112,6 +117,7 @@ class CotenantModel:
     networks: list[ColocationNetwork]
     scaler: Scaler
     featurizer: Featurizer = field(default_factory=Featurizer)
+    process: SetProcess | None = None
     _encodings: dict[tuple[Workload, str], JobEncoding] = field(default_factory=dict)
 
     def encode(self, jobs: Iterable[tuple[Workload, str]]) -> dict[tuple[Workload, str], JobEncoding]:
@@ -139,7 +145,7 @@ class CotenantModel:
         )
 
     def predict_log_ratio(self, examples: Examples) -> tuple[Floats, Floats]:
-        """[T] ensemble mean of the observed log ratio, and of the latent log slowdown."""
+        """[T] the observed log ratio, and the latent log slowdown: means over the ensemble and the process."""
         inputs, places = self.inputs(examples), examples.places
         ratio, latent = [], []
         with torch.no_grad():
@@ -147,7 +153,26 @@ class CotenantModel:
                 output = network.eval()(inputs)
                 ratio.append((output.log_baseline - output.log_slowdown).numpy()[places])
                 latent.append(output.log_slowdown.numpy()[places])
-        return np.mean(ratio, 0).astype(np.float64), np.mean(latent, 0).astype(np.float64)
+        result = np.mean(ratio, 0).astype(np.float64), np.mean(latent, 0).astype(np.float64)
+        if self.process is None:
+            return result
+        expected = self._process_log_slowdown(examples, inputs)
+        known = ~np.isnan(expected)
+        ratio_too, latent_too = (result[0] - expected) / 2, (result[1] + expected) / 2
+        return np.where(known, ratio_too, result[0]), np.where(known, latent_too, result[1])
+
+    def _process_log_slowdown(self, examples: Examples, inputs: SetTensors) -> Floats:
+        """[T] what the process expects; NaN where it knows nothing."""
+        assert self.process is not None
+        keys = list(zip(examples.workloads, examples.devices, examples.mode, strict=True))
+        variants, where = self.variants(examples.workloads, examples.devices)
+        numbers = np.array(self.process.numbers(keys, variants.step_s[where].tolist()), np.int64)
+        sets, position = examples.places
+        table = np.full(inputs.present.shape, -1, dtype=np.int64)
+        table[sets, position] = numbers
+        own = (inputs.demand[..., OCCUPANCY] * inputs.present).numpy().astype(np.float64)
+        occupied = own.sum(1, keepdims=True) - own
+        return self.process.log_slowdown(table, occupied)[sets, position]
 
     def inputs(self, examples: Examples) -> SetTensors:
         """The network's input for measured or hypothetical sets."""

@@ -29,7 +29,7 @@ Predicts step time, slowdown, memory and utilisation of training jobs that share
 
 * {len(manifest.set_ids)} measured co-location sets; sources: {", ".join(manifest.sources)}; licences: {", ".join(manifest.licences)}.{_own_use(manifest)}
 * Architectures: {", ".join(manifest.architectures)}.
-* {len(fitted.model.networks)} co-location networks of width {fitted.model.config.width} over one workload encoder of width {fitted.model.config.encoder.width}.{_ancestors(manifest)}
+* {len(fitted.model.networks)} co-location networks of width {fitted.model.config.width} over one workload encoder of width {fitted.model.config.encoder.width}.{_process(predictor)}{_ancestors(manifest)}
 
 ## How good it is
 
@@ -60,6 +60,13 @@ measured is known to a factor of {_factor(intervals.solo_log_error)}.
 def _own_use(manifest: Manifest) -> str:
     names = ", ".join(source.name for source in withheld(manifest.sources))
     return f" For own use: the licence of {names} does not let it be passed on." if names else ""
+
+
+def _process(predictor: Predictor) -> str:
+    process = predictor.fitted_.model.process
+    if process is None:
+        return ""
+    return f"\n* A Gaussian process over {len(process.seen.members)} measured members; slowdowns are the mean of its log and the networks'."
 
 
 def _ancestors(manifest: Manifest) -> str:

@@ -1,4 +1,6 @@
-"""ONNX files of both parts of a predictor, for other runtimes. A file that disagrees with torch is not handed out."""
+"""ONNX files of a predictor's networks, for other runtimes. A file that disagrees with torch is not handed out.
+
+The process beside the networks is not exported: it answers from a table of the jobs that it has met."""
 
 from __future__ import annotations
 
@@ -119,7 +121,13 @@ def export(predictor: Predictor, folder: Path | str, members: int = 2) -> dict[s
     from predictor.fitted.checkpoint import feature_names
 
     write_json(
-        target / "export.json", {**result, "features": feature_names(), "campaigns": list(model.campaigns)}
+        target / "export.json",
+        {
+            **result,
+            "features": feature_names(),
+            "campaigns": list(model.campaigns),
+            "process_left_out": model.process is not None,
+        },
     )
     return {"folder": str(target), **result}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,11 +25,35 @@ _APART = 100.0
 
 
 class Numbers(dict[object, int]):
-    """Numbers of names in the order in which they are first asked for."""
+    """Numbers of names in the order in which they are first asked for.
+
+    Args:
+        names: that have the first numbers.
+    """
+
+    def __init__(self, names: Iterable[object] = ()) -> None:
+        super().__init__((name, number) for number, name in enumerate(names))
 
     def __missing__(self, name: object) -> int:
         self[name] = len(self)
         return self[name]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedMembers:
+    """Members with what their numbers stand for.
+
+    Attributes:
+        members: places and numbers.
+        models: architecture names.
+        jobs: without what was measured of them.
+        settings: devices with their sharing modes.
+    """
+
+    members: Members
+    models: tuple[str, ...] = ()
+    jobs: tuple[Workload, ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
 
 
 class KnownMembers:
@@ -37,20 +62,28 @@ class KnownMembers:
     Args:
         parameters, scale: of the kernel.
         featurizer: reads graphs; without one, jobs are compared by name only.
+        start: have the first numbers.
 
     Attributes:
         members: all that were met.
         solo_predicted: [V] whether the solo step time is a prediction.
+        utilization_measured: [V] whether the utilisation alone was measured.
     """
 
     def __init__(
-        self, parameters: KernelParameters, scale: MemberScale, featurizer: Featurizer | None
+        self,
+        parameters: KernelParameters,
+        scale: MemberScale,
+        featurizer: Featurizer | None,
+        start: NamedMembers | None = None,
     ) -> None:
         self.parameters, self.scale, self.featurizer = parameters, scale, featurizer
-        self.members = Members(np.zeros((0, MEMBER_WIDTH + 1)))
-        self.solo_predicted: NDArray[np.bool_] = np.zeros(0, dtype=bool)
+        start = start or NamedMembers(Members(np.zeros((0, MEMBER_WIDTH + 1))))
+        self.members = start.members
+        self.solo_predicted: NDArray[np.bool_] = np.zeros(len(start.members), dtype=bool)
+        self.utilization_measured: NDArray[np.bool_] = np.zeros(len(start.members), dtype=bool)
         self._index: dict[MemberKey, int] = {}
-        self._models, self._jobs, self._settings = Numbers(), Numbers(), Numbers()
+        self._models, self._jobs, self._settings = map(Numbers, (start.models, start.jobs, start.settings))
         self._lock = threading.Lock()
 
     def numbers(self, keys: Sequence[MemberKey], solo_step_time_s: Sequence[float]) -> list[int]:
@@ -84,8 +117,10 @@ class KnownMembers:
         place = np.concatenate([place, np.where(unread, _APART * (1 + columns[1]), 0.0)[:, None]], 1)
         predicted = [w.solo.step_time_s is None for w, _, _ in new]
         self.solo_predicted = np.concatenate([self.solo_predicted, predicted])
+        measured = [w.solo.utilization_ratio is not None for w, _, _ in new]
+        self.utilization_measured = np.concatenate([self.utilization_measured, measured])
+        start = len(self.members)
         self.members = self.members.joined(Members(place, *columns))
-        start = len(self._index)
         # Last, so that a reader without the lock never meets a number that is not there yet.
         self._index.update({key: start + k for k, key in enumerate(new)})
 

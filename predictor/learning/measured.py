@@ -24,11 +24,15 @@ class MeasuredRows:
         features: [V, MEMBER_WIDTH] of the distinct members.
         members: their numbers; places are empty until there are parameters.
         rows: every member beside its partners.
+        models, jobs, settings: what the numbers of architectures, jobs and settings (device, sharing mode, campaign) stand for.
     """
 
     features: Floats
     members: Members
     rows: Rows
+    models: tuple[str, ...]
+    jobs: tuple[Workload, ...]
+    settings: tuple[tuple[str, str, str], ...]
 
     @classmethod
     def of(cls, examples: Examples, featurizer: Featurizer) -> MeasuredRows:
@@ -52,7 +56,8 @@ class MeasuredRows:
             plain = workload.without_solo()
             columns[:, row] = models[workload.model], jobs[plain], settings[device, mode, campaign]
         members = Members(np.zeros((len(index), 0)), *columns)
-        return cls(features, members, Rows(own, partners_of(own, examples.set_index), np.zeros(len(own))))
+        rows = Rows(own, partners_of(own, examples.set_index), np.zeros(len(own)))
+        return cls(features, members, rows, tuple(models), tuple(jobs), tuple(settings))  # type: ignore[arg-type]
 
 
 def partners_of(own: Integers, set_index: Integers) -> Integers:

@@ -36,7 +36,8 @@ MEMBER_GROUPS = {
     "want": (*RESOURCES, "capacity", "occupancy"),
     "graph": WORKLOAD_FEATURES,
 }
-MEMBER_WIDTH = sum(len(names) for names in MEMBER_GROUPS.values())
+MEMBER_FEATURES = tuple(name for names in MEMBER_GROUPS.values() for name in names)
+MEMBER_WIDTH = len(MEMBER_FEATURES)
 _SOLO_COLUMNS = [SOLO_FEATURES.index(name) for name in _SOLO]
 # (feature, flag that says whether it was measured) of what NaN stands for where it was not.
 _FLAGS = [

@@ -6,6 +6,7 @@ JMLR 2005). Which rows these are depends on the rows alone and not on their orde
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from scipy.linalg import cholesky, solve_triangular
 from models.features import Floats
 from predictor.learning.covariances import Covariances, Evidence
 from predictor.learning.kernel import KernelParameters, MemberKernel, Members
+from predictor.learning.pair_table import PairWeights
 from predictor.learning.rows import Rows, covariance, variance
 
 if TYPE_CHECKING:
@@ -230,28 +232,24 @@ class Process:
             return np.asarray((half**2).sum(0) - (0.0 if left is None else (left**2).sum(0)))
         return np.asarray(half.T @ half - (0.0 if left is None else left.T @ left))
 
-    def table(self, own: Members, partners: Members) -> Floats:
-        """[V, W] mean of every member beside every partner, without forming a row for each."""
-        if not len(self.evidence.rows):
-            return np.zeros((len(own), len(partners)))
+    @cached_property
+    def pair_weights(self) -> PairWeights:
+        """What `table` is made from; holds nothing else of the evidence."""
         pairs, known = self._rows.pairs(), self.evidence.members
         used, index = np.unique(np.concatenate([pairs.own, pairs.partner]), return_inverse=True)
         weight, half = np.zeros((len(used), len(used))), len(pairs.own)
         np.add.at(weight, (index[:half], index[half:]), self.weight[pairs.row] * pairs.share)
-        seen = known.take(used)
-        kernel = MemberKernel.of(self.parameters, own, seen)
-        beside = kernel if partners is own else MemberKernel.of(self.parameters, partners, seen)
-        total = (
-            kernel.constant * weight.sum()
-            + (kernel.job @ weight.sum(1))[:, None]
-            + beside.partner @ weight.sum(0)
-        )
-        for left, right in zip(kernel.left, beside.right, strict=True):
-            total += (left @ weight) @ right.T
+        private = []
         for (setting, job), extra in self.private.items():
             same = (known.setting[self._rows.own] == setting) & (known.job[self._rows.own] == job)
-            total[(own.setting == setting) & (own.job == job)] += extra * self.weight[same].sum()
-        return np.asarray(total)
+            private.append((setting, job, extra * float(self.weight[same].sum())))
+        return PairWeights(self.parameters, known.take(used), weight, used, tuple(private))
+
+    def table(self, own: Members, partners: Members) -> Floats:
+        """[V, W] mean of every member beside every partner."""
+        if not len(self.evidence.rows):
+            return np.zeros((len(own), len(partners)))
+        return self.pair_weights.table(own, partners)
 
     def solo(self, members: Members) -> Floats:
         """[V] mean of the log solo step time's error."""

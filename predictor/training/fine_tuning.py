@@ -156,7 +156,8 @@ def _learned(
     replay = with_more_campaigns(replay, len(campaigns) - len(before.campaigns))
     members, _ = before.variants(new.workloads, new.devices)
     scaler = before.scaler.widened(members.features, members.demand)
-    model = replace(before, campaigns=campaigns, networks=[], scaler=scaler)
+    process = before.process.with_sets(new) if before.process is not None else None
+    model = replace(before, campaigns=campaigns, networks=[], scaler=scaler, process=process)
     log_ratio = np.log(new.ratio)
     target = torch.tensor(new.padded(log_ratio), dtype=torch.float32)
     measured, censored = (torch.from_numpy(new.padded(v)) for v in (~np.isnan(log_ratio), new.censored))

@@ -22,6 +22,7 @@ from predictor.examples.examples import Examples, SoloExamples
 from predictor.examples.featurizer import Featurizer
 from predictor.fitted.model import CotenantModel, Scaler, encoder_input
 from predictor.fitted.utilization import utilization_loss
+from predictor.learning.set_process import SetProcess
 from predictor.training.accelerator import moved, training_device
 from predictor.training.progress import NOTHING_KEPT, Progress
 from predictor.training.targets import TargetBatch, TrainingBatches
@@ -109,6 +110,8 @@ def fit(
     for member in range(config.ensemble):
         seed = config.seed * 1000 + member
         model.networks.append(_fit_one(batches, model, config, seed, report, member, progress, validation))
+    if config.process:
+        model.process = SetProcess.fit(examples, featurizer)
     return model
 
 

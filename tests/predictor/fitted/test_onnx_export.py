@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,8 +57,11 @@ def test_exported_set_network_answers_as_the_predictor(predictor: Predictor, exp
 
     jobs = [Workload("alpha", 32), Workload("beta", 32), Workload("gamma", 32)]
     sets = [ColocationSet("v100", (a, b)) for a in jobs for b in jobs]
-    expected = predictor.predict_arrays(sets).slowdown
-    model = predictor.fitted_.model
+    fitted = predictor.fitted_
+    model = replace(fitted.model, process=None)
+    networks = Predictor.of(replace(fitted, model=model), "networks", predictor.network, predictor.training)
+    expected = networks.predict_arrays(sets).slowdown
+    assert json.loads((exported / "export.json").read_text())["process_left_out"]
     variants, where = model.variants([w for s in sets for w in s.workloads], ["v100"] * (2 * len(sets)))
     from predictor.answering.job_table import setting_rows
 

@@ -1,0 +1,149 @@
+"""Means of a process for every member beside every other one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from models.features import Floats
+from predictor.learning.kernel import KernelParameters, MemberKernel, Members
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
+
+# Jobs of one device whose means are kept; with more, they are worked out anew from those asked for.
+_KEPT = 2048
+
+
+class PairTable(Protocol):
+    """Whatever tells what a member beside each of some partners is expected to do."""
+
+    def table(self, own: Members, partners: Members) -> Floats:
+        """[V, W] mean of every member beside every partner."""
+        ...
+
+
+@dataclass(frozen=True)
+class PairWeights:
+    """A conditioned process as weights of the pairs that it has seen.
+
+    Attributes:
+        parameters: of the kernel.
+        members: U that were seen.
+        weight: [U, U] of every member beside every partner.
+        numbers: [U] of these members in the evidence.
+        private: (setting, job, mean) of jobs with an effect of their own.
+    """
+
+    parameters: KernelParameters
+    members: Members
+    weight: Floats
+    numbers: Integers
+    private: tuple[tuple[int, int, float], ...] = ()
+
+    def table(self, own: Members, partners: Members) -> Floats:
+        """[V, W] mean of every member beside every partner, without forming a row for each."""
+        weight = self.weight
+        kernel = MemberKernel.of(self.parameters, own, self.members)
+        beside = kernel if partners is own else MemberKernel.of(self.parameters, partners, self.members)
+        total = (
+            kernel.constant * weight.sum()
+            + (kernel.job @ weight.sum(1))[:, None]
+            + beside.partner @ weight.sum(0)
+        )
+        for left, right in zip(kernel.left, beside.right, strict=True):
+            total += (left @ weight) @ right.T
+        for setting, job, extra in self.private:
+            total[(own.setting == setting) & (own.job == job)] += extra
+        return np.asarray(total)
+
+
+class PairBlocks:
+    """Means by member, looked up; one block of [V, V] per device and sharing mode.
+
+    Args:
+        means: of pairs.
+        answer: what a mean over partners is answered with; the mean itself by default.
+        alone: the answer for a member without partners.
+    """
+
+    def __init__(
+        self, means: PairTable, answer: Callable[[Floats], Floats] | None = None, alone: float = 0.0
+    ) -> None:
+        self.means, self._answer, self._alone = means, answer, alone
+        self._local = np.zeros(0, np.int64)
+        self._known: dict[int, Integers] = {}
+        self._blocks: dict[int, Floats] = {}
+        self._pairs: dict[int, Floats] = {}
+        self._lock = threading.Lock()
+
+    def of_sets(self, members: Members, rows: Integers) -> Floats:
+        """[S, M] answer for each member beside the others of its set.
+
+        Args:
+            members: all there are; numbers keep their meaning between calls.
+            rows: [S, M] numbers of members, -1 where a set has fewer; members of a set share their setting.
+        """
+        result = np.full(rows.shape, self._alone)
+        if rows.shape[1] < 2 or not len(rows):
+            return result
+        settings = members.setting[rows[:, 0]]
+        present = np.flatnonzero(np.bincount(settings))
+        for setting in present.tolist():
+            if len(present) == 1:
+                result = self._of_setting(members, setting, rows)
+            else:
+                here = settings == setting
+                result[here] = self._of_setting(members, setting, rows[here])
+        return result
+
+    def _of_setting(self, members: Members, setting: int, rows: Integers) -> Floats:
+        with self._lock:
+            self._meet(members, setting, rows)
+            block, pairs, place = self._blocks[setting], self._pairs[setting], self._local[rows]
+        size = rows.shape[1]
+        if size == 2 and (rows >= 0).all():
+            width, flat = pairs.shape[1], pairs.ravel()
+            first, second = place[:, 0], place[:, 1]
+            return np.stack([flat[first * width + second], flat[second * width + first]], 1)
+        present = rows >= 0
+        place = np.where(present, place, 0)
+        total, count = np.zeros(rows.shape), np.maximum(present.sum(1) - 1, 1)
+        for i in range(size):
+            for j in range(size):
+                if i != j:
+                    both = present[:, i] & present[:, j]
+                    total[:, i] += np.where(both, block[place[:, i], place[:, j]], 0.0)
+        answer = total / count[:, None]
+        if self._answer is not None:
+            answer = self._answer(answer)
+        return np.where(present & (present.sum(1) > 1)[:, None], answer, self._alone)
+
+    def _meet(self, members: Members, setting: int, rows: Integers) -> None:
+        """Have a block with all members of `rows`."""
+        if len(self._local) < len(members):
+            more = np.full(len(members) - len(self._local), -1, dtype=np.int64)
+            self._local = np.concatenate([self._local, more])
+        lacking = rows[(self._local[rows] < 0) & (rows >= 0)]
+        if not len(lacking) and setting in self._blocks:
+            return
+        new = np.unique(lacking)
+        known = self._known.get(setting, np.zeros(0, np.int64))
+        if len(known) + len(new) > _KEPT and len(known):
+            self._local[known] = -1
+            known, new = np.zeros(0, np.int64), np.unique(rows[rows >= 0])
+            self._blocks.pop(setting)
+        everyone = np.concatenate([known, new])
+        old, fresh, both = (members.take(index) for index in (known, new, everyone))
+        block = np.empty((len(everyone), len(everyone)))
+        if len(known):
+            block[: len(known), : len(known)] = self._blocks[setting]
+            block[: len(known), len(known) :] = self.means.table(old, fresh)
+        block[len(known) :] = self.means.table(fresh, both)
+        self._known[setting], self._blocks[setting] = everyone, block
+        self._pairs[setting] = block if self._answer is None else self._answer(block)
+        self._local[new] = np.arange(len(known), len(everyone))

@@ -1,0 +1,177 @@
+"""The process beside the networks, on the tables made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from predictor.examples.examples import Examples, examples_of
+from predictor.examples.featurizer import Featurizer
+from predictor.learning.pair_table import PairBlocks
+from predictor.learning.set_process import SetProcess
+from predictor.learning.stored_process import from_arrays, to_arrays, to_json
+from predictor.predictor import Predictor
+from profiling.workload import ColocationSet, SoloProfile, Workload
+from tests.predictor.synthetic import graph_source
+
+Tables = tuple[pd.DataFrame, pd.DataFrame]
+
+
+@pytest.fixture(scope="module")
+def examples(measured: Tables) -> Examples:
+    return examples_of(*measured)
+
+
+@pytest.fixture(scope="module")
+def process(examples: Examples) -> SetProcess:
+    fitted = SetProcess.fit(examples, Featurizer(graph_source))
+    assert fitted is not None
+    return fitted
+
+
+def asked(process: SetProcess, examples: Examples) -> np.ndarray:
+    """[S, M] numbers of the members of all sets."""
+    keys = list(zip(examples.workloads, examples.devices, examples.mode, strict=True))
+    numbers = np.array(process.numbers(keys, [0.01] * len(keys)))
+    return np.where(examples.padded(np.ones(len(keys), bool)), examples.padded(numbers), -1)
+
+
+def expected(process: SetProcess, examples: Examples) -> np.ndarray:
+    """[S, M] where no neighbour leaves a member any time."""
+    return process.log_slowdown(asked(process, examples), np.ones(1))
+
+
+def error(process: SetProcess, examples: Examples) -> float:
+    off = expected(process, examples)[examples.places] + np.log(examples.ratio)
+    return float(np.abs(off).mean())
+
+
+def test_what_was_measured_is_expected(process: SetProcess, examples: Examples) -> None:
+    spread = np.log(examples.ratio)
+    assert error(process, examples) < 0.1 * float(np.abs(spread - spread.mean()).mean())
+
+
+def test_nothing_is_faster_beside_others_and_a_job_alone_is_as_fast(
+    process: SetProcess, examples: Examples
+) -> None:
+    numbers = asked(process, examples)
+    three = np.concatenate([numbers[:5], numbers[:5, :1]], 1)
+    alone = np.where(np.arange(3) > 0, -1, three)
+    assert (process.log_slowdown(three, np.ones(1)) > 0).all()
+    assert np.isnan(process.log_slowdown(alone, np.ones(1))).all()
+    assert not process.blended(np.zeros((5, 3)), alone, np.ones((5, 3))).any()
+
+
+def test_neighbours_leave_a_member_the_rest_of_the_time(process: SetProcess, examples: Examples) -> None:
+    numbers = asked(process, examples)
+    assert expected(process, examples).max() > np.log(1.25)
+    occupied = np.full(numbers.shape, 0.2)
+    assert process.log_slowdown(numbers, occupied).max() == pytest.approx(np.log(1.25))
+    assert process.blended(np.zeros(numbers.shape), numbers, occupied).max() == pytest.approx(
+        np.sqrt(1.25) - 1
+    )
+
+
+def test_the_blend_is_the_mean_of_logs(process: SetProcess, examples: Examples) -> None:
+    pairs = asked(process, examples)
+    rng = np.random.default_rng(0)
+    for numbers in (pairs, np.concatenate([pairs, pairs[:, :1]], 1)):
+        excess, occupied = rng.random(numbers.shape), rng.random(numbers.shape)
+        mean = (np.log1p(excess) + process.log_slowdown(numbers, occupied)) / 2
+        np.testing.assert_allclose(np.log1p(process.blended(excess, numbers, occupied)), mean, atol=1e-12)
+
+
+def test_too_few_sets_say_nothing(examples: Examples) -> None:
+    assert SetProcess.fit(examples.subset(examples.set_ids[:2]), Featurizer(graph_source)) is None
+
+
+def test_where_nothing_was_measured_the_network_answers_alone(examples: Examples) -> None:
+    featurizer = Featurizer(graph_source)
+    process = SetProcess.fit(examples, featurizer)
+    without = SetProcess.fit(_without_utilization(examples), featurizer)
+    assert process is not None
+    assert without is not None
+    excess, free = np.full((1, 2), 0.3), np.ones((1, 2))
+
+    def answers(process: SetProcess, device: str, sharing: str, utilization_ratio: float | None) -> bool:
+        solo = SoloProfile(step_time_s=0.01, utilization_ratio=utilization_ratio)
+        pair = [Workload(model, batch_size=32, solo=solo) for model in ("alpha", "beta")]
+        numbers = np.array([process.numbers([(w, device, sharing) for w in pair], [0.01, 0.01])])
+        expected, blend = process.log_slowdown(numbers, free), process.blended(excess, numbers, free)
+        assert np.isnan(expected).all() == np.array_equal(blend, excess)
+        return not np.isnan(expected).any()
+
+    assert answers(process, "v100", "time-slice", 0.5)
+    assert not answers(process, "v100", "mps", 0.5)
+    assert not answers(process, "t4", "time-slice", 0.5)
+    assert answers(without, "v100", "time-slice", None)
+    assert not answers(without, "v100", "time-slice", 0.5)
+
+
+def _without_utilization(examples: Examples) -> Examples:
+    return replace(
+        examples,
+        workloads=tuple(replace(w, solo=replace(w.solo, utilization_ratio=None)) for w in examples.workloads),
+    )
+
+
+def test_more_sets_add_to_what_is_expected(examples: Examples) -> None:
+    old = [s for s in examples.set_ids if "gamma" not in s]
+    new = examples.subset([s for s in examples.set_ids if "gamma" in s])
+    before = SetProcess.fit(examples.subset(old), Featurizer(graph_source))
+    assert before is not None
+    after = before.with_sets(new)
+    assert error(after, new) < 0.5 * error(before, new)
+    assert error(after, examples.subset(old)) < error(before, new)
+    assert before.with_sets(new.subset([])) is before
+
+
+def test_a_stored_process_answers_alike_and_holds_no_measurement(
+    process: SetProcess, examples: Examples
+) -> None:
+    arrays = to_arrays(process)
+    again = from_arrays(arrays, to_json(process), Featurizer(graph_source))
+    np.testing.assert_array_equal(expected(again, examples), expected(process, examples))
+    measured = np.concatenate([examples.ratio, -np.log(examples.ratio)])
+    assert not any(np.isin(values, measured).any() for values in arrays.values())
+    with pytest.raises(ValueError, match="fit together"):
+        from_arrays(arrays | {"weight": arrays["weight"][1:]}, to_json(process), Featurizer(graph_source))
+
+
+def test_blocks_forget_and_answer_alike(
+    process: SetProcess, examples: Examples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers, whole = asked(process, examples), expected(process, examples)
+    monkeypatch.setattr("predictor.learning.pair_table._KEPT", 3)
+    blocks = PairBlocks(process.weights, process._log_slowdown, alone=np.nan)
+    members = process._known.members
+    few = np.concatenate([blocks.of_sets(members, row[None]) for row in numbers])
+    np.testing.assert_allclose(few, whole)
+
+
+def test_all_ways_of_asking_give_the_blend(predictor: Predictor, measured: Tables) -> None:
+    examples, model = examples_of(*measured), predictor.fitted_.model
+    assert model.process is not None
+    sets = [
+        ColocationSet(part.devices[0], part.workloads, part.mode[0])
+        for part in (examples.subset([set_id]) for set_id in examples.set_ids)
+    ]
+
+    def answers(asked: Predictor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        ratio, latent = asked.fitted_.model.predict_log_ratio(examples)
+        return ratio, latent, np.log(asked.predict_arrays(sets).slowdown)
+
+    fitted = predictor.fitted_
+    networks = Predictor.of(
+        replace(fitted, model=replace(model, process=None)), "networks", predictor.network, predictor.training
+    )
+    blended, (ratio, latent, slowdown) = answers(predictor), answers(networks)
+    said = 2 * blended[1] - latent
+    np.testing.assert_allclose(2 * blended[0] - ratio, -said)
+    np.testing.assert_allclose((2 * blended[2] - slowdown)[examples.places], said, atol=1e-6)
+    assert (said <= expected(model.process, examples)[examples.places] + 1e-12).all()
+    one_by_one = [prediction.members[0].slowdown.value for prediction in predictor.predict_many(sets)]
+    np.testing.assert_allclose(np.log(one_by_one), blended[2][:, 0])
