@@ -10,6 +10,7 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.forking import share_the_fork_server
 from tests.once import FOLDER
 
 # Before torch and numpy are imported: two workers with two spinning threads each take several times as long.
@@ -21,8 +22,9 @@ settings.load_profile("busy")
 
 
 def pytest_configure() -> None:
-    """A folder for what the workers of a run share, made by the process that starts them."""
+    """A folder for what the workers of a run share, made by the process that starts them; one fork server for a worker's tests."""
     os.environ.setdefault(FOLDER, tempfile.mkdtemp(prefix="cotenant-tests-"))
+    share_the_fork_server()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -14,6 +14,7 @@ from safetensors import safe_open
 
 from predictor.config import TrainingConfig
 from predictor.training.progress import Progress, fingerprint
+from tests.once import made_once
 from tests.predictor.synthetic import NETWORK, TRAINING, tables
 from tests.predictor.training import killed_training
 from tests.predictor.training.killed_training import CONFIG, progress_of, train
@@ -28,10 +29,15 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+def _train(folder: Path) -> None:
+    losses = train(folder / "model").losses
+    (folder / "losses.json").write_text(json.dumps(losses))
+
+
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[float]]]:
-    out = tmp_path_factory.mktemp("uninterrupted") / "model"
-    return out, train(out).losses
+def uninterrupted() -> tuple[Path, dict[str, list[float]]]:
+    folder = made_once("uninterrupted", _train)
+    return folder / "model", json.loads((folder / "losses.json").read_text())
 
 
 def killed(out: Path, phase: str, step: int) -> None:

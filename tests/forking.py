@@ -1,0 +1,37 @@
+"""One fork server for all tests of a worker: whichever starts it, it has imported what the processes of the others need."""
+
+from __future__ import annotations
+
+from multiprocessing import forkserver
+
+# What a server has not imported each of its processes imports anew, for seconds; among it what training imports lazily.
+MODULES = (
+    "profiling.capture",
+    "serving.capturing",
+    "torch._dynamo",
+    "torch.distributed.pipelining",
+    "benchmarks.pipeline_runtime",
+    "serving.app",
+    "serving.store",
+    "uvicorn",
+    "profiling.zoo",
+    "alembic.command",
+    "scheduling.placement.place",
+    "predictor.training.fit",
+    "sklearn.ensemble",
+    "sklearn.linear_model",
+    "pandera.backends.pandas.register",
+    "pandera.strategies.pandas_strategies",
+    "tests.serving.killing",
+    "tests.predictor.training.killed_training",
+)
+_set = forkserver.set_forkserver_preload
+
+
+def share_the_fork_server() -> None:
+    """Add `MODULES` to whatever the one who starts this process's fork server has it import."""
+
+    def preload(names: list[str]) -> None:
+        _set(list(dict.fromkeys([*names, *MODULES])))
+
+    forkserver.set_forkserver_preload = preload
