@@ -136,14 +136,21 @@ class PairBlocks:
         if len(known) + len(new) > _KEPT and len(known):
             self._local[known] = -1
             known, new = np.zeros(0, np.int64), np.unique(rows[rows >= 0])
-            self._blocks.pop(setting)
+            self._blocks.pop(setting), self._pairs.pop(setting)
         everyone = np.concatenate([known, new])
         old, fresh, both = (members.take(index) for index in (known, new, everyone))
-        block = np.empty((len(everyone), len(everyone)))
-        if len(known):
-            block[: len(known), : len(known)] = self._blocks[setting]
-            block[: len(known), len(known) :] = self.means.table(old, fresh)
-        block[len(known) :] = self.means.table(fresh, both)
-        self._known[setting], self._blocks[setting] = everyone, block
-        self._pairs[setting] = block if self._answer is None else self._answer(block)
+        right = self.means.table(old, fresh) if len(known) else np.zeros((0, len(new)))
+        below = self.means.table(fresh, both)
+        self._blocks[setting] = _grown(self._blocks.get(setting), right, below)
+        if self._answer is None:
+            self._pairs[setting] = self._blocks[setting]
+        else:
+            answers = self._answer(right), self._answer(below)
+            self._pairs[setting] = _grown(self._pairs.get(setting), *answers)
+        self._known[setting] = everyone
         self._local[new] = np.arange(len(known), len(everyone))
+
+
+def _grown(block: Floats | None, right: Floats, below: Floats) -> Floats:
+    """[V + W, V + W] from `block` [V, V], `right` [V, W] and `below` [W, V + W]; there is no block where V is 0."""
+    return below if block is None else np.concatenate([np.concatenate([block, right], 1), below])
