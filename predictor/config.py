@@ -33,7 +33,7 @@ class TrainingConfig:
         teacher_trees: trees of that forest.
         teaching: weight of the forest's answers beside the measured ones.
         shared_sets: invented sets of no campaign whose jobs' utilisation is known, taught by processor sharing; 0 for none.
-        process: whether a Gaussian process over the measured sets answers with the networks.
+        process: whether a Gaussian process over the training sets answers with the networks.
     """
 
     seed: int = 0

@@ -132,7 +132,7 @@ class JobTable:
             excess = np.expm1(np.mean(np.log1p(each), axis=0, dtype=np.float64))
         if self._process is None:
             return excess
-        numbers, own = self._numbers[rows], self.prepared[0].demand[:, OCCUPANCY].astype(np.float64)[rows]
+        numbers, own = self._numbers[rows], self.prepared[0].demand[rows, OCCUPANCY].astype(np.float64)
         present = rows >= 0
         if not present.all():
             numbers, own = np.where(present, numbers, -1), np.where(present, own, 0.0)

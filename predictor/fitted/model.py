@@ -99,7 +99,7 @@ class Scaler:
 
 @dataclass
 class CotenantModel:
-    """What predicts slowdowns: the mean of the networks' and the process's logs.
+    """What predicts slowdowns: the geometric mean of the networks' and the process's.
 
     Attributes:
         config: sizes and switches.
@@ -108,7 +108,7 @@ class CotenantModel:
         networks: ensemble of level 2.
         scaler: of member features.
         featurizer: graph and feature cache; not part of the weights.
-        process: over the training sets; None leaves the answer to the networks.
+        process: over the training sets; None where the networks answer alone.
     """
 
     config: NetworkConfig
@@ -162,7 +162,7 @@ class CotenantModel:
         return np.where(known, ratio_too, result[0]), np.where(known, latent_too, result[1])
 
     def _process_log_slowdown(self, examples: Examples, inputs: SetTensors) -> Floats:
-        """[T] what the process expects; NaN where it knows nothing."""
+        """[T] the process's answer; NaN where it has none."""
         assert self.process is not None
         keys = list(zip(examples.workloads, examples.devices, examples.mode, strict=True))
         variants, where = self.variants(examples.workloads, examples.devices)
@@ -172,7 +172,7 @@ class CotenantModel:
         table[sets, position] = numbers
         own = (inputs.demand[..., OCCUPANCY] * inputs.present).numpy().astype(np.float64)
         occupied = own.sum(1, keepdims=True) - own
-        return self.process.log_slowdown(table, occupied)[sets, position]
+        return np.log(self.process.slowdown(table, occupied)[sets, position])
 
     def inputs(self, examples: Examples) -> SetTensors:
         """The network's input for measured or hypothetical sets."""

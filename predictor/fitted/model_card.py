@@ -66,7 +66,7 @@ def _process(predictor: Predictor) -> str:
     process = predictor.fitted_.model.process
     if process is None:
         return ""
-    return f"\n* A Gaussian process over {len(process.seen.members)} measured members; slowdowns are the mean of its log and the networks'."
+    return f"\n* A Gaussian process over {len(process.seen.members)} measured members; a slowdown is the geometric mean of its answer and the networks'."
 
 
 def _ancestors(manifest: Manifest) -> str:

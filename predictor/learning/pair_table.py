@@ -20,7 +20,7 @@ _KEPT = 2048
 
 
 class PairTable(Protocol):
-    """Whatever tells what a member beside each of some partners is expected to do."""
+    """Has a mean for any member beside any partner."""
 
     def table(self, own: Members, partners: Members) -> Floats:
         """[V, W] mean of every member beside every partner."""
@@ -136,7 +136,7 @@ class PairBlocks:
         if len(known) + len(new) > _KEPT and len(known):
             self._local[known] = -1
             known, new = np.zeros(0, np.int64), np.unique(rows[rows >= 0])
-            self._blocks.pop(setting), self._pairs.pop(setting)
+            del self._blocks[setting], self._pairs[setting]
         everyone = np.concatenate([known, new])
         old, fresh, both = (members.take(index) for index in (known, new, everyone))
         right = self.means.table(old, fresh) if len(known) else np.zeros((0, len(new)))

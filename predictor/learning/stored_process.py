@@ -1,4 +1,4 @@
-"""A process over measured sets as arrays and JSON, for a checkpoint."""
+"""A `SetProcess` as arrays and JSON, for a checkpoint."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def to_json(process: SetProcess) -> dict[str, Any]:
 def from_arrays(
     arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any], featurizer: Featurizer
 ) -> SetProcess:
-    """What `to_arrays` and `to_json` told of.
+    """The process that `to_arrays` and `to_json` were given.
 
     Raises:
         KeyError, TypeError, ValueError: something is missing or does not fit together.

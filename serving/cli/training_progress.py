@@ -99,6 +99,6 @@ def _left(clock: StageClock) -> str:
     if clock.fraction is None or clock.left_s is None:
         return ""
     if clock.fraction == 1.0:
-        return " (types of device left out, scoring, writing and registering follow)"
+        return " (the last fits, scoring, writing and registering follow)"
     left: Any = f"{clock.left_s / 60:.0f} min" if clock.left_s >= 90 else f"{clock.left_s:.0f} s"
     return f" ({clock.fraction:.0%} done, about {left} left)"

@@ -40,8 +40,8 @@ def asked(process: SetProcess, examples: Examples) -> np.ndarray:
 
 
 def expected(process: SetProcess, examples: Examples) -> np.ndarray:
-    """[S, M] where no neighbour leaves a member any time."""
-    return process.log_slowdown(asked(process, examples), np.ones(1))
+    """[S, M] log slowdowns where neighbours may take all of the time."""
+    return np.log(process.slowdown(asked(process, examples), np.ones(1)))
 
 
 def error(process: SetProcess, examples: Examples) -> float:
@@ -60,8 +60,8 @@ def test_nothing_is_faster_beside_others_and_a_job_alone_is_as_fast(
     numbers = asked(process, examples)
     three = np.concatenate([numbers[:5], numbers[:5, :1]], 1)
     alone = np.where(np.arange(3) > 0, -1, three)
-    assert (process.log_slowdown(three, np.ones(1)) > 0).all()
-    assert np.isnan(process.log_slowdown(alone, np.ones(1))).all()
+    assert (process.slowdown(three, np.ones(1)) > 1).all()
+    assert np.isnan(process.slowdown(alone, np.ones(1))).all()
     assert not process.blended(np.zeros((5, 3)), alone, np.ones((5, 3))).any()
 
 
@@ -69,7 +69,7 @@ def test_neighbours_leave_a_member_the_rest_of_the_time(process: SetProcess, exa
     numbers = asked(process, examples)
     assert expected(process, examples).max() > np.log(1.25)
     occupied = np.full(numbers.shape, 0.2)
-    assert process.log_slowdown(numbers, occupied).max() == pytest.approx(np.log(1.25))
+    assert process.slowdown(numbers, occupied).max() == pytest.approx(1.25)
     assert process.blended(np.zeros(numbers.shape), numbers, occupied).max() == pytest.approx(
         np.sqrt(1.25) - 1
     )
@@ -80,7 +80,7 @@ def test_the_blend_is_the_mean_of_logs(process: SetProcess, examples: Examples) 
     rng = np.random.default_rng(0)
     for numbers in (pairs, np.concatenate([pairs, pairs[:, :1]], 1)):
         excess, occupied = rng.random(numbers.shape), rng.random(numbers.shape)
-        mean = (np.log1p(excess) + process.log_slowdown(numbers, occupied)) / 2
+        mean = (np.log1p(excess) + np.log(process.slowdown(numbers, occupied))) / 2
         np.testing.assert_allclose(np.log1p(process.blended(excess, numbers, occupied)), mean, atol=1e-12)
 
 
@@ -100,7 +100,7 @@ def test_where_nothing_was_measured_the_network_answers_alone(examples: Examples
         solo = SoloProfile(step_time_s=0.01, utilization_ratio=utilization_ratio)
         pair = [Workload(model, batch_size=32, solo=solo) for model in ("alpha", "beta")]
         numbers = np.array([process.numbers([(w, device, sharing) for w in pair], [0.01, 0.01])])
-        expected, blend = process.log_slowdown(numbers, free), process.blended(excess, numbers, free)
+        expected, blend = process.slowdown(numbers, free), process.blended(excess, numbers, free)
         assert np.isnan(expected).all() == np.array_equal(blend, excess)
         return not np.isnan(expected).any()
 
@@ -118,7 +118,7 @@ def _without_utilization(examples: Examples) -> Examples:
     )
 
 
-def test_more_sets_add_to_what_is_expected(examples: Examples) -> None:
+def test_further_sets_are_learned_and_earlier_ones_kept(examples: Examples) -> None:
     old = [s for s in examples.set_ids if "gamma" not in s]
     new = examples.subset([s for s in examples.set_ids if "gamma" in s])
     before = SetProcess.fit(examples.subset(old), Featurizer(graph_source))
@@ -146,10 +146,9 @@ def test_blocks_forget_and_answer_alike(
 ) -> None:
     numbers, whole = asked(process, examples), expected(process, examples)
     monkeypatch.setattr("predictor.learning.pair_table._KEPT", 3)
-    blocks = PairBlocks(process.weights, process._log_slowdown, alone=np.nan)
-    members = process._known.members
-    few = np.concatenate([blocks.of_sets(members, row[None]) for row in numbers])
-    np.testing.assert_allclose(few, whole)
+    blocks = PairBlocks(process.weights, process._slowdown_of, alone=np.nan)
+    few = np.concatenate([blocks.of_sets(process.members, row[None]) for row in numbers])
+    np.testing.assert_allclose(np.log(few), whole)
 
 
 def test_all_ways_of_asking_give_the_blend(predictor: Predictor, measured: Tables) -> None:
