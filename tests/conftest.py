@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +22,17 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What collection imports stays until the end: the collector goes through it neither now nor in any test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
 def pytest_configure() -> None:
     """A folder for what the workers of a run share, made by the process that starts them; one fork server for a worker's tests."""
     os.environ.setdefault(FOLDER, tempfile.mkdtemp(prefix="cotenant-tests-"))
@@ -30,3 +42,11 @@ def pytest_configure() -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ.pop(FOLDER), ignore_errors=True)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_full_collection() -> Iterator[None]:
+    """A service that has loaded its model goes through all objects, in a process that has met every library for a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("serving.collector.settle", lambda: None)
+        yield

@@ -23,12 +23,6 @@ def source() -> TableSource:
     return TableSource()
 
 
-@pytest.fixture(autouse=True)
-def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Going through all objects of a process that has met every library takes longer than the rest of a start."""
-    monkeypatch.setattr("serving.collector.settle", lambda: None)
-
-
 Start = Callable[..., TestClient]
 
 
