@@ -34,7 +34,7 @@ WITH_DATA = {
     "isacpp_claim": "--data TABLES [--folds 5]: the placement policy against an oracle on measured pairs",
     "sia": "--data CLONE: Sia's workloads",
     "slices_simulation": "--data MISO: simulated MISO controllers against their reference runs",
-    "policies": "--data TABLES: every policy on the same traces, jobs rigid and elastic",
+    "policies": "--data TABLES: every policy on the same traces, jobs rigid, elastic and with tunable batches",
     "realism": "--data TABLES: what each thing that a real cluster has does to the policies",
     "philly": "a trace of 82,000 jobs",
     "layer_throughput": "--data CLONE: layer freezing",

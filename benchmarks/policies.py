@@ -1,9 +1,9 @@
-"""Every policy on one trace, rigid and elastic, with measured pairs as truth and belief: the tables of `docs/scheduling.md`.
+"""Every policy on one trace, rigid, elastic and with tunable batches, with measured pairs as truth and belief: the tables of `docs/scheduling.md`.
 
-    python -m benchmarks.policies --data TABLES [--seeds 3] [--policies fifo,srtf,...] [--kinds rigid,elastic]
+    python -m benchmarks.policies --data TABLES [--seeds 3] [--policies fifo,srtf,...] [--kinds rigid,elastic,tunable]
 
 TABLES is a folder of imported tables with Gavel's pairs. Elastic: every job may have 1 GPU to 2 or 4 times those it asks
-for. Cheap policies run first, and the results are written after each.
+for; tunable: its batch size, too, among those that were measured. Cheap policies run first, and the results are written after each.
 """
 
 from __future__ import annotations
@@ -48,15 +48,17 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--policies", default=",".join(POLICIES))
-    parser.add_argument("--kinds", default="rigid,elastic")
+    parser.add_argument("--kinds", default="rigid,elastic,tunable")
     parser.add_argument("--name", default="policies", help="name of the file of results")
     arguments = parser.parse_args()
     figures: dict[str, dict[str, Any]] = {kind: {} for kind in arguments.kinds.split(",")}
     lines = ["| jobs | policy | " + " | ".join(COLUMNS.values()) + " |\n" + "|---" * (2 + len(COLUMNS)) + "|"]
     for policy in arguments.policies.split(","):
         for kind, by_policy in figures.items():
-            elastic = 1.0 if kind == "elastic" else 0.0
-            spec = ScenarioSpec(TRACE, CLUSTER, 1, arguments.data, belief="truth", elastic=elastic)
+            elastic, tunable = float(kind != "rigid"), float(kind == "tunable")
+            spec = ScenarioSpec(
+                TRACE, CLUSTER, 1, arguments.data, belief="truth", elastic=elastic, tunable=tunable
+            )
             body = summarize(run_all(spec, [policy], seeds=arguments.seeds))[0]
             body.pop("users", None)
             by_policy[policy] = body

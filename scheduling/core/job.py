@@ -7,6 +7,7 @@ from typing import Any
 
 from profiling.errors import InputError
 from profiling.workload import Workload
+from scheduling.core.batches import BatchRange
 from scheduling.core.limits import check_iterations
 
 
@@ -23,9 +24,11 @@ class TraceJob:
         min_gpus, max_gpus: range for policies that resize a job; both `gpus` where None.
         user: owner or group, for fairness.
         application: the measured application of a goodput job (Sia), else empty.
-        kind: `rigid` (fixed GPUs and batch), `strong-scaling` (fixed batch), `adaptive` (both tuned) or `hybrid`
+        kind: of a job with an application: `rigid` (fixed GPUs and batch), `strong-scaling` (fixed batch), `adaptive` (both tuned) or `hybrid`
             (pipeline x data parallel).
         batch_size: total batch that a rigid or strong-scaling job asks for.
+        batches: what a job without a measured application may train with where it has its GPUs for itself; its workload
+            states its own batch. None: that one only.
         preemptible: whether it may be taken off its GPUs before it is done.
         priority: weight among others; 2 is to get twice what 1 gets.
         deadline_s: seconds from its submission by which it should be done.
@@ -42,6 +45,7 @@ class TraceJob:
     application: str = ""
     kind: str = "rigid"
     batch_size: int | None = None
+    batches: BatchRange | None = None
     preemptible: bool = True
     priority: float = 1.0
     deadline_s: float | None = None
@@ -59,6 +63,11 @@ class TraceJob:
                 expected=f"a range around its {self.gpus} GPUs",
                 got=f"{self.min_gpus} to {self.max_gpus}",
             )
+        if self.batches is not None and self.workload.batch_size not in self.batches.sizes:
+            raise InputError(
+                f"job {self.id}: batches", expected=f"its own batch of {self.workload.batch_size} among them",
+                got=str(self.batches.sizes),
+            )  # fmt: skip
         if not 0 < self.priority < float("inf"):
             raise InputError(f"job {self.id}: priority", expected="a number above 0", got=self.priority)
         if self.deadline_s is not None and not 0 < self.deadline_s < float("inf"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from threading import RLock
 from typing import NamedTuple
 
@@ -175,6 +176,15 @@ class SetCache:
         """[N] rows of `workload` alone on each of `devices`."""
         shape = (len(devices), 1)
         return self.rows(devices, np.full(shape, workload), np.ones(shape, bool))
+
+    def steps_by_batch_s(self, device: int, workload: Workload, sizes: Sequence[int]) -> list[float]:
+        """Seconds of a step of `workload` alone with each batch size; infinite for another than its own that does not fit."""
+        steps = []
+        for size in sizes:
+            row = self.solo(device, self.workload_id(replace(workload, batch_size=size)))
+            fits = self.fits[row] or size == workload.batch_size
+            steps.append(float(self.step_time_s[row, 0]) if fits else np.inf)
+        return steps
 
     def _find(self, keys: Keys) -> Ints:
         mask = np.uint64(len(self._table_keys) - 1)

@@ -10,6 +10,7 @@ import numpy as np
 
 from predictor.types import SetPredictor
 from profiling.workload import Workload
+from scheduling.core.batches import BatchRange
 from scheduling.core.job import JobState
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
@@ -79,17 +80,34 @@ class SetTruth:
         self.resume_s = restart_s
         self.inter_node_slowdown = inter_node_slowdown
         self._solo: dict[tuple[str, str, Workload], float] = {}
+        self._tuned: dict[tuple[str, str, Workload, BatchRange, int, int], float] = {}
 
     def segment(self, job: JobState, snapshot: SchedulingSnapshot) -> Segment:
-        slowest = 0.0
-        for gpu in job.gpus:
-            slowest = max(slowest, self.step_time_s(job, snapshot.tenants[gpu], gpu, snapshot))
+        if job.job.batches is not None and all(len(snapshot.tenants[gpu]) == 1 for gpu in job.gpus):
+            rate = self._tuned_rate(job, job.job.batches, snapshot)
+        else:
+            members = ((snapshot.tenants[gpu], gpu) for gpu in job.gpus)
+            slowest = max(self.step_time_s(job, tenants, gpu, snapshot) for tenants, gpu in members)
+            rate = (len(job.gpus) / job.job.gpus) ** self.scaling / slowest
         if len(job.gpus) > 1 and self.inter_node_slowdown != 1.0:
             nodes = {int(snapshot.node_of[g]) for g in job.gpus}
             switches = {int(snapshot.switch_of[n]) for n in nodes}
-            slowest *= self.inter_node_slowdown ** ((len(nodes) > 1) + (len(switches) > 1))
-        resized = (len(job.gpus) / job.job.gpus) ** self.scaling
-        return Segment(resized / slowest)
+            rate /= self.inter_node_slowdown ** ((len(nodes) > 1) + (len(switches) > 1))
+        return Segment(rate)
+
+    def _tuned_rate(self, job: JobState, batches: BatchRange, snapshot: SchedulingSnapshot) -> float:
+        """Steps of its own batch per second with the best one; it tries them where it runs, on GPUs of one type."""
+        gpu, asked, workload = job.gpus[0], job.job.gpus, current_workload(job)
+        device, sharing = snapshot.devices[gpu], snapshot.sharing[gpu]
+        key = device, sharing, workload, batches, asked, len(job.gpus)
+        if key not in self._tuned:
+            steps = self.cache.steps_by_batch_s(
+                self.cache.device_id(device, sharing), workload, batches.sizes
+            )
+            self._tuned[key] = float(
+                batches.progress(workload, asked, [len(job.gpus)], steps, self.scaling)[0]
+            )
+        return self._tuned[key]
 
     def step_time_s(
         self, job: JobState, members: Sequence[JobState], gpu: int, snapshot: SchedulingSnapshot

@@ -9,8 +9,8 @@ import numpy as np
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.core.truth import SCALING
 from scheduling.placement.gangs import Pool, exclusive_gpus, solo_step_s
+from scheduling.placement.progress import progress_per_s
 from scheduling.sia.agent import Agent
 
 
@@ -36,8 +36,9 @@ def speeds(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState, sizes:
         goodput = job.agent.goodput(device, nodes, np.array(sizes, float), per_node)
         return [float(s) for s in sizes] if goodput is None else [float(v) for v in goodput]
     steps = solo_step_s(snapshot, belief, job.job.workload)
-    step = steps[kind] if np.isfinite(steps[kind]) else min(steps)
-    return [(s / job.job.gpus) ** SCALING / step for s in sizes]
+    if not np.isfinite(steps[kind]):
+        kind = int(np.argmin(steps))
+    return [float(v) for v in progress_per_s(snapshot, belief, job, kind, sizes)]
 
 
 def best_sizes(rows: Sequence[tuple[Sequence[int], Sequence[float]]], gpus: int) -> list[int]:

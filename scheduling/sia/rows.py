@@ -8,8 +8,8 @@ from predictor.types import Floats
 from scheduling.core.job import JobState
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.core.truth import SCALING
 from scheduling.placement.gangs import solo_step_s
+from scheduling.placement.progress import progress_per_s
 from scheduling.sia.agent import Agent
 from scheduling.sia.configurations import Configuration, configurations
 from scheduling.sia.objective import SiaConfig, restart_factor
@@ -24,7 +24,7 @@ def configuration_table(
     sizes = list(snapshot.gpus_per_node.values())
     table = configurations([len(n) for n in snapshot.nodes_of_type], sizes, config.largest)
     known = {(c.gpus, c.kind) for c in table}
-    rigid = {j.job.gpus for j in jobs if j.job.kind == "rigid"}
+    rigid = {j.job.gpus for j in jobs if _is_rigid(j)}
     for count in sorted(rigid):
         for kind, size in enumerate(sizes):
             if (count, kind) not in known and count <= int(snapshot.type_size[kind]):
@@ -67,15 +67,15 @@ def job_goodput(
     """[C] predicted goodput of each configuration (NaN where not possible), and the least number of GPUs."""
     row = np.full(len(table), np.nan)
     agent = job.agent if isinstance(job.agent, Agent) else None
-    rigid = job.job.kind == "rigid"
+    rigid = _is_rigid(job)
     least = float(job.job.gpus) if rigid else 1.0
     if agent is None:
-        steps = solo_step_s(snapshot, belief, job.job.workload)
-        top = job.job.gpus if rigid else job.job.max_gpus or job.job.gpus
-        for column, c in enumerate(table):
-            if (c.gpus == job.job.gpus if rigid else c.gpus <= top) and np.isfinite(steps[c.kind]):
-                row[column] = (c.gpus / job.job.gpus) ** SCALING / steps[c.kind]
-        return row, least
+        low, top = (job.job.gpus,) * 2 if rigid else (job.job.min_gpus or 1, job.job.max_gpus or job.job.gpus)
+        for kind, step_s in enumerate(solo_step_s(snapshot, belief, job.job.workload)):
+            columns = [k for k, c in enumerate(table) if c.kind == kind and low <= c.gpus <= top]
+            if columns and np.isfinite(step_s):
+                row[columns] = progress_per_s(snapshot, belief, job, kind, [table[k].gpus for k in columns])
+        return row, float(low)
     most = job.job.gpus if rigid else agent.most_gpus()
     for kind, device in enumerate(snapshot.types):
         if device not in agent.application.on:
@@ -104,3 +104,10 @@ def job_goodput(
         else:
             row[columns] = 1.0
     return row, least
+
+
+def _is_rigid(job: JobState) -> bool:
+    """Whether it has one number of GPUs; jobs with an agent say so, those of other traces have a range or none."""
+    if isinstance(job.agent, Agent):
+        return job.job.kind == "rigid"
+    return job.job.min_gpus is None and job.job.max_gpus is None

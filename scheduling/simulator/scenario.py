@@ -31,7 +31,7 @@ from scheduling.simulator.result import SimulationResult
 from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
 from scheduling.slices.simulate import SliceCosts, simulate_slices
 from scheduling.traces.columns import parse_mapping
-from scheduling.traces.elastic import with_ranges
+from scheduling.traces.elastic import with_batches, with_ranges
 from scheduling.traces.load import at_load
 from scheduling.traces.logged import trace_jobs
 from scheduling.traces.logs import read_rows
@@ -65,6 +65,7 @@ class ScenarioSpec:
         upstream_rounds: Gavel's policies with the artefacts of its public simulator's rounds.
         load: arrivals are scaled so that the jobs need this share of the cluster's GPU-seconds; None: as the trace says.
         elastic: so large a share of the jobs gets a range of GPUs (`scheduling.traces.elastic`).
+        tunable: so large a share of the jobs may tune its batch size; 0 leaves those that the trace says may.
         realism: parts of `scheduling.simulator.realism.PARTS` that the cluster has, or `all`; none: an ideal one.
         skip_infeasible: leave out jobs that can never run on the cluster; otherwise they are an error.
     """
@@ -87,6 +88,7 @@ class ScenarioSpec:
     load: float | None = None
     skip_infeasible: bool = False
     elastic: float = 0.0
+    tunable: float = 0.0
     realism: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -109,12 +111,15 @@ class ScenarioSpec:
                 raise InputError(f"{name} is out of range", expected=f"an integer from {least}", got=value)
         if self.load is not None and not 0 < self.load < float("inf"):
             raise InputError("load is out of range", expected="a number above 0", got=self.load)
-        if not 0 <= self.elastic <= 1:
-            raise InputError("elastic share is out of range", expected="0 to 1", got=self.elastic)
-        if self.elastic and self.trace.startswith("sia:"):
-            raise InputError(
-                "jobs of sia: have ranges of their own", expected="another trace with elastic", got=self.trace
-            )
+        for name, share in (("elastic", self.elastic), ("tunable", self.tunable)):
+            if not 0 <= share <= 1:
+                raise InputError(f"{name} share is out of range", expected="0 to 1", got=share)
+            if share and self.trace.startswith("sia:"):
+                raise InputError(
+                    "jobs of sia: have ranges of their own",
+                    expected=f"another trace with {name}",
+                    got=self.trace,
+                )
         if self.load is not None and self.trace.startswith("sia:"):
             raise InputError(
                 "load needs jobs of known length", expected="another trace than sia:", got=self.trace
@@ -187,6 +192,7 @@ class Scenario:
                 )
             if self.config.realism is not None:
                 raise InputError(f"policy {policy} has no realism", expected="a policy that freezes nothing")
+            self._check_batches(policy)
             from scheduling.elastic.agent import ElasticTruth
             from scheduling.elastic.curves import freezing_agents
 
@@ -195,6 +201,12 @@ class Scenario:
         config = replace(self.config, record=record, reevaluate_each_round=anew)
         return simulate(self.jobs, self.cluster, chosen, truth, belief, config, on_progress, agent)
 
+    def _check_batches(self, policy: str) -> None:
+        if any(job.batches is not None for job in self.jobs):
+            raise InputError(
+                f"policy {policy} leaves batch sizes alone", expected="jobs without tunable batches"
+            )
+
     def _run_slices(self, policy: str, on_progress: Callable[[int, int], None] | None) -> SimulationResult:
         if not isinstance(self.truth, SetTruth):
             raise InputError(
@@ -202,6 +214,7 @@ class Scenario:
             )
         if self.config.realism is not None:
             raise InputError(f"policy {policy} has no realism", expected="a policy of whole GPUs")
+        self._check_batches(policy)
         cards = [gpu.device for _, gpu in self.cluster.gpus()]
         truth, belief = self.truth.cache.predictor, SetCache.of(self.belief).predictor
         # As everywhere in the simulator: a first start is free, a restart costs what the scenario says.
@@ -257,6 +270,7 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
         mix = Mix.zoo(_reference(predictor, devices))
     cache, snapshot = SetCache(truth), SchedulingSnapshot(cluster)
     jobs = with_ranges(read(mix), spec.elastic, int(snapshot.type_size.max()), spec.seed)
+    jobs = with_batches(jobs, spec.tunable, mix.batch_sizes, spec.seed)
     jobs, skipped = without_infeasible(jobs, infeasible_jobs(jobs, snapshot, cache), spec.skip_infeasible)
     if spec.load is not None:
         jobs = at_load(jobs, spec.load, len(snapshot), mix.step_time_s)

@@ -23,6 +23,8 @@ class Columns:
         priority: weight of the job, above 0; 1 where empty.
         deadline: a time stamp, or a number of seconds from submission.
         min_gpus, max_gpus: range of an elastic job.
+        batch_size, max_batch_size: samples per step on all its GPUs, and up to how many it may tune that.
+        noise_scale: its gradient noise scale, in samples.
     """
 
     submit: str
@@ -37,17 +39,26 @@ class Columns:
     deadline: str | None = None
     min_gpus: str | None = None
     max_gpus: str | None = None
+    batch_size: str | None = None
+    max_batch_size: str | None = None
+    noise_scale: str | None = None
 
     def __post_init__(self) -> None:
         if self.duration is None and self.end is None:
             raise InputError("column mapping", expected="submit, and duration or end", got=self.submit)
+        if self.batch_size is None and (self.max_batch_size or self.noise_scale):
+            raise InputError(
+                "column mapping", expected="batch_size beside max_batch_size and noise_scale",
+                got="no batch_size",
+            )  # fmt: skip
 
 
 def _with_optional(columns: Columns) -> Columns:
     """Known logs may have these columns added, under their own names."""
     return replace(
-        columns, priority="priority", deadline="deadline", min_gpus="min_gpus", max_gpus="max_gpus"
-    )
+        columns, priority="priority", deadline="deadline", min_gpus="min_gpus", max_gpus="max_gpus",
+        batch_size="batch_size", max_batch_size="max_batch_size", noise_scale="noise_scale",
+    )  # fmt: skip
 
 
 KNOWN: dict[str, Columns] = {
@@ -104,8 +115,11 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
     nothing = np.full(len(frame), np.nan)
     given = {
         key: _numbers(frame[column]) if (column := getattr(names, key)) in frame else nothing
-        for key in ("priority", "min_gpus", "max_gpus")
+        for key in ("priority", "min_gpus", "max_gpus", "batch_size", "max_batch_size", "noise_scale")
     }
+    with np.errstate(divide="ignore", invalid="ignore"):
+        larger = given["max_batch_size"] / given["batch_size"]
+        noise = given["noise_scale"] / given["batch_size"]
     due = nothing
     if names.deadline in frame:
         due = _seconds(frame[names.deadline])
@@ -124,6 +138,8 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
             None if np.isnan(due[row]) else float(due[row]),
             None if np.isnan(given["min_gpus"][row]) else int(given["min_gpus"][row]),
             None if np.isnan(given["max_gpus"][row]) else int(given["max_gpus"][row]),
+            float(larger[row]) if 1.0 < larger[row] < np.inf else None,
+            float(noise[row]) if 0.0 < noise[row] < np.inf else None,
         )
         for row in range(len(frame))
     ]

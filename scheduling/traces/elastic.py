@@ -1,14 +1,20 @@
-"""Ranges of GPUs for jobs of a trace that names none."""
+"""Ranges of GPUs and of batch sizes for jobs of a trace that names none."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from profiling.errors import InputError
+from profiling.workload import Workload
+from scheduling.core.batches import BatchRange
 from scheduling.core.job import TraceJob
+
+# Of a job's own total batch. In Sia's measured applications it rises within a run from one batch to some hundreds.
+_NOISE_SCALES = (1.0, 64.0)
+_LARGEST_BATCHES = (4, 8, 16, 32)
 
 
 def with_ranges(jobs: Sequence[TraceJob], share: float, most: int, seed: int = 0) -> list[TraceJob]:
@@ -30,3 +36,47 @@ def with_ranges(jobs: Sequence[TraceJob], share: float, most: int, seed: int = 0
         else job
         for job, elastic, times in zip(jobs, chosen, factor, strict=True)
     ]
+
+
+def with_batches(
+    jobs: Sequence[TraceJob], share: float, sizes: Callable[[Workload, int], Sequence[int]], seed: int = 0
+) -> list[TraceJob]:
+    """The same jobs, each with a batch that it may tune with probability `share`.
+
+    Up to 4, 8, 16 or 32 times its own total batch, with a gradient noise scale of 1 to 64 times that (log-uniform); the draws
+    are ours. Jobs that have a range keep it; jobs without a batch of their own, or with no other to choose, get none.
+
+    Args:
+        sizes: batch sizes per GPU that a workload can run with, up to a number of samples.
+
+    Raises:
+        InputError: `share` is not from 0 to 1.
+    """
+    if not 0 <= share <= 1:
+        raise InputError("share of tunable batches is out of range", expected="0 to 1", got=share)
+    rng = np.random.default_rng((seed, 11))
+    chosen = rng.random(len(jobs)) < share
+    times = rng.choice(_LARGEST_BATCHES, len(jobs))
+    low, high = np.log(_NOISE_SCALES).tolist()
+    noise = np.exp(rng.uniform(low, high, len(jobs)))
+    return [
+        with_batch_range(job, float(most), float(scale), sizes) if tunable and job.batches is None else job
+        for job, tunable, most, scale in zip(jobs, chosen, times, noise, strict=True)
+    ]
+
+
+def with_batch_range(
+    job: TraceJob, largest_ratio: float, noise_ratio: float, sizes: Callable[[Workload, int], Sequence[int]]
+) -> TraceJob:
+    """`job` with batches of up to `largest_ratio` times its own total, and a noise scale of `noise_ratio` times that."""
+    own = job.workload.batch_size
+    if own is None:
+        return job
+    total = own * job.gpus
+    largest = int(total * largest_ratio)
+    choices = sorted({own, *sizes(job.workload, largest)})
+    return (
+        replace(job, batches=BatchRange(tuple(choices), largest, total * noise_ratio))
+        if len(choices) > 1
+        else job
+    )

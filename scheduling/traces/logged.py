@@ -12,7 +12,11 @@ import numpy as np
 
 from profiling.errors import InputError
 from scheduling.core.job import TraceJob
+from scheduling.traces.elastic import with_batch_range
 from scheduling.traces.mix import Mix
+
+# Of a job whose batch may be tuned and whose noise scale the log does not state; ours.
+_NOISE_RATIO = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class LoggedJob:
         priority: weight among others.
         deadline_s: seconds from submission.
         min_gpus, max_gpus: range of an elastic job.
+        batch_ratio: largest total batch that the job may tune its own to, over its own.
+        noise_ratio: gradient noise scale over its own total batch.
     """
 
     id: str
@@ -38,6 +44,8 @@ class LoggedJob:
     deadline_s: float | None = None
     min_gpus: int | None = None
     max_gpus: int | None = None
+    batch_ratio: float | None = None
+    noise_ratio: float | None = None
 
     @property
     def usable(self) -> bool:
@@ -60,7 +68,7 @@ def trace_jobs(
     if not kept:
         raise InputError(f"{path} has no job with GPUs and a duration", got=f"{len(read)} rows")
     named = all(row.id for row in kept) and len({row.id for row in kept}) == len(kept)
-    return [
+    jobs = [
         TraceJob(
             row.id if named else f"job-{number}",
             workload,
@@ -74,6 +82,12 @@ def trace_jobs(
             deadline_s=row.deadline_s,
         )
         for number, (row, workload) in enumerate(zip(kept, mix.draw(len(kept), seed), strict=True))
+    ]
+    return [
+        job
+        if row.batch_ratio is None
+        else with_batch_range(job, row.batch_ratio, row.noise_ratio or _NOISE_RATIO, mix.batch_sizes)
+        for row, job in zip(kept, jobs, strict=True)
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,11 +32,13 @@ class Mix:
     Attributes:
         workloads, shares: of the same length; shares sum to 1.
         step_time_s: seconds per step alone on the reference device.
+        any_batch: whether workloads run with any batch size; otherwise with those that are in the mix, too.
     """
 
     workloads: tuple[Workload, ...]
     shares: tuple[float, ...]
     step_time_s: Callable[[Workload], float]
+    any_batch: bool = False
 
     def __post_init__(self) -> None:
         if not self.workloads or len(self.workloads) != len(self.shares):
@@ -49,6 +51,18 @@ class Mix:
         picks = np.random.default_rng(seed).choice(len(self.workloads), count, p=np.array(self.shares))
         return [self.workloads[k] for k in picks]
 
+    def batch_sizes(self, workload: Workload, largest: int) -> list[int]:
+        """Samples per GPU that `workload` can run with, up to `largest`: those in the mix, or powers of two times its own."""
+        own = workload.batch_size
+        if own is None:
+            return []
+        if self.any_batch:
+            sizes = [own * 2**k if k >= 0 else own // 2**-k for k in range(-3, 8)]
+        else:
+            alike = (w for w in self.workloads if replace(w, batch_size=own) == workload)
+            sizes = [w.batch_size for w in alike if w.batch_size is not None]
+        return [size for size in sizes if 1 <= size <= largest]
+
     @classmethod
     def zoo(cls, step_time_s: Callable[[Workload], float]) -> Mix:
         """The documented mix of zoo models."""
@@ -57,6 +71,7 @@ class Mix:
             tuple(Workload.parse(spec) for spec, _ in ZOO_MIX),
             tuple(share / total for _, share in ZOO_MIX),
             step_time_s,
+            any_batch=True,
         )
 
     @classmethod

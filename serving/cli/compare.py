@@ -24,6 +24,7 @@ from serving.cli.simulate import (
     SkipInfeasible,
     Source,
     Trace,
+    Tunable,
     UpstreamRounds,
     parse_columns,
     show_skipped,
@@ -65,6 +66,7 @@ def command(
     skip_infeasible: SkipInfeasible = False,
     columns: Columns = None,
     elastic: Elastic = 0.0,
+    tunable_batches: Tunable = 0.0,
     kind: Kind = "adaptive",
     upstream_rounds: UpstreamRounds = False,
     realism: RealismFlag = False,
@@ -108,7 +110,7 @@ def command(
     spec = ScenarioSpec(
         trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns),
         load=load, skip_infeasible=skip_infeasible, elastic=elastic, kind=kind, upstream_rounds=upstream_rounds,
-        realism=("all",) if realism else (),
+        tunable=tunable_batches, realism=("all",) if realism else (),
     )  # fmt: skip
     each_load = _loads(loads, load)
     with progress() as bar:

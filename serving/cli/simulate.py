@@ -40,6 +40,13 @@ Elastic = Annotated[
         min=0, max=1, help="Share of the jobs that may be resized, from 1 GPU to 2 or 4 times their own."
     ),
 ]
+Tunable = Annotated[
+    float,
+    typer.Option(
+        "--tunable-batches", min=0, max=1,
+        help="Share of the jobs that may tune their batch size, up to 4 to 32 times their own.",
+    ),
+]  # fmt: skip
 JobsFile = Annotated[
     Path | None, typer.Option("--jobs", help="Write one row per job: FILE.csv or FILE.parquet.")
 ]
@@ -90,6 +97,7 @@ def command(
     skip_infeasible: SkipInfeasible = False,
     columns: Columns = None,
     elastic: Elastic = 0.0,
+    tunable_batches: Tunable = 0.0,
     kind: Kind = "adaptive",
     upstream_rounds: UpstreamRounds = False,
     realism: RealismFlag = False,
@@ -110,7 +118,7 @@ def command(
     spec = ScenarioSpec(
         trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns),
         load=load, skip_infeasible=skip_infeasible, elastic=elastic, kind=kind, upstream_rounds=upstream_rounds,
-        realism=("all",) if realism else (),
+        tunable=tunable_batches, realism=("all",) if realism else (),
     )  # fmt: skip
     if jobs is not None:
         check_format(jobs)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from profiling.errors import InfeasibleError, InputError
 from profiling.workload import Workload
 from scheduling.beliefs.table import NoisyPredictor, Solo, TablePredictor
+from scheduling.core.batches import BatchRange
 from scheduling.core.job import Allocation, TraceJob
 from scheduling.core.policy import Policy
 from scheduling.core.snapshot import ClusterSnapshot
@@ -129,6 +130,48 @@ def test_resizing_policies_end(name: str, jobs: list[TraceJob]) -> None:
     ]
     result = simulate(elastic, CLUSTER, get_policy(name), SetTruth(TABLE), TABLE, RECORD)
     assert all(j.finished_s is not None and j.left == 0.0 for j in result.jobs)
+
+
+SIZES = tuple(Workload("m", batch_size=b) for b in (8, 16, 32))
+BY_BATCH = TablePredictor(
+    {(device, w): Solo(speed * t) for device, speed in (("v100", 1.0), ("k80", 3.0)) for w, t in zip(SIZES, (1.0, 1.2, 1.6), strict=True)},
+    {("v100", (SIZES[0], SIZES[0])): (0.5, 0.5), ("k80", (SIZES[0], SIZES[0])): (0.5, 0.5)},
+)  # fmt: skip
+
+
+def _makespan_s(result: SimulationResult) -> float:
+    return max(j.finished_s or 0.0 for j in result.jobs)
+
+
+def test_a_job_tunes_its_batch_where_it_is_alone() -> None:
+    # Alone 32 samples in 1.6 s, worth (24 + 8) / (24 + 32) each: 4 * .5714 / 1.6 = 1.4286 own steps in a second; beside the
+    # other its own batch of 8 at half its pace.
+    tunable = TraceJob("t", SIZES[0], 100, 0.0, batches=BatchRange((8, 16, 32), 32, 24.0))
+    alone = simulate([tunable], ONE, get_policy("fifo"), SetTruth(BY_BATCH), BY_BATCH)
+    assert _makespan_s(alone) == pytest.approx(100 / (4 * 32 / 56 / 1.6))
+    other = TraceJob("o", SIZES[0], 50, 0.0)
+    both = simulate([tunable, other], ONE, get_policy("blind"), SetTruth(BY_BATCH), BY_BATCH)
+    assert _makespan_s(both) == pytest.approx(100 + 50 / (4 * 32 / 56 / 1.6))
+
+
+@pytest.mark.parametrize("name", ["fifo", "isacpp", "optimus", "pollux", "sia", "sia-packed"])
+def test_elastic_jobs_that_tune_their_batch_end_sooner(name: str) -> None:
+    jobs = [TraceJob(f"j{k}", SIZES[0], 500.0, 20.0 * k, 1, 1, 4) for k in range(6)]
+    batches = BatchRange((8, 16, 32), 128, 1000.0)
+    tuned = [replace(job, batches=batches) for job in jobs]
+    runs = [
+        simulate(trace, CLUSTER, get_policy(name), SetTruth(BY_BATCH), BY_BATCH, RECORD)
+        for trace in (jobs, tuned)
+    ]
+    assert all(j.finished_s is not None for run in runs for j in run.jobs)
+    before, after = (sum((j.finished_s or 0.0) - j.job.submit_s for j in run.jobs) for run in runs)
+    assert after < before
+
+
+def test_sia_resizes_jobs_with_a_range() -> None:
+    jobs = [TraceJob("j", SIZES[0], 500.0, 0.0, 1, 1, 2)]
+    result = simulate(jobs, CLUSTER, get_policy("sia"), SetTruth(BY_BATCH), BY_BATCH, RECORD)
+    assert _makespan_s(result) < 500.0
 
 
 def test_every_policy_is_covered() -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from profiling.errors import InputError
 from profiling.workload import Workload
 from scheduling.core.job import TraceJob
-from scheduling.traces.elastic import with_ranges
+from scheduling.traces.elastic import with_batches, with_ranges
 
 TRACE = [TraceJob(f"j{k}", Workload("a"), 10.0, float(k), gpus=(1, 2, 3, 8)[k % 4]) for k in range(200)]
 
@@ -28,3 +30,26 @@ def test_a_range_of_the_trace_stays() -> None:
     assert with_ranges([own], 1.0, most=8) == [own]
     with pytest.raises(InputError, match="share"):
         with_ranges(TRACE, 1.5, most=8)
+
+
+def test_tunable_batches_by_the_draw() -> None:
+    def doubled(workload: Workload, largest: int) -> list[int]:
+        assert workload.batch_size == 32
+        return [size for size in (16, 32, 64, 128, 256) if size <= largest]
+
+    trace = [replace(job, workload=Workload("a", batch_size=32)) for job in TRACE]
+    drawn = with_batches(trace, 0.5, doubled, seed=1)
+    assert drawn == with_batches(trace, 0.5, doubled, seed=1)
+    tunable = [job for job in drawn if job.batches is not None]
+    assert 70 < len(tunable) < 130
+    for job in tunable:
+        assert job.batches is not None
+        total = 32 * job.gpus
+        assert job.batches.largest in {4 * total, 8 * total, 16 * total, 32 * total}
+        assert total <= job.batches.noise_scale <= 64 * total
+    assert (
+        with_batches(drawn, 1.0, lambda *_: [], seed=2) == drawn
+    )  # who has one keeps it, who has no choice gets none
+    assert with_batches(TRACE, 1.0, doubled) == TRACE  # no batch of their own
+    with pytest.raises(InputError):
+        with_batches(trace, 1.5, doubled)

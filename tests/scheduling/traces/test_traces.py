@@ -70,3 +70,29 @@ def test_clusters() -> None:
     assert len(list(load_cluster("sia-64-homogeneous").gpus())) == 64
     with pytest.raises(InputError, match="small-mixed"):
         load_cluster("nowhere")
+
+
+def test_batches_from_columns(tmp_path: Path) -> None:
+    mix = Mix.even(tuple(Workload("a", batch_size=b) for b in (16, 32, 64)), lambda _: 0.5)
+    (tmp_path / "t.csv").write_text(
+        "timestamp,duration,num_gpus,batch_size,max_batch_size,noise_scale\n0,50,2,100,400,300\n1,50,1,100,,\n2,50,1,100,400,\n"
+    )
+    first, second, third = read_log(tmp_path / "t.csv", mix, seed=2)
+    own = first.workload.batch_size
+    assert own is not None
+    assert first.batches is not None
+    assert third.batches is not None
+    assert second.batches is None
+    assert (first.batches.largest, first.batches.noise_scale) == (8 * own, pytest.approx(6 * own))
+    assert first.batches.sizes == tuple(size for size in (16, 32, 64) if size <= 8 * own)
+    with pytest.raises(InputError, match="batch_size"):
+        parse_mapping({"submit": "timestamp", "duration": "duration", "max_batch_size": "max_batch_size"})
+
+
+def test_batch_sizes_of_a_mix() -> None:
+    measured = Mix.even(
+        (Workload("a", batch_size=16), Workload("a", batch_size=64), Workload("b")), lambda _: 1.0
+    )
+    assert measured.batch_sizes(Workload("a", batch_size=16), 1000) == [16, 64]
+    assert measured.batch_sizes(Workload("b"), 1000) == []
+    assert Mix.zoo(lambda _: 1.0).batch_sizes(Workload("c", batch_size=20), 100) == [2, 5, 10, 20, 40, 80]

@@ -49,6 +49,17 @@ def test_simulate_on_measured_pairs(tables: Path, capsys: pytest.CaptureFixture[
         assert again[name] == body[name]
 
 
+def test_jobs_that_tune_their_batch(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("simulate", *TRACE, "--data", str(tables), "--belief", "truth", "--policy", "fifo", "--json")
+    fixed, tuned = (
+        json.loads(run(capsys, *arguments, *more)[1]) for more in ((), ("--tunable-batches", "1"))
+    )
+    assert tuned["mean_jct_s"] < fixed["mean_jct_s"]
+    code, _, err = run(capsys, *arguments[:-3], "--policy", "icefrog", "--tunable-batches", "1")
+    assert code == 2
+    assert "icefrog leaves batch sizes alone" in err
+
+
 def test_compare_draws(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plots"
     code, text, _ = run(
