@@ -37,6 +37,7 @@ from benchmarks.siege import Target
 _PROBES = 16  # clients that measure known sets
 _PAUSE_S = 0.05
 _NEW_EVERY_S = 1.0
+_PASSES = 20  # through all sets, at most, in a piece of a load
 Answers = list[tuple[int, float, float]]  # status, seconds, when it came (`time.monotonic`)
 Stalls = list[tuple[float, float]]
 # Sleeps for a moment again and again; tells when it was woken so late that nothing else can have run on its core either.
@@ -134,6 +135,7 @@ class Phase:
 
     connections: int
     with_new: bool
+    salts: Iterator[int]
     requests: int = 0
     refused: int = 0
     broken: int = 0
@@ -152,7 +154,12 @@ class Phase:
         captures, own, waited = _of_children_s(service), _of(service), _kept_waiting_s(service)
         clients, stolen = _of_clients_s(), psutil.cpu_times().steal
         load = start_wrk(
-            folder, f"http://127.0.0.1:{target.port}/v1/predict", bodies, seconds, self.connections
+            folder,
+            f"http://127.0.0.1:{target.port}/v1/predict",
+            bodies,
+            seconds,
+            self.connections,
+            next(self.salts),
         )
         with watched(min(os.sched_getaffinity(target.process.pid))) as stalls:
             seen = asyncio.run(
@@ -233,12 +240,16 @@ def overloaded(
     )
     loops = [loop_ms()]
     url = f"http://127.0.0.1:{target.port}/v1/predict"
-    wrk_result(start_wrk(folder, url, bodies, 3, 16))
-    rate = wrk_result(start_wrk(folder, url, bodies, 5, 16))["requests_per_s"]
+    salts = itertools.count(0, _PASSES)
+    wrk_result(start_wrk(folder, url, bodies, 3, 16, next(salts)))
+    rate = wrk_result(start_wrk(folder, url, bodies, 5, 16, next(salts)))["requests_per_s"]
     more = int(0.6 * rate) + 64  # a refusal is held back for half a second
-    phases = {"rated": Phase(16, False), "known": Phase(more, False)}
+    phases = {"rated": Phase(16, False, salts), "known": Phase(more, False, salts)}
     if new_jobs:  # captures take a part of the same core, overloaded or not
-        phases |= {"rated_with_new": Phase(16, True), "known_and_new": Phase(more, True)}
+        phases |= {
+            "rated_with_new": Phase(16, True, salts),
+            "known_and_new": Phase(more, True, salts),
+        }
     memory = _memory_bytes(service)
     for number in range(rounds):
         order = list(phases) if number % 2 == 0 else list(reversed(phases))

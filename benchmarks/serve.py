@@ -41,7 +41,9 @@ local at = 0
 function setup(thread) thread:set("first", math.random(#bodies)) end
 function request()
   at = at + 1
-  return wrk.format("POST", nil, {["Content-Type"] = "application/json"}, bodies[(first + at) %% #bodies + 1])
+  local pass = %d + math.floor(at / #bodies) * %d
+  local body = bodies[(first + at) %% #bodies + 1] .. string.rep(" ", pass)
+  return wrk.format("POST", nil, {["Content-Type"] = "application/json"}, body)
 end
 function done(summary, latency)
   local e = summary.errors
@@ -197,13 +199,18 @@ def _wrk(folder: Path, url: str, bodies: list[Any], seconds: int, connections: i
 
 
 def start_wrk(
-    folder: Path, url: str, bodies: list[Any], seconds: int, connections: int
+    folder: Path, url: str, bodies: list[Any], seconds: int, connections: int, salt: int | None = None
 ) -> subprocess.Popen[str]:
-    """POST `bodies` in turn, again and again, on so many connections."""
+    """POST `bodies` in turn, again and again, on so many connections.
+
+    Args:
+        salt: spaces behind each body, one more in every pass through them, so that the service has never seen these bytes; None:
+            the same bytes again and again.
+    """
     lines = folder / "bodies.txt"
     lines.write_text("\n".join(json.dumps(b) for b in bodies) + "\n")
     script = folder / "load.lua"
-    script.write_text(_SCRIPT % lines)
+    script.write_text(_SCRIPT % (lines, salt or 0, salt is not None))
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", "-s", str(script), url]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 

@@ -90,7 +90,7 @@ class ServiceConfig:
     idle_s: float = 60.0
     connections: int = 4096
     connections_per_address: int = 2048
-    queue_delay_s: float = 0.025
+    queue_delay_s: float = 0.05
     shed_delay_s: float = 0.5
     spare_ratio: float = 0.03
     queue_length: int = 64
