@@ -94,7 +94,9 @@ class KnownMembers:
             solo_step_time_s: predicted for each; read for new ones only.
         """
         index = self._index
-        if any(key not in index for key in keys):
+        try:  # a key's hash goes over all fields of its workload: look each up once
+            return [index[key] for key in keys]
+        except KeyError:
             with self._lock:
                 new = {
                     key: step for key, step in zip(keys, solo_step_time_s, strict=True) if key not in index

@@ -9,9 +9,10 @@ import numpy as np
 
 from models.features import Floats
 from predictor.examples.examples import Integers
-from predictor.learning.kernel import Members
+from predictor.learning.kernel import Members, kernel_of_itself
+from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
-from predictor.learning.rows import Rows, variance
+from predictor.learning.rows import Rows
 
 # Pairs that are kept; a pair is some kilobytes.
 _KEPT = 8192
@@ -38,10 +39,11 @@ class PairAnswers:
 
     Args:
         process: given what was observed. Nothing here outlives it.
+        prior: variances under the process's kernel, which do.
     """
 
-    def __init__(self, process: Process) -> None:
-        self.process = process
+    def __init__(self, process: Process, prior: PriorVariance) -> None:
+        self.process, self._prior = process, prior
         self._index: dict[tuple[int, int], int] = {}
         self._mean = np.zeros(0)
         self._half = np.zeros((0, process.explained_width), np.float32)
@@ -52,10 +54,9 @@ class PairAnswers:
         """Rows of members beside partners [R, K], -1 where there are fewer; a member without any is not moved."""
         has_partner = partners >= 0
         share = has_partner / np.maximum(has_partner.sum(1, keepdims=True), 1)
-        rows = Rows(own, partners, np.zeros(len(own)))
         # A member's solo step time is no part of this: what stands for a missing partner has no share.
         pairs = np.stack([np.broadcast_to(own[:, None], partners.shape), partners], -1)
-        answers = self._answers(members, pairs, share, variance(self.process.parameters, members, rows))
+        answers = self._answers(members, pairs, share, self._prior.beside(members, partners))
         extra = np.where(has_partner.any(1), self.process.own_variance(members, own), 0.0)
         return Answers(
             answers.mean, np.maximum(answers.variance + extra, 0.0), answers.prior_variance, answers.added
@@ -64,7 +65,7 @@ class PairAnswers:
     def alone(self, members: Members, own: Integers) -> Answers:
         """Solo step times of members."""
         alone = np.full((len(own), 1), _ALONE, dtype=np.int64)
-        prior = variance(self.process.parameters, members, Rows(own, alone, np.ones(len(own))))
+        prior = np.full(len(own), kernel_of_itself(self.process.parameters).solo[0, 0])
         pairs = np.stack([own[:, None], alone], -1)
         return self._answers(members, pairs, np.ones((len(own), 1)), prior)
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from models.features import Floats
 from predictor.examples.observations import Observation
-from predictor.learning.basis import Label, bases_of, reason_of
+from predictor.learning.basis import Label, reason_of
 from predictor.learning.config import Drift, PosteriorConfig
-from predictor.learning.corrected import Basis, Shift, corrected, shifted
+from predictor.learning.corrected import Basis, corrected, shifted
 from predictor.learning.corrections import Corrections
 from predictor.learning.evidence import evidence_of
 from predictor.learning.kernel import Members
@@ -27,8 +27,10 @@ from predictor.learning.known_members import KnownMembers
 from predictor.learning.members import MemberScale, default_scale
 from predictor.learning.observed import Observed, ObservedKey, key_of, set_of
 from predictor.learning.pair_answers import PairAnswers
+from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
+from predictor.learning.shifts import Shifts
 from predictor.types import Prediction, PredictionArrays, SetPredictor
 from profiling.errors import CotenantError, InputError
 from profiling.workload import ColocationSet, Workload
@@ -38,19 +40,13 @@ if TYPE_CHECKING:
     from predictor.examples.featurizer import Featurizer
 
 
-# Answers that are kept until something new is observed.
-_KEPT_SHIFTS = 50_000
-
-
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What answers are made from: the process given the rows of `observed` numbered `kept`."""
+    """What answers are made from: the process given what was observed."""
 
     process: Process
     corrections: Corrections
-    pairs: PairAnswers
-    kept: Integers
-    shifts: dict[tuple[int, ...], Shift]
+    shifts: Shifts
 
 
 class Posterior:
@@ -77,6 +73,7 @@ class Posterior:
         if featurizer is None and hasattr(predictor, "fitted_"):
             featurizer = predictor.fitted_.model.featurizer
         self._known = KnownMembers(self.config.parameters, scale or default_scale(), featurizer)
+        self._prior = PriorVariance(self.config.parameters)
         self._observed = Observed.nothing()
         self._state: _State | None = None
         self._earlier: Process | None = None
@@ -199,7 +196,9 @@ class Posterior:
                 self.config.most_rows,
                 self._earlier,
             )
-            state = self._state = _State(process, Corrections(process), PairAnswers(process), kept, {})
+            pairs = PairAnswers(process, self._prior)
+            shifts = Shifts(pairs, self._known, self._observed, kept[process.used], self._labels)
+            state = self._state = _State(process, Corrections(process), shifts)
             self._earlier = None
         return state
 
@@ -336,7 +335,7 @@ class Posterior:
             solo_s[number, : len(prediction.members)] = [m.solo_step_time_s.value for m in prediction.members]
         numbers = [[n for n in row if n >= 0] for row in self._numbers(sets, solo_s).tolist()]
         asked = [[(own, *sorted((*row[:m], *row[m + 1 :]))) for m, own in enumerate(row)] for row in numbers]
-        shifts = self._shifts([key for row in asked for key in row])
+        shifts = self._ready().shifts.of([key for row in asked for key in row])
         moved = iter(
             corrected(
                 [member for prediction in predictions for member in prediction.members],
@@ -358,38 +357,6 @@ class Posterior:
             )
         return result
 
-    def _shifts(self, asked: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Shift]:
-        """What the process says of members beside their partners; kept until something new is observed."""
-        state = self._ready()
-        known = state.shifts
-        new = [key for key in dict.fromkeys(asked) if key not in known]
-        if not new:
-            return known
-        if len(known) > _KEPT_SHIFTS:
-            # Another object: who reads the old one goes on with it.
-            known = {key: known[key] for key in asked if key in known}
-            self._state = replace(state, shifts=known)
-        members, noise = self._known.members, self.config.parameters.noise
-        partners = np.full((len(new), max(1, max(len(key) for key in new) - 1)), -1, dtype=np.int64)
-        for row, key in enumerate(new):
-            partners[row, : len(key) - 1] = key[1:]
-        own = np.array([key[0] for key in new], dtype=np.int64)
-        beside = state.pairs.beside(members, own, partners)
-        added, solo, narrower = beside.added, np.zeros(len(new)), np.ones(len(new))
-        # Where a solo step time was predicted: both in log step times, the excess as beside a typical slowdown, only to tell what weighs most.
-        predicted = np.flatnonzero(self._known.solo_predicted[own])
-        if len(predicted) and state.process.evidence.rows.solo.any():
-            alone = state.pairs.alone(members, own[predicted])
-            added[predicted] += alone.added
-            solo[predicted] = alone.mean
-            narrower[predicted] = np.sqrt((alone.variance + noise) / (alone.prior_variance + noise))
-        bases = bases_of(added, self._observed, state.kept[state.process.used], self._labels)
-        numbers = (beside.mean, beside.variance, beside.prior_variance, solo, narrower)
-        for key, values, basis in zip(new, np.stack(numbers, 1).tolist(), bases, strict=True):
-            excess, variance, prior_variance, shift, shrink = values
-            known[key] = Shift(excess, variance, prior_variance, shift, shrink, basis)
-        return known
-
     def basis(self, colocation_set: ColocationSet, member: int) -> Basis:
         """What the answer for a member of a set stands on. An observation counts if it weighs a hundredth of the heaviest."""
         if not len(self._observed):
@@ -397,4 +364,4 @@ class Posterior:
         arrays = self.predictor.predict_arrays([colocation_set])
         row = self._numbers([colocation_set], arrays.solo_step_time_s)[0].tolist()
         key = (row[member], *sorted(number for m, number in enumerate(row) if m != member and number >= 0))
-        return self._shifts([key])[key].basis
+        return self._ready().shifts.basis(key)

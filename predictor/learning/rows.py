@@ -10,12 +10,10 @@ from scipy.sparse import csr_array
 
 from models.features import Floats
 from predictor.learning.kernel import KernelParameters, MemberKernel, Members, kernel_of_itself
+from predictor.learning.prior_variance import PriorVariance
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
-
-
-_FIRST = np.zeros(1, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,31 +91,9 @@ def covariance(parameters: KernelParameters, members: Members, a: Rows, others: 
 
 
 def variance(parameters: KernelParameters, members: Members, rows: Rows) -> Floats:
-    """[len(rows)] prior variance of rows.
-
-    A member has the same covariance with itself whatever it is, so that rows differ only in how alike their partners are.
-    """
-    itself = kernel_of_itself(parameters)
-    present = rows.partners >= 0
-    count = present.sum(1)
-    result = rows.solo**2 * itself.solo[0, 0]
-    result[count == 1] += itself.one_by_one(_FIRST, _FIRST, _FIRST, _FIRST)[0]
-    several = np.flatnonzero(count > 1)
-    if not len(several):
-        return result
-    partners, present = rows.partners[several], present[several]
-    used, index = np.unique(partners[present], return_inverse=True)
-    among = members.take(used)
-    kernel = MemberKernel.of(parameters, among, among)
-    together = itself.job[0, 0] + kernel.partner + kernel.constant
-    for left, right in zip(itself.left, kernel.right, strict=True):
-        together += left[0, 0] * right
-    place = np.zeros(partners.shape, dtype=np.int64)
-    place[present] = index
-    share = present / count[several][:, None]
-    both = together[place[:, :, None], place[:, None, :]]
-    result[several] += np.einsum("ra,rb,rab->r", share, share, both)
-    return result
+    """[len(rows)] prior variance of rows."""
+    alone = rows.solo**2 * kernel_of_itself(parameters).solo[0, 0]
+    return np.asarray(alone + PriorVariance(parameters).beside(members, rows.partners))
 
 
 def _used(members: Members, rows: Rows) -> tuple[Members, Rows]:

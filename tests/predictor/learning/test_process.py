@@ -11,6 +11,7 @@ from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.link import from_scale, slope, to_scale
 from predictor.learning.measured import partners_of
 from predictor.learning.pair_answers import PairAnswers
+from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows, covariance, variance
@@ -182,7 +183,9 @@ def test_sets_are_put_together_from_pairs(most: int) -> None:
     process = told(rows_of(PAIRS), RNG.normal(0, 0.3, len(PAIRS)), most=most)
     asked = rows_of([(0, 1, 2), (3, 4), (5, 1, 1), (6, 7)])
     mean, spread = process.answer(MEMBERS, asked)
-    answers = PairAnswers(process).beside(MEMBERS, asked.own, asked.partners)
+    answers = PairAnswers(process, PriorVariance(process.parameters)).beside(
+        MEMBERS, asked.own, asked.partners
+    )
     np.testing.assert_allclose(answers.mean, mean, atol=1e-9)
     np.testing.assert_allclose(answers.variance, spread, atol=1e-5)
     np.testing.assert_allclose(answers.prior_variance, variance(P, MEMBERS, asked))
