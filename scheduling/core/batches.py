@@ -47,7 +47,7 @@ class BatchRange:
         """[K] steps of the job's own batch that it makes in a second on each number of GPUs, with the best batch there.
 
         The total batch is never smaller than the job's own where enough samples fit on its GPUs; a smaller one is worth no
-        more for each sample.
+        more for each sample. 0 where even the smallest size on so many GPUs is more than `largest`.
 
         Args:
             workload: of the job as it was submitted, on `asked` GPUs; it states its batch size.

@@ -74,7 +74,8 @@ def job_goodput(
         for kind, step_s in enumerate(solo_step_s(snapshot, belief, job.job.workload)):
             columns = [k for k, c in enumerate(table) if c.kind == kind and low <= c.gpus <= top]
             if columns and np.isfinite(step_s):
-                row[columns] = progress_per_s(snapshot, belief, job, kind, [table[k].gpus for k in columns])
+                value = progress_per_s(snapshot, belief, job, kind, [table[k].gpus for k in columns])
+                row[columns] = np.where(value > 0, value, np.nan)
         return row, float(low)
     most = job.job.gpus if rigid else agent.most_gpus()
     for kind, device in enumerate(snapshot.types):

@@ -168,6 +168,15 @@ def test_elastic_jobs_that_tune_their_batch_end_sooner(name: str) -> None:
     assert after < before
 
 
+@pytest.mark.parametrize("name", ["optimus", "pollux", "sia"])
+def test_nobody_gets_more_gpus_than_its_largest_batch_can_use(name: str) -> None:
+    batches = BatchRange((8, 16), 16, 1000.0)  # on four GPUs the smallest total is 32
+    jobs = [TraceJob("j", SIZES[0], 500.0, 0.0, 1, 1, 4, batches=batches)]
+    result = simulate(jobs, CLUSTER, get_policy(name), SetTruth(BY_BATCH), BY_BATCH, RECORD)
+    assert result.jobs[0].finished_s is not None
+    assert len({interval.gpu for interval in result.intervals}) <= 2
+
+
 def test_sia_resizes_jobs_with_a_range() -> None:
     jobs = [TraceJob("j", SIZES[0], 500.0, 0.0, 1, 1, 2)]
     result = simulate(jobs, CLUSTER, get_policy("sia"), SetTruth(BY_BATCH), BY_BATCH, RECORD)
