@@ -101,6 +101,12 @@ class PairBlocks:
                 result[here] = self._of_setting(members, setting, rows[here])
         return result
 
+    def block(self, members: Members, setting: int, rows: Integers) -> tuple[Floats, Integers]:
+        """[V, V] means of a setting's members, those of `rows` among them, and the place of each of `rows` (any where it is -1)."""
+        with self._lock:
+            self._meet(members, setting, rows)
+            return self._blocks[setting], self._local[rows]
+
     def _of_setting(self, members: Members, setting: int, rows: Integers) -> Floats:
         with self._lock:
             self._meet(members, setting, rows)

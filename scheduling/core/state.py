@@ -42,6 +42,7 @@ class SchedulingSnapshot:
         now_s: time.
         devices, sharing: type and sharing mode of each GPU, by number.
         types: device types in the cluster's order; `type_of`: [G] index into it; `node_of`: [G]; `node_type`: [N].
+        type_sharing: sharing mode of the first GPU of each type.
         switch_of: [N] number of the switch that a node's links name; nodes without one count as under one switch.
         node_gpus: GPU numbers of each node; one with GPUs of two types counts as two nodes.
         tenants: jobs on each GPU.
@@ -63,6 +64,7 @@ class SchedulingSnapshot:
         self.types = list(dict.fromkeys(self.devices))
         index = {name: k for k, name in enumerate(self.types)}
         self.type_of: Ints = np.array([index[d] for d in self.devices], np.int64)
+        self.type_sharing = [self.sharing[self.devices.index(name)] for name in self.types]
         # A node with GPUs of two types counts as two: a gang is of one type, so that nothing is lost by it.
         groups: dict[tuple[str, str], list[int]] = {}
         for number, ((node, _), device) in enumerate(zip(places, self.devices, strict=True)):

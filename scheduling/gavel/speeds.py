@@ -65,8 +65,7 @@ def pair_speeds(
     speed = np.zeros((len(pairs), len(kinds), 2))
     solo = alone[np.array(pairs)]  # [P, 2, W]
     for column, kind in enumerate(kinds):
-        sharing = snapshot.sharing[int(np.argmax(snapshot.type_of == kind))]
-        device = belief.device_id(snapshot.types[kind], sharing)
+        device = belief.device_id(snapshot.types[kind], snapshot.type_sharing[kind])
         rows = belief.rows(np.full(len(pairs), device), ascending, np.ones(ascending.shape, bool))
         together = np.empty((len(pairs), 2))
         np.put_along_axis(together, order, 1.0 / belief.step_time_s[rows, :2], axis=1)

@@ -120,8 +120,7 @@ def solo_step_s(snapshot: SchedulingSnapshot, belief: SetCache, workload: Worklo
     known = memo.get(workload)
     if known is None:
         number, alone, fits = belief.workload_id(workload), [], []
-        for kind, device in enumerate(snapshot.types):
-            sharing = snapshot.sharing[int(np.argmax(snapshot.type_of == kind))]
+        for device, sharing in zip(snapshot.types, snapshot.type_sharing, strict=True):
             row = belief.solo(belief.device_id(device, sharing), number)
             alone.append(float(belief.step_time_s[row, 0]))
             fits.append(bool(belief.fits[row]))

@@ -30,7 +30,6 @@ def progress_per_s(
     memo = snapshot.derived(("batches", belief, belief.revision), dict)
     key = workload, batches.sizes, kind
     if key not in memo:
-        sharing = snapshot.sharing[int(np.argmax(snapshot.type_of == kind))]
-        device = belief.device_id(snapshot.types[kind], sharing)
+        device = belief.device_id(snapshot.types[kind], snapshot.type_sharing[kind])
         memo[key] = belief.steps_by_batch_s(device, workload, batches.sizes)
     return batches.progress(workload, asked, gpus, memo[key], SCALING)

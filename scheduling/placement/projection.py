@@ -58,8 +58,7 @@ class Steps:
 
     def __init__(self, snapshot: SchedulingSnapshot, belief: SetCache, max_slowdown: float) -> None:
         self._belief, self._max_slowdown = belief, max_slowdown
-        first = [int(np.argmax(snapshot.type_of == kind)) for kind in range(len(snapshot.types))]
-        self._devices = [belief.device_id(snapshot.devices[g], snapshot.sharing[g]) for g in first]
+        self._devices = list(map(belief.device_id, snapshot.types, snapshot.type_sharing))
         self._known: dict[tuple[int, int, int], tuple[float, float, bool]] = {}
         self._revision = belief.revision
 

@@ -117,8 +117,7 @@ def sharing_pairs(
     first, second = np.triu_indices(len(rows), 1)
     pairs: list[SharingPair] = []
     for kind, column in single.items():
-        gpu = int(np.argmax(snapshot.type_of == kind))
-        device = belief.device_id(snapshot.devices[gpu], snapshot.sharing[gpu])
+        device = belief.device_id(snapshot.types[kind], snapshot.type_sharing[kind])
         members = np.column_stack([ids[first], ids[second]])
         swap = members[:, 0] > members[:, 1]
         members.sort(axis=1)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from profiling.errors import InputError
 from profiling.workload import Workload
@@ -25,10 +26,7 @@ def with_ranges(jobs: Sequence[TraceJob], share: float, most: int, seed: int = 0
     Raises:
         InputError: `share` is not from 0 to 1.
     """
-    if not 0 <= share <= 1:
-        raise InputError("elastic share is out of range", expected="0 to 1", got=share)
-    rng = np.random.default_rng((seed, 7))
-    chosen = rng.random(len(jobs)) < share
+    rng, chosen = _drawn(len(jobs), share, (seed, 7))
     factor = rng.choice([2, 4], len(jobs))
     return [
         replace(job, min_gpus=1, max_gpus=max(min(job.gpus * int(times), most), job.gpus))
@@ -52,10 +50,7 @@ def with_batches(
     Raises:
         InputError: `share` is not from 0 to 1.
     """
-    if not 0 <= share <= 1:
-        raise InputError("share of tunable batches is out of range", expected="0 to 1", got=share)
-    rng = np.random.default_rng((seed, 11))
-    chosen = rng.random(len(jobs)) < share
+    rng, chosen = _drawn(len(jobs), share, (seed, 11))
     times = rng.choice(_LARGEST_BATCHES, len(jobs))
     low, high = np.log(_NOISE_SCALES).tolist()
     noise = np.exp(rng.uniform(low, high, len(jobs)))
@@ -80,3 +75,11 @@ def with_batch_range(
         if len(choices) > 1
         else job
     )
+
+
+def _drawn(count: int, share: float, seed: tuple[int, int]) -> tuple[np.random.Generator, NDArray[np.bool_]]:
+    """A generator for further draws, and [count] who is chosen with probability `share`."""
+    if not 0 <= share <= 1:
+        raise InputError("share of the jobs is out of range", expected="0 to 1", got=share)
+    rng = np.random.default_rng(seed)
+    return rng, rng.random(count) < share
