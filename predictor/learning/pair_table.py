@@ -102,22 +102,22 @@ class PairBlocks:
         return result
 
     def block(self, members: Members, setting: int, rows: Integers) -> tuple[Floats, Integers]:
-        """[V, V] means of a setting's members, those of `rows` among them, and the place of each of `rows` (any where it is -1)."""
+        """[V, V] means of a setting's members, those of `rows` among them, and the place of each of `rows` (0 where it is -1)."""
         with self._lock:
             self._meet(members, setting, rows)
-            return self._blocks[setting], self._local[rows]
+            return self._blocks[setting], np.where(rows >= 0, self._local[rows], 0)
 
     def _of_setting(self, members: Members, setting: int, rows: Integers) -> Floats:
         with self._lock:
             self._meet(members, setting, rows)
-            block, pairs, place = self._blocks[setting], self._pairs[setting], self._local[rows]
+            block, pairs = self._blocks[setting], self._pairs[setting]
+            place = np.where(rows >= 0, self._local[rows], 0)
         size = rows.shape[1]
         if size == 2 and (rows >= 0).all():
             width, flat = pairs.shape[1], pairs.ravel()
             first, second = place[:, 0], place[:, 1]
             return np.stack([flat[first * width + second], flat[second * width + first]], 1)
         present = rows >= 0
-        place = np.where(present, place, 0)
         beside = present[:, :, None] & present[:, None, :] & ~np.eye(size, dtype=bool)
         means = np.where(beside, block[place[:, :, None], place[:, None, :]], 0.0)
         # Column by column: numpy reduces rows of two or three slowly.

@@ -135,6 +135,21 @@ def test_kept_rows_and_sets_are_answered_alike(predictor: Predictor) -> None:
     np.testing.assert_allclose(described, arrays.step_time_s[arrays.mask], rtol=1e-6)
 
 
+def test_sets_of_several_sizes_are_answered_together_as_one_by_one(predictor: Predictor) -> None:
+    posterior, fresh = Posterior(predictor), Posterior(predictor)
+    for told in (posterior, fresh):
+        told.observe([seen(predictor, PAIR, 0, 2.0)])
+    # Of all members, the one that was met last is of the device that has more of them.
+    for device, sets in (("k80", (JOBS[:3], JOBS[1:4])), ("v100", (JOBS[:4], JOBS[2:]))):
+        posterior.predict_many([ColocationSet(device, tuple(jobs)) for jobs in sets])
+    mixed = [ColocationSet("k80", (JOBS[0], JOBS[1], JOBS[3])), ColocationSet("k80", tuple(JOBS[:4]))]
+    together, alone = posterior.predict_many(mixed), [fresh.predict(one) for one in mixed]
+    for a, b in zip(together, alone, strict=True):
+        for one, other in zip(a.members, b.members, strict=True):
+            assert one.slowdown.value == pytest.approx(other.slowdown.value, rel=1e-6)
+            assert one.slowdown.upper == pytest.approx(other.slowdown.upper, rel=1e-6)
+
+
 def test_inducing_rows_answer_nearly_as_all_rows_do(predictor: Predictor) -> None:
     rng = np.random.default_rng(1)
     told = [seen(predictor, pair, m, float(rng.uniform(0.8, 1.6))) for pair in pairs_of(JOBS) for m in (0, 1)]
