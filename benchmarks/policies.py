@@ -1,6 +1,6 @@
 """Every policy on one trace, rigid, elastic and with tunable batches, with measured pairs as truth and belief: the tables of `docs/scheduling.md`.
 
-    python -m benchmarks.policies --data TABLES [--seeds 3] [--policies fifo,srtf,...] [--kinds rigid,elastic,tunable]
+    python -m benchmarks.policies --data TABLES [--seeds 10] [--policies fifo,srtf,...] [--kinds rigid,elastic,tunable]
 
 TABLES is a folder of imported tables with Gavel's pairs. Elastic: every job may have 1 GPU to 2 or 4 times those it asks
 for; tunable: its batch size, too, among those that were measured. Cheap policies run first, and the results are written after each.
@@ -46,7 +46,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", required=True)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--policies", default=",".join(POLICIES))
     parser.add_argument("--kinds", default="rigid,elastic,tunable")
     parser.add_argument("--name", default="policies", help="name of the file of results")
