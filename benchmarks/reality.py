@@ -1,6 +1,6 @@
 """A real cluster beside its simulation: 40 jobs of the zoo, Slurm with synthetic GPUs, the service, three policies.
 
-    python -m benchmarks.reality pairs           # jobs of every two kinds together on one core; about five minutes
+    python -m benchmarks.reality pairs           # jobs of every two kinds together on one core; about eight minutes
     python -m benchmarks.reality run exclusive   # then blind, then isacpp; each takes six to ten minutes
     python -m benchmarks.reality compare         # simulates the same jobs; writes benchmarks/results/reality.json
 
@@ -9,7 +9,7 @@ Jobs arrive over time; `job_submit.lua` holds them, `cotenant door slurm` asks t
 isacpp its own ranking), and they train. Beside it the simulator runs the same jobs under the same policy; the truth there is
 what was measured apart: processor time of a step alone and beside each other kind (`pairs`; two jobs train on the other core meanwhile, as in a
 run), the time to start and the part of the cores that jobs got (both of the exclusive run, which goes first), the part of the cores that the host and other work
-left to each run, and the seconds from submission to start beside the jobs that share the core. Needs root, cgroup v1, Slurm (Debian's slurmctld, slurmd, slurm-client, munge), two
+left to each run, how fast the cores were during each measurement and run by a probe that has nothing of the jobs (`CoreSpeed`), and the seconds from submission to start beside the jobs that share the core. Needs root, cgroup v1, Slurm (Debian's slurmctld, slurmd, slurm-client, munge), two
 cores that nothing else uses. Steps are kept in out/reality/.
 """
 
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.reality_cluster import CORES, SHARED, neighbours, run_live
+from benchmarks.reality_cluster import CORES, SHARED, CoreSpeed, neighbours, run_live
 from benchmarks.record import record
 from benchmarks.slurm_cluster import missing
 from predictor import load_predictor
@@ -58,30 +58,43 @@ POLICIES = ("exclusive", "blind", "isacpp")
 def pairs() -> dict[str, Any]:
     """Processor time of a step of each kind alone and beside every other one on its core; the other core is in use.
 
-    Processor time, because other work on the machine hardly changes it. Two that are always ready get half the core each,
+    Processor time, because other work on the machine hardly changes it, at the speed that the cores had in the median of
+    all measurements. Two that are always ready get half the core each,
     so the throughput of one beside another, relative to alone, is half of its time per step alone over that beside it.
     """
-    alone_s = {spec: _cpu_step_s(spec, [], 0) for spec in KINDS}
-    print(alone_s, flush=True)
+    probes_s: list[float] = []
+    # Each kind alone beside every other pair of the other core, as it is measured beside others.
+    alone = {
+        spec: float(np.mean([_probes_per_step(spec, [], n, probes_s) for n in range(len(KINDS))]))
+        for spec in KINDS
+    }
+    print(alone, flush=True)
     ratios = {}
     for number, (one, two) in enumerate(combinations_with_replacement(KINDS, 2)):
-        beside = [_cpu_step_s(one, [two], number)]
-        beside.append(_cpu_step_s(two, [one], number) if two != one else beside[0])
+        beside = [_probes_per_step(one, [two], number, probes_s)]
+        beside.append(_probes_per_step(two, [one], number, probes_s) if two != one else beside[0])
         members = zip((one, two), beside, strict=True)
-        ratios[f"{one} + {two}"] = [alone_s[spec] / step_s / 2 for spec, step_s in members]
+        ratios[f"{one} + {two}"] = [alone[spec] / step / 2 for spec, step in members]
         print(one, two, ratios[f"{one} + {two}"], flush=True)
-    return {"ratios": ratios, "step_time_s": alone_s}
+    probe_s = float(np.median(probes_s))
+    step_time_s = {spec: step * probe_s for spec, step in alone.items()}
+    return {"ratios": ratios, "step_time_s": step_time_s, "probe_s": probe_s, "probes_s": probes_s}
 
 
-def _cpu_step_s(spec: str, beside: list[str], number: int) -> float:
-    """Seconds of the processor per step of `spec` on core 0 beside others; `number` chooses who is on the other core."""
+def _probes_per_step(spec: str, beside: list[str], number: int, probes_s: list[float]) -> float:
+    """Processor time per step of `spec` on core 0 beside others, in readings of the speed probe, which joins `probes_s`.
+
+    `number` chooses who is on the other core.
+    """
     elsewhere = [KINDS[(number + k) % len(KINDS)] for k in range(SHARED)]
     with neighbours({0: beside, 1: elsewhere}), tempfile.TemporaryDirectory() as folder:
         result, steps = Path(folder) / "result.json", STEPS[spec]
         command = [sys.executable, "-m", "benchmarks.reality_job", spec, str(steps), "0", str(result)]
-        subprocess.run(command, check=True)
+        with CoreSpeed() as speed:
+            subprocess.run(command, check=True)
+        probes_s.append(speed.probe_s)
         body = json.loads(result.read_text(encoding="utf-8"))
-    return float((body["cpu_s"] - body["ready_cpu_s"]) / steps)
+    return float((body["cpu_s"] - body["ready_cpu_s"]) / steps / speed.probe_s)
 
 
 def trace(step_time_s: dict[str, float]) -> list[dict[str, Any]]:
@@ -157,7 +170,8 @@ def simulated(policy: str, live: dict[str, Any]) -> Any:
     # Slurm, its door and the service take their part of the cores, the host and other work theirs.
     exclusive = _read("exclusive")
     left_alone = _core_ratio(exclusive["jobs"])
-    left = left_alone * live["given_ratio"] / exclusive["given_ratio"]
+    slowness = live["probe_s"] / measured["probe_s"]
+    left = left_alone * live["given_ratio"] / exclusive["given_ratio"] / slowness
     solo = {("cpu", Workload.parse(spec)): Solo(told["step_time_s"] / left) for spec, told in kinds.items()}
     ratios = {
         ("cpu", tuple(Workload.parse(spec) for spec in pair.split(" + "))): values
@@ -167,7 +181,9 @@ def simulated(policy: str, live: dict[str, Any]) -> Any:
     for number, (job, row) in enumerate(zip(trace(measured["step_time_s"]), live["jobs"], strict=True)):
         told = kinds[job["spec"]]
         spec = f"{job['spec']},step_time_s={told['step_time_s']:.6f}"
-        steps = job["steps"] + told["start_s"] * left_alone / told["step_time_s"]
+        # The start is of the exclusive run, and takes the longer the slower the cores are.
+        start_s = told["start_s"] * measured["probe_s"] / exclusive["probe_s"]
+        steps = job["steps"] + start_s * left_alone / told["step_time_s"]
         jobs.append(TraceJob(str(number), Workload.parse(spec), steps, row["submitted_s"] - live["begin_s"]))
     cluster = ClusterSnapshot(tuple(Node(f"core-{k}", (Gpu("0", "cpu"),)) for k in range(CORES)))
     chosen = Policy("isacpp, job by job", one_by_one) if policy == "isacpp" else get_policy(policy)
@@ -196,6 +212,7 @@ def compare() -> dict[str, Any]:
             "core_seconds_of_jobs_ratio": _core_ratio(rows),
             "given_ratio": live["given_ratio"],
             "stolen_ratio": live["stolen_ratio"],
+            "probe_ratio": live["probe_s"] / figures["pairs"]["probe_s"],
             "jobs": [
                 [round(float(a), 2), round(float(b), 2)]
                 for a, b in zip(jct_s, result.completion_s, strict=True)

@@ -8,13 +8,16 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
+from threadpoolctl import threadpool_limits
 
 from benchmarks.slurm_cluster import SlurmNode, output, start, start_service, start_slurm
 
@@ -25,6 +28,48 @@ ROOT = Path(__file__).parents[1]
 _DEADLINE_S = 900.0
 _ACCOUNTS = Path("/sys/fs/cgroup/cpuacct")
 _WARM_S = 6.0
+# Of the speed probe: products of square matrices of that width, and the seconds between two readings.
+_PROBE_WIDTH, _PROBE_PRODUCTS, _PROBE_EVERY_S = 128, 200, 2.0
+
+
+class CoreSpeed:
+    """How fast the cores are while it is entered: processor seconds of the same products of matrices, core by core.
+
+    A host's clock and what runs on the other threads of its cores differ by a half from one minute to the next, which
+    processor time does not show. The products take one or two per cent of a core.
+    """
+
+    def __init__(self) -> None:
+        self._readings: list[float] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> CoreSpeed:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    @property
+    def probe_s(self) -> float:
+        """Processor seconds of a reading, the mean of all."""
+        return float(np.mean(self._readings))
+
+    def _read(self) -> None:
+        square = np.full((_PROBE_WIDTH, _PROBE_WIDTH), 0.5, dtype=np.float32)
+        result, core = np.empty_like(square), 0
+        with threadpool_limits(1):
+            while True:
+                os.sched_setaffinity(threading.get_native_id(), {core})
+                began_s = time.thread_time()
+                for _ in range(_PROBE_PRODUCTS):
+                    np.matmul(square, square, out=result)
+                self._readings.append(time.thread_time() - began_s)
+                core = (core + 1) % CORES
+                if self._over.wait(_PROBE_EVERY_S / CORES):
+                    return
 
 
 class CoreTime:
@@ -96,6 +141,7 @@ def run_live(
         with neighbours(dict.fromkeys(range(CORES), beside)):
             probe = [_dispatch_s(folder, alone, k) for k in range(3)]
         begin_s, core_time = time.time(), CoreTime()
+        speed = stack.enter_context(CoreSpeed())
         rows: list[dict[str, Any]] = []
         for number, job in enumerate(jobs):
             time.sleep(max(0.0, begin_s + job["submit_s"] - time.time()))
@@ -114,7 +160,8 @@ def run_live(
         }
         for row in rows:
             row["told"] = told.get(row["slurm_id"], "")
-        return {"begin_s": begin_s, "dispatch_s": sorted(probe)[1], **shares, "jobs": rows}
+        told_run = {"begin_s": begin_s, "dispatch_s": sorted(probe)[1], "probe_s": speed.probe_s}
+        return told_run | shares | {"jobs": rows}
 
 
 def _dispatch_s(folder: Path, alone: dict[str, dict[str, float]], number: int) -> float:
