@@ -141,6 +141,8 @@ def measure(
     if options.observations:
         took = observe(base, bodies_of_known_jobs(options.observations), options.observations)
         _wrk(folder, f"{base}/v1/predict", seen, 5, options.connections)
+        # Until every worker has met what the new posterior says of each pair of jobs, as before it the model had met the jobs.
+        _wrk(folder, f"{base}/v1/predict", new[::-1], 5, options.connections)
         corrected = ask()
         figures["observed"] = {
             "observations": options.observations,

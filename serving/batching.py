@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import structlog
+
 from predictor.types import Prediction
-from profiling.errors import LimitError
+from profiling.errors import CotenantError, LimitError
 from profiling.workload import ColocationSet, Workload
 from scheduling.core.snapshot import ClusterSnapshot, changed_nodes
 from serving.config import ServiceConfig
@@ -20,6 +22,7 @@ from serving.metrics import Metrics
 from serving.model_life import ModelLife, Serving
 
 T = TypeVar("T")
+log = structlog.get_logger("cotenant.batching")
 Encoded = tuple[str, str, Workload]  # device, sharing mode, job
 _INLINE_SETS = 64
 #: As many sets are predicted together on the event loop as take so long; then it looks after others.
@@ -246,7 +249,10 @@ class Batcher:
             known = [one for one in asked if not self.unknown(belief.serving, _members([one.set]))]
             sets = [one.set for one in known]
             answers = belief.posterior.correct(belief.serving.predictor.predict_many(sets), sets)
-        except Exception:
+        except Exception as error:
+            # One set may be at fault. What is not an error of ours is a fault of the service, slow for all of its neighbours.
+            if not isinstance(error, CotenantError):
+                log.exception("sets that failed together are answered one by one", sets=len(known))
             self._one_by_one(known)
         else:
             for one, prediction in zip(known, answers, strict=True):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from fastapi.testclient import TestClient
 
+from predictor.types import Prediction
+from profiling.workload import ColocationSet
 from tests.serving.problems import problem
-from tests.serving.table import TableSource
+from tests.serving.table import TablePredictor, TableSource
 
-PAIR = {
+PAIR: dict[str, Any] = {
     "device": "v100",
     "jobs": ["resnet18-cifar:batch_size=64", {"workload": "lstm-wikitext2", "batch_size": 20}],
 }
@@ -34,6 +39,26 @@ def test_what_cannot_fit_is_an_answer(client: TestClient) -> None:
     assert body.status_code == 200
     assert body.json()["fits"] is False
     assert body.json()["reasons"]
+
+
+def test_a_fault_in_a_batch_is_logged_and_each_set_answered_by_itself(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert client.post("/v1/predict", json=PAIR).status_code == 200  # its jobs are known now
+    predict_many = TablePredictor.predict_many
+    calls: list[int] = []
+
+    def fail_once(self: TablePredictor, sets: Sequence[ColocationSet]) -> list[Prediction]:
+        calls.append(len(sets))
+        if len(calls) == 1:
+            raise IndexError("index 5 is out of bounds")
+        return predict_many(self, sets)
+
+    monkeypatch.setattr(TablePredictor, "predict_many", fail_once)
+    other = {"device": "v100", "jobs": PAIR["jobs"][:1]}
+    assert client.post("/v1/predict", json=other).status_code == 200
+    assert calls == [1, 1]
+    assert "sets that failed together are answered one by one" in capsys.readouterr().err
 
 
 def test_second_request_runs_with_its_neighbours(client: TestClient, source: TableSource) -> None:
