@@ -1,6 +1,6 @@
 """A real cluster beside its simulation: 40 jobs of the zoo, Slurm with synthetic GPUs, the service, three policies.
 
-    python -m benchmarks.reality pairs           # jobs of every two kinds together on one core; about eight minutes
+    python -m benchmarks.reality pairs           # jobs of every two kinds together on one core; about eleven minutes
     python -m benchmarks.reality run exclusive   # then blind, then isacpp; each takes six to ten minutes
     python -m benchmarks.reality compare         # simulates the same jobs; writes benchmarks/results/reality.json
 

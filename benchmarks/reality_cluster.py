@@ -160,8 +160,13 @@ def run_live(
         }
         for row in rows:
             row["told"] = told.get(row["slurm_id"], "")
-        told_run = {"begin_s": begin_s, "dispatch_s": sorted(probe)[1], "probe_s": speed.probe_s}
-        return told_run | shares | {"jobs": rows}
+        return {
+            "begin_s": begin_s,
+            "dispatch_s": sorted(probe)[1],
+            "probe_s": speed.probe_s,
+            **shares,
+            "jobs": rows,
+        }
 
 
 def _dispatch_s(folder: Path, alone: dict[str, dict[str, float]], number: int) -> float:
