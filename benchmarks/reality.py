@@ -8,9 +8,10 @@ A "GPU" is a core of this machine: a Slurm node of its own, on which at most two
 Jobs arrive over time; `job_submit.lua` holds them, `cotenant door slurm` asks the service (`cotenant serve --policy ...`; for
 isacpp its own ranking), and they train. Beside it the simulator runs the same jobs under the same policy; the truth there is
 what was measured apart: processor time of a step alone and beside each other kind (`pairs`; two jobs train on the other core meanwhile, as in a
-run), the time to start and the part of the cores that jobs got (both of the exclusive run, which goes first), the part of the cores that the host and other work
-left to each run, how fast the cores were during each measurement and run by a probe that has nothing of the jobs (`CoreSpeed`), and the seconds from submission to start beside the jobs that share the core. Needs root, cgroup v1, Slurm (Debian's slurmctld, slurmd, slurm-client, munge), two
-cores that nothing else uses. Steps are kept in out/reality/.
+run), the time to start and the part of the cores that jobs got (both of the exclusive run, which goes first), the part of
+the cores that the host and other work left to each run, how fast the cores were during each measurement and run, by a probe
+that has nothing of the jobs (`CoreSpeed`), and the seconds from submission to start beside the jobs that share the core.
+Needs root, cgroup v1, Slurm (Debian's slurmctld, slurmd, slurm-client, munge), two cores that nothing else uses. Steps are kept in out/reality/.
 """
 
 from __future__ import annotations
