@@ -68,7 +68,7 @@ PROTOCOLS = (
             "share-unchanged",
             "share-others",
             "share-cost-model",
-            "share-cost-trees",
+            "share-cost-corrected",
         ),
         by=("architecture", "sm_share_ratio", "batch_size"),
     ),

@@ -1,4 +1,4 @@
-"""Steps under an MPS share: the whole device's step, times how much longer a cost model says it takes, corrected by trees."""
+"""Steps under an MPS share: the whole device's step, times how much longer a cost model says it takes, corrected by regression."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from predictor.evaluation.protocols.registry import Contender, register
 from profiling.workload import Workload
 
 if TYPE_CHECKING:
+    from sklearn.ensemble import VotingRegressor
+
     from models.cost import CostModel
     from predictor.training.cost.examples import CostExample
 
@@ -38,7 +40,8 @@ class ShareCostPredictor:
     No fit has seen the group of networks (`bucket_of`) that it is asked for.
 
     Args:
-        corrected: whether trees learn what the cost model is off by, on training networks that were left out of it.
+        corrected: whether trees and a support vector regression learn what the cost model is off by, on training networks that were
+            left out of it; the answer is corrected by their mean.
     """
 
     def __init__(self, corrected: bool) -> None:
@@ -63,14 +66,12 @@ class ShareCostPredictor:
         features, log_ratio = share_features(model, rows)
         known = np.isfinite(features).all(axis=1)
         if self.corrected and known.any():
-            log_ratio[known] += self._trees(bucket).predict(features[known])
+            log_ratio[known] += self._correction(bucket).predict(features[known])
         whole = rows["whole_step_time_s"].to_numpy(dtype=np.float64)
         return np.where(known, whole * np.exp(log_ratio), np.nan)
 
-    def _trees(self, bucket: int):  # type: ignore[no-untyped-def]
+    def _correction(self, bucket: int) -> VotingRegressor:
         """What fits are off by on the networks of other groups, each left out of its fit together with `bucket`."""
-        from sklearn.ensemble import ExtraTreesRegressor
-
         features, errors = [], []
         of = self.rows_["architecture"].map(bucket_of)
         for other in sorted(set(of) - {bucket}):
@@ -80,10 +81,7 @@ class ShareCostPredictor:
             usable = np.isfinite(columns).all(axis=1) & np.isfinite(off)
             features.append(columns[usable])
             errors.append(off[usable])
-        trees = ExtraTreesRegressor(
-            300, min_samples_leaf=2, max_features=0.6, random_state=self.seed_, n_jobs=1
-        )
-        return trees.fit(np.concatenate(features), np.concatenate(errors))
+        return _regression(self.seed_).fit(np.concatenate(features), np.concatenate(errors))
 
     def _model(self, left_out: frozenset[int]) -> CostModel:
         from predictor.training.cost.fit import CostConfig, fit_cost
@@ -97,6 +95,18 @@ class ShareCostPredictor:
             if len(_fits) > _KEPT_FITS:
                 _fits.popitem(last=False)
         return _fits[key]
+
+
+def _regression(seed: int) -> VotingRegressor:
+    """The mean of a forest, which jumps, and of a smooth regression, which does not; both were chosen on training networks alone."""
+    from sklearn.ensemble import ExtraTreesRegressor, VotingRegressor
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.svm import SVR
+
+    trees = ExtraTreesRegressor(300, min_samples_leaf=4, random_state=seed, n_jobs=1)
+    smooth = make_pipeline(StandardScaler(), SVR(C=0.3, epsilon=0.02, gamma=0.02))
+    return VotingRegressor([("trees", trees), ("smooth", smooth)])
 
 
 def bucket_of(architecture: str) -> int:
@@ -157,12 +167,15 @@ def _at(spec: str, share: float) -> str:
     return str(replace(Workload.parse(spec).without_solo(), sm_share_ratio=share))
 
 
-for _name, _corrected, _seconds in (("share-cost-model", False, 10), ("share-cost-trees", True, 20)):
+for _name, _corrected, _version, _seconds in (
+    ("share-cost-model", False, "3", 10),
+    ("share-cost-corrected", True, "1", 20),
+):
     register(
         Contender(
             _name,
             lambda corrected=_corrected: ShareCostPredictor(corrected),  # type: ignore[misc]
-            version="3",
+            version=_version,
             targets=TARGETS,
             protocols=frozenset({"rapp-by-model"}),
             partial=True,
