@@ -13,7 +13,8 @@ from torch.overrides import TorchFunctionMode
 from profiling.capture import fused
 from profiling.capture.answers import note, truth_of
 
-# Lists of https://docs.pytorch.org/docs/stable/amp.html (CUDA); names of C functions, in-place forms left out.
+# Lists of https://docs.pytorch.org/docs/stable/amp.html (CUDA) and of ATen/autocast_mode.h; names of C functions, and of those that
+# are made of a listed one (a square is a power, 1 / x a reciprocal); in-place forms left out.
 _TO_HALF = frozenset(
     [
         "matmul",
@@ -33,6 +34,7 @@ _TO_HALF = frozenset(
         "conv_transpose3d",
         "convolution",
         "linear",
+        "linalg_vecdot",
         "mm",
         "mv",
         "prelu",
@@ -99,6 +101,28 @@ _TO_FLOAT = frozenset(
         "triplet_margin_loss",
         "ctc_loss",
         "huber_loss",
+        "square",
+        "__rdiv__",
+        "__rpow__",
+        "__rtruediv__",
+        "special_expm1",
+        "logsumexp",
+        "linalg_norm",
+        "linalg_vector_norm",
+        "linalg_matrix_norm",
+        "rms_norm",
+        "upsample_nearest1d",
+        "upsample_nearest2d",
+        "upsample_nearest3d",
+        "_upsample_nearest_exact1d",
+        "_upsample_nearest_exact2d",
+        "_upsample_nearest_exact3d",
+        "upsample_linear1d",
+        "upsample_bilinear2d",
+        "_upsample_bilinear2d_aa",
+        "upsample_trilinear3d",
+        "upsample_bicubic2d",
+        "_upsample_bicubic2d_aa",
     ]
 )
 _RECURRENT = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
