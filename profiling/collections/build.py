@@ -5,6 +5,7 @@
 
 Recording needs the libraries themselves (`docs/graphs.md` says how they are installed); it goes on where it stopped, and
 keeps one file per network, size and precision under `$XDG_CACHE_HOME/cotenant/collections`. Packing needs those files only.
+`unpack` writes them from the project's data files, so that some networks can be recorded again: `record --again`.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ def record(
     report: Callable[[str], None] = lambda _: None,
     *,
     default_size: bool = False,
+    again: bool = False,
 ) -> tuple[int, int]:
-    """Record what is missing in the folder; a network that cannot be recorded leaves its reason there instead.
+    """Record what is missing in the folder, or everything `again`; a network that cannot be recorded leaves its reason there instead.
 
     Returns:
         graphs recorded now, and networks (with sizes) that failed.
@@ -53,7 +55,7 @@ def record(
                 p
                 for p in precisions
                 if p in entry.precisions
-                and not recorded_path(folder, collection, entry.name, size, p).exists()
+                and (again or not recorded_path(folder, collection, entry.name, size, p).exists())
             ]
             if not missing:
                 continue
@@ -130,6 +132,7 @@ def main(arguments: list[str] | None = None) -> int:
     recording.add_argument(
         "--default-size", action="store_true", help="of each network, its default size only"
     )
+    recording.add_argument("--again", action="store_true", help="what is already recorded as well")
     recording.add_argument(
         "--libraries", action="append", default=[], help="folder to import the library from"
     )
@@ -137,6 +140,9 @@ def main(arguments: list[str] | None = None) -> int:
     packing = commands.add_parser("pack", help="write the project's data files from what was recorded")
     packing.add_argument("collection", nargs="*", help="collections; all of them by default")
     packing.add_argument("--folder", type=Path, default=cache_dir().with_name("collections"))
+    unpacking = commands.add_parser("unpack", help="write the recorded files from the project's data files")
+    unpacking.add_argument("collection", choices=sorted(COLLECTIONS))
+    unpacking.add_argument("--folder", type=Path, default=cache_dir().with_name("collections"))
     given = parser.parse_args(arguments)
     if given.command == "record":
         sys.path[:0] = given.libraries
@@ -150,8 +156,14 @@ def main(arguments: list[str] | None = None) -> int:
             given.precision or PRECISIONS,
             lambda line: print(line, file=sys.stderr, flush=True),
             default_size=given.default_size,
+            again=given.again,
         )
         print(f"{done} graphs recorded, {failed} networks failed")
+        return 0
+    if given.command == "unpack":
+        from profiling.collections.unpack import unpack
+
+        print(f"{unpack(given.collection, given.folder)} graphs")
         return 0
     from profiling.collections.pack import pack
 

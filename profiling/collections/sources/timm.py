@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -163,7 +164,10 @@ def _job(model: nn.Module, shape: tuple[int, int], batch_size: int, precision: s
 
 
 def _without_inplace_abn() -> None:
-    """Stand in for `inplace_abn`, which has no build for today's torch: batch norm, then the activation in place."""
+    """Stand in for `inplace_abn`, which has no build for today's torch: batch norm, then the activation in place.
+
+    It keeps its output only, and gets its input back from that (Rota Bulo et al., CVPR 2018).
+    """
     if "inplace_abn" in sys.modules:
         return
 
@@ -179,7 +183,8 @@ def _without_inplace_abn() -> None:
         activation: str = "leaky_relu",
         activation_param: float = 0.01,
     ) -> Tensor:
-        x = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+        with _forgotten(x):
+            x = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
         if activation == "leaky_relu":
             return F.leaky_relu(x, activation_param, inplace=True)
         return F.elu(x, activation_param, inplace=True) if activation == "elu" else x
@@ -188,3 +193,25 @@ def _without_inplace_abn() -> None:
     functions.inplace_abn = functions.inplace_abn_sync = apply  # type: ignore[attr-defined]
     package.functions = functions  # type: ignore[attr-defined]
     sys.modules |= {"inplace_abn": package, "inplace_abn.functions": functions}
+
+
+@contextmanager
+def _forgotten(x: Tensor) -> Iterator[None]:
+    """Have autograd keep the shape of `x` only: on `meta` there is nothing else that its gradient needs."""
+    storage, device = x.untyped_storage()._cdata, x.device
+
+    def pack(saved: Tensor) -> Tensor | tuple[torch.Size, tuple[int, ...], torch.dtype]:
+        if saved.untyped_storage()._cdata != storage:
+            return saved
+        return saved.shape, saved.stride(), saved.dtype
+
+    def unpack(kept: Tensor | tuple[torch.Size, tuple[int, ...], torch.dtype]) -> Tensor:
+        if isinstance(kept, Tensor):
+            return kept
+        shape, stride, dtype = kept
+        # Unseen by the recording: the gradient is made in the place of the output's.
+        with torch._C._DisableTorchDispatch():
+            return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        yield

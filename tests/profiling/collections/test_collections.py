@@ -17,6 +17,7 @@ from profiling.collections.entry import Entry
 from profiling.collections.pack import pack
 from profiling.collections.recorded import failures, write_index
 from profiling.collections.store import Store
+from profiling.collections.unpack import unpack
 from profiling.errors import InputError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.training import TrainingJob
@@ -51,6 +52,13 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "not in the zoo" in failures(recorded, "timm")["broken@224"]
     assert "3 names, 4 graphs" in pack("timm", recorded, folder)
     return folder
+
+
+def test_unpacked_and_packed_again_is_the_same(packed: Path, tmp_path: Path) -> None:
+    assert unpack("timm", tmp_path / "recorded", packed) == 4
+    pack("timm", tmp_path / "recorded", tmp_path / "again")
+    for path in packed.iterdir():
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
 
 
 @pytest.fixture

@@ -54,18 +54,36 @@ def _nodes() -> FoldPredictor:
     return FormulaPredictor(_sum_of_nodes)
 
 
+def _nodes_by_device() -> FoldPredictor:
+    from models.baselines.group_means import GroupMeanPredictor
+
+    return GroupMeanPredictor(("device",), _sum_of_nodes, geometric=True)
+
+
+def _nodes_and_cost() -> FoldPredictor:
+    from models.baselines.averaged import AveragedPredictor
+    from predictor.evaluation.protocols.published.cost_model import CostModelPredictor
+
+    return AveragedPredictor((_nodes_by_device(), CostModelPredictor(networks=3)))
+
+
 register(Contender("operator-roofline", _roofline, targets=_OPERATORS, partial=True, seconds_per_fold=0.5))
 register(Contender("operator-efficiency", _efficiency, targets=_OPERATORS, partial=True, seconds_per_fold=3))
-register(
-    Contender(
-        "sum-of-nodes",
-        _nodes,
-        targets=TARGETS,
-        protocols=frozenset({"neusight-end-to-end"}),
-        partial=True,
-        seconds_per_fold=0.05,
+for _name, _make, _seconds in (
+    ("sum-of-nodes", _nodes, 0.05),
+    ("nodes-by-device", _nodes_by_device, 0.05),
+    ("nodes-and-cost", _nodes_and_cost, 2),
+):
+    register(
+        Contender(
+            _name,
+            _make,
+            targets=TARGETS,
+            protocols=frozenset({"neusight-end-to-end"}),
+            partial=True,
+            seconds_per_fold=_seconds,
+        )
     )
-)
 
 PROTOCOLS = (
     Protocol(
@@ -87,7 +105,7 @@ PROTOCOLS = (
         target="solo_step_time_s",
         unit="architecture",
         known=("operators", "graphs", "workloads"),
-        contenders=(*OF_STEPS, "sum-of-nodes"),
+        contenders=(*OF_STEPS, "sum-of-nodes", "nodes-by-device", "nodes-and-cost"),
         by=("architecture", "device", "mode", "compiler"),
     ),
 )

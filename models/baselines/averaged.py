@@ -1,0 +1,41 @@
+"""Several predictors of one quantity as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from datasets.bundle import Bundle, Floats
+
+
+class _Part(Protocol):
+    def fit(self, train: Bundle, seed: int) -> object: ...
+
+    def predict(self, test: Bundle) -> Floats: ...
+
+
+class AveragedPredictor:
+    """The geometric mean of those that have an answer, so that who is off upwards and who is off downwards meet.
+
+    Args:
+        parts: predictors of positive quantities; NaN where they have no answer.
+    """
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self.parts = tuple(parts)
+
+    def fit(self, train: Bundle, seed: int = 0) -> AveragedPredictor:
+        """Fit every part."""
+        for part in self.parts:
+            part.fit(train, seed)
+        return self
+
+    def predict(self, test: Bundle) -> Floats:
+        """[n] for `test.rows`; NaN where no part has an answer."""
+        answers = np.log([part.predict(test) for part in self.parts])
+        known = np.isfinite(answers)
+        total = np.where(known, answers, 0.0).sum(axis=0)
+        count = known.sum(axis=0)
+        return np.where(count > 0, np.exp(total / np.maximum(count, 1)), np.nan)
