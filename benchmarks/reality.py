@@ -1,6 +1,6 @@
 """A real cluster beside its simulation: 40 jobs of the zoo, Slurm with synthetic GPUs, the service, three policies.
 
-    python -m benchmarks.reality pairs           # jobs of every two kinds together on one core; about eleven minutes
+    python -m benchmarks.reality pairs           # jobs of every two kinds together on one core; about ten minutes
     python -m benchmarks.reality run exclusive   # then blind, then isacpp; each takes six to ten minutes
     python -m benchmarks.reality compare         # simulates the same jobs; writes benchmarks/results/reality.json
 
@@ -60,26 +60,31 @@ def pairs() -> dict[str, Any]:
     """Processor time of a step of each kind alone and beside every other one on its core; the other core is in use.
 
     Processor time, because other work on the machine hardly changes it, at the speed that the cores had in the median of
-    all measurements. Two that are always ready get half the core each,
-    so the throughput of one beside another, relative to alone, is half of its time per step alone over that beside it.
+    all measurements. What a job takes beside another is held against what it takes alone just before or after. Two that are always
+    ready get half the core each, so the throughput of one beside another, relative to alone, is half of its time per step alone over
+    that beside it.
     """
     probes_s: list[float] = []
-    # Each kind alone beside every other pair of the other core, as it is measured beside others.
-    alone = {
-        spec: float(np.mean([_probes_per_step(spec, [], n, probes_s) for n in range(len(KINDS))]))
-        for spec in KINDS
-    }
-    print(alone, flush=True)
+    alone: dict[str, list[float]] = {spec: [] for spec in KINDS}
     ratios = {}
-    for number, (one, two) in enumerate(combinations_with_replacement(KINDS, 2)):
-        beside = [_probes_per_step(one, [two], number, probes_s)]
-        beside.append(_probes_per_step(two, [one], number, probes_s) if two != one else beside[0])
-        members = zip((one, two), beside, strict=True)
-        ratios[f"{one} + {two}"] = [alone[spec] / step / 2 for spec, step in members]
-        print(one, two, ratios[f"{one} + {two}"], flush=True)
+    for number, pair in enumerate(combinations_with_replacement(KINDS, 2)):
+        ratio = {}
+        for spec, partner in (pair, pair[::-1]) if pair[0] != pair[1] else (pair,):
+            by_itself = _probes_per_step(spec, [], number, probes_s)
+            beside = _probes_per_step(spec, [partner], number, probes_s)
+            alone[spec].append(by_itself)
+            ratio[spec] = by_itself / beside / 2
+        ratios[" + ".join(pair)] = [ratio[spec] for spec in pair]
+        print(*pair, ratios[" + ".join(pair)], flush=True)
     probe_s = float(np.median(probes_s))
-    step_time_s = {spec: step * probe_s for spec, step in alone.items()}
-    return {"ratios": ratios, "step_time_s": step_time_s, "probe_s": probe_s, "probes_s": probes_s}
+    step_time_s = {spec: float(np.median(steps)) * probe_s for spec, steps in alone.items()}
+    return {
+        "ratios": ratios,
+        "step_time_s": step_time_s,
+        "probe_s": probe_s,
+        "probes_s": probes_s,
+        "alone_probes": alone,
+    }
 
 
 def _probes_per_step(spec: str, beside: list[str], number: int, probes_s: list[float]) -> float:

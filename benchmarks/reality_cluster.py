@@ -28,15 +28,17 @@ ROOT = Path(__file__).parents[1]
 _DEADLINE_S = 900.0
 _ACCOUNTS = Path("/sys/fs/cgroup/cpuacct")
 _WARM_S = 6.0
-# Of the speed probe: products of square matrices of that width, and the seconds between two readings.
-_PROBE_WIDTH, _PROBE_PRODUCTS, _PROBE_EVERY_S = 128, 200, 2.0
+# Of the speed probe: products of square matrices of that width, copies of that many bytes (about as long), and the seconds between two
+# readings.
+_PROBE_WIDTH, _PROBE_PRODUCTS, _PROBE_COPIES, _PROBE_BYTES, _PROBE_EVERY_S = 128, 200, 2, 2**25, 2.0
 
 
 class CoreSpeed:
-    """How fast the cores are while it is entered: processor seconds of the same products of matrices, core by core.
+    """How fast the cores and their memory are while it is entered: processor seconds of the same products of matrices and the same
+    copies of arrays larger than the caches, core by core.
 
     A host's clock and what runs on the other threads of its cores differ by a half from one minute to the next, which
-    processor time does not show. The products take one or two per cent of a core.
+    processor time does not show. A reading takes one or two per cent of a core.
     """
 
     def __init__(self) -> None:
@@ -60,12 +62,15 @@ class CoreSpeed:
     def _read(self) -> None:
         square = np.full((_PROBE_WIDTH, _PROBE_WIDTH), 0.5, dtype=np.float32)
         result, core = np.empty_like(square), 0
+        large, other = np.ones(_PROBE_BYTES, np.uint8), np.ones(_PROBE_BYTES, np.uint8)
         with threadpool_limits(1):
             while True:
                 os.sched_setaffinity(threading.get_native_id(), {core})
                 began_s = time.thread_time()
                 for _ in range(_PROBE_PRODUCTS):
                     np.matmul(square, square, out=result)
+                for _ in range(_PROBE_COPIES):
+                    np.copyto(large, other)
                 self._readings.append(time.thread_time() - began_s)
                 core = (core + 1) % CORES
                 if self._over.wait(_PROBE_EVERY_S / CORES):
