@@ -7,8 +7,8 @@
 A "GPU" is a core of this machine: a Slurm node of its own, on which at most two jobs run, pinned to it, with one thread each.
 Jobs arrive over time; `job_submit.lua` holds them, `cotenant door slurm` asks the service (`cotenant serve --policy ...`; for
 isacpp its own ranking), and they train. Beside it the simulator runs the same jobs under the same policy; the truth there is
-what was measured apart: processor time of a step alone and beside each other kind (`pairs`; two jobs train on the other core meanwhile, as in a
-run), the time to start and the part of the cores that jobs got (both of the exclusive run, which goes first), the part of
+what was measured apart: processor time of a step beside each other kind over that alone (`pairs`; two jobs train on the other core meanwhile, as
+in a run), that of a step alone, the time to start and the part of the cores that jobs got (all of the exclusive run, which goes first), the part of
 the cores that the host and other work left to each run, how fast the cores were during each measurement and run, by a probe
 that has nothing of the jobs (`CoreSpeed`), and the seconds from submission to start beside the jobs that share the core.
 Needs root, cgroup v1, Slurm (Debian's slurmctld, slurmd, slurm-client, munge), two cores that nothing else uses. Steps are kept in out/reality/.
@@ -120,15 +120,24 @@ def trace(step_time_s: dict[str, float]) -> list[dict[str, Any]]:
 
 
 def alone() -> dict[str, dict[str, float]]:
-    """Of each kind: seconds per step alone, and before the first one (0 until the exclusive run has been)."""
-    step_time_s = _read("pairs")["step_time_s"]
+    """Of each kind: seconds per step alone, and before the first one. Of the exclusive run once it has been, in the median of its jobs; else
+    as measured apart, and 0."""
+    measured = _read("pairs")
+    if not (OUT / "exclusive.json").exists():
+        return {spec: {"step_time_s": step, "start_s": 0.0} for spec, step in measured["step_time_s"].items()}
+    live = _read("exclusive")
+    steps_s: dict[str, list[float]] = {spec: [] for spec in KINDS}
     start_s: dict[str, list[float]] = {spec: [] for spec in KINDS}
-    if (OUT / "exclusive.json").exists():
-        for job, row in zip(trace(step_time_s), _read("exclusive")["jobs"], strict=True):
-            start_s[job["spec"]].append(row["ready_s"] - row["started_s"])
+    for job, row in zip(trace(measured["step_time_s"]), live["jobs"], strict=True):
+        start_s[job["spec"]].append(row["ready_s"] - row["started_s"])
+        steps_s[job["spec"]].append((row["cpu_s"] - row["ready_cpu_s"]) / job["steps"])
+    faster = measured["probe_s"] / live["probe_s"]
     return {
-        spec: {"step_time_s": step, "start_s": float(np.median(start_s[spec] or [0.0]))}
-        for spec, step in step_time_s.items()
+        spec: {
+            "step_time_s": faster * float(np.median(steps_s[spec])),
+            "start_s": float(np.median(start_s[spec])),
+        }
+        for spec in KINDS
     }
 
 
