@@ -20,7 +20,8 @@ class ProcessContender:
 
     def predict(self, test: Bundle) -> NDArray[np.float64]:
         """[n] for `test.rows`."""
-        from predictor.evaluation.protocols.few_shot.learners import Fold, ProcessLearner
+        from predictor.evaluation.protocols.few_shot.learners import Fold
+        from predictor.evaluation.protocols.few_shot.processes import ProcessLearner
         from predictor.examples.examples import examples_of, in_order_of
         from predictor.examples.featurizer import shared_featurizer
 

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from predictor.evaluation.protocols.few_shot import page, runner, solo
-from predictor.evaluation.protocols.few_shot.contenders import LEARNERS
 
 Done = Callable[[str], None]
 
@@ -40,7 +39,7 @@ LEARNING_CURVES = {
     for curve in (
         *(
             LearningCurve(
-                p.name, p.about, p.campaigns, runner.TARGET, LEARNERS, partial(runner.report, p), page.of_sets
+                p.name, p.about, p.campaigns, runner.TARGET, p.names, partial(runner.report, p), page.of_sets
             )
             for p in runner.FEW_SHOT
         ),

@@ -12,12 +12,12 @@ from predictor.evaluation.protocols.few_shot.learners import (
     FactorPerJob,
     FewShotLearner,
     Fold,
-    ProcessLearner,
     RefittedTrees,
     Ridge,
     Uncorrected,
 )
 from predictor.evaluation.protocols.few_shot.neural_process import NeuralProcessLearner
+from predictor.evaluation.protocols.few_shot.processes import ProcessLearner
 
 LEARNERS = ("process", "uncorrected", "factor-per-job", "ridge", "als", "trees", "neural-process")
 LearnerFactory = Callable[[Fold], dict[str, FewShotLearner]]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -10,16 +11,9 @@ import numpy as np
 from models.features import Floats
 from predictor.examples.examples import Examples, Integers
 from predictor.examples.featurizer import Featurizer
-from predictor.learning.covariances import Evidence
-from predictor.learning.ends import log_slowdowns
-from predictor.learning.fitting import fit_parameters
-from predictor.learning.kernel import KernelParameters
 from predictor.learning.known_members import Numbers
-from predictor.learning.link import from_scale, slope, to_scale
 from predictor.learning.measured import MeasuredRows
 from predictor.learning.members import MemberScale
-from predictor.learning.probes import Expectation
-from predictor.learning.process import Process
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,72 +64,16 @@ class Fold:
             log_ratio = np.log(both.ratio)
         return cls(train, test, MeasuredRows.of(both, featurizer), points, log_ratio)
 
+    @cached_property
+    def scale(self) -> MemberScale:
+        """Of the features of the members that training points have."""
+        return MemberScale.fit(self.measured.features[np.unique(self.measured.rows.own[self.train_points])])
+
     @property
     def test_rows(self) -> Integers:
         """Numbers of the test rows among all."""
         first = len(self.train.workloads)
         return np.arange(first, first + len(self.test.workloads))
-
-
-class ProcessLearner:
-    """The Gaussian process of `predictor.learning`; its parameters are fitted on the training rows.
-
-    Args:
-        fold: the rows.
-        prior: [train rows + test rows] log slowdowns expected, by what has not learned from the row; None: a constant.
-    """
-
-    def __init__(self, fold: Fold, prior: Floats | None = None) -> None:
-        measured = fold.measured
-        rows, points = measured.rows, fold.train_points
-        scale = MemberScale.fit(measured.features[np.unique(rows.own[points])])
-        log_slowdown = -fold.log_ratio
-        self.parameters = parameters = fit_parameters(
-            measured.features, scale, measured.members, rows.take(points), fold.train.set_index[points],
-            log_slowdown[points], prior=None if prior is None else prior[points],
-        )  # fmt: skip
-        members = replace(measured.members, place=scale.place(measured.features, parameters))
-        self.observed = to_scale(log_slowdown, parameters.knee)
-        noise = parameters.noise * slope(log_slowdown, parameters.knee) ** 2
-        centre = np.zeros(len(log_slowdown)) if prior is None else to_scale(prior, parameters.knee)
-        centre += float((self.observed - centre)[points].mean())
-        self.process = process = Process(
-            parameters,
-            Evidence(
-                members, rows.take(points), (self.observed - centre)[points], noise[points],
-                np.zeros(len(points), bool), points,
-            ),
-            most_rows=len(points),
-        )  # fmt: skip
-        test = fold.test_rows
-        self.start = Expectation(*process.joint(members, rows.take(test)))
-        self.centre, self.noise = centre[test], noise[test]
-        self.observed = self.observed[test] - self.centre
-
-    def expectation(self, seen: Integers) -> Expectation:
-        """What is expected of the test rows once those `seen` were observed."""
-        return self.start.observe(seen, self.observed[seen], self.noise[seen]) if len(seen) else self.start
-
-    def expected_noise(self, expected: Expectation) -> Floats:
-        """[T] variance of an observation where it is expected: what may be known before it is made."""
-        return self.parameters.noise * self._slope(expected.mean) ** 2
-
-    def _slope(self, mean: Floats) -> Floats:
-        return slope(from_scale(mean + self.centre, self.parameters.knee), self.parameters.knee)
-
-    def answer(self, seen: Integers) -> FewShotAnswer:
-        expected = self.expectation(seen)
-        return process_answer(expected.mean + self.centre, np.diag(expected.covariance), self.parameters)
-
-    def gains(self, expected: Expectation, unseen: Floats) -> Floats:
-        """[T] weights of rows in the probe rule: variances count in log slowdowns."""
-        return unseen / np.maximum(self._slope(expected.mean) ** 2, 1e-9)
-
-
-def process_answer(mean: Floats, variance: Floats, parameters: KernelParameters) -> FewShotAnswer:
-    """From mean and variance on the scale to log ratios."""
-    middle, quick, slow = log_slowdowns(mean, variance, parameters)
-    return FewShotAnswer(-middle, -slow, -quick)
 
 
 class Correction:

@@ -54,6 +54,10 @@ def learning_page(
 
     for name, groups in result["learners"].items():
         lines += [row(name, by, cell, figures) for by, figures in groups.items()]
-    for by, figures in result["learners"].get("process", {}).items():
-        lines.append(row("process, coverage", by, lambda f: f"{100 * f['coverage_90']:.0f} %", figures))
+    for name, groups in result["learners"].items():
+        for by, figures in groups.items():
+            if all("coverage_90" in f for f in figures.values()):
+                lines.append(
+                    row(f"{name}, coverage", by, lambda f: f"{100 * f['coverage_90']:.0f} %", figures)
+                )
     return "\n".join(lines) + "\n"

@@ -11,15 +11,15 @@ import numpy as np
 
 from models.features import Floats
 from predictor.evaluation.metrics import score
-from predictor.evaluation.protocols.few_shot import mixes
-from predictor.evaluation.protocols.few_shot.contenders import LearnerFactory, learners
+from predictor.evaluation.protocols.few_shot import mixes, networks
+from predictor.evaluation.protocols.few_shot.contenders import LEARNERS, LearnerFactory, learners
 from predictor.evaluation.protocols.few_shot.learners import (
     FewShotAnswer,
     FewShotLearner,
     Fold,
-    ProcessLearner,
 )
 from predictor.evaluation.protocols.few_shot.orders import chosen_orders, random_orders
+from predictor.evaluation.protocols.few_shot.processes import ProcessLearner
 from predictor.examples.cross_fit import ExampleFold, architecture_groups, cross_fit
 from predictor.examples.examples import Examples, Integers, examples_of
 from predictor.examples.featurizer import Featurizer
@@ -44,7 +44,8 @@ class FewShotProtocol:
         name, about: as of any protocol.
         campaigns: whose rows.
         sets: of tables; None: the resident sets of the campaigns.
-        learners: of tables; None: those that start from a constant.
+        learners: of tables.
+        names: of the learners.
         counts: sets observed on each device.
     """
 
@@ -52,7 +53,8 @@ class FewShotProtocol:
     about: str
     campaigns: tuple[str, ...]
     sets: Callable[[Tables], Examples] | None = None
-    learners: Callable[[Tables], LearnerFactory] | None = None
+    learners: Callable[[Tables], LearnerFactory] = networks.learners_of
+    names: tuple[str, ...] = networks.WITH_NETWORK
     counts: tuple[int, ...] = COUNTS
 
 
@@ -60,11 +62,13 @@ FEW_SHOT = (
     FewShotProtocol(
         "lucid-few-shot", "a model never seen, some of its sets observed (members resident)", ("lucid",)
     ),
-    FewShotProtocol(
-        "gavel2019-few-shot", "a model never seen, some of its sets observed on each GPU", ("gavel-2019",)
-    ),
-    FewShotProtocol(
-        "gavel2020-few-shot", "a model never seen, some of its sets observed on each GPU", ("gavel-2020",)
+    *(
+        FewShotProtocol(
+            f"gavel{year}-few-shot",
+            "a model never seen, some of its sets observed on each GPU",
+            (f"gavel-{year}",),
+        )
+        for year in (2019, 2020)
     ),
     FewShotProtocol(
         "miso-few-shot",
@@ -72,6 +76,7 @@ FEW_SHOT = (
         (mixes.CAMPAIGN,),
         mixes.mixes_as_sets,
         mixes.learners_of,
+        LEARNERS,
     ),
 )
 
@@ -204,7 +209,7 @@ def report(
         examples = resident_sets(tables["colocation"], tables["solo"], protocol.campaigns)
     else:
         examples = protocol.sets(tables)
-    make = learners if protocol.learners is None else protocol.learners(tables)
+    make = protocol.learners(tables)
     results = run(examples, shared_featurizer(), protocol.counts, make=make, done=done)
     return {
         "protocol": protocol.name,

@@ -10,10 +10,11 @@ import pytest
 from predictor.evaluation.protocols.few_shot import neural_process
 from predictor.evaluation.protocols.few_shot.catalogue import LEARNING_CURVES
 from predictor.evaluation.protocols.few_shot.contenders import LEARNERS
-from predictor.evaluation.protocols.few_shot.learners import Fold, ProcessLearner, RefittedTrees
+from predictor.evaluation.protocols.few_shot.learners import Fold, RefittedTrees
 from predictor.evaluation.protocols.few_shot.neural_process import NeuralProcessConfig
 from predictor.evaluation.protocols.few_shot.orders import chosen_orders, devices_of, random_orders
 from predictor.evaluation.protocols.few_shot.page import of_sets
+from predictor.evaluation.protocols.few_shot.processes import Averaged, PosteriorLearner, ProcessLearner
 from predictor.evaluation.protocols.few_shot.runner import figures, resident_sets, run
 from predictor.examples.examples import Examples
 from predictor.examples.featurizer import Featurizer
@@ -96,3 +97,36 @@ def test_report_as_a_page() -> None:
     assert set(LEARNING_CURVES) == {
         *(f"{name}-few-shot" for name in ("lucid", "gavel2019", "gavel2020", "miso", "solo"))
     }
+
+
+def test_a_posterior_starts_at_what_was_predicted_and_believes_what_it_sees() -> None:
+    made = examples()
+    held = [s for k, s in enumerate(made.set_ids) if k % 3 == 0]
+    train, test = made.subset([s for s in made.set_ids if s not in held]), made.subset(held)
+    fold = Fold.of(train, test, Featurizer(graph_source))
+    measured = -np.log(test.ratio)
+    learner = PosteriorLearner(fold, 1.5 * measured)
+    nothing = np.zeros(0, np.int64)
+    assert learner.answer(nothing).log_ratio == pytest.approx(-1.5 * measured)
+    seen = np.flatnonzero(test.set_index < 4)
+    answer = learner.answer(seen)
+    error, before = (np.abs(a + measured) for a in (answer.log_ratio, learner.answer(nothing).log_ratio))
+    assert error[seen].mean() < 0.3 * before[seen].mean()
+    unseen = np.setdiff1d(np.arange(len(measured)), seen)
+    assert error[unseen].mean() < before[unseen].mean(), "an error of the same sign tells of the others"
+    assert answer.lower is not None
+    assert answer.upper is not None
+    assert (answer.lower < answer.log_ratio).all()
+    assert (answer.log_ratio < answer.upper).all()
+
+
+def test_the_mean_of_two_learners_lies_between_them() -> None:
+    made = examples()
+    held = [s for k, s in enumerate(made.set_ids) if k % 3 == 0]
+    train, test = made.subset([s for s in made.set_ids if s not in held]), made.subset(held)
+    fold = Fold.of(train, test, Featurizer(graph_source))
+    low, high = (PosteriorLearner(fold, np.full(len(test.ratio), level)) for level in (0.2, 0.4))
+    answer = Averaged(low, high).answer(np.zeros(0, np.int64))
+    assert answer.log_ratio == pytest.approx(-0.3)
+    assert answer.lower is not None
+    assert (answer.lower < -0.3).all()

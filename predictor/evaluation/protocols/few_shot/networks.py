@@ -1,0 +1,50 @@
+"""Few-shot learners that start from the network: as the service corrects it, and with the process that holds the training sets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from predictor.evaluation.protocols.few_shot.contenders import LEARNERS, LearnerFactory, learners
+from predictor.evaluation.protocols.few_shot.learners import FewShotLearner, Fold
+from predictor.evaluation.protocols.few_shot.processes import Averaged, PosteriorLearner
+
+if TYPE_CHECKING:
+    from predictor.config import TrainingConfig
+    from predictor.examples.featurizer import Featurizer
+
+WITH_NETWORK = (*LEARNERS, "posterior", "posterior-and-process")
+
+
+def learners_of(
+    tables: dict[str, Any], featurizer: Featurizer | None = None, config: TrainingConfig | None = None
+) -> LearnerFactory:
+    """A factory of all learners and of two that start from an E-GGAT fitted to a fold's training sets.
+
+    Args:
+        tables: `solo` has the jobs alone.
+        featurizer: reads graphs; the shared one by default.
+        config: how the network is fitted.
+    """
+
+    def make(fold: Fold) -> dict[str, FewShotLearner]:
+        from models.colocation_network import NetworkConfig
+        from predictor.config import TrainingConfig
+        from predictor.examples.featurizer import shared_featurizer
+        from predictor.training.fit import solo_examples
+        from predictor.training.networks import fit
+
+        solo = tables["solo"]
+        known = solo.campaign.isin(fold.train.campaign) & solo.architecture.isin(fold.train.architectures)
+        model = fit(
+            fold.train,
+            solo_examples(solo[known]),
+            featurizer or shared_featurizer(),
+            NetworkConfig(),
+            config or TrainingConfig(),
+        )
+        made = learners(fold)
+        posterior = PosteriorLearner(fold, -model.predict_log_ratio(fold.test)[0])
+        both = Averaged(posterior, made["process"])
+        return made | {"posterior": posterior, "posterior-and-process": both}
+
+    return make

@@ -1,0 +1,126 @@
+"""Learners that are Gaussian processes: around a constant or a prior, over a predictor's answers, and the mean of several."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from models.features import Floats
+from predictor.evaluation.protocols.few_shot.learners import FewShotAnswer, FewShotLearner, Fold
+from predictor.examples.examples import Integers
+from predictor.learning.covariances import Evidence
+from predictor.learning.ends import log_slowdowns
+from predictor.learning.fitting import START, fit_parameters
+from predictor.learning.kernel import KernelParameters
+from predictor.learning.link import from_scale, slope, to_scale
+from predictor.learning.probes import Expectation
+from predictor.learning.process import Process
+
+
+class Conditioned:
+    """A Gaussian process over the test rows, conditioned on more and more of them.
+
+    Args:
+        parameters: of the kernel.
+        start: what is expected of the test rows before any is observed, as errors of `prior`.
+        prior: [T] on the scale of `predictor.learning.link`.
+        log_slowdown: [T] measured; used of observed rows only.
+    """
+
+    def __init__(
+        self, parameters: KernelParameters, start: Expectation, prior: Floats, log_slowdown: Floats
+    ) -> None:
+        self.parameters, self.start, self.centre = parameters, start, prior
+        self.noise = parameters.noise * slope(log_slowdown, parameters.knee) ** 2
+        self.observed = to_scale(log_slowdown, parameters.knee) - prior
+
+    def expectation(self, seen: Integers) -> Expectation:
+        """What is expected of the test rows once those `seen` were observed."""
+        return self.start.observe(seen, self.observed[seen], self.noise[seen]) if len(seen) else self.start
+
+    def expected_noise(self, expected: Expectation) -> Floats:
+        """[T] variance of an observation where it is expected: what may be known before it is made."""
+        return self.parameters.noise * self._slope(expected.mean) ** 2
+
+    def _slope(self, mean: Floats) -> Floats:
+        return slope(from_scale(mean + self.centre, self.parameters.knee), self.parameters.knee)
+
+    def answer(self, seen: Integers) -> FewShotAnswer:
+        expected = self.expectation(seen)
+        return process_answer(expected.mean + self.centre, np.diag(expected.covariance), self.parameters)
+
+    def gains(self, expected: Expectation, unseen: Floats) -> Floats:
+        """[T] weights of rows in the probe rule: variances count in log slowdowns."""
+        return unseen / np.maximum(self._slope(expected.mean) ** 2, 1e-9)
+
+
+class ProcessLearner(Conditioned):
+    """The Gaussian process of `predictor.learning`, conditioned on the training rows first; its parameters are fitted on these.
+
+    Args:
+        fold: the rows.
+        prior: [train rows + test rows] log slowdowns expected, by what has not learned from the row; None: a constant.
+    """
+
+    def __init__(self, fold: Fold, prior: Floats | None = None) -> None:
+        measured, points, test = fold.measured, fold.train_points, fold.test_rows
+        rows, scale = measured.rows, fold.scale
+        log_slowdown = -fold.log_ratio
+        parameters = fit_parameters(
+            measured.features, scale, measured.members, rows.take(points), fold.train.set_index[points],
+            log_slowdown[points], prior=None if prior is None else prior[points],
+        )  # fmt: skip
+        members = replace(measured.members, place=scale.place(measured.features, parameters))
+        observed = to_scale(log_slowdown, parameters.knee)
+        noise = parameters.noise * slope(log_slowdown, parameters.knee) ** 2
+        centre = np.zeros(len(log_slowdown)) if prior is None else to_scale(prior, parameters.knee)
+        centre += float((observed - centre)[points].mean())
+        process = Process(
+            parameters,
+            Evidence(
+                members, rows.take(points), (observed - centre)[points], noise[points], np.zeros(len(points), bool),
+                points,
+            ),
+            most_rows=len(points),
+        )  # fmt: skip
+        start = Expectation(*process.joint(members, rows.take(test)))
+        super().__init__(parameters, start, centre[test], log_slowdown[test])
+
+
+class PosteriorLearner(Conditioned):
+    """A predictor's answers, corrected by what was observed alone, as the service does; the parameters are those that searches begin at.
+
+    Args:
+        fold: the rows.
+        expected: [T] log slowdowns of the test rows, by what has not learned from them.
+    """
+
+    def __init__(self, fold: Fold, expected: Floats) -> None:
+        measured, test, none = fold.measured, fold.test_rows, np.zeros(0, np.int64)
+        members = replace(measured.members, place=fold.scale.place(measured.features, START))
+        nothing = Evidence(
+            members, measured.rows.take(none), np.zeros(0), np.zeros(0), np.zeros(0, bool), none
+        )
+        start = Expectation(*Process(START, nothing).joint(members, measured.rows.take(test)))
+        super().__init__(START, start, to_scale(expected, START.knee), -fold.log_ratio[test])
+
+
+class Averaged:
+    """The geometric mean of what several learners answer, and of the ends of their intervals."""
+
+    def __init__(self, *parts: FewShotLearner) -> None:
+        self.parts = parts
+
+    def answer(self, seen: Integers) -> FewShotAnswer:
+        answers = [part.answer(seen) for part in self.parts]
+        lower = [a.lower for a in answers if a.lower is not None]
+        upper = [a.upper for a in answers if a.upper is not None]
+        middle = np.mean([a.log_ratio for a in answers], 0)
+        return FewShotAnswer(middle, np.mean(lower, 0), np.mean(upper, 0)) if lower else FewShotAnswer(middle)
+
+
+def process_answer(mean: Floats, variance: Floats, parameters: KernelParameters) -> FewShotAnswer:
+    """From mean and variance on the scale to log ratios."""
+    middle, quick, slow = log_slowdowns(mean, variance, parameters)
+    return FewShotAnswer(-middle, -slow, -quick)
