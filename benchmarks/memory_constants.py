@@ -28,10 +28,10 @@ FACTORS, WORKSPACES = (0.94, 0.97, 1.0), tuple(product((0.0, 0.3, 0.6, 1.2), (0.
 MOST_MISSED = 0.0105
 
 
-def jobs_of(memory: pd.DataFrame) -> list[tuple[JobOnDevice, dict[str, Any]]]:
-    """Jobs whose graphs are known, with their rows; up to `ROWS` of a source."""
+def jobs_of(memory: pd.DataFrame, most: int = ROWS) -> list[tuple[JobOnDevice, dict[str, Any]]]:
+    """Jobs whose graphs are known, with their rows; of up to `most` rows."""
     featurizer, result = shared_featurizer(), []
-    for row in memory.sample(min(ROWS, len(memory)), random_state=0).to_dict("records"):
+    for row in memory.sample(min(most, len(memory)), random_state=0).to_dict("records"):
         try:
             job = featurizer.job(Workload.parse(str(row["workload"])), str(row["device"]))
         except CotenantError:
@@ -106,9 +106,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of tidy tables")
     parser.add_argument("--fit", action="store_true", help="find the constants anew, which takes minutes")
+    parser.add_argument(
+        "--rows", type=int, default=ROWS, help="of each source at most (default: %(default)s)"
+    )
     arguments = parser.parse_args()
     memory = read_table(arguments.data, "memory")
-    jobs = {source: jobs_of(memory[memory["source"] == source]) for source in SOURCES}
+    jobs = {source: jobs_of(memory[memory["source"] == source], arguments.rows) for source in SOURCES}
     answers = {"shipped": HeadCalibration()} | ({"fitted": fitted(jobs)} if arguments.fit else {})
     figures = {}
     for name, heads in answers.items():
@@ -119,7 +122,7 @@ def main() -> None:
             "constants": asdict(heads),
         }
         print(name, figures[name])
-    record("memory_constants", figures)
+    record("memory_constants" if arguments.rows == ROWS else f"memory_constants_{arguments.rows}", figures)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def pairs() -> dict[str, Any]:
     """Processor time of a step of each kind alone and beside every other one on its core; the other core is in use.
 
     Processor time, because other work on the machine hardly changes it, at the speed that the cores had in the median of
-    all measurements. What a job takes beside another is held against what it takes alone just before or after. Two that are always
+    all measurements. What a job takes beside another is held against what it takes alone just before. Two that are always
     ready get half the core each, so the throughput of one beside another, relative to alone, is half of its time per step alone over
     that beside it.
     """

@@ -183,7 +183,7 @@ def _without_inplace_abn() -> None:
         activation: str = "leaky_relu",
         activation_param: float = 0.01,
     ) -> Tensor:
-        with _forgotten(x):
+        with _kept_by_shape(x):
             x = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
         if activation == "leaky_relu":
             return F.leaky_relu(x, activation_param, inplace=True)
@@ -196,7 +196,7 @@ def _without_inplace_abn() -> None:
 
 
 @contextmanager
-def _forgotten(x: Tensor) -> Iterator[None]:
+def _kept_by_shape(x: Tensor) -> Iterator[None]:
     """Have autograd keep the shape of `x` only: on `meta` there is nothing else that its gradient needs."""
     storage, device = x.untyped_storage()._cdata, x.device
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from profiling.capture.functions import fused_functions
+from profiling.capture.functions import _TO_FLOAT, _TO_HALF, fused_functions
 
 CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "x ** 2": lambda x: x**2,
@@ -42,3 +42,30 @@ def test_autocast_leaves_the_rest_in_the_type_of_its_input(call: Callable[[Tenso
 def test_autocast_multiplies_in_half_precision(call: Callable[[Tensor], Tensor]) -> None:
     with fused_functions(torch.float16):
         assert call(torch.empty(2, 4, device="meta")).dtype == torch.float16
+
+
+def test_the_lists_have_every_operator_that_torch_casts_on_a_gpu() -> None:
+    # What takes the widest type of its arguments, and what is called by another that is listed.
+    widest = {
+        "addcdiv",
+        "addcmul",
+        "atan2",
+        "bilinear",
+        "cross",
+        "dot",
+        "vdot",
+        "grid_sampler",
+        "index_put",
+        "scatter_add",
+        "tensordot",
+    }
+    inner = {"nll_loss2d", "cudnn_convolution", "cudnn_convolution_transpose"}
+    refused = {"binary_cross_entropy"}
+    names = {
+        name.removeprefix("aten::").partition(".")[0]
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA")
+    }
+    public = {name for name in names if not name.startswith("_") or name.startswith("_upsample")}
+    assert public - _TO_HALF - _TO_FLOAT <= widest | inner | refused
+    assert len(public) > 80

@@ -89,7 +89,9 @@ class ProcessLearner(Conditioned):
 
 
 class PosteriorLearner(Conditioned):
-    """A predictor's answers, corrected by what was observed alone, as the service does; the parameters are those that searches begin at.
+    """A predictor's answers, corrected by what was observed alone, as the service does.
+
+    Its parameters are those that searches begin at: the shipped ones were fitted to what networks were off by on published campaigns.
 
     Args:
         fold: the rows.

@@ -1,0 +1,30 @@
+"""What stands in for libraries that timm's networks need."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+import torch.nn.functional as F
+
+from profiling.collections.sources.timm import _kept_by_shape
+
+
+def test_batch_norm_in_place_keeps_its_output_only() -> None:
+    weight = torch.ones(3, device="meta", requires_grad=True)
+    alive = {}
+    for in_place in (False, True):
+        x = torch.empty(4, 3, 8, 8, device="meta", requires_grad=True) * 2
+        kept = weakref.ref(x.untyped_storage())
+        norm = (x, None, None, weight, weight, True)
+        if in_place:
+            with _kept_by_shape(x):
+                y = F.batch_norm(*norm)
+        else:
+            y = F.batch_norm(*norm)
+        del x, norm
+        alive[in_place] = kept() is not None
+        y.sum().backward()
+        assert weight.grad is not None
+        weight.grad = None
+    assert alive == {False: True, True: False}
