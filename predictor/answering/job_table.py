@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.features import OCCUPANCY, Floats, is_cpu
+from predictor.answering.repeated import each_once
 from predictor.answering.set_network import Array, PreparedJobs, SetNetwork, from_torch
 from predictor.examples.examples import Integers, MemberVariants, settings_of
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
@@ -116,7 +118,7 @@ class JobTable:
         """Predicted latent slowdown - 1: the mean of log slowdowns over the ensemble, and of that and the process.
 
         Args:
-            rows: [S, M] rows of the table, -1 where a set has fewer members.
+            rows: [S, M] rows of the table, -1 where a set has fewer members; equal sets are worked out once.
             sharing: sharing mode of all sets.
 
         Returns:
@@ -124,7 +126,9 @@ class JobTable:
         """
         if sharing not in self._settings:
             self._settings[sharing] = setting_rows([sharing], self._model.campaigns)[0]
-        setting = self._settings[sharing]
+        return each_once(partial(self._excess, self._settings[sharing]), rows, len(self.solo_step_s))
+
+    def _excess(self, setting: Array, rows: Integers) -> Floats:
         each = [n.excess(p, rows, setting) for n, p in zip(self.networks, self.prepared, strict=True)]
         if len(each) == 1:
             excess = each[0].astype(np.float64)

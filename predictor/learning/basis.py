@@ -18,41 +18,50 @@ if TYPE_CHECKING:
 Label = tuple[str, tuple[str, ...], str]
 
 
-def bases_of(
-    added: Floats, seen: Observed, rows: Integers, labels: dict[int, Label], most: int = 3
-) -> list[Basis]:
-    """What rows stand on.
+class Bases:
+    """Tells what answers stand on.
 
     Args:
-        added: [R, used] what each used row of the evidence adds to them.
         seen: what was observed.
-        rows: [used] numbers of the used rows in `seen`.
+        rows: [used] numbers in `seen` of the rows that answers are made from.
         labels: job, partners and device of rows of `seen` in words, as far as they were made; grows.
-        most: influences that are named.
     """
-    size = np.abs(added)
-    heavy = size > 0.01 * size.max(1, keepdims=True)
-    count = heavy.astype(np.float32) @ seen.count[rows].astype(np.float32)
-    total, left = size.sum(1), size
-    order = np.empty((len(size), min(most, size.shape[1])), dtype=np.int64)
-    everyone = np.arange(len(size))
-    for place in range(order.shape[1]):  # of three influences the maximum is found quicker than by sorting
-        order[:, place] = best = left.argmax(1)
-        left[everyone, best] = -1.0
-    weights = np.take_along_axis(added / np.where(total > 0, total, 1.0)[:, None], order, 1).tolist()
-    named = np.take_along_axis(heavy, order, 1).tolist()
-    numbers = rows[order].tolist()
-    bases = []
-    for row, counted in enumerate(count.tolist()):
-        heaviest = []
-        for number, weight, is_heavy in zip(numbers[row], weights[row], named[row], strict=True):
-            if is_heavy:
-                if number not in labels:
-                    device, _, own, others = seen.keys[number]
-                    labels[number] = str(own), tuple(map(str, others)), device
-                heaviest.append(Influence(*labels[number], int(seen.count[number]), weight))
-        bases.append(Basis(round(counted), tuple(heaviest)))
-    return bases
+
+    def __init__(self, seen: Observed, rows: Integers, labels: dict[int, Label]) -> None:
+        self._seen, self._rows, self._labels = seen, rows.tolist(), labels
+        self._count = seen.count[rows].astype(np.float32)
+
+    def of(self, added: Floats, most: int = 3) -> list[Basis]:
+        """Of R answers.
+
+        Args:
+            added: [R, used] what each used row adds to them.
+            most: influences that are named.
+        """
+        if not added.shape[1]:
+            return [Basis(0, ())] * len(added)
+        size, everyone = np.abs(added), np.arange(len(added))
+        total, best = size.sum(1).tolist(), size.argmax(1)
+        least = 0.01 * size[everyone, best]
+        count = ((size > least[:, None]) @ self._count).tolist()
+        heaviest: list[list[Influence]] = [[] for _ in count]
+        # Of three influences the maximum is found quicker than by sorting.
+        for place in range(min(most, added.shape[1])):
+            if place:
+                size[everyone, best] = -1.0
+                best = size.argmax(1)
+            named = size[everyone, best] > least
+            weights, places = added[everyone, best].tolist(), best.tolist()
+            for row in np.flatnonzero(named).tolist():
+                heaviest[row].append(self._influence(places[row], weights[row] / total[row]))
+        return [Basis(round(number), tuple(found)) for number, found in zip(count, heaviest, strict=True)]
+
+    def _influence(self, place: int, weight: float) -> Influence:
+        number = self._rows[place]
+        if number not in self._labels:
+            device, _, own, others = self._seen.keys[number]
+            self._labels[number] = str(own), tuple(map(str, others)), device
+        return Influence(*self._labels[number], int(self._seen.count[number]), weight)
 
 
 def reason_of(model: str, before: MemberPrediction, after: MemberPrediction, basis: Basis) -> str:

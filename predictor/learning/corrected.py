@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from models.features import Floats
 from predictor.learning.ends import LEVEL_90
 from predictor.learning.kernel import KernelParameters
-from predictor.learning.link import from_scale, slope, to_scale
+from predictor.learning.link import Link, from_scale, to_scale
 from predictor.types import MemberPrediction, Quantity
 
 
@@ -67,56 +66,58 @@ def shifted(slowdown: Floats, correction: Floats, knee: float) -> Floats:
     return np.maximum(result, 1.0)
 
 
-def corrected(
-    members: Sequence[MemberPrediction], shifts: Sequence[Shift], parameters: KernelParameters
-) -> list[MemberPrediction]:
-    """Members' answers with their shifts in them. Intervals narrow as the process's own do, and are at least as wide as those."""
-    if not members:
-        return []
-    knee = parameters.knee
-    value, lower, upper, solo, solo_lower, solo_upper = np.array(
-        [
-            (a.value, a.lower, a.upper, b.value, b.lower, b.upper)
-            for a, b in ((m.slowdown, m.solo_step_time_s) for m in members)
-        ]
-    ).T
-    excess, variance, prior_variance, solo_shift, solo_shrink = np.array(
-        [(s.excess, s.variance, s.prior_variance, s.solo, s.solo_shrink) for s in shifts]
-    ).T
-    log_slowdown = np.log(np.maximum(value, 1.0))
-    moved = np.maximum(from_scale(to_scale(log_slowdown, knee) + excess, knee), 0.0)
-    log_slowdown = np.where(excess != 0, moved, log_slowdown)
-    noise = parameters.noise * slope(log_slowdown, knee) ** 2
-    narrower = np.sqrt((variance + noise) / (prior_variance + noise))
-    slowdown, half = np.exp(log_slowdown), np.log(upper / value) * narrower
-    lower, upper = np.maximum(slowdown * np.exp(-half), 1.0), slowdown * np.exp(half)
-    # The process's own interval where it is wider: the predictor's knows of campaigns like those that it was fitted to.
-    place, repeat = to_scale(log_slowdown, knee), LEVEL_90**2 * parameters.noise
-    apart = LEVEL_90 * np.sqrt(np.maximum(variance, 1e-9))
-    quick, long = (
-        np.hypot(log_slowdown - from_scale(end, knee), math.sqrt(repeat))
-        for end in (place - apart, place + apart)
-    )
-    known = prior_variance > 0
-    lower = np.where(known, np.clip(slowdown * np.exp(-quick), 1.0, lower), lower)
-    upper = np.where(known, np.maximum(slowdown * np.exp(long), upper), upper)
-    corrects_solo = (solo_shift != 0) | (solo_shrink != 1.0)
-    half, factor = np.log(solo_upper / solo) * solo_shrink, np.exp(solo_shift)
-    solo_lower = np.where(corrects_solo, solo * factor * np.exp(-half), solo_lower)
-    solo_upper = np.where(corrects_solo, solo * factor * np.exp(half), solo_upper)
-    solo = np.where(corrects_solo, solo * factor, solo)
-    # The step time's interval holds that of the slowdown and that of the solo step time.
-    half, step = np.hypot(np.log(upper / slowdown), np.log(solo_upper / solo)), solo * slowdown
-    numbers = (
-        (solo, solo_lower, solo_upper),
-        (step, step * np.exp(-half), step * np.exp(half)),
-        (slowdown, lower, upper),
-        (1 / slowdown, 1 / upper, 1 / lower),
-    )
-    solos, steps, slowdowns, ratios = (
-        list(map(Quantity, *(ends.tolist() for ends in quantity))) for quantity in numbers
-    )
-    return [
-        MemberPrediction(m.job, solo, step, slow, ratio, m.memory_bytes, m.utilization_ratio, m.in_domain)
-        for m, solo, step, slow, ratio in zip(members, solos, steps, slowdowns, ratios, strict=True)
-    ]
+class Corrector:
+    """Works shifts into members' answers.
+
+    Args:
+        parameters: of the process.
+    """
+
+    def __init__(self, parameters: KernelParameters) -> None:
+        self._link, self._noise = Link(parameters.knee), parameters.noise
+        self._repeat = LEVEL_90 * math.sqrt(parameters.noise)
+
+    def __call__(self, member: MemberPrediction, shift: Shift) -> MemberPrediction:
+        """The member's answer with the shift in it. Intervals narrow as the process's own do, and are at least as wide as those."""
+        solo, solo_apart = self._solo(member.solo_step_time_s, shift)
+        slow = self._slowdown(member.slowdown, shift)
+        # The step time's interval holds that of the slowdown and that of the solo step time.
+        step = solo.value * slow.value
+        apart = math.exp(math.hypot(math.log(slow.upper / slow.value), solo_apart))
+        return MemberPrediction(
+            member.job,
+            solo,
+            Quantity(step, step / apart, step * apart),
+            slow,
+            Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
+            member.memory_bytes,
+            member.utilization_ratio,
+            member.in_domain,
+        )
+
+    @staticmethod
+    def _solo(solo: Quantity, shift: Shift) -> tuple[Quantity, float]:
+        """The solo step time, and the log of how far its upper end is."""
+        half = math.log(solo.upper / solo.value)
+        if shift.solo == 0.0 and shift.solo_shrink == 1.0:
+            return solo, half
+        half *= shift.solo_shrink
+        value, apart = solo.value * math.exp(shift.solo), math.exp(half)
+        return Quantity(value, value / apart, value * apart), half
+
+    def _slowdown(self, slowdown: Quantity, shift: Shift) -> Quantity:
+        link, noise = self._link, self._noise
+        here = math.log(max(slowdown.value, 1.0))
+        if shift.excess != 0.0:
+            here = max(link.from_scale(link.to_scale(here) + shift.excess), 0.0)
+        noise *= link.slope(here) ** 2
+        narrower = math.sqrt((shift.variance + noise) / (shift.prior_variance + noise))
+        value, apart = math.exp(here), (slowdown.upper / slowdown.value) ** narrower
+        lower, upper = max(value / apart, 1.0), value * apart
+        if shift.prior_variance > 0.0:
+            # The process's own interval where it is wider: the predictor's knows of campaigns like those that it was fitted to.
+            place, ends = link.to_scale(here), LEVEL_90 * math.sqrt(max(shift.variance, 1e-9))
+            quick, long = (here - link.from_scale(end) for end in (place - ends, place + ends))
+            lower = min(max(value * math.exp(-math.hypot(quick, self._repeat)), 1.0), lower)
+            upper = max(value * math.exp(math.hypot(long, self._repeat)), upper)
+        return Quantity(value, lower, upper)

@@ -6,6 +6,8 @@ the excess is smaller than what a repeated measurement differs by, the scale goe
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from models.features import Floats
@@ -31,3 +33,33 @@ def slope(log_slowdown: Floats, knee: float) -> Floats:
     """Derivative of `to_scale`: what an error of the log slowdown becomes on the scale."""
     above = np.maximum(log_slowdown, knee)
     return np.asarray(np.exp(above) / np.expm1(above))
+
+
+class Link:
+    """The same for one number at a time: numpy takes longer to begin than to count.
+
+    Args:
+        knee: as for `to_scale`.
+    """
+
+    def __init__(self, knee: float) -> None:
+        self.knee = knee
+        self._border = math.log(math.expm1(knee))
+        self._slope = self.slope(knee)
+
+    def to_scale(self, log_slowdown: float) -> float:
+        """`to_scale` of a log slowdown."""
+        if log_slowdown > self.knee:
+            return math.log(math.expm1(log_slowdown))
+        return self._border + (log_slowdown - self.knee) * self._slope
+
+    def from_scale(self, value: float) -> float:
+        """`from_scale` of a number on the scale."""
+        if value > self._border:
+            return math.log1p(math.exp(min(value, _LARGEST)))
+        return self.knee + (value - self._border) / self._slope
+
+    def slope(self, log_slowdown: float) -> float:
+        """`slope` at a log slowdown."""
+        above = max(log_slowdown, self.knee)
+        return math.exp(above) / math.expm1(above)

@@ -19,7 +19,7 @@ from models.features import Floats
 from predictor.examples.observations import Observation
 from predictor.learning.basis import Label, reason_of
 from predictor.learning.config import Drift, PosteriorConfig
-from predictor.learning.corrected import Basis, corrected, shifted
+from predictor.learning.corrected import Basis, Corrector, shifted
 from predictor.learning.corrections import Corrections
 from predictor.learning.evidence import evidence_of
 from predictor.learning.kernel import Members
@@ -74,6 +74,7 @@ class Posterior:
             featurizer = predictor.fitted_.model.featurizer
         self._known = KnownMembers(self.config.parameters, scale or default_scale(), featurizer)
         self._prior = PriorVariance(self.config.parameters)
+        self._corrector = Corrector(self.config.parameters)
         self._observed = Observed.nothing()
         self._state: _State | None = None
         self._earlier: Process | None = None
@@ -196,8 +197,8 @@ class Posterior:
                 self.config.most_rows,
                 self._earlier,
             )
-            pairs = PairAnswers(process, self._prior)
-            shifts = Shifts(pairs, self._known, self._observed, kept[process.used], self._labels)
+            pairs = PairAnswers(process, self._prior, self._known)
+            shifts = Shifts(pairs, self._observed, kept[process.used], self._labels)
             state = self._state = _State(process, Corrections(process), shifts)
             self._earlier = None
         return state
@@ -330,30 +331,29 @@ class Posterior:
         at least as wide."""
         if not len(self._observed) or not len(sets):
             return list(predictions)
-        solo_s = np.ones((len(sets), max(len(s.workloads) for s in sets)))
-        for number, prediction in enumerate(predictions):
-            solo_s[number, : len(prediction.members)] = [m.solo_step_time_s.value for m in prediction.members]
-        numbers = [[n for n in row if n >= 0] for row in self._numbers(sets, solo_s).tolist()]
-        asked = [[(own, *sorted((*row[:m], *row[m + 1 :]))) for m, own in enumerate(row)] for row in numbers]
-        shifts = self._ready().shifts.of([key for row in asked for key in row])
-        moved = iter(
-            corrected(
-                [member for prediction in predictions for member in prediction.members],
-                [shifts[key] for row in asked for key in row],
-                self.config.parameters,
+        members = [member for prediction in predictions for member in prediction.members]
+        number = iter(
+            self._known.numbers(
+                [(w, s.device, s.sharing) for s in sets for w in s.workloads],
+                [member.solo_step_time_s.value for member in members],
             )
         )
+        numbers = [list(islice(number, len(s.workloads))) for s in sets]
+        asked = [[(own, *sorted((*row[:m], *row[m + 1 :]))) for m, own in enumerate(row)] for row in numbers]
+        keys = [key for row in asked for key in row]
+        shifts = self._ready().shifts.of(keys)
+        moved = map(self._corrector, members, (shifts[key] for key in keys))
         result = []
         for colocation_set, prediction, row in zip(sets, predictions, asked, strict=True):
-            members = tuple(islice(moved, len(row)))
+            after = tuple(islice(moved, len(row)))
             reasons = (
-                reason_of(workload.model, before, after, shifts[key].basis)
-                for workload, before, after, key in zip(
-                    colocation_set.workloads, prediction.members, members, row, strict=True
+                reason_of(workload.model, before, now, shifts[key].basis)
+                for workload, before, now, key in zip(
+                    colocation_set.workloads, prediction.members, after, row, strict=True
                 )
             )
             result.append(
-                replace(prediction, members=members, reasons=(*prediction.reasons, *filter(None, reasons)))
+                replace(prediction, members=after, reasons=(*prediction.reasons, *filter(None, reasons)))
             )
         return result
 

@@ -30,19 +30,23 @@ class _SameMember:
 
 
 class PriorVariance:
-    """Of rows (own, partners) of a kernel; they differ only in how alike their partners are."""
+    """Of rows (own, partners) of a kernel; they differ only in how alike their partners are.
+
+    Attributes:
+        beside_one: variance of a member beside one partner.
+    """
 
     def __init__(self, parameters: KernelParameters) -> None:
         one = np.zeros(1, dtype=np.int64)
         same = _SameMember(parameters)
-        self._beside_one = float(kernel_of_itself(parameters).one_by_one(one, one, one, one)[0])
+        self.beside_one = float(kernel_of_itself(parameters).one_by_one(one, one, one, one)[0])
         self._together = PairBlocks(same)
 
     def beside(self, members: Members, partners: Integers) -> Floats:
         """[R] for members beside partners [R, K], -1 where there are fewer; 0 without any."""
         present = partners >= 0
         count = present.sum(1)
-        result = np.where(count == 1, self._beside_one, 0.0)
+        result = np.where(count == 1, self.beside_one, 0.0)
         several = np.flatnonzero(count > 1)
         first = partners[several, present[several].argmax(1)]
         settings = members.setting[first]
@@ -52,4 +56,13 @@ class PriorVariance:
             share = present[rows] / count[rows][:, None]
             both = block[place[:, :, None], place[:, None, :]]
             result[rows] = np.einsum("ra,rb,rab->r", share, share, both)
+        return result
+
+    def between(self, members: Members, one: Integers, other: Integers) -> Floats:
+        """[P] covariance of any member beside `one` with the same member beside `other`; the two are of one setting."""
+        settings, result = members.setting[one], np.zeros(len(one))
+        for setting in np.unique(settings).tolist():
+            rows = np.flatnonzero(settings == setting)
+            block, place = self._together.block(members, setting, np.stack([one[rows], other[rows]], 1))
+            result[rows] = block[place[:, 0], place[:, 1]]
         return result

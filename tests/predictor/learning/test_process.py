@@ -8,10 +8,8 @@ import pytest
 from predictor.learning.corrections import Corrections
 from predictor.learning.covariances import Evidence
 from predictor.learning.kernel import KernelParameters, Members
-from predictor.learning.link import from_scale, slope, to_scale
+from predictor.learning.link import Link, from_scale, slope, to_scale
 from predictor.learning.measured import partners_of
-from predictor.learning.pair_answers import PairAnswers
-from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows, covariance, variance
@@ -54,6 +52,14 @@ def test_the_scale_and_its_inverse(knee: float) -> None:
     np.testing.assert_allclose(
         np.gradient(value, log_slowdown)[1:-1], slope(log_slowdown, knee)[1:-1], rtol=0.2
     )
+    one = Link(knee)
+    for vector, number, given in (
+        (to_scale, one.to_scale, log_slowdown),
+        (from_scale, one.from_scale, np.append(value, [-50.0, 50.0])),
+        (slope, one.slope, log_slowdown),
+    ):
+        expected = vector(given, knee)
+        np.testing.assert_allclose([number(x) for x in given.tolist()], expected, rtol=1e-12, atol=1e-12)
 
 
 def test_covariances_are_symmetric_and_positive() -> None:
@@ -176,17 +182,3 @@ def test_a_process_made_from_an_earlier_one_says_the_same(most: int) -> None:
         expected = alone.answer(MEMBERS, asked)
         np.testing.assert_allclose(mean, expected[0], atol=1e-6)
         np.testing.assert_allclose(spread, expected[1], atol=1e-6)
-
-
-@pytest.mark.parametrize("most", [100, 8])
-def test_sets_are_put_together_from_pairs(most: int) -> None:
-    process = told(rows_of(PAIRS), RNG.normal(0, 0.3, len(PAIRS)), most=most)
-    asked = rows_of([(0, 1, 2), (3, 4), (5, 1, 1), (6, 7)])
-    mean, spread = process.answer(MEMBERS, asked)
-    answers = PairAnswers(process, PriorVariance(process.parameters)).beside(
-        MEMBERS, asked.own, asked.partners
-    )
-    np.testing.assert_allclose(answers.mean, mean, atol=1e-9)
-    np.testing.assert_allclose(answers.variance, spread, atol=1e-5)
-    np.testing.assert_allclose(answers.prior_variance, variance(P, MEMBERS, asked))
-    np.testing.assert_allclose(answers.added.sum(1), mean, atol=1e-3)
