@@ -5,13 +5,15 @@ Starts `cotenant serve --workers 2`, stores a cluster of 1,000 GPUs, and asks wi
 * predict, seen: 500 different sets in turn, all asked before (a scheduler asks about the same jobs again and again);
 * predict, new: every set for the first time (known jobs in combinations that nobody asked for);
 * place: jobs in turn against the stored cluster;
-* the same after `--observations N` step times were observed, whose posterior corrects every answer;
+* the same beside a second service that has observed `--observations N` step times, whose posterior corrects every answer: the two take turns,
+  because a virtual machine is not as fast in one minute as in the next;
 * overload (`--overload SECONDS`): many more connections than requests may be in flight; memory before and after.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -19,10 +21,12 @@ import random
 import re
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +38,14 @@ from benchmarks.record import record
 MODELS = ("resnet18-cifar", "lstm-wikitext2", "vgg11-cifar", "mobilenetv2-cifar", "transformer-multi30k")
 BATCHES = (16, 32, 64, 128)
 DEVICES = ("v100", "p100", "t4")
+JOBS = [f"{m}:batch_size={b}" for m in MODELS for b in BATCHES]
+# Path and what is asked there.
+LOADS = {
+    "predict_seen": ("/v1/predict", "seen"),
+    "predict_new": ("/v1/predict", "new"),
+    "place": ("/v1/place", "place"),
+}
+_PASSES = 20  # through all sets, at most, in one load
 _WARMING_SETS = 20_000  # that no timed load asks about
 _SCRIPT = """
 local bodies = {}
@@ -64,107 +76,159 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--gpus", type=int, default=1000)
     parser.add_argument("--observations", type=int, default=0, metavar="N")
+    parser.add_argument("--turns", type=int, default=6, help="of the service with observations and the other")
     parser.add_argument("--overload", type=int, default=0, metavar="SECONDS")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="cotenant-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="cotenant-bench-") as folder, contextlib.ExitStack() as services:
+        record("serve", measure(Path(folder), options, services))
+
+
+@dataclass(frozen=True, eq=False)
+class _Service:
+    """A running service and what it is asked; its requests are kept in `folder`."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes]
+    connections: int
+
+    @classmethod
+    def started(cls, folder: Path, options: argparse.Namespace) -> _Service:
+        folder.mkdir()
         port = _free_port()
-        service = _start(Path(folder), port, options)
-        try:
-            figures = measure(Path(folder), port, service, options)
-        finally:
-            service.send_signal(signal.SIGTERM)
-            service.wait(60)
-    record("serve", figures)
+        return cls(folder, port, _start(folder, port, options), options.connections)
+
+    @property
+    def base(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+
+    def load(self, path: str, bodies: list[Any], seconds: float, salt: int | None = None, connections: int = 0) -> dict[str, Any]:  # fmt: skip
+        """What wrk counted, with the processor time of a request."""
+        before = _processor_s(self.process)
+        wrk = start_wrk(
+            self.folder, self.base + path, bodies, round(seconds), connections or self.connections, salt
+        )
+        result = wrk_result(wrk)
+        used = _processor_s(self.process) - before
+        return result | {"service_cpu_ms_per_request": 1000 * used / max(1, result["requests"])}
+
+    def prepare(self, cluster: Any, asked: dict[str, list[Any]], workers: int) -> None:
+        """Store a cluster, and meet all jobs and the sets that are not new."""
+        httpx.put(f"{self.base}/v1/cluster", json=cluster, timeout=60).raise_for_status()
+        for _ in range(4 * workers):  # connections meet workers by chance: all of them get to know the jobs
+            sets = [{"device": d, "jobs": [j]} for d in DEVICES for j in JOBS]
+            httpx.post(f"{self.base}/v1/predict/batch", json={"sets": sets}, timeout=600).raise_for_status()
+        met = 0
+        while met < 4 * workers * len(asked["seen"]):  # until every worker has answered every set
+            met += self.load("/v1/predict", asked["seen"], 3)["requests"]
+        self.load("/v1/place", asked["place"], 3)
 
 
-def measure(
-    folder: Path, port: int, service: subprocess.Popen[bytes], options: argparse.Namespace
-) -> dict[str, Any]:
-    """All figures of one running service."""
-    base = f"http://127.0.0.1:{port}"
-    jobs = [f"{m}:batch_size={b}" for m in MODELS for b in BATCHES]
+def measure(folder: Path, options: argparse.Namespace, services: contextlib.ExitStack) -> dict[str, Any]:
+    """All figures."""
     chance = random.Random(7)
-    nodes: list[dict[str, Any]] = [
-        {
-            "name": f"node-{n}",
-            "gpus": [
-                {
-                    "device": chance.choice(DEVICES),
-                    "tenants": [
-                        {"job": chance.choice(jobs), "iterations_left": float(chance.randint(100, 100_000))}
-                        for _ in range(chance.randint(0, 2))
-                    ],
-                }
-                for _ in range(4)
-            ],
-        }
-        for n in range(options.gpus // 4)
-    ]
-    for node in nodes:
-        for number, gpu in enumerate(node["gpus"]):
-            gpu["id"] = str(number)
-    httpx.put(f"{base}/v1/cluster", json={"nodes": nodes}, timeout=60).raise_for_status()
-    seen = [_set(chance, jobs) for _ in range(500)]
-    new = bodies_of_known_jobs(200_000)
-    warming, new = new[:_WARMING_SETS], new[_WARMING_SETS:]
-    place = [{"job": job, "iterations": 10_000} for job in jobs]
-    for _ in range(
-        4 * options.workers
-    ):  # connections meet workers by chance: all of them get to know the jobs
-        httpx.post(f"{base}/v1/predict/batch", json={"sets": [{"device": d, "jobs": [j]} for d in DEVICES for j in jobs]},
-                   timeout=600).raise_for_status()  # fmt: skip
-    asked = 0
-    while asked < 4 * options.workers * len(seen):  # until every worker has answered every set
-        asked += _wrk(folder, f"{base}/v1/predict", seen, 3, options.connections)["requests"]
-    _wrk(folder, f"{base}/v1/place", place, 3, options.connections)
+    cluster = _cluster(chance, options.gpus)
+    known = bodies_of_known_jobs(200_000)
+    asked = {
+        "seen": [_set(chance, JOBS) for _ in range(500)],
+        "new": known[_WARMING_SETS:],
+        "place": [{"job": job, "iterations": 10_000} for job in JOBS],
+    }
+
+    def service(name: str) -> _Service:
+        started = _Service.started(folder / name, options)
+        services.callback(started.stop)
+        started.prepare(cluster, asked, options.workers)
+        return started
+
+    plain = service("plain")
     figures: dict[str, Any] = {
         "workers": options.workers,
         "connections": options.connections,
         "gpus": options.gpus,
     }
-    loads = (
-        ("predict_seen", "/v1/predict", seen),
-        ("predict_new", "/v1/predict", new),
-        ("place", "/v1/place", place),
-    )
-
-    def ask() -> dict[str, Any]:
-        answers = {}
-        for name, path, bodies in loads:
-            before = _processor_s(service)
-            result = _wrk(folder, base + path, bodies, options.seconds, options.connections)
-            used = _processor_s(service) - before
-            result["service_cpu_ms_per_request"] = 1000 * used / max(1, result["requests"])
-            answers[name] = result
-            print(name, json.dumps(result), flush=True)
-        return answers
-
-    figures.update(ask())
+    salts = itertools.count(0, _PASSES)
+    for name, (path, which) in LOADS.items():
+        figures[name] = plain.load(
+            path, asked[which], options.seconds, next(salts) if which == "new" else None
+        )
+        print(name, json.dumps(figures[name]), flush=True)
     if options.observations:
-        took = observe(base, bodies_of_known_jobs(options.observations), options.observations)
-        _wrk(folder, f"{base}/v1/predict", seen, 5, options.connections)
-        # Until every worker has met what the new posterior says of each pair of jobs, as before it the model had met the jobs.
-        _wrk(folder, f"{base}/v1/predict", warming, 5, options.connections)
-        corrected = ask()
-        figures["observed"] = {
-            "observations": options.observations,
-            "taken_in_s": took,
-            "rate_ratio": {
-                name: answer["requests_per_s"] / figures[name]["requests_per_s"]
-                for name, answer in corrected.items()
-            },
-            **corrected,
-        }
-        print("observed", json.dumps(figures["observed"]["rate_ratio"]))
+        told = service("told")
+        took = observe(told.base, bodies_of_known_jobs(options.observations), options.observations)
+        told.load("/v1/predict", asked["seen"], 5)
+        # Until every worker has met what the posterior says of each pair of jobs, as before it the model had met the jobs.
+        told.load("/v1/predict", known[:_WARMING_SETS], 5)
+        figures["observed"] = {"observations": options.observations, "taken_in_s": took}
+        for name, (path, which) in LOADS.items():
+            turns = range(options.turns)
+            given = [next(salts) if which == "new" else None for _ in turns]
+            piece_s = max(2.0, options.seconds / 2)
+            both = [
+                {
+                    one: one.load(path, asked[which], piece_s, salt)
+                    for one in (plain, told)[:: 1 - 2 * (turn % 2)]
+                }
+                for turn, salt in zip(turns, given, strict=True)
+            ]
+            figures["observed"][name] = _compared(
+                [turn[plain] for turn in both], [turn[told] for turn in both]
+            )
+            print("observed", name, json.dumps(figures["observed"][name]), flush=True)
     if options.overload:
-        memory = _memory_bytes(service)
-        result = _wrk(folder, f"{base}/v1/predict", seen, options.overload, 2048)
+        memory = _memory_bytes(plain.process)
+        result = plain.load("/v1/predict", asked["seen"], options.overload, connections=2048)
         figures["overload"] = result | {
             "memory_before_bytes": memory,
-            "memory_after_bytes": _memory_bytes(service),
+            "memory_after_bytes": _memory_bytes(plain.process),
         }
         print("overload", json.dumps(figures["overload"]))
     return figures
+
+
+def _compared(plain: list[dict[str, Any]], told: list[dict[str, Any]]) -> dict[str, Any]:
+    """Both services' rates and processor times over all turns, and how the second's compare."""
+    rates = [statistics.fmean(turn["requests_per_s"] for turn in side) for side in (plain, told)]
+    cpu = [
+        sum(t["service_cpu_ms_per_request"] * t["requests"] for t in side) / sum(t["requests"] for t in side)
+        for side in (plain, told)
+    ]
+    return {
+        "requests_per_s": rates[1],
+        "uncorrected_requests_per_s": rates[0],
+        "rate_ratio": rates[1] / rates[0],
+        "rate_ratio_by_turn": [t["requests_per_s"] / p["requests_per_s"] for p, t in zip(plain, told, strict=True)],
+        "service_cpu_ms_per_request": cpu[1],
+        "uncorrected_service_cpu_ms_per_request": cpu[0],
+        "p99_ms": max(turn["p99_ms"] for turn in told),
+        "not_2xx": sum(turn["not_2xx"] for turn in told),
+        "broken": sum(turn["broken"] for turn in told),
+    }  # fmt: skip
+
+
+def _cluster(chance: random.Random, gpus: int) -> dict[str, Any]:
+    nodes: list[dict[str, Any]] = [
+        {
+            "name": f"node-{n}",
+            "gpus": [
+                {
+                    "id": str(number),
+                    "device": chance.choice(DEVICES),
+                    "tenants": [
+                        {"job": chance.choice(JOBS), "iterations_left": float(chance.randint(100, 100_000))}
+                        for _ in range(chance.randint(0, 2))
+                    ],
+                }
+                for number in range(4)
+            ],
+        }
+        for n in range(gpus // 4)
+    ]
+    return {"nodes": nodes}
 
 
 def observe(base: str, sets: list[dict[str, Any]], count: int) -> float:
@@ -187,8 +251,7 @@ def observe(base: str, sets: list[dict[str, Any]], count: int) -> float:
 def bodies_of_known_jobs(count: int) -> list[dict[str, Any]]:
     """Almost so many different sets of a few jobs."""
     chance = random.Random(11)
-    jobs = [f"{m}:batch_size={b}" for m in MODELS for b in BATCHES]
-    return list({json.dumps(s): s for s in (_set(chance, jobs, 4) for _ in range(count))}.values())
+    return list({json.dumps(s): s for s in (_set(chance, JOBS, 4) for _ in range(count))}.values())
 
 
 def _set(chance: random.Random, jobs: list[str], most: int = 3) -> dict[str, Any]:
@@ -196,10 +259,6 @@ def _set(chance: random.Random, jobs: list[str], most: int = 3) -> dict[str, Any
         "device": chance.choice(DEVICES),
         "jobs": [chance.choice(jobs) for _ in range(chance.randint(1, most))],
     }
-
-
-def _wrk(folder: Path, url: str, bodies: list[Any], seconds: int, connections: int) -> dict[str, Any]:
-    return wrk_result(start_wrk(folder, url, bodies, seconds, connections))
 
 
 def start_wrk(

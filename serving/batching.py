@@ -1,4 +1,4 @@
-"""Predictions of concurrent requests in one call: whatever came in since the event loop last looked goes together."""
+"""Predictions of concurrent requests in one call: they go together for as long as every turn of the event loop brings more."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ T = TypeVar("T")
 log = structlog.get_logger("cotenant.batching")
 Encoded = tuple[str, str, Workload]  # device, sharing mode, job
 _INLINE_SETS = 64
-#: As many sets are predicted together on the event loop as take so long; then it looks after others.
+#: As many sets are predicted together on the event loop as take so much processor time; then it looks after others.
 _TURN_S = 0.004
 #: While requests are shed, throughput counts for more: a set costs a third less among 32 than among 12.
 _BUSY_TURN_S = 0.008
-_FEWEST, _MOST = 4, 64
-_WEIGHT = 0.05  # of the latest measurement in the mean time of a set
+_FEWEST, _MOST = 8, 64
+_WEIGHT = 0.05  # of the latest measurement in the mean processor time of a set
 _ENCODED_TOGETHER = 4
 #: Bodies up to this size are decoded on the event loop.
 INLINE_BYTES = 64 * 2**10
@@ -49,7 +49,7 @@ class Batcher:
     """Lanes before one predictor.
 
     Sets whose jobs have all been met by the serving model cost microseconds and run on the event loop, together with all
-    others that arrived in the same turn. The rest goes to lanes, in small pieces, so that a request that ends early, by its
+    others that arrived in the same turn, and in the next ones for as long as each brings more. The rest goes to lanes, in small pieces, so that a request that ends early, by its
     deadline or because its caller left, ends its work too: `encoding` captures and encodes new workloads, `bulk` reads large
     bodies and predicts many sets, `parsing` waits for processes that read uploads, `placing` decides one job after the other, because policies share one cache.
     """
@@ -70,7 +70,8 @@ class Batcher:
         )
         self.placing = Lane("placing", metrics, threads=1, stuck_s=config.stuck_s, **bounds)
         self._waiting: list[_Asked] = []
-        self._set_s = _TURN_S / 16  # mean time to predict one of several sets
+        self._gathered = 0  # of those that wait, how many did at the last look
+        self._set_s = _TURN_S / 16  # mean processor time to predict one of several sets
         self._known: set[Encoded] = set()
         self._known_to: Serving | None = None
         self._renewal: asyncio.Task[Serving] | None = None
@@ -142,6 +143,7 @@ class Batcher:
                 await self.encode(serving, _members([asked]))
                 since = time.perf_counter()  # before, it did not wait for the event loop
             if not self._waiting:
+                self._gathered = 0
                 loop.call_soon(self._flush)
             self.delay.wait()
             waiting = _Asked(asked, loop.create_future(), since)
@@ -233,12 +235,17 @@ class Batcher:
         """Answer what waits, some together, and leave the rest to the loop's next turn where it takes long."""
         turn_s = _BUSY_TURN_S if self.delay.shedding else _TURN_S
         count = max(_FEWEST, min(_MOST, round(turn_s / self._set_s)))
+        if self._gathered < len(self._waiting) < count:
+            # This turn brought more, so may the next; a set costs half as much among several.
+            self._gathered = len(self._waiting)
+            asyncio.get_running_loop().call_soon(self._flush)
+            return
         together, self._waiting = self._waiting[:count], self._waiting[count:]
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
-        started = time.perf_counter()
+        started = time.thread_time()  # what other processes take of the core is not saved by fewer sets
         self._answer([waiting for waiting in together if not waiting.answer.done()])
-        self._set_s += _WEIGHT * ((time.perf_counter() - started) / len(together) - self._set_s)
+        self._set_s += _WEIGHT * ((time.thread_time() - started) / len(together) - self._set_s)
         for waiting in together:
             self.delay.begun(waiting.since)
 

@@ -108,16 +108,18 @@ class Corrector:
     def _slowdown(self, slowdown: Quantity, shift: Shift) -> Quantity:
         link, noise = self._link, self._noise
         here = math.log(max(slowdown.value, 1.0))
+        place = link.to_scale(here)
         if shift.excess != 0.0:
-            here = max(link.from_scale(link.to_scale(here) + shift.excess), 0.0)
+            place = max(place + shift.excess, link.least)
+            here = link.from_scale(place)
         noise *= link.slope(here) ** 2
         narrower = math.sqrt((shift.variance + noise) / (shift.prior_variance + noise))
         value, apart = math.exp(here), (slowdown.upper / slowdown.value) ** narrower
         lower, upper = max(value / apart, 1.0), value * apart
         if shift.prior_variance > 0.0:
             # The process's own interval where it is wider: the predictor's knows of campaigns like those that it was fitted to.
-            place, ends = link.to_scale(here), LEVEL_90 * math.sqrt(max(shift.variance, 1e-9))
-            quick, long = (here - link.from_scale(end) for end in (place - ends, place + ends))
+            ends = LEVEL_90 * math.sqrt(max(shift.variance, 1e-9))
+            quick, long = here - link.from_scale(place - ends), here - link.from_scale(place + ends)
             lower = min(max(value * math.exp(-math.hypot(quick, self._repeat)), 1.0), lower)
             upper = max(value * math.exp(math.hypot(long, self._repeat)), upper)
         return Quantity(value, lower, upper)

@@ -40,12 +40,16 @@ class Link:
 
     Args:
         knee: as for `to_scale`.
+
+    Attributes:
+        least: where a job is not slowed down.
     """
 
     def __init__(self, knee: float) -> None:
         self.knee = knee
         self._border = math.log(math.expm1(knee))
         self._slope = self.slope(knee)
+        self.least = self.to_scale(0.0)
 
     def to_scale(self, log_slowdown: float) -> float:
         """`to_scale` of a log slowdown."""

@@ -5,13 +5,13 @@ A call asks about few sets, where numpy takes longer to begin than to count: wha
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, combinations_with_replacement
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.features import Floats
 from predictor.learning.kernel import kernel_of_itself
@@ -20,11 +20,15 @@ from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 
+_Rows = NDArray[np.float32]
 # Numbers of a member and of its partners, those ascending.
 Key = tuple[int, ...]
 # Pairs that are kept; a pair is some kilobytes.
 _KEPT = 8192
 _FIRST = 256
+# Pairs of partners of a member whose covariances are kept, and that are worked out together.
+_KEPT_TRIPLES = 200_000
+_TOGETHER = 1024
 _ALONE = -1
 # The row of no pair, all zeros: partners that a member has fewer than others of the call.
 _NOBODY = 0
@@ -59,32 +63,39 @@ class _Own:
 
 
 class _Pairs:
-    """Rows of pairs; grows in place, so that who holds `rows` can go on reading what it has found there.
+    """Rows of pairs; grows in place, so that who holds `added` can go on reading what it has found there.
 
     Args:
-        width: of a row.
+        width, used: of the parts of `process`.
 
     Attributes:
-        rows: [capacity, width].
+        half: [capacity, width] what a pair is explained by; added: [capacity, used].
         place: row of each pair.
         mean, between: [P] mean of a pair, and prior covariance of any member beside the one with the same beside the other.
+        explained: of (own, partner, partner) how much of the covariance of own beside the one and beside the other is explained.
     """
 
-    def __init__(self, width: int) -> None:
-        self.rows = np.zeros((_FIRST, width), np.float32)
+    def __init__(self, width: int, used: int) -> None:
+        self.half: _Rows = np.zeros((_FIRST, width), np.float32)
+        self.added: _Rows = np.zeros((_FIRST, used), np.float32)
         self.place: dict[tuple[int, int], int] = {}
         self.mean, self.between = [0.0], [0.0]
+        self.explained: dict[tuple[int, int, int], float] = {}
 
     def add(
-        self, pairs: Sequence[tuple[int, int]], rows: Floats, mean: Floats, between: Floats
+        self,
+        pairs: Sequence[tuple[int, int]],
+        half: Floats,
+        added: Floats,
+        mean: Floats,
+        between: Floats,
     ) -> None:
         start = len(self.mean)
         end = start + len(pairs)
-        if end > len(self.rows):
-            larger = np.zeros((max(end, 2 * len(self.rows)), self.rows.shape[1]), np.float32)
-            larger[:start] = self.rows[:start]
-            self.rows = larger
-        self.rows[start:end] = rows
+        if end > len(self.half):
+            capacity = max(end, 2 * len(self.half))
+            self.half, self.added = _grown(self.half, capacity), _grown(self.added, capacity)
+        self.half[start:end], self.added[start:end] = half, added
         self.mean += mean.tolist()
         self.between += between.tolist()
         self.place.update(zip(pairs, range(start, end), strict=True))
@@ -101,59 +112,72 @@ class PairAnswers:
 
     def __init__(self, process: Process, prior: PriorVariance, known: KnownMembers) -> None:
         self.process, self._prior, self._known = process, prior, known
-        self._explained = process.explained_width
-        self._sign = np.where(np.arange(self._explained) < len(process.used), 1.0, -1.0)
-        self._pairs = _Pairs(self._explained + len(process.used))
-        self._own: dict[int, _Own] = {}
+        self._sign = process.explained_sign
+        self._pairs, self._own = _Pairs(len(self._sign), len(process.used)), dict[int, _Own]()
         self._lock = threading.Lock()
 
     def beside(self, keys: Sequence[Key]) -> Answers:
         """Members beside their partners."""
         with self._lock:
-            self._meet(keys)
-            pairs, place, own = self._pairs, self._pairs.place, [self._own[key[0]] for key in keys]
-            at = [[place[key[0], partner] for partner in _partners(key)] for key in keys]
-            mean = [math.fsum(pairs.mean[k] for k in row) / len(row) for row in at]
-            prior = [self._prior_of(key) for key in keys]
-            rows = pairs.rows
+            try:
+                at, prior, variance = self._looked_up(keys)
+            except KeyError:
+                self._meet(keys)
+                at, prior, variance = self._looked_up(keys)
+            added, means, own = self._pairs.added, self._pairs.mean, [self._own[key[0]] for key in keys]
         most = max(map(len, at))
+        places = np.array([row + [_NOBODY] * (most - len(row)) for row in at])
         count = np.array([len(row) for row in at], np.float32)
-        chosen = np.array([row + [_NOBODY] * (most - len(row)) for row in at])
-        together = rows[chosen].sum(1) / count[:, None]
-        half, added = together[:, : self._explained], together[:, self._explained :]
-        explained = (np.square(half, dtype=np.float64) @ self._sign).tolist()
         return Answers(
-            mean,
-            [
-                max(before - less + one.variance, 0.0) if before else 0.0
-                for before, less, one in zip(prior, explained, own, strict=True)
-            ],
+            [sum([means[k] for k in row]) / len(row) for row in at],
+            variance,
             prior,
             [one.solo for one in own],
             [one.solo_shrink for one in own],
-            added,
+            added[places].sum(1) / count[:, None],
         )
 
-    def _prior_of(self, key: Key) -> float:
-        """Prior variance of the mean over partners: of each by itself, and of every two together."""
-        count = len(key) - 1
-        if not count:
-            return 0.0
-        pairs = self._pairs
-        both = sum(pairs.between[pairs.place[two]] for two in combinations(key[1:], 2))
-        return (count * self._prior.beside_one + 2 * both) / count**2
+    def _looked_up(self, keys: Sequence[Key]) -> tuple[list[list[int]], list[float], list[float]]:
+        """Rows of each key's pairs, prior variances and variances. Raises `KeyError` where a pair has not been met."""
+        place, between, explained = self._pairs.place, self._pairs.between, self._pairs.explained
+        beside_one = self._prior.beside_one
+        at, prior, variance = [], [], []
+        for own, *partners in keys:
+            at.append([place[own, partner] for partner in partners or (_ALONE,)])
+            # Of a mean over partners: of each by itself, and of every two together.
+            before = len(partners) * beside_one
+            left = before - sum([explained[own, partner, partner] for partner in partners])
+            if len(partners) > 1:
+                for one, other in combinations(partners, 2):
+                    both = 2 * between[place[one, other]]
+                    before += both
+                    left += both - 2 * explained[own, one, other]
+            share = 1 / max(1, len(partners)) ** 2
+            prior.append(before * share)
+            variance.append(max(left * share + self._own[own].variance, 0.0) if partners else 0.0)
+        return at, prior, variance
 
     def _meet(self, keys: Sequence[Key]) -> None:
         """Have rows of all pairs of these keys."""
-        place = self._pairs.place
+        pairs = self._pairs
         asked = dict.fromkeys(pair for key in keys for pair in _pairs_of(key))
-        new = [pair for pair in asked if pair not in place]
-        if len(place) + len(new) > _KEPT:
-            self._pairs, new = _Pairs(self._pairs.rows.shape[1]), list(asked)
-            self._own = {}
+        new = [pair for pair in asked if pair not in pairs.place]
+        if len(pairs.place) + len(new) > _KEPT or len(pairs.explained) > _KEPT_TRIPLES:
+            pairs = self._pairs = _Pairs(pairs.half.shape[1], pairs.added.shape[1])
+            self._own, new = {}, list(asked)
         if new:
             self._meet_alone(dict.fromkeys(own for own, _ in new))
             self._add(new)
+        triples = dict.fromkeys(
+            (own, *two) for own, *partners in keys for two in combinations_with_replacement(partners, 2)
+        )
+        missing = [triple for triple in triples if triple not in pairs.explained]
+        for start in range(0, len(missing), _TOGETHER):
+            some = missing[start : start + _TOGETHER]
+            one = pairs.half[[pairs.place[own, partner] for own, partner, _ in some]]
+            other = pairs.half[[pairs.place[own, partner] for own, _, partner in some]]
+            products = np.multiply(one, other, dtype=np.float64) @ self._sign
+            pairs.explained.update(zip(some, products.tolist(), strict=True))
 
     def _meet_alone(self, members: Iterable[int]) -> None:
         """Have solo step times; one that was measured is not corrected."""
@@ -166,7 +190,10 @@ class PairAnswers:
         mean, half, added = process.parts(known, alone)
         prior, noise = kernel_of_itself(process.parameters).solo[0, 0], process.parameters.noise
         variance = np.maximum(prior - np.square(half) @ self._sign, 0.0)
-        solo, shrink = np.where(moves, mean, 0.0), np.where(moves, np.sqrt((variance + noise) / (prior + noise)), 1.0)
+        solo, shrink = (
+            np.where(moves, mean, 0.0),
+            np.where(moves, np.sqrt((variance + noise) / (prior + noise)), 1.0),
+        )
         extra = process.own_variance(known, new)
         for k, number in enumerate(new.tolist()):
             self._own[number] = _Own(float(solo[k]), float(shrink[k]), added[k] * moves[k], float(extra[k]))
@@ -180,14 +207,17 @@ class PairAnswers:
         between[has_partner] = self._prior.between(known, own[has_partner], partner[has_partner])
         # Both in log step times, the excess as beside a typical slowdown, only to tell what weighs most. Shares of partners come to 1.
         added = added + np.array([self._own[number].added for number in own.tolist()])
-        self._pairs.add(new, np.concatenate([half, added], 1), mean, between)
+        self._pairs.add(new, half, added, mean, between)
 
 
-def _partners(key: Key) -> Key:
-    return key[1:] or (_ALONE,)
+def _grown(rows: _Rows, capacity: int) -> _Rows:
+    larger = np.zeros((capacity, rows.shape[1]), rows.dtype)
+    larger[: len(rows)] = rows
+    return larger
 
 
 def _pairs_of(key: Key) -> Iterable[tuple[int, int]]:
     """A member beside each of its partners, and these beside each other."""
-    yield from ((key[0], partner) for partner in _partners(key))
-    yield from combinations(key[1:], 2)
+    own, *partners = key
+    yield from ((own, partner) for partner in partners or (_ALONE,))
+    yield from combinations(partners, 2)

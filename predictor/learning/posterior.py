@@ -339,21 +339,17 @@ class Posterior:
             )
         )
         numbers = [list(islice(number, len(s.workloads))) for s in sets]
-        asked = [[(own, *sorted((*row[:m], *row[m + 1 :]))) for m, own in enumerate(row)] for row in numbers]
-        keys = [key for row in asked for key in row]
+        keys = [(own, *sorted((*row[:m], *row[m + 1 :]))) for row in numbers for m, own in enumerate(row)]
         shifts = self._ready().shifts.of(keys)
-        moved = map(self._corrector, members, (shifts[key] for key in keys))
+        after = map(self._corrector, members, shifts)
+        shift = iter(shifts)
         result = []
-        for colocation_set, prediction, row in zip(sets, predictions, asked, strict=True):
-            after = tuple(islice(moved, len(row)))
-            reasons = (
-                reason_of(workload.model, before, now, shifts[key].basis)
-                for workload, before, now, key in zip(
-                    colocation_set.workloads, prediction.members, after, row, strict=True
-                )
-            )
+        for colocation_set, prediction in zip(sets, predictions, strict=True):
+            now = tuple(islice(after, len(prediction.members)))
+            moved = zip(colocation_set.workloads, prediction.members, now, shift, strict=False)
+            reasons = [reason_of(w.model, was, member, s.basis) for w, was, member, s in moved]
             result.append(
-                replace(prediction, members=after, reasons=(*prediction.reasons, *filter(None, reasons)))
+                replace(prediction, members=now, reasons=(*prediction.reasons, *filter(None, reasons)))
             )
         return result
 

@@ -263,10 +263,11 @@ class Process:
         """Numbers of the rows of the evidence that answers are made from."""
         return self._used
 
-    @property
-    def explained_width(self) -> int:
-        """Numbers per row of what `parts` says it is explained by."""
-        return len(self._used) * (1 if self._inner is None else 2)
+    @cached_property
+    def explained_sign(self) -> Floats:
+        """[W] 1 or -1: what the evidence takes off the covariance of two rows is their products by `parts`, summed with these signs."""
+        count = len(self._used)
+        return np.repeat([1.0, -1.0], [count, 0 if self._inner is None else count])
 
     def own_variance(self, members: Members, own: Integers) -> Floats:
         """[R] what the effects that are the jobs' own add to the prior variance."""
@@ -276,7 +277,7 @@ class Process:
         return total
 
     def parts(self, members: Members, rows: Rows) -> tuple[Floats, Floats, Floats]:
-        """[R] mean, [R, `explained_width`] for `explained_by`, and [R, used] what each used row adds to the mean.
+        """[R] mean, [R, W] for `explained_sign`, and [R, used] what each used row adds to the mean.
 
         All are linear in the rows: those of a set are the means of its pairs'.
         """
@@ -288,11 +289,6 @@ class Process:
             left = solve_triangular(self._inner, half, lower=True, check_finite=False)
             half = np.concatenate([half, left])
         return cross @ self.weight, half.T, cross * self.weight
-
-    def explained_by(self, parts: Floats) -> Floats:
-        """[R] variance that the evidence takes off."""
-        square, count = parts.astype(np.float64) ** 2, len(self._used)
-        return np.asarray(square[:, :count].sum(1) - square[:, count:].sum(1))
 
 
 def _without(

@@ -1,4 +1,4 @@
-"""What a process says of members beside their partners, worked out once for each until something new is observed."""
+"""What a process says of members beside their partners, with what it stands on."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from predictor.learning.pair_answers import Key, PairAnswers
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
-
-_KEPT = 50_000
 
 
 class Shifts:
@@ -31,18 +29,10 @@ class Shifts:
         self, pairs: PairAnswers, observed: Observed, rows: Integers, labels: dict[int, Label]
     ) -> None:
         self._pairs, self._bases = pairs, Bases(observed, rows, labels)
-        self._shifts: dict[Key, Shift] = {}
 
-    def of(self, asked: Sequence[Key]) -> dict[Key, Shift]:
-        """At least those that were asked for; a basis names the heaviest influence alone."""
-        shifts = self._shifts
-        new = [key for key in dict.fromkeys(asked) if key not in shifts]
-        if not new:
-            return shifts
-        if len(shifts) > _KEPT:
-            # Another object: who reads the old one goes on with it.
-            shifts = self._shifts = {key: shifts[key] for key in asked if key in shifts}
-        answers = self._pairs.beside(new)
+    def of(self, keys: Sequence[Key]) -> list[Shift]:
+        """Of each key; a basis names the heaviest influence alone."""
+        answers = self._pairs.beside(keys)
         numbers = zip(
             answers.mean,
             answers.variance,
@@ -52,8 +42,7 @@ class Shifts:
             self._bases.of(answers.added, most=1),
             strict=True,
         )
-        shifts.update(zip(new, starmap(Shift, numbers), strict=True))
-        return shifts
+        return list(starmap(Shift, numbers))
 
     def basis(self, key: Key) -> Basis:
         """What a shift stands on, with all influences that are named."""

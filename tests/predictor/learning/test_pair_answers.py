@@ -48,7 +48,8 @@ def test_sets_are_put_together_from_pairs(most: int) -> None:
     np.testing.assert_allclose(answers.variance, spread, atol=1e-5)
     np.testing.assert_allclose(answers.prior_variance, variance(P, MEMBERS, asked))
     np.testing.assert_allclose(answers.added.sum(1), mean, atol=1e-3)
-    assert answers.solo == [0.0] * len(KEYS) and answers.solo_shrink == [1.0] * len(KEYS)
+    assert answers.solo == [0.0] * len(KEYS)
+    assert answers.solo_shrink == [1.0] * len(KEYS)
 
 
 @pytest.mark.parametrize("most", [100, 8])
@@ -64,7 +65,8 @@ def test_a_predicted_solo_step_time_is_answered_beside_any_partners(most: int) -
     np.testing.assert_allclose(answers.solo_shrink, shrink, rtol=1e-5)
     np.testing.assert_allclose(answers.added.sum(1), np.add(answers.mean, mean), atol=1e-3)
     measured = answers_of(process, known()).beside(KEYS)
-    assert measured.mean == answers.mean and measured.solo == [0.0] * len(KEYS)
+    assert measured.mean == answers.mean
+    assert measured.solo == [0.0] * len(KEYS)
 
 
 def test_pairs_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
