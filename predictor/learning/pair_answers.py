@@ -23,8 +23,8 @@ from predictor.learning.rows import Rows
 _Rows = NDArray[np.float32]
 # Numbers of a member and of its partners, those ascending.
 Key = tuple[int, ...]
-# Pairs that are kept; a pair is some kilobytes.
-_KEPT = 8192
+# Pairs that are kept; a pair is some kilobytes. With the row of nobody they are a power of two.
+_KEPT = 8191
 _FIRST = 256
 # Pairs of partners of a member whose covariances are kept, and that are worked out together.
 _KEPT_TRIPLES = 200_000
