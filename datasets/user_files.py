@@ -92,8 +92,11 @@ def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.Data
     return name, typed, faults
 
 
-def add_rows(directory: Path | str, table: str, rows: pd.DataFrame) -> Path:
-    """Add valid rows to a table of `directory`, in place of rows of the same sources.
+def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: bool = False) -> Path:
+    """Add valid rows to a table of `directory`. Sets that are there already are replaced, rows that are there already kept once.
+
+    Args:
+        replace: in place of all rows of the same sources.
 
     Raises:
         InputError: together with what is there the rows are not valid (a set id given twice); nothing is written.
@@ -110,8 +113,21 @@ def add_rows(directory: Path | str, table: str, rows: pd.DataFrame) -> Path:
         raise ConflictError(
             "rows would replace imported ones", expected="a source of your own", got=", ".join(sorted(taken))
         )
-    parts = [rows]
     if table in available_tables(directory):
         old = read_table(directory, table)
-        parts.insert(0, old[~old["source"].isin(set(rows["source"]))])
-    return write_table(directory, table, pd.concat([part for part in parts if len(part)], ignore_index=True))
+        same = old["source"].isin(set(rows["source"]))
+        if not replace and "set_id" in rows:
+            same &= old["set_id"].isin(set(rows["set_id"]))
+        elif not replace:
+            there = set(_as_tuples(old[same]))
+            rows = rows[[row not in there for row in _as_tuples(rows[old.columns])]]
+            same &= False
+        parts = [part for part in (old[~same], rows) if len(part)]
+        rows = pd.concat(parts, ignore_index=True)
+    return write_table(directory, table, rows)
+
+
+def _as_tuples(frame: pd.DataFrame) -> list[tuple[object, ...]]:
+    """Rows that can be compared: two missing values are equal."""
+    values = frame.astype(object)
+    return list(values.where(values.notna(), None).itertuples(index=False, name=None))

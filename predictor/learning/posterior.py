@@ -156,6 +156,7 @@ class Posterior:
         """Another posterior that has seen these, too (as by `take`); this one stays as it is."""
         other = Posterior.__new__(Posterior)
         other.__dict__.update(self.__dict__)
+        other._labels = dict(self._labels)  # of rows that the two may not have in common
         other.take(observations)
         other._ready()
         return other

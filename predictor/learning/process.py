@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import cholesky, solve_triangular
 
 from models.features import Floats
@@ -179,9 +180,15 @@ class Process:
         return error, spread
 
     def _covariance(self, members: Members, a: Rows, b: Rows, others: Members | None = None) -> Floats:
-        others = members if others is None else others
-        total = covariance(self.parameters, members, a, others, b)
-        return self._plus_private(total, members, a, b, others) if self.private else total
+        """Of rows that are asked about with rows of the evidence (of `others`), or with each other."""
+        total = covariance(self.parameters, members, a, members if others is None else others, b)
+        if not self.private:
+            return total
+        # What cannot be true of a job says nothing of it alone: there it is a fault of what was observed.
+        left, right = _has_partner(a), _has_partner(b) if others is None else np.ones(len(b), dtype=bool)
+        return total + (
+            self._plus_private(np.zeros_like(total), members, a, b, others) * np.outer(left, right)
+        )
 
     def _plus_private(
         self, total: Floats, members: Members, a: Rows, b: Rows, others: Members | None = None
@@ -208,7 +215,7 @@ class Process:
             cross = self._covariance(members, asked, self._rows, self.evidence.members)
             mean[part] = cross @ self.weight
             if with_variance:
-                spread[part] += self.own_variance(members, asked.own)
+                spread[part] += self.own_variance(members, asked.own) * _has_partner(asked)
                 spread[part] -= self._explained(cross.T, None)
         return mean, np.maximum(spread, 0.0)
 
@@ -270,7 +277,7 @@ class Process:
         return np.repeat([1.0, -1.0], [count, 0 if self._inner is None else count])
 
     def own_variance(self, members: Members, own: Integers) -> Floats:
-        """[R] what the effects that are the jobs' own add to the prior variance."""
+        """[R] what the effects that are the jobs' own add to the prior variance beside partners."""
         total = np.zeros(len(own))
         for (setting, job), extra in self.private.items():
             total += extra * ((members.setting[own] == setting) & (members.job[own] == job))
@@ -289,6 +296,10 @@ class Process:
             left = solve_triangular(self._inner, half, lower=True, check_finite=False)
             half = np.concatenate([half, left])
         return cross @ self.weight, half.T, cross * self.weight
+
+
+def _has_partner(rows: Rows) -> NDArray[np.bool_]:
+    return np.asarray((rows.partners >= 0).any(1))
 
 
 def _without(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from profiling.errors import InputError
 from profiling.files import write_json, write_whole
 from profiling.measure.device_usage import SET_MEANS
 
@@ -68,6 +70,24 @@ def tables(records: Sequence[dict[str, Any]], campaign: str) -> dict[str, pd.Dat
     }
     tables["measurements"] = pd.DataFrame([{**row, "campaign": campaign} for row in _measurements(records)])
     return tables
+
+
+def stored_records(directory: Path | str, campaign: str) -> list[dict[str, Any]]:
+    """What an earlier run left in `directory`, so that another adds to it.
+
+    Raises:
+        InputError: it is of another campaign.
+    """
+    path = Path(directory) / "measurements.json"
+    if not path.exists():
+        return []
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    if stored["campaign"] != campaign:
+        raise InputError(
+            f"{directory} holds other measurements", expected=campaign, got=stored["campaign"],
+            hint="Another machine or software is another campaign: give it a folder of its own.",
+        )  # fmt: skip
+    return list(stored["records"])
 
 
 def write_tables(

@@ -125,8 +125,16 @@ def validate(
         str | None, typer.Option(help="Table to validate against (default: guessed from the columns).")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="If valid, add its rows to this folder.")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="If valid, add its rows to this folder; sets that are there already are replaced.",
+        ),
     ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="With --out: in place of all rows of the same sources.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of faults to print.")] = 20,
     json: JsonFlag = False,
 ) -> None:
@@ -140,7 +148,7 @@ def validate(
 
     name, rows, faults = check_file(file, table)
     if out is not None and not faults:
-        add_rows(out, name, rows)
+        add_rows(out, name, rows, replace)
     if json:
         print_json(
             {"table": name, "rows": len(rows), "valid": not faults, "faults": [asdict(f) for f in faults]}

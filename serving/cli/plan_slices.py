@@ -37,7 +37,7 @@ def slices(
         typer.Option(help="How jobs may share a card or a slice: `time-slice,mps`, one of them, or `none`."),
     ] = "time-slice,mps",
     mig: Annotated[bool, typer.Option(help="Whether the card may be partitioned.")] = True,
-    gpus: Annotated[int, typer.Option(help="Plan for this many cards together.")] = 1,
+    gpus: Annotated[int, typer.Option(min=1, help="Plan for this many cards together.")] = 1,
     max_together: Annotated[int, typer.Option(help="Maximum number of jobs on a slice.")] = 4,
     model: Annotated[
         str, typer.Option(help="Predictor: `default`, a registered name, or a folder.")

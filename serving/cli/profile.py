@@ -18,7 +18,12 @@ SETTINGS = {"no_args_is_help": True}
 
 def command(
     job: Annotated[list[str], typer.Option("--job", help="Job SPEC; repeat for each member.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the tables and the records.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", help="Folder for the tables and the records; earlier ones of this machine stay."
+        ),
+    ],
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     sharing: Annotated[str, typer.Option(help="time-slice, mps or mig.")] = "time-slice",
     sm_share: Annotated[
@@ -60,7 +65,7 @@ def command(
     from profiling.measure.request import RunRequest
     from profiling.measure.run import measure
     from profiling.measure.settings import MeasureSettings
-    from profiling.measure.tables import write_tables
+    from profiling.measure.tables import stored_records, write_tables
 
     workloads = _with_shares(tuple(map(named_workload, job)), sm_share or [])
     if mig and (sm_share or sharing not in ("time-slice", "mig")):
@@ -79,16 +84,17 @@ def command(
     requests = [RunRequest(kind, workloads, device, sharing, cached_activations)]
     if operators:
         requests += [RunRequest("operators", (w,), device) for w in dict.fromkeys(workloads)]
-    records = []
+    environment = describe_environment(device)
+    campaign = f"profile-{environment['fingerprint'][:8]}"
+    earlier, records = stored_records(output, campaign), []
     for request in requests:
         record = measure(request, settings, lambda text: print(text, file=sys.stderr))
         if request.kind == "operators":
             export_operators(record, output / "graphs")
         records.append(record)
-    environment = describe_environment(device)
-    counts = write_tables(
-        output, records, campaign=f"profile-{environment['fingerprint'][:8]}", environment=environment
-    )
+    again = {record["id"] for record in records}
+    kept = [record for record in earlier if record["id"] not in again]
+    counts = write_tables(output, [*kept, *records], campaign=campaign, environment=environment)
     if json:
         print_json({"environment": environment, "tables": counts, "records": records})
     else:

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from predictor.types import QUANTITIES, MemberPrediction, Prediction
 from profiling.errors import CotenantError, InputError, LimitError, UnavailableError, UnknownNameError
@@ -20,6 +21,7 @@ from serving.oip import tensors
 from serving.schemas import job_of
 from serving.service import Service
 
+Mask = NDArray[np.bool_]
 MODEL = "cotenant"
 PLATFORM = "cotenant_colocation"
 _BOUNDED = ("step_time_s", "slowdown", "memory_bytes")
@@ -100,12 +102,12 @@ async def _infer(
     service: Service, name: str, version: str | None, raw: bytes, header_length: str | None
 ) -> tuple[dict[str, Any], bytes]:
     check_ready(service, name, version)
-    body, sets = await service.batcher.off_loop(len(raw), _read, service, raw, header_length)
+    body, sets, mask = await service.batcher.off_loop(len(raw), _read, service, raw, header_length)
     names, as_bytes = tensors.wanted(body, OUTPUTS)
     await admit_sets(service, sets)
     predictions = await service.batcher.predict_many(sets)
     service.oip.sets += len(sets)
-    arrays = _arrays(predictions)
+    arrays = _arrays(predictions, mask)
     answer: dict[str, Any] = {"model_name": MODEL, "model_version": predictions[0].model_version}
     if isinstance(body.get("id"), str):
         answer["id"] = body["id"]
@@ -114,9 +116,9 @@ async def _infer(
 
 def _read(
     service: Service, raw: bytes, header_length: str | None
-) -> tuple[dict[str, Any], list[ColocationSet]]:
+) -> tuple[dict[str, Any], list[ColocationSet], Mask]:
     body, binary = tensors.read_request(raw, header_length)
-    return body, _sets(service, tensors.strings(body, binary))
+    return body, *_sets(service, tensors.strings(body, binary))
 
 
 def _known(service: Service, name: str, version: str | None) -> None:
@@ -130,7 +132,8 @@ def _known(service: Service, name: str, version: str | None) -> None:
         )
 
 
-def _sets(service: Service, inputs: dict[str, tensors.Strings]) -> list[ColocationSet]:
+def _sets(service: Service, inputs: dict[str, tensors.Strings]) -> tuple[list[ColocationSet], Mask]:
+    """The sets, and [N, M] where there is a job."""
     for key in inputs:
         if key not in ("device", "jobs", "sharing"):
             raise InputError("unknown input", expected="device, jobs, sharing", got=repr(key[:80]))
@@ -146,24 +149,20 @@ def _sets(service: Service, inputs: dict[str, tensors.Strings]) -> list[Colocati
         raise LimitError(
             "the batch is too large", expected=f"at most {service.config.batch_sets} sets", got=count
         )
+    if width > service.config.set_jobs:
+        raise LimitError("a set is too large", expected=f"at most {service.config.set_jobs} jobs", got=width)
     sets = []
     for row in range(count):
         specs = [text for text in jobs.values[row * width : (row + 1) * width] if text]
-        if len(specs) > service.config.set_jobs:
-            raise LimitError(
-                "a set is too large", expected=f"at most {service.config.set_jobs} jobs", got=len(specs)
-            )
         sets.append(ColocationSet(device.values[row], tuple(map(job_of, specs)), sharing.values[row]))
-    return sets
+    return sets, np.array([bool(text) for text in jobs.values]).reshape(count, width)
 
 
-def _arrays(predictions: list[Prediction]) -> dict[str, np.ndarray[Any, Any]]:
-    shape = (len(predictions), max(len(p.members) for p in predictions))
-    arrays: dict[str, np.ndarray[Any, Any]] = {name: np.zeros(shape) for name in _PER_JOB}
-    arrays["mask"], arrays["in_domain"] = np.zeros(shape, bool), np.zeros(shape, bool)
+def _arrays(predictions: list[Prediction], mask: Mask) -> dict[str, np.ndarray[Any, Any]]:
+    arrays: dict[str, np.ndarray[Any, Any]] = {name: np.zeros(mask.shape) for name in _PER_JOB}
+    arrays["mask"], arrays["in_domain"] = mask, np.zeros(mask.shape, bool)
     for row, prediction in enumerate(predictions):
-        for column, member in enumerate(prediction.members):
-            arrays["mask"][row, column] = True
+        for column, member in zip(np.flatnonzero(mask[row]).tolist(), prediction.members, strict=True):
             arrays["in_domain"][row, column] = member.in_domain
             _fill(arrays, (row, column), member)
     arrays["total_memory_bytes"] = np.array([p.total_memory_bytes.value for p in predictions])

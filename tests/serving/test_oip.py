@@ -54,6 +54,17 @@ def test_health_and_metadata(official: triton.InferenceServerClient) -> None:
     assert {i["name"] for i in metadata["inputs"]} == {"device", "jobs", "sharing"}
 
 
+def test_answers_stand_where_their_jobs_do(official: triton.InferenceServerClient) -> None:
+    jobs = np.array([["", "resnet18-cifar", ""], ["lstm-wikitext2", "", ""]], dtype=object)
+    inputs = []
+    for name, array in (("device", np.array(["v100", "v100"], dtype=object)), ("jobs", jobs)):
+        inputs.append(triton.InferInput(name, list(array.shape), "BYTES"))
+        inputs[-1].set_data_from_numpy(array)
+    given = official.infer("cotenant", inputs)
+    assert given.as_numpy("mask").tolist() == (jobs != "").tolist()
+    assert ((given.as_numpy("slowdown") > 0) == (jobs != "")).all()
+
+
 @pytest.mark.parametrize("binary", [True, False])
 @pytest.mark.parametrize("version", ["", "table-1"])
 def test_infer(official: triton.InferenceServerClient, binary: bool, version: str) -> None:

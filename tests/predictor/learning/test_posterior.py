@@ -113,6 +113,35 @@ def test_absurd_observations_of_one_job_stay_with_it(predictor: Predictor) -> No
     np.testing.assert_allclose(after.step_time_s, before.step_time_s, rtol=0.02)
 
 
+@pytest.mark.parametrize("factor", [0.001, 30.0])
+def test_an_absurd_observation_says_nothing_of_the_job_alone(predictor: Predictor, factor: float) -> None:
+    """And every way of asking gives the same answer."""
+    jobs = [Workload.parse(f"{name}:batch_size=16") for name in ("alpha", "beta", "gamma")]
+    pair, alone = ColocationSet("v100", (jobs[0], jobs[1])), ColocationSet("v100", (jobs[0],))
+    step_s = factor * float(predictor.predict_arrays([pair]).step_time_s[0, 0])
+    posterior = Posterior(predictor)
+    posterior.observe([Observation(pair, 0, step_s)])
+    assert posterior.process.private, "it counts as absurd"
+    for asked in (pair, alone, ColocationSet("v100", tuple(jobs)), ColocationSet("v100", (jobs[2], jobs[1]))):
+        told, arrays = posterior.predict(asked), posterior.predict_arrays([asked])
+        for name in ("solo_step_time_s", "slowdown", "step_time_s", "utilization_ratio"):
+            values = [getattr(member, name).value for member in told.members]
+            np.testing.assert_allclose(values, getattr(arrays, name)[0, : len(values)], rtol=1e-5)
+        solo_s = predictor.predict_arrays([asked]).solo_step_time_s
+        np.testing.assert_allclose(arrays.solo_step_time_s, solo_s, rtol=0.1)
+    assert posterior.predict(alone).members[0].slowdown.value == 1.0
+    assert posterior.predict(pair).members[0].step_time_s.value < 1.1 * max(step_s, 1.0)
+
+
+def test_reasons_name_what_this_posterior_was_told(predictor: Predictor) -> None:
+    base = Posterior(predictor)
+    pairs = [ColocationSet("v100", (JOBS[0], JOBS[2])), ColocationSet("v100", (JOBS[4], JOBS[3]))]
+    for pair in pairs:
+        other = base.extended([seen(predictor, pair, 0, 2.0)] * 4)
+        (reason,) = [text for text in other.predict(pair).reasons if "observations" in text][:1]
+        assert f"most of all {pair.workloads[0]} beside {pair.workloads[1]}" in reason
+
+
 def test_a_stalled_step_among_good_ones_is_not_believed(predictor: Predictor) -> None:
     honest, spoiled = Posterior(predictor), Posterior(predictor)
     told = [seen(predictor, pair, m, 1.2) for pair in pairs_of(JOBS) for m in (0, 1)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Iterator
@@ -8,9 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from datasets.tables import write_table
+from datasets.tables import read_table, write_table
+from datasets.user_files import add_rows
 from predictor.evaluation.protocols import runner
 from predictor.examples import featurizer
 from serving.cli.main import main
@@ -98,6 +101,27 @@ def test_template_validates_and_becomes_data(tmp_path: Path, capsys: pytest.Capt
     assert answer(capsys, "data", "validate", mine, "-o", str(tmp_path / "d"))["valid"] is True
     assert answer(capsys, "data", "stats", str(tmp_path / "d"))["colocation"][0]["sets"] == 1
     assert "throughput_ratio: " in call(capsys, "data", "template", "--describe")
+
+
+def test_rows_of_a_second_file_are_added_and_the_same_file_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, data = call(capsys, "data", "template"), tmp_path / "d"
+    set_id = pd.read_csv(io.StringIO(text))["set_id"][0]
+    for name, content in (("a", text), ("b", text.replace(set_id, "another"))):
+        (tmp_path / f"{name}.csv").write_text(content)
+    counts = []
+    for name, *more in (["a"], ["b"], ["a"], ["b", "--replace"]):
+        answer(capsys, "data", "validate", str(tmp_path / f"{name}.csv"), "-o", str(data), *more)
+        counts.append(len(read_table(data, "colocation")))
+    assert counts == [2, 4, 4, 2]
+
+
+def test_rows_without_a_set_are_kept_once(tmp_path: Path) -> None:
+    rows = tables()[1].assign(source="mine")
+    for part in (rows[:2], rows, rows):
+        add_rows(tmp_path, "solo", part)
+    assert len(read_table(tmp_path, "solo")) == len(rows)
 
 
 def test_validate_names_row_column_expected_and_got(

@@ -29,6 +29,26 @@ def test_profile_of_a_zoo_job_with_operators(tmp_path: Path, capsys: pytest.Capt
     assert len(list((tmp_path / "graphs").glob("*.graph.txt"))) == 1
 
 
+def test_another_profile_adds_to_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from datasets.tables import read_table
+
+    def profile(batch: int) -> dict[str, int]:
+        job = f"ppo-lunarlander:batch_size={batch},optimizer=none"
+        quick = ["--repeats", "1", "--window", "0.05", "--steps", "2", "--json"]
+        with pytest.raises(SystemExit):
+            main(["profile", "--device", "cpu", "--job", job, "-o", str(tmp_path), *quick])
+        counts: dict[str, int] = json.loads(capsys.readouterr().out)["tables"]
+        return counts
+
+    assert [profile(batch)["solo"] for batch in (8, 16, 8)] == [1, 2, 2]
+    assert sorted(read_table(tmp_path, "solo")["batch_size"]) == [8, 16]
+    stored = json.loads((tmp_path / "measurements.json").read_text())
+    (tmp_path / "measurements.json").write_text(json.dumps(stored | {"campaign": "of another machine"}))
+    with pytest.raises(SystemExit):
+        main(["profile", "--device", "cpu", "--job", "ppo-lunarlander", "-o", str(tmp_path)])
+    assert "holds other measurements" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("job", ["resnet18-cifar:batch_size=0", "no-such-model"])
 def test_profile_of_a_job_that_is_not_there(job: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as end:
