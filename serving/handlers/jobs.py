@@ -71,6 +71,9 @@ async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> Cluste
     """The snapshot without the GPUs whose tenants' graphs are not registered any more: those cannot be predicted.
 
     The same object where there is none, because policies remember it; the last answer is kept.
+
+    Raises:
+        UnknownNameError: no GPU is left.
     """
     kept, looked_at = service.pruned, snapshot.nodes
     if kept is not None and kept[2] == service.graph_changes:
@@ -92,6 +95,13 @@ async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> Cluste
     pruned = snapshot
     if missing:
         pruned = replace(snapshot, nodes=tuple(_without(node, missing) for node in snapshot.nodes))
+        if not any(node.gpus for node in pruned.nodes):
+            raise UnknownNameError(
+                "every GPU runs a job of an unknown workload",
+                expected="models of the zoo, or graph:HASH of /v1/workloads",
+                got=", ".join(repr(model[:80]) for model in sorted(missing)[:3]),
+                hint="register the graphs with POST /v1/workloads, or take the tenants out of the cluster",
+            )
     service.pruned = (snapshot, pruned, service.graph_changes)
     return pruned
 

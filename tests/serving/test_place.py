@@ -16,6 +16,7 @@ def cluster(*gpus: dict[str, Any]) -> dict[str, Any]:
 
 BUSY = {"id": "0", "device": "v100", "tenants": [{"job": "resnet18-cifar", "iterations_left": 1000}]}
 EMPTY = {"id": "1", "device": "v100"}
+STRANGE = {"id": "2", "device": "v100", "tenants": [{"job": "no-such-model", "iterations_left": 1}]}
 
 
 def test_the_empty_gpu_is_first(client: TestClient) -> None:
@@ -55,7 +56,15 @@ def test_objectives(client: TestClient, objective: str) -> None:
         ({"job": "resnet18-cifar", "cluster": cluster(EMPTY), "iterations": 0}, 422, "iterations"),
         ({"cluster": cluster(EMPTY)}, 422, "job"),
         ({"job": "nothing", "cluster": cluster(EMPTY)}, 404, "nothing"),
+        ({"job": "resnet18-cifar", "cluster": cluster(STRANGE), "iterations": 5}, 404, "no-such-model"),
     ],
 )
 def test_bad_input(client: TestClient, body: dict[str, Any], status: int, words: str) -> None:
     assert words in problem(client.post("/v1/place", json=body), status)["detail"]
+
+
+def test_a_gpu_with_an_unknown_tenant_is_not_ranked(client: TestClient) -> None:
+    body = {"job": "resnet18-cifar", "iterations": 5, "cluster": cluster(STRANGE, EMPTY)}
+    answer = client.post("/v1/place", json=body)
+    assert answer.status_code == 200, answer.text
+    assert [choice["gpu"] for choice in answer.json()["ranked"]] == ["1"]
