@@ -120,8 +120,7 @@ def answer(
             numbers = np.repeat(np.array([members for _, members in keys], np.int64), len(forms), axis=0)
             device = [device for device, _ in keys for _ in forms]
             sharing = [mode for mode, _ in forms] * len(keys)
-            # Alone, every job has the share that it brings along.
-            shares = workloads.given[numbers] if size == 1 else np.tile([s for _, s in forms], (len(keys), 1))
+            shares = np.tile([s for _, s in forms], (len(keys), 1))
             arrays, at = workloads.predict(device, sharing, numbers, shares, predictor)
             step_time_s = arrays.step_time_s[at]
             if known is None and size == 1:
@@ -229,13 +228,14 @@ class _Workloads:
 
 @lru_cache(maxsize=4096)
 def _forms(own: tuple[float, ...], sharing: tuple[str, ...], shares: tuple[float, ...]) -> tuple[_Form, ...]:
-    """Sharing modes and shares that a set can have whose jobs bring along the shares `own`; one below 1 stays."""
+    """Sharing modes and shares that a set can have whose jobs bring along the shares `own`; one below 1 stays under MPS, and nothing
+    limits a job in its turn on the device."""
     size = len(own)
     if size == 1:
-        return ((EXCLUSIVE, own),)
+        return ((EXCLUSIVE, (1.0,)),)
     forms: list[_Form] = []
     if "time-slice" in sharing:
-        forms.append(("time-slice", own))
+        forms.append(("time-slice", (1.0,) * size))
     if "mps" in sharing:
         grid: list[tuple[float, ...]] = [(1.0,) * size]
         if size == 2:

@@ -176,11 +176,13 @@ def test_the_longest_job_gets_the_largest_slice_for_the_shortest_completion() ->
     assert weighted.speed(weighted.chosen, 2) == max(weighted.speed(weighted.chosen, j) for j in range(3))
 
 
-def test_a_share_in_the_spec_stays() -> None:
+def test_a_share_in_the_spec_stays_under_mps_and_limits_no_turn_on_the_card() -> None:
     fixed = [SliceJob(Workload("m-1", sm_share_ratio=0.3)), JOBS[2]]
     options = ask(fixed, "a100", PREDICTOR, SliceConfig())
-    shares = {o.sm_share_ratio[0] for d, m in options.rows if m == (0, 1) for o in options.choices(d, m)}
-    assert shares == {0.3}
+    both = [o for d, m in options.rows if m == (0, 1) for o in options.choices(d, m)]
+    assert {(o.sharing, o.sm_share_ratio[0]) for o in both} == {("mps", 0.3), ("time-slice", 1.0)}
+    unlimited = ask([SliceJob(Workload("m-1")), JOBS[2]], "a100", PREDICTOR, SliceConfig())
+    np.testing.assert_allclose(options.reference_s, unlimited.reference_s)
     answer = plan_slices(fixed, "a100", PREDICTOR).to_json()
     inside = [job for s in answer["slices"] for job in s["jobs"]]
     assert {j["job"] for j in inside} == {str(f.workload) for f in fixed}
