@@ -125,8 +125,8 @@ class Corrector:
         return Quantity(value, lower, upper)
 
 
-def _busier(utilization: Quantity, factor: float) -> Quantity:
+def _busier(busy: Quantity, factor: float) -> Quantity:
     """The device's work for a job is the same; a quicker step does it in less time."""
     return Quantity(
-        *(min(value * factor, 1.0) for value in (utilization.value, utilization.lower, utilization.upper))
+        min(busy.value * factor, 1.0), min(busy.lower * factor, 1.0), min(busy.upper * factor, 1.0)
     )
