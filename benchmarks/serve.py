@@ -76,7 +76,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--gpus", type=int, default=1000)
     parser.add_argument("--observations", type=int, default=0, metavar="N")
-    parser.add_argument("--turns", type=int, default=6, help="of the service with observations and the other")
+    parser.add_argument(
+        "--turns", type=int, default=6, help="how often the two services take turns (default: 6)"
+    )
     parser.add_argument("--overload", type=int, default=0, metavar="SECONDS")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cotenant-bench-") as folder, contextlib.ExitStack() as services:
@@ -152,10 +154,13 @@ def measure(folder: Path, options: argparse.Namespace, services: contextlib.Exit
         "gpus": options.gpus,
     }
     salts = itertools.count(0, _PASSES)
-    for name, (path, which) in LOADS.items():
-        figures[name] = plain.load(
-            path, asked[which], options.seconds, next(salts) if which == "new" else None
-        )
+
+    def load(one: _Service, name: str, seconds: float, salt: int) -> dict[str, Any]:
+        path, which = LOADS[name]
+        return one.load(path, asked[which], seconds, salt if which == "new" else None)
+
+    for name in LOADS:
+        figures[name] = load(plain, name, options.seconds, next(salts))
         print(name, json.dumps(figures[name]), flush=True)
     if options.observations:
         told = service("told")
@@ -164,20 +169,13 @@ def measure(folder: Path, options: argparse.Namespace, services: contextlib.Exit
         # Until every worker has met what the posterior says of each pair of jobs, as before it the model had met the jobs.
         told.load("/v1/predict", known[:_WARMING_SETS], 5)
         figures["observed"] = {"observations": options.observations, "taken_in_s": took}
-        for name, (path, which) in LOADS.items():
-            turns = range(options.turns)
-            given = [next(salts) if which == "new" else None for _ in turns]
-            piece_s = max(2.0, options.seconds / 2)
-            both = [
-                {
-                    one: one.load(path, asked[which], piece_s, salt)
-                    for one in (plain, told)[:: 1 - 2 * (turn % 2)]
-                }
-                for turn, salt in zip(turns, given, strict=True)
-            ]
-            figures["observed"][name] = _compared(
-                [turn[plain] for turn in both], [turn[told] for turn in both]
-            )
+        for name in LOADS:
+            answers: dict[_Service, list[dict[str, Any]]] = {plain: [], told: []}
+            for turn in range(options.turns):
+                salt = next(salts)
+                for one in (plain, told) if turn % 2 == 0 else (told, plain):
+                    answers[one].append(load(one, name, max(2.0, options.seconds / 2), salt))
+            figures["observed"][name] = _compared(answers[plain], answers[told])
             print("observed", name, json.dumps(figures["observed"][name]), flush=True)
     if options.overload:
         memory = _memory_bytes(plain.process)

@@ -49,8 +49,8 @@ class Batcher:
     """Lanes before one predictor.
 
     Sets whose jobs have all been met by the serving model cost microseconds and run on the event loop, together with all
-    others that arrived in the same turn, and in the next ones for as long as each brings more. The rest goes to lanes, in small pieces, so that a request that ends early, by its
-    deadline or because its caller left, ends its work too: `encoding` captures and encodes new workloads, `bulk` reads large
+    others that arrived in the same turn, and in the next ones for as long as each brings more. The rest goes to lanes, in
+    small pieces, so that a request that ends early, by its deadline or because its caller left, ends its work too: `encoding` captures and encodes new workloads, `bulk` reads large
     bodies and predicts many sets, `parsing` waits for processes that read uploads, `placing` decides one job after the other, because policies share one cache.
     """
 

@@ -12,8 +12,8 @@ from predictor.examples.examples import Integers
 # Fewer sets than this are answered sooner than compared.
 FEWEST = 2048
 # Share of the sets that may be different for it to pay.
-MOST_DIFFERENT = 0.8
-_KEYS = 2**62
+_MOST_DIFFERENT = 0.8
+_MOST_KEYS = 2**62  # that fit in an integer
 
 
 def each_once(answer: Callable[[Integers], Floats], rows: Integers, count: int) -> Floats:
@@ -24,25 +24,15 @@ def each_once(answer: Callable[[Integers], Floats], rows: Integers, count: int) 
         rows: [S, M] numbers below `count`, -1 where a set has fewer members.
     """
     sets, size = rows.shape
-    keys_at_most = (count + 1) ** size
-    if sets < FEWEST or keys_at_most > _KEYS:
+    if sets < FEWEST or (count + 1) ** size > _MOST_KEYS:
         return answer(rows)
     order = np.argsort(-rows, axis=1, kind="stable")  # -1 behind the members, as it was
     ordered = np.take_along_axis(rows, order, 1)
     keys = ordered[:, 0] + 1
     for column in ordered.T[1:]:
         keys = keys * (count + 1) + (column + 1)
-    if keys_at_most <= 4 * sets:  # a place for each key: no need to sort
-        place = np.zeros(keys_at_most, dtype=np.int64)
-        place[keys] = np.arange(sets)
-        asked = np.zeros(keys_at_most, dtype=bool)
-        asked[keys] = True
-        first = place[asked]
-        place[asked] = np.arange(len(first))
-        which = place[keys]
-    else:
-        _, first, which = np.unique(keys, return_index=True, return_inverse=True)
-    if len(first) > MOST_DIFFERENT * sets:
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    if len(first) > _MOST_DIFFERENT * sets:
         return answer(rows)
     result = np.empty(rows.shape)
     np.put_along_axis(result, order, answer(ordered[first])[which], 1)

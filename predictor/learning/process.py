@@ -186,16 +186,16 @@ class Process:
             return total
         # What cannot be true of a job says nothing of it alone: there it is a fault of what was observed.
         left, right = _has_partner(a), _has_partner(b) if others is None else np.ones(len(b), dtype=bool)
-        return total + (
-            self._plus_private(np.zeros_like(total), members, a, b, others) * np.outer(left, right)
-        )
+        return total + self._of_private(members, a, b, others) * np.outer(left, right)
 
     def _plus_private(
         self, total: Floats, members: Members, a: Rows, b: Rows, others: Members | None = None
     ) -> Floats:
-        others = members if others is None else others
-        if self.private:
-            total = total.copy()
+        return total + self._of_private(members, a, b, others) if self.private else total
+
+    def _of_private(self, members: Members, a: Rows, b: Rows, others: Members | None) -> Floats:
+        """What jobs' own effects add to the covariance of rows."""
+        others, total = members if others is None else others, np.zeros((len(a), len(b)))
         for (setting, job), extra in self.private.items():
             left = (members.setting[a.own] == setting) & (members.job[a.own] == job)
             right = (others.setting[b.own] == setting) & (others.job[b.own] == job)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from profiling.errors import InputError
-from profiling.files import write_json, write_whole
+from profiling.files import read_json, write_json, write_whole
 from profiling.measure.device_usage import SET_MEANS
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
 SOURCE = "cotenant"
 LICENCE = "Apache-2.0"
+_RECORDS, _FORMAT = "measurements.json", "cotenant-measurements"
 _MEMBER_FIGURES = (
     "solo_step_time_s",
     "solo_step_time_mad_s",
@@ -76,15 +76,16 @@ def stored_records(directory: Path | str, campaign: str) -> list[dict[str, Any]]
     """What an earlier run left in `directory`, so that another adds to it.
 
     Raises:
-        InputError: it is of another campaign.
+        InputError: it is of another campaign, or cannot be read.
     """
-    path = Path(directory) / "measurements.json"
+    path = Path(directory) / _RECORDS
     if not path.exists():
         return []
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    if stored["campaign"] != campaign:
+    stored = read_json(path)
+    found = stored.get("campaign") if isinstance(stored, dict) and stored.get("format") == _FORMAT else None
+    if found != campaign:
         raise InputError(
-            f"{directory} holds other measurements", expected=campaign, got=stored["campaign"],
+            f"{directory} holds other measurements", expected=f"{_FORMAT} of {campaign}", got=found or "another file",
             hint="Another machine or software is another campaign: give it a folder of its own.",
         )  # fmt: skip
     return list(stored["records"])
@@ -96,9 +97,9 @@ def write_tables(
     """Write every table as Parquet and the records as `measurements.json`; answers the rows of each table."""
     counts = write_frames(Path(directory), tables(records, campaign))
     write_json(
-        Path(directory) / "measurements.json",
+        Path(directory) / _RECORDS,
         {
-            "format": "cotenant-measurements",
+            "format": _FORMAT,
             "campaign": campaign,
             "environment": environment,
             "records": records,

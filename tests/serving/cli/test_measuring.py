@@ -43,10 +43,11 @@ def test_another_profile_adds_to_the_folder(tmp_path: Path, capsys: pytest.Captu
     assert [profile(batch)["solo"] for batch in (8, 16, 8)] == [1, 2, 2]
     assert sorted(read_table(tmp_path, "solo")["batch_size"]) == [8, 16]
     stored = json.loads((tmp_path / "measurements.json").read_text())
-    (tmp_path / "measurements.json").write_text(json.dumps(stored | {"campaign": "of another machine"}))
-    with pytest.raises(SystemExit):
-        main(["profile", "--device", "cpu", "--job", "ppo-lunarlander", "-o", str(tmp_path)])
-    assert "holds other measurements" in capsys.readouterr().err
+    for other in (stored | {"campaign": "of another machine"}, {}, []):
+        (tmp_path / "measurements.json").write_text(json.dumps(other))
+        with pytest.raises(SystemExit):
+            main(["profile", "--device", "cpu", "--job", "ppo-lunarlander", "-o", str(tmp_path)])
+        assert "holds other measurements" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("job", ["resnet18-cifar:batch_size=0", "no-such-model"])

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from serving.cli.main import main
+
 MISTAKES = {
     "trace": "simulate --trace nosuch --cluster small-mixed --policy fifo",
     "key of a trace": "compare --trace synthetic:rat=30,jobs=10 --cluster small-mixed --policies fifo,isacpp",
@@ -89,3 +91,11 @@ def test_lists_need_no_torch(words: str) -> None:
         + "\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+
+
+@pytest.mark.parametrize("gpus", ["0", "-3"])
+def test_slices_are_planned_for_one_card_at_least(gpus: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "slices", "--device", "a100", "--job", "resnet18-cifar", "--gpus", gpus])
+    assert ended.value.code == 2
+    assert "--gpus" in capsys.readouterr().err
