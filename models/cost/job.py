@@ -32,6 +32,7 @@ class JobInput:
         batch_size: samples of a step.
         host: index into `HOSTS`.
         sm_share_ratio: of the multiprocessors that the job may use.
+        in_fp32: of a job in TF32, the same in FP32, whose kernels a library may fall back on.
     """
 
     features: Floats
@@ -47,6 +48,7 @@ class JobInput:
     precision: str
     host: int
     sm_share_ratio: float = 1.0
+    in_fp32: JobInput | None = None
 
     @classmethod
     def of(cls, graph: ComputationGraph, device: DeviceSpec, workload: Workload) -> JobInput:
@@ -55,7 +57,17 @@ class JobInput:
         Raises:
             InputError: the device lacks the job's precision.
         """
-        columns = graph.columns
+        return cls._of(graph, graph.columns, device, workload)
+
+    @classmethod
+    def _of(
+        cls, graph: ComputationGraph, columns: dict[str, Floats], device: DeviceSpec, workload: Workload
+    ) -> JobInput:
+        in_fp32 = None
+        if workload.precision == "tf32":
+            device.check_precision("tf32")
+            scalar = columns | {"tensor_core": np.zeros_like(columns["tensor_core"])}
+            in_fp32 = cls._of(graph, scalar, device, replace(workload, precision="fp32"))
         mask = pass_mask(graph, workload)
         is_training = workload.mode == "training"
         trained = trained_ratio(columns, workload.frozen_prefix) if is_training else 0.0
@@ -74,6 +86,7 @@ class JobInput:
             workload.precision,
             HOSTS.index("on_device" if workload.data_on_device else workload.mode),
             workload.sm_share_ratio,
+            in_fp32,
         )
 
     @property

@@ -65,7 +65,11 @@ class CostModel:
 
     def cost_of(self, job: JobInput, campaign: str = "") -> JobCost:
         """As `cost`, for an input that was made before."""
-        return mean_cost([self._cost_by(member, job, campaign) for member in self.members])
+        cost = mean_cost([self._cost_by(member, job, campaign) for member in self.members])
+        # Where TF32 was measured it is known how it runs; elsewhere it is at least no slower than FP32.
+        if job.in_fp32 is None or effect_names(job.device.name, job.precision)[1] in self.devices:
+            return cost
+        return min(cost, self.cost_of(job.in_fp32, campaign), key=lambda c: c.step_time_s)
 
     def call_times(self, job: JobInput) -> Floats:
         """[N] seconds of each operator of a job, called and timed by itself: the device or the host, whichever is longer."""
@@ -148,6 +152,7 @@ class CostModel:
             if job.is_compiled:
                 moved = moved * _sigmoid(outputs[:, 4])
             joined = (compute**OVERLAP + moved**OVERLAP) ** (1 / OVERLAP)
+            joined = np.maximum(joined, work.least_s[side])
             latency = work.kernels[side] * latency_s * np.exp(varies)
             runs = (work.compute_s[side] + work.traffic_bytes[side]) > 0
             times[side] = np.where(runs, joined + latency, 0.0)

@@ -35,7 +35,7 @@ class Jobs:
         features: [R, F] standardised.
         kind, job: [R] int64: kind of the operator, number of its job.
         effects: [2, R] int64: rows of the effects of its device type, and of that with its precision.
-        compute_s, padding_s, block_s, kernels, traffic_s, cached_s: [2, R] per execution; 0 where a pass does not run. `traffic_s` is
+        compute_s, padding_s, least_s, block_s, kernels, traffic_s, cached_s: [2, R] per execution; 0 where a pass does not run. `traffic_s` is
             at full bandwidth, `cached_s` the part of it that fits into the last-level cache.
         repeat: [R].
         density, double_density: [R] see `OperatorWork`; width, strain: [R] see `width_of` and `strain_of`; share: [R] of the multiprocessors.
@@ -56,6 +56,7 @@ class Jobs:
     block_s: Tensor
     kernels: Tensor
     padding_s: Tensor
+    least_s: Tensor
     repeat: Tensor
     density: Tensor
     double_density: Tensor
@@ -140,6 +141,7 @@ class EfficiencyNetwork(nn.Module):
             joined = (compute.clamp_min(1e-12) ** OVERLAP + memory.clamp_min(1e-12) ** OVERLAP) ** (
                 1 / OVERLAP
             )
+            joined = torch.maximum(joined, jobs.least_s[side])
             kernels = jobs.kernels[side] * torch.where(
                 jobs.compiled > 0, torch.exp(self.log_compiled_launches), 1.0
             )

@@ -28,7 +28,8 @@ _DENSE, _WIDE = 1024.0, 8.0
 _CONVOLUTION = KINDS.index("convolution")
 # Of a 3x3 convolution with stride 1, Winograd's F(2x2, 3x3) takes 16 multiplications where the direct form takes 36
 # (Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016, section 4.1).
-_WINOGRAD, _WINOGRAD_CAPABILITIES = 36 / 16, ("6.0", "6.1", "7.0", "7.5")
+_WINOGRAD, _SEEN_WINOGRAD = 36 / 16, ("6.0", "6.1", "7.0", "7.5")
+_AMPERE = 8
 _WINOGRAD_WINDOW = {
     "kernel_depth": 1,
     "kernel_height": 3,
@@ -60,6 +61,7 @@ class OperatorWork:
         density: [N] peak rate of the operator's type per multiprocessor and clock, over `_DENSE`: what has to be fed; 0 in FP64.
         double_density: [N] the same in FP64, whose kernels spend more on addressing; 0 in other types.
         padding_s: [2, N] arithmetic on what fills tiles up, at the peak rate.
+        least_s: [2, N] below which no arithmetic is answered: `compute_s`, but the direct form where a fast one was never measured.
         occupancy: [N] share of the multiprocessors that are full while the operator runs.
     """
 
@@ -71,6 +73,7 @@ class OperatorWork:
     density: Floats
     double_density: Floats
     padding_s: Floats
+    least_s: Floats
     occupancy: Floats
 
 
@@ -89,7 +92,9 @@ def work_of(
     device.check_precision(precision)
     rate = _peak_flops(columns, device, precision) * sm_share_ratio
     flops = np.stack([columns["forward_flops"], columns["backward_flops"]])
-    flops = np.where(_is_winograd(columns, device), flops / _WINOGRAD, flops)
+    fast = _is_winograd(columns, device) & (precision != "tf32")
+    direct, flops = flops, np.where(fast, flops / _WINOGRAD, flops)
+    least = flops if device.compute_capability in _SEEN_WINOGRAD else direct
     traffic = np.stack([columns["bytes_read"] + columns["bytes_written"], columns["backward_bytes"]])
     rows, width, depth = columns["gemm_m"], columns["gemm_n"], columns["gemm_k"]
     tile_rows, tile_width = np.minimum(rows, _TILE), np.minimum(width, _TILE)
@@ -111,6 +116,7 @@ def work_of(
         np.where(is_double, 0.0, density),
         np.where(is_double, density, 0.0),
         flops / rate * _padding(columns),
+        least / rate,
         occupancy_of(columns, warps_of(columns, multiprocessors), device, multiprocessors),
     )
 
@@ -128,12 +134,14 @@ def _padding(columns: Columns) -> Floats:
 
 
 def _is_winograd(columns: Columns, device: DeviceSpec) -> NDArray[np.bool_]:
-    """[N] convolutions that libraries run in Winograd's form: dense, 3x3, stride 1, FP32, on GPUs of Pascal to Turing.
+    """[N] convolutions that libraries run in Winograd's form: dense, 3x3, stride 1, FP32, on NVIDIA's GPUs from Pascal on.
 
-    The fastest hundredth of NeuSight's kernels there is 1.3 to 1.7 times faster than the direct form at peak, steps of whole
-    networks up to 1.4 times. Newer GPUs run such convolutions on tensor cores.
+    The fastest hundredth of NeuSight's kernels on Pascal to Turing is 1.3 to 1.7 times faster than the direct form at peak,
+    steps of whole networks up to 1.4 times. From Ampere on nobody here measured it, so there it counts up to the direct form
+    at peak (`least_s`).
     """
-    if device.compute_capability not in _WINOGRAD_CAPABILITIES:
+    major = device.compute_capability.partition(".")[0]
+    if not (device.compute_capability in _SEEN_WINOGRAD or (major.isdigit() and int(major) >= _AMPERE)):
         return np.zeros(len(columns["kind"]), dtype=bool)
     is_single = columns["dtype"].astype(int) == DTYPES.index("float32")
     chosen = (columns["kind"].astype(int) == _CONVOLUTION) & is_single & (columns["groups"] == 1)
@@ -187,4 +195,4 @@ def strain_of(device: DeviceSpec) -> float:
 
 def floor_s(work: OperatorWork, device: DeviceSpec) -> Floats:
     """[2, N] least time by the data sheet: arithmetic at the peak, or traffic beyond the last-level cache at full bandwidth."""
-    return np.maximum(work.compute_s, memory_s(work, device, 0.0))
+    return np.maximum(work.least_s, memory_s(work, device, 0.0))

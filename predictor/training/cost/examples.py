@@ -94,7 +94,8 @@ def cost_examples(
 def merge_equal(job: JobInput) -> JobInput:
     """The same job with equal operators as one that is repeated; passes that do not run are set to 0."""
     _, first, inverse = np.unique(operator_key(job), axis=0, return_index=True, return_inverse=True)
-    return merge_rows(job, first, inverse.ravel())
+    merged = merge_rows(job, first, inverse.ravel())
+    return merged if job.in_fp32 is None else replace(merged, in_fp32=merge_equal(job.in_fp32))
 
 
 def operator_key(job: JobInput) -> Floats:
@@ -113,7 +114,7 @@ def merge_rows(job: JobInput, first: np.ndarray, inverse: np.ndarray) -> JobInpu
     """
     work = job.work
     repeat = np.bincount(inverse, weights=work.repeat).astype(np.float64)
-    compute, traffic, block, kernels, padding = (c[:, first] for c in _columns(job))
+    compute, traffic, block, kernels, padding, least = (c[:, first] for c in _columns(job))
     return replace(
         job,
         features=job.features[first],
@@ -126,6 +127,7 @@ def merge_rows(job: JobInput, first: np.ndarray, inverse: np.ndarray) -> JobInpu
             work.density[first],
             work.double_density[first],
             padding,
+            least,
             work.occupancy[first],
         ),
         mask=np.ones_like(compute),
@@ -136,9 +138,8 @@ def merge_rows(job: JobInput, first: np.ndarray, inverse: np.ndarray) -> JobInpu
 def _columns(job: JobInput) -> list[Floats]:
     """[2, N] each: what a pass needs; 0 where it does not run."""
     work, mask = job.work, job.mask
-    return [
-        p * mask for p in (work.compute_s, work.traffic_bytes, work.block_s, work.kernels, work.padding_s)
-    ]
+    passes = (work.compute_s, work.traffic_bytes, work.block_s, work.kernels, work.padding_s, work.least_s)
+    return [p * mask for p in passes]
 
 
 def _rounded(values: Floats) -> Floats:

@@ -69,6 +69,7 @@ def _one(job: JobInput, position: int) -> JobInput:
             work.density[chosen],
             work.double_density[chosen],
             of(work.padding_s),
+            of(work.least_s),
             work.occupancy[chosen],
         ),
         mask=np.ones((2, 1)),

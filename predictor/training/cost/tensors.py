@@ -64,6 +64,7 @@ class CostTensors:
                         work.block_s,
                         work.kernels,
                         work.padding_s,
+                        work.least_s,
                     ]
                 ).astype(np.float32)
             )
@@ -129,6 +130,7 @@ class CostTensors:
             block_s=passes[3],
             kernels=passes[4],
             padding_s=passes[5],
+            least_s=passes[6],
             repeat=self.repeat[rows],
             density=self.density[rows],
             double_density=self.double_density[rows],

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from models.cost import CostModel, default_cost_model
 from models.cost.job import JobInput
 from models.cost.operator_features import CONTEXT_FEATURES, operator_features
+from predictor.training.cost.examples import merge_equal
 from profiling.capture import graph_for
 from profiling.devices import get_device
 from profiling.errors import InputError
@@ -81,6 +82,30 @@ def test_a_faster_device_of_the_same_kind_is_faster() -> None:
         fast = replace(slow, **change)
         graph = graph_for(workload)
         assert MODEL.cost(graph, fast, workload).step_time_s < MODEL.cost(graph, slow, workload).step_time_s
+
+
+@pytest.mark.parametrize("name", ["torchvision/resnet50", "torchvision/vgg19"])
+def test_tf32_that_was_never_measured_is_no_slower_than_fp32(name: str) -> None:
+    workload = Workload(name, 64, data_on_device=True)
+    for device in ("rtx-4090", "rtx-5090", "l40s", "h100", "b200"):
+        assert f"{device} tf32" not in MODEL.devices
+        plain, tensor = (step_s(replace(workload, precision=p), device) for p in ("fp32", "tf32"))
+        assert tensor <= plain
+        job = JobInput.of(
+            graph_for(replace(workload, precision="tf32").captured()),
+            get_device(device),
+            replace(workload, precision="tf32"),
+        )
+        assert job.in_fp32 is not None
+        assert MODEL.cost_of(job.in_fp32).step_time_s == pytest.approx(plain)
+        assert MODEL.cost_of(merge_equal(job)).step_time_s == pytest.approx(tensor)
+    assert "a100 tf32" in MODEL.devices
+
+
+def test_fp32_on_newer_cards_gains_by_fewer_multiplications_up_to_the_peak() -> None:
+    workload = Workload("torchvision/vgg19", 32)
+    cost = MODEL.cost(graph_for(workload), get_device("a100"), workload)
+    assert cost.floor_s <= cost.step_time_s <= 1.15 * cost.floor_s
 
 
 def test_inference_and_frozen_layers_are_masks() -> None:

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from models.cost.work import strain_of, work_of
 from profiling.capture import graph_for
 from profiling.devices import get_device
+from profiling.operators import KINDS
 from profiling.workload import Workload
 
 
@@ -31,10 +33,23 @@ def test_3x3_convolutions_with_stride_1_take_fewer_multiplications(device: str) 
         assert seconds[window][0] == pytest.approx(seconds[window][1])
 
 
-@pytest.mark.parametrize("device", ["k80", "a100", "h100", "cpu"])
+@pytest.mark.parametrize("device", ["k80", "mi300x", "cpu"])
 def test_on_no_other_device(device: str) -> None:
     seconds = arithmetic_s(device)
     assert seconds[3, 1][0] == pytest.approx(seconds[3, 1][1])
+
+
+@pytest.mark.parametrize("device", ["a100", "rtx-3090", "h100", "b200"])
+def test_where_it_was_never_measured_it_is_bounded_by_the_direct_form(device: str) -> None:
+    columns = graph_for(Workload("torchvision/resnet50", 8)).columns
+    work = work_of(columns, get_device(device), "fp32")
+    fewer = work.compute_s < work.least_s * (1 - 1e-9)
+    is_fast = (columns["kernel_height"] == 3) & (columns["stride_height"] == 1)
+    is_fast &= columns["kind"] == KINDS.index("convolution")
+    np.testing.assert_array_equal(fewer.all(0), is_fast)
+    np.testing.assert_allclose(work.least_s[0], columns["forward_flops"] / get_device(device).fp32_flops)
+    in_tf32 = work_of(columns, get_device(device), "tf32")
+    np.testing.assert_array_equal(in_tf32.compute_s, in_tf32.least_s)
 
 
 def test_tensor_cores_run_the_direct_form() -> None:
