@@ -66,7 +66,7 @@ def _sharing() -> FoldPredictor:
 register(Contender("mean-by-size", _by_size, targets=_TARGETS, seconds_per_fold=0.05))
 register(Contender("ridge-slices", partial(_mixes, False), targets=_TARGETS, seconds_per_fold=0.5))
 register(Contender("additive-jobs", partial(_mixes, True), targets=_TARGETS, seconds_per_fold=0.5))
-register(Contender("mix-sharing", _sharing, targets=_TARGETS, seconds_per_fold=4))
+register(Contender("mix-sharing", _sharing, version="2", targets=_TARGETS, seconds_per_fold=4))
 
 _BY = ("architecture", "members")
 _OBSERVED = "step with the whole A100 / step with 14 % of it for each process, observed at 50 %; "

@@ -21,6 +21,8 @@ _STEPS, _RATE = 600, 0.05
 # Of the weights of profiles, and of what a job is besides; chosen on mixes of three, learned from mixes of two.
 _WEIGHT_DECAY, _EFFECT_DECAY = 1e-3, 1e-2
 _BETA = 0.1  # log ratio below which the loss is quadratic
+# Of the pressure's exponential: so that none can be divided by, and so that none is endless.
+_LEAST_GROWTH, _MOST_GROWTH = 1e-3, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +42,14 @@ class _Mixes:
 Form = Callable[[Tensor, Tensor, _Mixes], Tensor]
 
 
-def by_sensitivity(q: Tensor, _exponents: Tensor, mixes: _Mixes) -> Tensor:
-    """A job is slowed in proportion to the sum of its partners' pressures, with a sensitivity of its own."""
+def by_growing_pressure(q: Tensor, exponents: Tensor, mixes: _Mixes) -> Tensor:
+    """A job is slowed by the sum of its partners' pressures, with a sensitivity of its own; the next partner counts for more than the one
+    before, as what they all need has to wait for one another's misses, too. With no growth it is Bubble-Up's form."""
+    growth = softplus(exponents[0] - 3.0) + _LEAST_GROWTH
     alone, sensitivity, pressure, least = q[0][mixes.own], q[1].exp(), q[2].exp(), q[3].exp()
-    whole = sensitivity[mixes.own] * mixes.beside(pressure)
-    return alone + torch.log1p(whole) - torch.log1p(least[mixes.own] * mixes.beside(least))
-
-
-def by_sensitivity_and_power(q: Tensor, exponents: Tensor, mixes: _Mixes) -> Tensor:
-    """The same, bent: the second partner may count for less or more than the first."""
-    p, p_least = 0.5 + softplus(exponents)
-    alone, sensitivity, pressure, least = q[0][mixes.own], q[1].exp(), q[2].exp(), q[3].exp()
-    whole = (sensitivity[mixes.own] * mixes.beside(pressure) + 1e-6) ** p
-    shared = (least[mixes.own] * mixes.beside(least) + 1e-6) ** p_least
-    return alone + torch.log1p(whole) / p - torch.log1p(shared) / p_least
+    together = torch.expm1((growth * mixes.beside(pressure)).clamp(max=_MOST_GROWTH)) / growth
+    shared = least[mixes.own] * mixes.beside(least)
+    return alone + torch.log1p(sensitivity[mixes.own] * together) - torch.log1p(shared)
 
 
 def by_demand(q: Tensor, exponents: Tensor, mixes: _Mixes) -> Tensor:
@@ -69,8 +65,7 @@ def by_demand(q: Tensor, exponents: Tensor, mixes: _Mixes) -> Tensor:
 # Form to where its four numbers begin.
 FORMS: dict[Form, tuple[float, float, float, float]] = {
     by_demand: (-1.0, -1.0, 0.0, -3.0),
-    by_sensitivity: (-1.0, 0.0, -1.0, -3.0),
-    by_sensitivity_and_power: (-1.0, 0.0, -1.0, -3.0),
+    by_growing_pressure: (-1.0, 0.0, -1.0, -3.0),
 }
 
 
