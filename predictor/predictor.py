@@ -57,7 +57,7 @@ class Predictor:
 
     def _take(self, fitted: Fitted) -> None:
         self.fitted_ = fitted
-        self.table_ = JobTable(fitted.model, fitted.heads)
+        self.table_ = JobTable(fitted.model, fitted.heads, fitted.manifest.coverage)
         self.describer_ = Describer(fitted, self.table_)
 
     def fit(

@@ -10,18 +10,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.features import OCCUPANCY, Floats, is_cpu
+from predictor.answering.bounds import never_faster_with_more
 from predictor.answering.repeated import each_once
 from predictor.answering.set_network import Array, PreparedJobs, SetNetwork, from_torch
 from predictor.examples.examples import Integers, MemberVariants, settings_of
+from predictor.fitted.coverage import Coverage
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
 from predictor.fitted.model import CotenantModel
 from profiling.workload import Workload
 
 JobKey = tuple[Workload, str, str]
+# Taking turns; and the mode in which jobs run at once, which is no slower than that.
+_TURNS, _AT_ONCE = "time-slice", "mps"
 
 
 class JobTable:
     """Rows of (workload with solo measurements, device, sharing mode), grown on demand.
+
+    Args:
+        model: networks and process.
+        calibration: of memory.
+        coverage: what was measured; where MPS never was, no job is answered slower under it than by turns.
 
     Attributes:
         networks: numpy twins of the model's ensemble.
@@ -31,8 +40,11 @@ class JobTable:
         prepared: per network, what it needs of every row.
     """
 
-    def __init__(self, model: CotenantModel, calibration: HeadCalibration) -> None:
+    def __init__(
+        self, model: CotenantModel, calibration: HeadCalibration, coverage: Coverage | None = None
+    ) -> None:
         self._model, self._calibration, self._process = model, calibration, model.process
+        self._coverage = coverage or Coverage()
         self._index: dict[JobKey, int] = {}
         self._lock = threading.Lock()
         self._settings: dict[str, Array] = {}
@@ -48,6 +60,9 @@ class JobTable:
         self.keys: list[JobKey] = []
         self.prepared: list[PreparedJobs] = []
         self._numbers: Integers = np.zeros(0, np.int64)  # of each row in the process
+        self._by_turns: Integers = np.zeros(
+            0, np.int64
+        )  # row of the same job by turns; -1 where it bounds nothing
 
     def rows(self, jobs: Sequence[JobKey]) -> list[int]:
         """Row of each job; new jobs are encoded together.
@@ -58,9 +73,13 @@ class JobTable:
         index = self._index
         missing = [job for job in jobs if job not in index]
         if missing:
+            by_turns = [(w, device, _TURNS) for w, device, mode in missing if self._is_bounded(device, mode)]
             with self._lock:
-                self._add(list(dict.fromkeys(job for job in missing if job not in index)))
+                self._add(list(dict.fromkeys(job for job in [*by_turns, *missing] if job not in index)))
         return [index[job] for job in jobs]
+
+    def _is_bounded(self, device: str, mode: str) -> bool:
+        return mode == _AT_ONCE and not self._coverage.has_sharing(mode, device)
 
     def _add(self, jobs: list[JobKey]) -> None:
         if not jobs:
@@ -98,6 +117,11 @@ class JobTable:
         ]
         self.utilization_measured = np.concatenate([self.utilization_measured, busy])
         self.prepared = grown
+        place = self._index | {job: start + offset for offset, job in enumerate(jobs)}
+        by_turns = [
+            place[w, device, _TURNS] if self._is_bounded(device, mode) else -1 for w, device, mode in jobs
+        ]
+        self._by_turns = np.concatenate([self._by_turns, np.array(by_turns, np.int64)])
         self.keys.extend(jobs)
         # Last, so that a reader without the lock never meets a row that is not there yet.
         for offset, job in enumerate(jobs):
@@ -117,6 +141,8 @@ class JobTable:
     def excess(self, rows: Integers, sharing: str) -> Floats:
         """Predicted latent slowdown - 1: the mean of log slowdowns over the ensemble, and of that and the process.
 
+        One more neighbour makes nobody faster, and MPS nobody slower than turns where it was never measured.
+
         Args:
             rows: [S, M] rows of the table, -1 where a set has fewer members; equal sets are worked out once.
             sharing: sharing mode of all sets.
@@ -124,11 +150,22 @@ class JobTable:
         Returns:
             [S, M]; 0 where masked.
         """
+        answer = partial(never_faster_with_more, partial(self._bounded, sharing))
+        return each_once(answer, rows, len(self.solo_step_s))
+
+    def _bounded(self, sharing: str, rows: Integers) -> Floats:
+        excess = self.unbounded_excess(rows, sharing)
+        by_turns = self._by_turns[rows[:, 0]] >= 0 if sharing == _AT_ONCE else np.zeros(0, dtype=bool)
+        if by_turns.any():
+            turns = np.where(rows >= 0, self._by_turns[rows], -1)[by_turns]
+            excess[by_turns] = np.minimum(excess[by_turns], self.unbounded_excess(turns, _TURNS))
+        return excess
+
+    def unbounded_excess(self, rows: Integers, sharing: str) -> Floats:
+        """As `excess`, as networks and process have it."""
         if sharing not in self._settings:
             self._settings[sharing] = setting_rows([sharing], self._model.campaigns)[0]
-        return each_once(partial(self._excess, self._settings[sharing]), rows, len(self.solo_step_s))
-
-    def _excess(self, setting: Array, rows: Integers) -> Floats:
+        setting = self._settings[sharing]
         each = [n.excess(p, rows, setting) for n, p in zip(self.networks, self.prepared, strict=True)]
         if len(each) == 1:
             excess = each[0].astype(np.float64)

@@ -11,6 +11,7 @@ import numpy as np
 from datasets.families import family_of
 from models.features import Floats
 from predictor.config import LossCallback
+from predictor.evaluation.answered import answered_log_ratio
 from predictor.evaluation.metrics import score
 from predictor.examples.cross_fit import ExampleFold, cross_fit, fold_groups
 from predictor.examples.examples import Examples, examples_of
@@ -87,7 +88,7 @@ def _as_it_is(
         )
     fitted = predictor.fitted_
     examples = _asked(rest, solo, graph_only)
-    ratio, slow = fitted.model.predict_log_ratio(examples)
+    ratio, slow = answered_log_ratio(predictor, examples)
     half = half_widths(fitted, examples, slow)
     sides = _sides(examples, fitted.heads, fitted.model)
     return _result(examples, ratio, half, sides, {"split": "none", "left_out": left_out})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.features import Floats
+from predictor.evaluation.answered import answered_log_ratio
 from predictor.evaluation.evaluation import half_widths
 from predictor.evaluation.metrics import score
 from predictor.evaluation.protocols.few_shot.orders import PROBES, chosen_orders, random_orders
@@ -63,7 +64,7 @@ class ModelLearner:
         nothing = Evidence(
             known.members, rows.take(np.zeros(0, np.int64)), np.zeros(0), np.zeros(0), np.zeros(0, bool), np.zeros(0, np.int64)
         )  # fmt: skip
-        ratio, slow = model.predict_log_ratio(examples)
+        ratio, slow = answered_log_ratio(predictor, examples)
         with np.errstate(divide="ignore", invalid="ignore"):
             log_slowdown = -np.log(examples.ratio)
         self.prior = to_scale(-ratio, p.knee)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.features import Floats
+from predictor.evaluation.answered import answered_log_ratio
 from predictor.evaluation.held_out import HeldOutAnswers
 from predictor.evaluation.metrics import score
 from predictor.examples.examples import Examples, examples_of
@@ -43,7 +44,7 @@ class Candidate:
             answer[learned] = np.log(self.held_out.ratio_of(colocation))[learned]
         if not learned.all():
             new = [s for s, seen in zip(examples.set_ids, learned_set, strict=True) if not seen]
-            answer[~learned], _ = self.predictor.fitted_.model.predict_log_ratio(examples.subset(new))
+            answer[~learned], _ = answered_log_ratio(self.predictor, examples.subset(new))
         return answer, learned
 
 

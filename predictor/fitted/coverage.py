@@ -54,6 +54,10 @@ class Coverage:
         """Whether co-location was measured on that type, or on a slice of it."""
         return not self.devices or split_device(device)[0] in _whole_devices(self.devices)
 
+    def has_sharing(self, mode: str, device: str) -> bool:
+        """Whether co-location was measured on that type in that mode, or nothing was recorded."""
+        return not self.devices or f"{mode} on {device}" in self.sharing
+
     def never_measured(self, asked: ColocationSet) -> list[str]:
         """What of a set was never measured under co-location, in words; nothing for a job alone."""
         if len(asked.workloads) < 2 or not self.devices:
@@ -61,7 +65,7 @@ class Coverage:
         reasons = []
         if not self.has_device(asked.device):
             reasons.append(f"co-location was never measured on this GPU type ({asked.device})")
-        if f"{asked.sharing} on {asked.device}" not in self.sharing:
+        if not self.has_sharing(asked.sharing, asked.device):
             measured_on = sorted(
                 s.partition(" on ")[2] for s in self.sharing if s.startswith(f"{asked.sharing} on ")
             )

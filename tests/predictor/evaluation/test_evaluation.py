@@ -2,12 +2,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from predictor.evaluation.answered import answered_log_ratio
 from predictor.evaluation.evaluation import evaluate
+from predictor.examples.examples import examples_of
 from predictor.predictor import Predictor
 from profiling.errors import InputError, UnavailableError
+from profiling.workload import ColocationSet
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]
@@ -32,6 +36,23 @@ def test_as_it_is(predictor: Predictor, measured: Tables) -> None:
     assert result["targets"]["memory"]["mape_percent"] < 1
     assert result["targets"]["utilization"]["mae"] < 0.03
     assert predictor.score(colocation, solo) == result["metrics"]["r2"]
+
+
+def test_rows_are_scored_as_they_are_answered(predictor: Predictor, measured: Tables) -> None:
+    colocation, solo = measured
+    pairs = colocation[colocation.device == "v100"]
+    first = str(pairs.set_id.iloc[0])
+    own = pairs[pairs.set_id == first]
+    third = pairs[(pairs.set_id != first) & ~pairs.workload.isin(own.workload)].iloc[:1]
+    # A campaign that the model has not seen, as that of a user's question.
+    named = {"set_id": "triple", "campaign": "nobody's"}
+    triple = pd.concat([own, third.assign(member=2)], ignore_index=True).assign(**named)
+    examples = examples_of(triple, solo)
+    ratio, slow = answered_log_ratio(predictor, examples)
+    asked = ColocationSet("v100", tuple(examples.workloads), examples.mode[0])
+    np.testing.assert_allclose(np.exp(slow), predictor.predict_arrays([asked]).slowdown[0], rtol=1e-4)
+    plain_ratio, plain = predictor.fitted_.model.predict_log_ratio(examples)
+    np.testing.assert_allclose(plain_ratio - ratio, slow - plain, atol=1e-6)
 
 
 def test_sets_that_were_trained_on_are_left_out(predictor: Predictor, measured: Tables) -> None:

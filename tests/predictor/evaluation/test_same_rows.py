@@ -22,9 +22,15 @@ def off_by(factor: float, learned: list[str]) -> Any:
         assert not set(examples.set_ids) & set(learned)
         return np.log(factor * examples.ratio), np.zeros(len(examples.ratio))
 
+    def nothing(rows: Any, _sharing: str) -> Any:
+        return np.zeros(rows.shape)
+
     manifest = SimpleNamespace(set_ids=tuple(learned))
     return SimpleNamespace(
-        fitted_=SimpleNamespace(manifest=manifest, model=SimpleNamespace(predict_log_ratio=predict_log_ratio))
+        fitted_=SimpleNamespace(
+            manifest=manifest, model=SimpleNamespace(predict_log_ratio=predict_log_ratio)
+        ),
+        table_=SimpleNamespace(rows=lambda keys: range(len(keys)), excess=nothing, unbounded_excess=nothing),
     )
 
 

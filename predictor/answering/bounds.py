@@ -1,0 +1,39 @@
+"""What no answer about a set may contradict, whatever the networks were taught: one more neighbour makes nobody faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+
+import numpy as np
+
+from models.features import Floats
+from predictor.examples.examples import Integers
+
+# Of sets up to this size all parts are looked at. Larger ones have too many, and go by their pairs and triples.
+WHOLE = 4
+_PARTS_OF_LARGE = (2, 3)
+
+
+def never_faster_with_more(answer: Callable[[Integers], Floats], rows: Integers) -> Floats:
+    """Excess of slowdown (slowdown - 1) of every member, at least what it has beside a part of its neighbours.
+
+    Networks learn mostly from pairs, and extrapolate to more; without this, a third job sped two others up by as much as a
+    third. In sets of up to `WHOLE` members it holds against every part of the set, in larger ones against pairs and triples.
+
+    Args:
+        answer: [S, M] excess from rows [S, M], each set by itself; 0 where there is no member.
+        rows: [S, M] numbers of members, -1 where a set has fewer.
+    """
+    excess, width = answer(rows), rows.shape[1]
+    if width < 3:
+        return excess
+    size = (rows >= 0).sum(1)
+    for count in range(2, width) if width <= WHOLE else _PARTS_OF_LARGE:
+        for part in combinations(range(width), count):
+            within = rows[:, part]
+            asked = np.flatnonzero((within >= 0).all(1) & (size > count))
+            if len(asked):
+                places = asked[:, None], np.array(part)
+                excess[places] = np.maximum(excess[places], answer(within[asked]))
+    return excess

@@ -1,0 +1,37 @@
+"""Log ratios of measured rows as answers to users have them, with what bounds these."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from models.features import Floats
+
+if TYPE_CHECKING:
+    from predictor.answering.job_table import JobTable
+    from predictor.examples.examples import Examples
+    from predictor.predictor import Predictor
+
+
+def answered_log_ratio(predictor: Predictor, examples: Examples) -> tuple[Floats, Floats]:
+    """[T] log of co-located / solo throughput, and log slowdown: as networks and process have them for the rows' campaigns, moved by
+    what bounds an answer to a user (`JobTable.excess`)."""
+    ratio, slow = predictor.fitted_.model.predict_log_ratio(examples)
+    moved = _moved(predictor.table_, examples)
+    return ratio - moved, slow + moved
+
+
+def _moved(table: JobTable, examples: Examples) -> Floats:
+    sets, position = examples.places
+    rows = np.full((len(examples.set_ids), int(position.max(initial=0)) + 1), -1, dtype=np.int64)
+    keys = list(zip(examples.workloads, examples.devices, examples.mode, strict=True))
+    rows[sets, position] = table.rows(keys)
+    modes = np.full(len(rows), "", dtype=object)
+    modes[sets] = examples.mode
+    moved = np.zeros(rows.shape)
+    for mode in sorted(set(modes.tolist())):
+        asked = np.flatnonzero(modes == mode)
+        bounded, plain = table.excess(rows[asked], mode), table.unbounded_excess(rows[asked], mode)
+        moved[asked] = np.log1p(bounded) - np.log1p(plain)
+    return moved[sets, position]

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from models.features import Floats
+from predictor.answering.bounds import never_faster_with_more
+from predictor.answering.job_table import JobTable
+from predictor.examples.examples import Integers
+from predictor.fitted.coverage import Coverage
+from predictor.predictor import Predictor
+from profiling.workload import ColocationSet, Workload
+from tests.predictor.synthetic import MODELS
+
+JOBS = tuple(Workload(name, 32) for name in MODELS)
+
+
+def crowded(rows: Integers) -> Floats:
+    """Pairs slow each other down by the sum of their numbers, larger sets by less: what must not be."""
+    present = rows >= 0
+    together = np.where(present, rows + 1.0, 0.0).sum(1, keepdims=True)
+    size = present.sum(1, keepdims=True)
+    return np.asarray(np.where(present & (size > 1), together / np.maximum(size - 1, 1) ** 2, 0.0))
+
+
+def test_a_set_is_at_least_as_slow_as_its_slowest_part() -> None:
+    rows = np.array([[0, 1, 2, 3], [3, 2, 1, -1], [3, 0, -1, -1], [2, -1, -1, -1]])
+    bounded = never_faster_with_more(crowded, rows)
+    np.testing.assert_array_equal(bounded[2:], crowded(rows)[2:])
+    # Of 4, 3 and 2 the quickest partner of each pair is the one with the largest number.
+    assert bounded[1].tolist() == [7.0, 7.0, 6.0, 0.0]
+    assert bounded[0].tolist() == [5.0, 6.0, 7.0, 7.0]
+
+
+def test_large_sets_go_by_their_pairs_and_triples() -> None:
+    rows = np.arange(6)[None]
+    asked: list[int] = []
+
+    def answer(part: Integers) -> Floats:
+        asked.append(part.shape[1])
+        return crowded(part)
+
+    bounded = never_faster_with_more(answer, rows)
+    assert bounded.tolist() == [[7.0, 8.0, 9.0, 10.0, 11.0, 11.0]]
+    assert asked == [6, *[2] * 15, *[3] * 20]
+
+
+@pytest.mark.parametrize("sharing", ["time-slice", "mps"])
+@pytest.mark.parametrize("device", ["v100", "h100"])
+def test_one_more_neighbour_makes_nobody_faster(predictor: Predictor, device: str, sharing: str) -> None:
+    for size in (3, 4):
+        for members in combinations(JOBS, size):
+            whole = predictor.predict_arrays([ColocationSet(device, members, sharing)]).slowdown[0]
+            for gone in range(size):
+                rest = [k for k in range(size) if k != gone]
+                fewer = ColocationSet(device, tuple(members[k] for k in rest), sharing)
+                less = predictor.predict_arrays([fewer]).slowdown[0]
+                assert (whole[rest] >= less * (1 - 1e-6)).all()
+
+
+def test_mps_is_no_slower_than_turns_where_it_was_never_measured(predictor: Predictor) -> None:
+    fitted = predictor.fitted_
+    pairs = list(combinations(JOBS, 2))
+
+    def excess(coverage: Coverage, device: str, sharing: str) -> Floats:
+        table = JobTable(fitted.model, fitted.heads, coverage)
+        rows = [table.rows([(w, device, sharing) for w in pair]) for pair in pairs]
+        return table.excess(np.array(rows), sharing)
+
+    on_v100 = Coverage(devices=("v100",), sharing=("mps on v100", "time-slice on v100"))
+    turns, at_once = excess(on_v100, "v100", "time-slice"), excess(on_v100, "v100", "mps")
+    elsewhere = excess(on_v100, "p100", "mps")
+    free = excess(replace(on_v100, sharing=("mps on p100", "mps on v100")), "p100", "mps")
+    by_turns = excess(on_v100, "p100", "time-slice")
+    assert not np.allclose(turns, at_once, rtol=1e-3)
+    np.testing.assert_allclose(elsewhere, np.minimum(free, by_turns), rtol=1e-5, atol=1e-7)
+    # What was not recorded bounds nothing.
+    np.testing.assert_allclose(excess(Coverage(), "p100", "mps"), free, rtol=1e-5, atol=1e-7)
