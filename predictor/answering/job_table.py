@@ -150,8 +150,13 @@ class JobTable:
         Returns:
             [S, M]; 0 where masked.
         """
-        answer = partial(never_faster_with_more, partial(self._bounded, sharing))
-        return each_once(answer, rows, len(self.solo_step_s))
+        count = len(self.solo_step_s)
+
+        def of_parts(parts: Integers) -> Floats:
+            return each_once(partial(self._bounded, sharing), parts, count)
+
+        # Different sets of few jobs have many parts in common.
+        return each_once(partial(never_faster_with_more, of_parts), rows, count)
 
     def _bounded(self, sharing: str, rows: Integers) -> Floats:
         excess = self.unbounded_excess(rows, sharing)
