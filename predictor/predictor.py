@@ -18,6 +18,7 @@ from predictor.fitted.device_memory import set_memory_bytes
 from predictor.fitted.fitted import Fitted
 from predictor.training.progress import NOTHING_KEPT, Progress
 from predictor.types import Prediction, PredictionArrays
+from profiling.devices.mig import check_slices
 from profiling.errors import UnavailableError
 from profiling.workload import ColocationSet, Workload
 
@@ -135,13 +136,14 @@ class Predictor:
         excess = np.zeros(rows.shape)
         for mode in set(sharing.tolist()):
             excess[sharing == mode] = self._table().excess(rows[sharing == mode], mode)
-        return self._arrays(rows, excess)
+        return self._arrays(rows, excess, sharing == "time-slice")
 
     def predict_rows(self, rows: Integers, sharing: str) -> PredictionArrays:
         """As `predict_arrays`, for rows that the caller has kept (the quickest way in)."""
-        return self._arrays(rows, self._table().excess(rows, sharing))
+        by_turns = np.full(len(rows), sharing == "time-slice")
+        return self._arrays(rows, self._table().excess(rows, sharing), by_turns)
 
-    def _arrays(self, rows: Integers, excess: np.ndarray) -> PredictionArrays:
+    def _arrays(self, rows: Integers, excess: np.ndarray, by_turns: np.ndarray) -> PredictionArrays:
         table, fitted = self._table(), self.fitted_
         mask = rows >= 0
         full = bool(mask.all())
@@ -155,6 +157,9 @@ class Predictor:
         solo = of_members(table.solo_step_s, 1.0)
         memory = of_members(table.memory_bytes, 0.0)
         utilization = of_members(table.utilization, 0.0) / slowdown
+        # Who takes turns cannot have more than all of the time together.
+        together = utilization @ np.ones(rows.shape[1])
+        utilization = utilization / np.where(by_turns, np.maximum(together, 1.0), 1.0)[:, None]
         measured = of_members(table.memory_measured, True)
         # State is known exactly; only the rest is widened.
         state = of_members(table.state_bytes, 0.0) @ np.ones(rows.shape[1])
@@ -214,6 +219,10 @@ class Predictor:
 
         Raises:
             UnknownNameError: unknown model or device.
+            InputError: several jobs are to have MIG slices of a device that has none, or too few.
         """
+        for each in sets:
+            if each.sharing == "mig" and len(each.workloads) > 1:
+                check_slices(each.device, len(each.workloads))
         rows = self.rows(sets)
         return self.describer_.describe(self.version, sets, rows, self._arrays_of(sets, rows))

@@ -13,6 +13,7 @@ from models.features import OCCUPANCY, Floats, is_cpu
 from predictor.answering.bounds import never_faster_with_more
 from predictor.answering.repeated import each_once
 from predictor.answering.set_network import Array, PreparedJobs, SetNetwork, from_torch
+from predictor.answering.shares import unlimited
 from predictor.examples.examples import Integers, MemberVariants, settings_of
 from predictor.fitted.coverage import Coverage
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
@@ -60,9 +61,9 @@ class JobTable:
         self.keys: list[JobKey] = []
         self.prepared: list[PreparedJobs] = []
         self._numbers: Integers = np.zeros(0, np.int64)  # of each row in the process
-        self._by_turns: Integers = np.zeros(
-            0, np.int64
-        )  # row of the same job by turns; -1 where it bounds nothing
+        # Row of the same job by turns, -1 where it bounds nothing; step alone without its share over that with it.
+        self._by_turns: Integers = np.zeros(0, np.int64)
+        self._unlimited: Floats = np.zeros(0)
 
     def rows(self, jobs: Sequence[JobKey]) -> list[int]:
         """Row of each job; new jobs are encoded together.
@@ -84,7 +85,11 @@ class JobTable:
     def _add(self, jobs: list[JobKey]) -> None:
         if not jobs:
             return
-        variants, where = self._model.variants([w for w, _, _ in jobs], [d for _, d, _ in jobs])
+        featurizer = self._model.featurizer
+        whole = [unlimited(w, device, featurizer) for w, device, _ in jobs]
+        ratio = np.array([r for _, r in whole])
+        plain = [(w, device, mode) for (w, _), (_, device, mode) in zip(whole, jobs, strict=True)]
+        variants, where = self._model.variants([w for w, _, _ in plain], [d for _, d, _ in plain])
         member = self._model.scaler(variants.features)[where].astype(np.float32)
         setting = setting_rows([mode for _, _, mode in jobs], self._model.campaigns)
         memory = [
@@ -97,10 +102,11 @@ class JobTable:
         ]
         grown = self._grown(variants, where, member, setting)
         if self._process is not None:
-            numbers = self._process.numbers(jobs, variants.step_s[where].tolist())
+            numbers = self._process.numbers(plain, variants.step_s[where].tolist())
             self._numbers = np.concatenate([self._numbers, np.array(numbers, np.int64)])
         start = len(self.solo_step_s)
-        self.solo_step_s = np.concatenate([self.solo_step_s, variants.step_s[where]])
+        self._unlimited = np.concatenate([self._unlimited, ratio])
+        self.solo_step_s = np.concatenate([self.solo_step_s, variants.step_s[where] / ratio])
         self.utilization = np.concatenate([self.utilization, utilization])
         self.memory_bytes = np.concatenate([self.memory_bytes, memory])
         state = [min(variants.jobs[v].demand.state_bytes, m) for v, m in zip(where, memory, strict=True)]
@@ -141,7 +147,8 @@ class JobTable:
     def excess(self, rows: Integers, sharing: str) -> Floats:
         """Predicted latent slowdown - 1: the mean of log slowdowns over the ensemble, and of that and the process.
 
-        One more neighbour makes nobody faster, and MPS nobody slower than turns where it was never measured.
+        One more neighbour makes nobody faster, MPS nobody slower than turns where it was never measured, and a share nobody slower
+        than the longer of what it and the neighbours leave.
 
         Args:
             rows: [S, M] rows of the table, -1 where a set has fewer members; equal sets are worked out once.
@@ -156,7 +163,11 @@ class JobTable:
             return each_once(partial(self._bounded, sharing), parts, count)
 
         # Different sets of few jobs have many parts in common.
-        return each_once(partial(never_faster_with_more, of_parts), rows, count)
+        excess = each_once(partial(never_faster_with_more, of_parts), rows, count)
+        if (self._unlimited < 1.0).any():
+            ratio = np.where(rows >= 0, self._unlimited[rows], 1.0)
+            excess = np.maximum((1.0 + excess) * ratio - 1.0, 0.0)
+        return excess
 
     def _bounded(self, sharing: str, rows: Integers) -> Floats:
         excess = self.unbounded_excess(rows, sharing)

@@ -143,7 +143,7 @@ def layer_throughput(
         nodes=nodes,
         cached=rate is not None,
         step_time_s=step,
-        samples_per_s=gpus * graph.batch_size / step,
+        samples_per_s=gpus * graph.batch_size * workload.gradient_accumulation / step,
         forward_s=forward,
         backward_s=backward,
         optimizer_s=optimizer,

@@ -2,7 +2,8 @@
 
 A network extrapolates where a process falls back to the mean. Their errors on architectures that neither has seen are of different kinds, so the
 geometric mean of both slowdowns is nearer than either (docs/training.md). The networks answer alone out of the process's domain: on a device
-or under a sharing mode without training sets, and for jobs whose utilisation was measured where that of no training set was. The kernel is that of
+or under a sharing mode without training sets, for jobs whose utilisation was measured where that of no training set was, and for sets of three
+and more, because the process takes the mean over partners: eight copies of a job would be as slow as two. The kernel is that of
 `predictor.learning.kernel`, around a constant mean, with the parameters that their search starts from.
 """
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from predictor.examples.examples import Examples, Integers
     from predictor.examples.featurizer import Featurizer
 
+# Members of the sets that it answers for.
+_PAIR = 2
 # Members of training sets beyond which this many inducing rows stand in for all.
 MOST_ROWS = 1024
 # A process is not fitted to fewer members of sets.
@@ -193,6 +196,8 @@ class SetProcess:
             out = self._out_of_domain = self._found_out_of_domain()
         if out.any():
             result[(out[numbers] & (numbers >= 0)).any(1)] = np.nan
+        if numbers.shape[1] > _PAIR:
+            result[(numbers >= 0).sum(1) > _PAIR] = np.nan
         return result
 
     def _found_out_of_domain(self) -> NDArray[np.bool_]:

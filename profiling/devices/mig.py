@@ -245,6 +245,30 @@ def has_mig(card: str) -> bool:
     return card in _layouts()
 
 
+def check_slices(device: str, jobs: int) -> None:
+    """Whether a card can give each of several jobs a MIG slice of its own.
+
+    Raises:
+        InputError: the card has no MIG, is a slice itself, or has fewer slices.
+    """
+    card, part = split_device(device)
+    if part is not None or not has_mig(card):
+        raise InputError(
+            f"{device} cannot be cut into MIG slices",
+            expected="a whole card with MIG: " + ", ".join(_layouts()),
+            got=device,
+            hint="share it with --sharing time-slice or mps",
+        )
+    most = mig_layout(card).compute_slices
+    if jobs > most:
+        raise InputError(
+            f"{card} has too few MIG slices",
+            expected=f"at most {most} jobs",
+            got=f"{jobs} jobs",
+            hint=f"cotenant plan slices --device {card} finds a partition, and shares slices where it pays",
+        )
+
+
 def split_device(name: str) -> tuple[str, str | None]:
     """`a100:mig=3g` as (`a100`, `3g`); a whole card has None.
 

@@ -10,7 +10,7 @@ import pytest
 from predictor.predictor import Predictor
 from predictor.types import Prediction, Quantity
 from profiling.errors import InputError, UnavailableError, UnknownNameError
-from profiling.workload import ColocationSet, Workload
+from profiling.workload import ColocationSet, SoloProfile, Workload
 from tests.predictor.synthetic import graph_source
 
 JOBS = tuple(Workload(name, 32) for name in ("alpha", "beta", "gamma", "delta"))
@@ -59,7 +59,8 @@ def test_json_has_the_shape_that_the_command_promises(predictor: Predictor) -> N
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 @pytest.mark.parametrize("sharing", ["time-slice", "mps", "mig"])
 def test_sets_of_one_to_four(predictor: Predictor, count: int, sharing: str) -> None:
-    answer = predictor.predict(ColocationSet("v100", JOBS[:count], sharing))
+    device = "a100" if sharing == "mig" else "v100"
+    answer = predictor.predict(ColocationSet(device, JOBS[:count], sharing))
     assert len(answer.members) == count
     for member in answer.members:
         assert member.slowdown.lower >= 1
@@ -84,7 +85,7 @@ def test_arrays_equal_predictions(predictor: Predictor) -> None:
     sets = [
         ColocationSet("v100", JOBS[:3]),
         ColocationSet("p100", JOBS[1:2], "mps"),
-        ColocationSet("v100", (MEASURED, JOBS[3]), "mig"),
+        ColocationSet("a100", (MEASURED, JOBS[3]), "mig"),
     ]
     arrays, answers = predictor.predict_arrays(sets), predictor.predict_many(sets)
     assert arrays.mask.tolist() == [[True] * 3, [True, False, False], [True, True, False]]
@@ -98,6 +99,32 @@ def test_arrays_equal_predictions(predictor: Predictor) -> None:
         assert (getattr(arrays, name)[~arrays.mask] == empty).all()
     one_by_one = np.concatenate([predictor.predict_arrays([s]).slowdown[0] for s in sets])
     np.testing.assert_allclose(one_by_one, arrays.slowdown[arrays.mask], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "words"),
+    [
+        ("v100", 2, "v100 cannot be cut into MIG slices"),
+        ("a100:mig=3g", 2, "cannot be cut"),
+        ("a100", 9, "a100 has too few MIG slices"),
+    ],
+)
+def test_slices_that_a_device_cannot_give_are_refused(
+    predictor: Predictor, device: str, count: int, words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        predictor.predict(ColocationSet(device, JOBS[:1] * count, "mig"))
+
+
+def test_who_takes_turns_has_no_more_than_all_of_the_time(predictor: Predictor) -> None:
+    busy = tuple(replace(job, solo=SoloProfile(0.01, utilization_ratio=0.99)) for job in JOBS)
+    for count in (1, 2, 4):
+        turns = predictor.predict_arrays([ColocationSet("h100", busy[:count], "time-slice")])
+        assert turns.utilization_ratio.sum() <= 1 + 1e-9
+        mixed = predictor.predict_arrays(
+            [ColocationSet("h100", busy[:count], "time-slice"), ColocationSet("h100", busy[:count], "mps")]
+        )
+        np.testing.assert_allclose(mixed.utilization_ratio[0], turns.utilization_ratio[0])
 
 
 def test_no_sets(predictor: Predictor) -> None:

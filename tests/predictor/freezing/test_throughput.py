@@ -101,6 +101,13 @@ def test_bad_numbers_are_named(options: dict[str, object]) -> None:
         layer_throughput(JOB, "v100", **options, featurizer=source())  # type: ignore[arg-type]
 
 
+def test_samples_of_all_passes_of_a_step_count() -> None:
+    made = source(6)
+    one = layer_throughput(JOB, "v100", 0, featurizer=made)
+    four = layer_throughput(replace(JOB, gradient_accumulation=4), "v100", 0, featurizer=made)
+    assert four.samples_per_s * four.step_time_s == pytest.approx(4 * one.samples_per_s * one.step_time_s)
+
+
 def test_zoo_model() -> None:
     job = Workload.parse("resnet18-cifar:batch_size=32")
     by_prefix = [layer_throughput(job, "v100", k) for k in (0, 20, 40)]

@@ -57,12 +57,22 @@ def test_what_was_measured_is_expected(process: SetProcess, examples: Examples) 
 def test_nothing_is_faster_beside_others_and_a_job_alone_is_as_fast(
     process: SetProcess, examples: Examples
 ) -> None:
-    numbers = asked(process, examples)
-    three = np.concatenate([numbers[:5], numbers[:5, :1]], 1)
-    alone = np.where(np.arange(3) > 0, -1, three)
-    assert (process.slowdown(three, np.ones(1)) > 1).all()
+    pairs = asked(process, examples)[:5]
+    alone = np.where(np.arange(2) > 0, -1, pairs)
+    assert (process.slowdown(pairs, np.ones(1)) > 1).all()
     assert np.isnan(process.slowdown(alone, np.ones(1))).all()
-    assert not process.blended(np.zeros((5, 3)), alone, np.ones((5, 3))).any()
+    assert not process.blended(np.zeros((5, 2)), alone, np.ones((5, 2))).any()
+
+
+def test_the_network_answers_alone_for_more_than_two(process: SetProcess, examples: Examples) -> None:
+    pairs = asked(process, examples)[:5]
+    three = np.concatenate([pairs, pairs[:, :1]], 1)
+    mixed = np.concatenate([three, np.where(np.arange(3) > 1, -1, three)])
+    slowdown = process.slowdown(mixed, np.ones((10, 3)))
+    assert np.isnan(slowdown[:5]).all()
+    np.testing.assert_array_equal(slowdown[5:, :2], process.slowdown(pairs, np.ones((5, 2))))
+    excess = np.full((5, 3), 0.7)
+    np.testing.assert_array_equal(process.blended(excess, three, np.ones((5, 3))), excess)
 
 
 def test_neighbours_leave_a_member_the_rest_of_the_time(process: SetProcess, examples: Examples) -> None:
@@ -76,12 +86,11 @@ def test_neighbours_leave_a_member_the_rest_of_the_time(process: SetProcess, exa
 
 
 def test_the_blend_is_the_mean_of_logs(process: SetProcess, examples: Examples) -> None:
-    pairs = asked(process, examples)
+    numbers = asked(process, examples)
     rng = np.random.default_rng(0)
-    for numbers in (pairs, np.concatenate([pairs, pairs[:, :1]], 1)):
-        excess, occupied = rng.random(numbers.shape), rng.random(numbers.shape)
-        mean = (np.log1p(excess) + np.log(process.slowdown(numbers, occupied))) / 2
-        np.testing.assert_allclose(np.log1p(process.blended(excess, numbers, occupied)), mean, atol=1e-12)
+    excess, occupied = rng.random(numbers.shape), rng.random(numbers.shape)
+    mean = (np.log1p(excess) + np.log(process.slowdown(numbers, occupied))) / 2
+    np.testing.assert_allclose(np.log1p(process.blended(excess, numbers, occupied)), mean, atol=1e-12)
 
 
 def test_too_few_sets_say_nothing(examples: Examples) -> None:

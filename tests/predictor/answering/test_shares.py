@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from models.features import Floats
+from predictor.answering.shares import unlimited
+from predictor.predictor import Predictor
+from profiling.workload import ColocationSet, SoloProfile, Workload
+
+JOB, OTHER = Workload("alpha", 32), Workload("beta", 32)
+
+
+def steps(predictor: Predictor, *members: Workload, device: str = "v100") -> Floats:
+    return predictor.predict_arrays([ColocationSet(device, members, "mps")]).step_time_s[0]
+
+
+def limited(job: Workload, share: float) -> Workload:
+    return replace(job, sm_share_ratio=share)
+
+
+def test_a_neighbours_share_makes_nobody_slower(predictor: Predictor) -> None:
+    before = steps(predictor, JOB, OTHER)[0]
+    for share in (0.9, 0.5, 0.2, 0.05):
+        assert steps(predictor, JOB, limited(OTHER, share))[0] <= before * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_step_takes_the_longer_of_what_share_and_neighbours_leave(predictor: Predictor, count: int) -> None:
+    together = steps(predictor, *[JOB] * count)[0]
+    for share in (1.0, 0.8, 1 / count, 0.1):
+        alone = steps(predictor, limited(JOB, share))[0]
+        shared = steps(predictor, *[limited(JOB, share)] * count)
+        np.testing.assert_allclose(shared, max(alone, together), rtol=1e-6)
+
+
+def test_a_measured_step_is_that_under_the_share(predictor: Predictor) -> None:
+    measured = replace(limited(JOB, 0.3), solo=SoloProfile(0.05))
+    arrays = predictor.predict_arrays([ColocationSet("v100", (measured, OTHER), "mps")])
+    assert arrays.solo_step_time_s[0, 0] == pytest.approx(0.05)
+    featurizer = predictor.fitted_.model.featurizer
+    whole, ratio = unlimited(measured, "v100", featurizer)
+    assert 0 < ratio < 1
+    assert whole.sm_share_ratio == 1.0
+    assert whole.solo.step_time_s == pytest.approx(0.05 * ratio)
+    assert unlimited(JOB, "v100", featurizer) == (JOB, 1.0)
