@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -123,6 +123,23 @@ class Corrector:
             lower = min(max(value * math.exp(-math.hypot(quick, self._repeat)), 1.0), lower)
             upper = max(value * math.exp(math.hypot(long, self._repeat)), upper)
         return Quantity(value, lower, upper)
+
+
+def slowed(member: MemberPrediction, slowdown: float) -> MemberPrediction:
+    """The member's answer with at least that slowdown; intervals keep their width."""
+    factor = slowdown / member.slowdown.value
+    if factor <= 1.0:
+        return member
+    slow, step, ratio = (
+        Quantity(q.value * f, q.lower * f, q.upper * f)
+        for q, f in (
+            (member.slowdown, factor),
+            (member.step_time_s, factor),
+            (member.throughput_ratio, 1 / factor),
+        )
+    )
+    busy = _at_step_time(member.utilization_ratio, 1 / factor)
+    return replace(member, slowdown=slow, step_time_s=step, throughput_ratio=ratio, utilization_ratio=busy)
 
 
 def _at_step_time(busy: Quantity, factor: float) -> Quantity:

@@ -19,7 +19,7 @@ from models.features import Floats
 from predictor.examples.observations import Observation
 from predictor.learning.basis import Label, reason_of
 from predictor.learning.config import Drift, PosteriorConfig
-from predictor.learning.corrected import Basis, Corrector, shifted
+from predictor.learning.corrected import Basis, Corrector, shifted, slowed
 from predictor.learning.corrections import Corrections
 from predictor.learning.evidence import evidence_of
 from predictor.learning.kernel import Members
@@ -27,11 +27,12 @@ from predictor.learning.known_members import KnownMembers
 from predictor.learning.members import MemberScale, default_scale
 from predictor.learning.observed import Observed, ObservedKey, key_of, set_of
 from predictor.learning.pair_answers import PairAnswers
+from predictor.learning.parts import SlowdownOf, slowest_part
 from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.learning.shifts import Shifts
-from predictor.types import Prediction, PredictionArrays, SetPredictor
+from predictor.types import MemberPrediction, Prediction, PredictionArrays, SetPredictor
 from profiling.errors import CotenantError, InputError
 from profiling.workload import ColocationSet, Workload
 
@@ -219,7 +220,7 @@ class Posterior:
         arrays = self.predictor.predict_arrays(sets)
         numbers = self._numbers(sets, arrays.solo_step_time_s)
         own, partners = numbers.ravel(), numbers[:, ::-1].reshape(-1, 1)
-        slowdown = self._corrected(arrays, numbers).slowdown if len(self._observed) else arrays.slowdown
+        slowdown = self._slowdown(arrays.slowdown, numbers) if len(self._observed) else arrays.slowdown
         return Rows(own, partners, np.zeros(len(own))), np.log(slowdown.ravel())
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
@@ -227,7 +228,15 @@ class Posterior:
         arrays = self.predictor.predict_arrays(sets)
         if not len(self._observed) or not len(sets):
             return arrays
-        return self._corrected(arrays, self._numbers(sets, arrays.solo_step_time_s))
+
+        def slowdown_of(chosen: Integers, places: Integers) -> Floats:
+            parts = [
+                replace(sets[s], workloads=tuple(sets[s].workloads[m] for m in row))
+                for s, row in zip(chosen.tolist(), places.tolist(), strict=True)
+            ]
+            return self.predictor.predict_arrays(parts).slowdown
+
+        return self._corrected(arrays, self._numbers(sets, arrays.solo_step_time_s), slowdown_of)
 
     def drift(self, observations: Sequence[Observation]) -> Drift:
         """How far the predictor was off at `observations`, in the order in which they were made, and how far each would have been off with
@@ -288,18 +297,28 @@ class Posterior:
         numbers = self._of_row[rows]
         if (rows < 0).any():
             numbers = np.where(rows >= 0, numbers, -1)
-        return self._corrected(arrays, numbers)
+
+        def slowdown_of(chosen: Integers, places: Integers) -> Floats:
+            parts = np.take_along_axis(rows[chosen], places, 1)
+            return np.asarray(self._table_of().predict_rows(parts, sharing).slowdown)
+
+        return self._corrected(arrays, numbers, slowdown_of)
 
     def _table_of(self) -> Any:
         if not hasattr(self.predictor, "predict_rows"):
             raise InputError("the predictor keeps no rows", hint="use predict_arrays")
         return self.predictor
 
-    def _corrected(self, arrays: PredictionArrays, numbers: Integers) -> PredictionArrays:
-        state = self._ready()
-        process, corrections = state.process, state.corrections
-        members, knee = self._known.members, self.config.parameters.knee
-        slowdown = shifted(arrays.slowdown, corrections.of_sets(members, numbers), knee)
+    def _slowdown(self, slowdown: Floats, numbers: Integers) -> Floats:
+        shift = self._ready().corrections.of_sets(self._known.members, numbers)
+        return shifted(slowdown, shift, self.config.parameters.knee)
+
+    def _corrected(
+        self, arrays: PredictionArrays, numbers: Integers, slowdown_of: SlowdownOf
+    ) -> PredictionArrays:
+        process, corrections = self._ready().process, self._ready().corrections
+        members = self._known.members
+        slowdown = slowest_part(arrays.slowdown, numbers, slowdown_of, self._slowdown)
         solo = arrays.solo_step_time_s
         if process.evidence.rows.solo.any():
             apart = np.where(self._known.solo_predicted[: len(members)], corrections.solo(members), 0.0)
@@ -342,7 +361,7 @@ class Posterior:
         numbers = [list(islice(number, len(s.workloads))) for s in sets]
         keys = [(own, *sorted((*row[:m], *row[m + 1 :]))) for row in numbers for m, own in enumerate(row)]
         shifts = self._ready().shifts.of(keys)
-        after = map(self._corrector, members, shifts)
+        after = iter(self._as_slow_as_parts(list(map(self._corrector, members, shifts)), sets))
         shift = iter(shifts)
         result = []
         for colocation_set, prediction in zip(sets, predictions, strict=True):
@@ -353,6 +372,21 @@ class Posterior:
                 replace(prediction, members=now, reasons=(*prediction.reasons, *filter(None, reasons)))
             )
         return result
+
+    def _as_slow_as_parts(
+        self, members: list[MemberPrediction], sets: Sequence[ColocationSet]
+    ) -> list[MemberPrediction]:
+        """Corrected members of some sets one after another; those of three and more are as slow as `predict_arrays` has them."""
+        large = [s for s in sets if len(s.workloads) > 2]
+        if not large:
+            return members
+        arrays = self.predict_arrays(large)
+        slowdown = iter(arrays.slowdown[arrays.mask].tolist())
+        is_large = [len(s.workloads) > 2 for s in sets for _ in s.workloads]
+        return [
+            slowed(member, next(slowdown)) if large else member
+            for member, large in zip(members, is_large, strict=True)
+        ]
 
     def basis(self, colocation_set: ColocationSet, member: int) -> Basis:
         """What the answer for a member of a set stands on. An observation counts if it weighs a hundredth of the heaviest."""

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from predictor.examples.observations import Observation
+from predictor.learning.posterior import Posterior
+from predictor.predictor import Predictor
+from profiling.workload import ColocationSet, Workload
+
+JOBS = [Workload.parse(f"{name}:batch_size=32,step_time_s=0.03") for name in ("alpha", "beta", "gamma", "delta")]  # fmt: skip
+
+
+@pytest.fixture
+def posterior(predictor: Predictor) -> Posterior:
+    """One pair was seen to be three times as slow as predicted, another as predicted."""
+    told = []
+    for pair, factor in ((JOBS[:2], 3.0), ((JOBS[0], JOBS[2]), 1.0)):
+        colocation_set = ColocationSet("v100", tuple(pair))
+        step_s = float(predictor.predict_arrays([colocation_set]).step_time_s[0, 0])
+        told.append(Observation(colocation_set, 0, step_s * factor))
+    posterior = Posterior(predictor)
+    posterior.observe(told)
+    return posterior
+
+
+def test_one_more_neighbour_makes_nobody_faster_after_observations(posterior: Posterior) -> None:
+    for size in (3, 4):
+        sets = [ColocationSet("v100", members) for members in combinations(JOBS, size)]
+        wholes = posterior.predict_arrays(sets).slowdown
+        for members, whole in zip(combinations(JOBS, size), wholes, strict=True):
+            for gone in range(size):
+                rest = [k for k in range(size) if k != gone]
+                fewer = ColocationSet("v100", tuple(members[k] for k in rest))
+                less = posterior.predict_arrays([fewer]).slowdown[0]
+                assert (whole[rest] >= less * (1 - 1e-6)).all()
+
+
+def test_every_way_of_asking_gives_one_answer(posterior: Posterior) -> None:
+    sets = [
+        ColocationSet("v100", tuple(JOBS[:3])),
+        ColocationSet("v100", tuple(JOBS[:2])),
+        ColocationSet("v100", tuple(JOBS)),
+    ]
+    arrays = posterior.predict_arrays(sets)
+    rows = posterior.predict_rows(posterior.rows(sets), "time-slice")
+    np.testing.assert_allclose(rows.slowdown, arrays.slowdown, rtol=1e-5)
+    for k, prediction in enumerate(posterior.predict_many(sets)):
+        for m, member in enumerate(prediction.members):
+            for name in ("slowdown", "step_time_s", "utilization_ratio"):
+                assert getattr(member, name).value == pytest.approx(getattr(arrays, name)[k, m], rel=1e-4)
+            slow = member.slowdown
+            assert slow.lower <= slow.value <= slow.upper
+            assert member.throughput_ratio.value == pytest.approx(1 / slow.value)
