@@ -18,6 +18,8 @@ def infeasible_jobs(
 ) -> dict[str, str]:
     """Why, by id, for each job that asks for more GPUs than any type has, or fits on no type that has as many.
 
+    A range changes nothing: policies that do not resize run a job on the GPUs that it asks for, and all run the same jobs.
+
     Args:
         truth: what fits; None where only the number of GPUs is looked at.
     """
@@ -29,7 +31,7 @@ def infeasible_jobs(
     fits: dict[tuple[Workload, str], bool] = {}
     reasons: dict[str, str] = {}
     for job in jobs:
-        need = job.gpus if job.min_gpus is None else job.min_gpus
+        need = job.gpus
         if need > most:
             reasons[job.id] = f"asks for {need} GPUs of one type, and the cluster has {most}"
         elif truth is not None:

@@ -29,6 +29,9 @@ def check_format(path: Path) -> None:
 def jobs_table(results: Iterable[tuple[str, int, SimulationResult]]) -> pd.DataFrame:
     """Rows by policy, seed and submission; times in seconds from the start of the trace.
 
+    `iterations` are what a job was submitted for, `iterations_done` what it did: fewer where it was killed or failed
+    (`ended_early`).
+
     Args:
         results: policy, seed and result of each run.
     """
@@ -52,6 +55,8 @@ def jobs_table(results: Iterable[tuple[str, int, SimulationResult]]) -> pd.DataF
                     "gpus": job.job.gpus,
                     "user": job.job.user,
                     "iterations": job.job.iterations,
+                    "iterations_done": (job.real_iterations or job.job.iterations) - job.left,
+                    "ended_early": job.ends_early,
                     "submit_s": job.job.submit_s,
                     "start_s": job.started_s,
                     "finish_s": job.finished_s,

@@ -26,6 +26,7 @@ from scheduling.core.truth import SCALING, GroundTruth, SetTruth
 from scheduling.policies import POLICIES, get_policy
 from scheduling.simulator.engine import SimulationConfig, simulate
 from scheduling.simulator.feasibility import infeasible_jobs, without_infeasible
+from scheduling.simulator.measured import measured_truth
 from scheduling.simulator.realism import Realism
 from scheduling.simulator.result import SimulationResult
 from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
@@ -33,9 +34,10 @@ from scheduling.slices.simulate import SliceCosts, simulate_slices
 from scheduling.traces.columns import parse_mapping
 from scheduling.traces.elastic import with_batches, with_ranges
 from scheduling.traces.load import at_load
-from scheduling.traces.logged import trace_jobs
+from scheduling.traces.logged import trace_jobs, usable
 from scheduling.traces.logs import read_rows
 from scheduling.traces.mix import Mix
+from scheduling.traces.remarks import RowCount
 from scheduling.traces.sia import KINDS, read_sia
 from scheduling.traces.synthetic import parse_synthetic, synthetic
 
@@ -51,7 +53,7 @@ class ScenarioSpec:
         cluster: a cluster.yaml or the name of one that comes with the project.
         seed: of the mix, of the synthetic trace, and of the truth's departure from the belief.
         data: folder of imported tables; its co-location table is then the ground truth and its workloads the mix.
-        source: only rows of this source of the tables.
+        source: only rows of this source of the tables; where None, of the only one that covers the cluster's types.
         belief: `predictor`, `truth` (an oracle), or `constant[:RATIO]` (solo times of the truth, and one throughput
             ratio, .65, for every job that shares: what a prediction of interference has to beat).
         model: the predictor: `default`, a folder, `models:/NAME@ALIAS`, or one's own as `module:PREDICTOR`.
@@ -146,6 +148,7 @@ class Scenario:
 
     Attributes:
         skipped: a line about each job that was left out because it can never run here.
+        remarks: what was found wrong with rows of the log, and how many of them.
         step_time_s: alone on the reference type; None where jobs have no fixed step time.
     """
 
@@ -157,6 +160,7 @@ class Scenario:
     agent: Callable[[TraceJob], object] | None = None
     upstream_rounds: bool = False
     skipped: list[str] = field(default_factory=list)
+    remarks: list[RowCount] = field(default_factory=list)
     step_time_s: Callable[[Workload], float] | None = None
 
     def run(
@@ -254,10 +258,10 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
         )
     if spec.trace.startswith("sia:"):
         return _sia(spec, cluster, devices)
-    read = _trace(spec)  # before a predictor is loaded, which takes seconds
+    read, remarks = _trace(spec)  # before a predictor is loaded, which takes seconds
     predictor: Any = None
     if spec.data is not None:
-        truth: Any = _tables(spec, devices)
+        truth: Any = measured_truth(Path(spec.data), devices, spec.source)
         if spec.belief == "predictor":
             predictor = load_belief(spec.model)
         shared = set(truth.workloads(devices[0])).intersection(*(truth.workloads(d) for d in devices[1:]))
@@ -290,6 +294,7 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
         SimulationConfig(realism=realism, seed=spec.seed) if spec.realism else SimulationConfig(),
         upstream_rounds=spec.upstream_rounds,
         skipped=skipped,
+        remarks=remarks,
         step_time_s=mix.step_time_s,
     )
 
@@ -308,12 +313,12 @@ def _is_ratio(text: str) -> bool:
         return False
 
 
-def _trace(spec: ScenarioSpec) -> Callable[[Mix], list[TraceJob]]:
-    """The trace's jobs as a function of the mix that their workloads are drawn from; what can be checked is."""
+def _trace(spec: ScenarioSpec) -> tuple[Callable[[Mix], list[TraceJob]], list[RowCount]]:
+    """The trace's jobs as a function of the mix that their workloads are drawn from, and what is wrong with its rows."""
     head, _, tail = spec.trace.partition(":")
     if head == "synthetic":
         parse_synthetic(tail)
-        return lambda mix: synthetic(tail, mix, spec.seed)[: spec.limit]
+        return lambda mix: synthetic(tail, mix, spec.seed)[: spec.limit], []
     path = Path(tail if head == "philly" and tail else spec.trace)
     if head == "philly" and not tail:
         path = Path(os.environ.get("COTENANT_PHILLY", "philly.csv"))
@@ -329,8 +334,8 @@ def _trace(spec: ScenarioSpec) -> Callable[[Mix], list[TraceJob]]:
             hint=hint,
         )
     columns = parse_mapping(spec.columns) if spec.columns else None
-    rows = read_rows(path, columns)
-    return lambda mix: trace_jobs(path, rows, mix, spec.seed, spec.limit)
+    log = usable(path, read_rows(path, columns))
+    return lambda mix: trace_jobs(log, mix, spec.seed, spec.limit), log.remarks
 
 
 def _reference(predictor: SetPredictor, devices: list[str]) -> Callable[[Workload], float]:
@@ -344,24 +349,6 @@ def _reference(predictor: SetPredictor, devices: list[str]) -> Callable[[Workloa
         return known[workload]
 
     return step_time_s
-
-
-def _tables(spec: ScenarioSpec, devices: list[str]) -> TablePredictor:
-    from datasets.tables import read_table
-    from profiling.devices import get_device
-
-    assert spec.data is not None
-    solo, together = read_table(Path(spec.data), "solo"), read_table(Path(spec.data), "colocation")
-    if spec.source is not None:
-        solo, together = solo[solo.source == spec.source], together[together.source == spec.source]
-    campaigns = sorted(set(together.campaign))
-    if len(campaigns) > 1:  # solo and pairs of different campaigns do not belong together
-        solo, together = solo[solo.campaign == campaigns[-1]], together[together.campaign == campaigns[-1]]
-    return TablePredictor.from_frames(
-        solo[solo.device.isin(devices)],
-        together[together.device.isin(devices)],
-        {d: get_device(d).memory_bytes for d in devices},
-    )
 
 
 def _sia(spec: ScenarioSpec, cluster: ClusterSnapshot, devices: list[str]) -> Scenario:

@@ -15,6 +15,7 @@ from profiling.files import write_json
 from profiling.ray_workers import stdout_without_ray
 from scheduling.simulator.result import SimulationResult
 from scheduling.simulator.scenario import Scenario, ScenarioSpec, build_scenario
+from scheduling.traces.remarks import RowCount, by_reason
 
 Report = Callable[[str, int, int, int], None]
 """Called with what runs (policy and seed), its jobs done and in all, and the number of runs that are finished."""
@@ -29,6 +30,7 @@ class Run:
     result: SimulationResult | None = None
     error: str = ""
     skipped: tuple[str, ...] = ()
+    remarks: tuple[RowCount, ...] = ()
     load: float | None = None
 
     @property
@@ -137,6 +139,7 @@ def summarize(runs: Sequence[Run]) -> list[dict[str, Any]]:
         skipped = [name for run in own for name in run.skipped]
         body |= {"error": "; ".join(errors)} if errors else {}
         body |= {"skipped": skipped} if skipped else {}
+        body |= by_reason(next((run.remarks for run in own if run.remarks), ()))  # of one log
         bodies.append(body)
     return bodies
 
@@ -169,15 +172,15 @@ def _run_on(
     record: bool,
     report: OnProgress = lambda *_: None,
 ) -> Run:
-    skipped = tuple(scenario.skipped)
+    skipped, remarks = tuple(scenario.skipped), tuple(scenario.remarks)
     label = Run(policy, spec.seed).label
     try:
         result = scenario.run(policy, partial(report, label), record)
     except CotenantError as error:
-        return Run(policy, spec.seed, error=error.message, skipped=skipped)
+        return Run(policy, spec.seed, error=error.message, skipped=skipped, remarks=remarks)
     for job in result.jobs:  # agents hold tables; nobody needs them after the run
         job.agent = None
-    return Run(policy, spec.seed, result, skipped=skipped)
+    return Run(policy, spec.seed, result, skipped=skipped, remarks=remarks)
 
 
 def _here(tasks: Sequence[Task], report: OnProgress) -> Iterator[Run]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from profiling.errors import InputError
+from scheduling.traces.cells import Cells, Floats
 from scheduling.traces.logged import LoggedJob
 
 
@@ -85,46 +86,48 @@ PAI_TASKS = (
 
 
 def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
-    """Jobs of a CSV, in its order.
+    """Rows of a CSV, in its order; those that are no job carry the reason.
 
     Args:
         columns: names; found by the file's own header where None.
 
     Raises:
-        InputError: the file is not a CSV, its columns are unknown, or a number is out of range.
+        InputError: the file is not a CSV, its columns are unknown, or they cannot be compared.
     """
     import pandas as pd
 
     try:
-        frame = pd.read_csv(path)
+        # Read whole: in pieces, a column would get several types, and a warning.
+        frame = pd.read_csv(path, low_memory=False)
         if columns is None and _is_pai_row(list(frame.columns)):
-            frame = _whole_jobs(pd.read_csv(path, header=None, names=list(PAI_TASKS)))
+            frame = _whole_jobs(pd.read_csv(path, header=None, names=list(PAI_TASKS), low_memory=False))
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InputError(f"{path} is not a trace", expected="a CSV of jobs", got=str(error)) from None
     names = columns or _recognise(list(frame.columns), path)
     if columns is not None:
         _check_present(columns, list(frame.columns), path)
-    submit = _seconds(frame[names.submit])
-    if names.duration is not None:
-        duration = _numbers(frame[names.duration])
-    else:
-        duration = _seconds(frame[names.end]) - submit
-    gpus = _numbers(frame[names.gpus]) * names.gpu_scale
-    if names.instances is not None:
-        gpus = gpus * np.nan_to_num(_numbers(frame[names.instances]), nan=1.0)
+    cells = Cells(frame)
+    submit, by_stamp = cells.seconds(names.submit)
+    duration = _durations(cells, names, submit, by_stamp)
+    gpus = _gpus(cells, names)
     nothing = np.full(len(frame), np.nan)
     given = {
-        key: _numbers(frame[column]) if (column := getattr(names, key)) in frame else nothing
+        key: cells.numbers(column, optional=True) if (column := getattr(names, key)) in frame else nothing
         for key in ("priority", "min_gpus", "max_gpus", "batch_size", "max_batch_size", "noise_scale")
     }
+    for key in ("min_gpus", "max_gpus"):
+        if given[key] is not nothing:
+            cells.mark(given[key] % 1 > 0, getattr(names, key), "is not a whole number of GPUs")
     with np.errstate(divide="ignore", invalid="ignore"):
         larger = given["max_batch_size"] / given["batch_size"]
         noise = given["noise_scale"] / given["batch_size"]
     due = nothing
-    if names.deadline in frame:
-        due = _seconds(frame[names.deadline])
-        if not pd.api.types.is_numeric_dtype(frame[names.deadline]):
+    if names.deadline is not None and names.deadline in frame:
+        due, dated = cells.seconds(names.deadline, optional=True)
+        if dated:
             due = due - submit
+            if np.isfinite(due).any():
+                _check_alike(names.submit, by_stamp, names.deadline, dated)
     users = frame[names.user].astype(str).to_numpy() if names.user in frame else np.full(len(frame), "")
     ids = frame[names.id].astype(str).to_numpy() if names.id in frame else np.full(len(frame), "")
     return [
@@ -140,9 +143,50 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
             None if np.isnan(given["max_gpus"][row]) else int(given["max_gpus"][row]),
             float(larger[row]) if 1.0 < larger[row] < np.inf else None,
             float(noise[row]) if 0.0 < noise[row] < np.inf else None,
+            remark=cells.remarks[row],
         )
         for row in range(len(frame))
     ]
+
+
+def _durations(cells: Cells, names: Columns, submit: Floats, by_stamp: bool) -> Floats:
+    """[rows] seconds, by `duration` or else `end`."""
+    if names.duration is not None:
+        duration = cells.numbers(names.duration, " of seconds")
+        cells.mark(duration < 1.0, names.duration, "is below 1 s")
+        return duration
+    assert names.end is not None
+    end, ends_by_stamp = cells.seconds(names.end)
+    if np.isfinite(end - submit).any():
+        _check_alike(names.submit, by_stamp, names.end, ends_by_stamp)
+    cells.mark(end - submit < 1.0, names.end, f"is less than 1 s after {names.submit}")
+    return end - submit
+
+
+def _gpus(cells: Cells, names: Columns) -> Floats:
+    """[rows] whole GPUs. Where the column counts shares of a GPU, they are rounded up, for jobs get whole ones."""
+    gpus = cells.numbers(names.gpus) * names.gpu_scale
+    if names.instances is not None:
+        gpus = gpus * np.nan_to_num(cells.numbers(names.instances, optional=True), nan=1.0)
+    gpus = gpus.round(6)  # .29 of 100 instances
+    whole = np.ceil(gpus)
+    cells.mark(gpus <= 0, names.gpus, "is not above 0")
+    if names.gpu_scale != 1.0:
+        cells.mark(gpus < whole, names.gpus, "asks for a share of a GPU, and gets all of it", kept=True)
+        return whole
+    cells.mark(gpus < whole, names.gpus, "is not a whole number of GPUs")
+    return gpus
+
+
+def _check_alike(submit: str, by_stamp: bool, other: str, other_by_stamp: bool) -> None:
+    """Raise `InputError` where one column has seconds and the other time stamps."""
+    if by_stamp != other_by_stamp:
+        kinds = ("seconds", "time stamps")
+        raise InputError(
+            f"columns {submit} and {other} cannot be compared",
+            expected="seconds in both, or time stamps in both",
+            got=f"{kinds[by_stamp]} and {kinds[other_by_stamp]}",
+        )
 
 
 def parse_mapping(values: Mapping[str, Any]) -> Columns:
@@ -194,19 +238,3 @@ def _recognise(header: list[str], path: Path) -> Columns:
         got=", ".join(header[:12]),
         hint="name yours: --columns submit=COLUMN,duration=COLUMN,gpus=COLUMN",
     )
-
-
-def _numbers(column: Any) -> Any:
-    import pandas as pd
-
-    return pd.to_numeric(column, errors="coerce").to_numpy(float)
-
-
-def _seconds(column: Any) -> Any:
-    import pandas as pd
-
-    if pd.api.types.is_numeric_dtype(column):
-        return column.to_numpy(float)
-    stamps = pd.to_datetime(column, errors="coerce", utc=True)
-    seconds = (stamps - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)
-    return seconds.to_numpy(float)

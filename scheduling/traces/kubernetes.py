@@ -20,7 +20,8 @@ def is_pod_list(body: Any) -> bool:
 
 
 def read_pods(body: dict[str, Any]) -> list[LoggedJob]:
-    """One row per job: pods with the same job label in a namespace are a gang; other pods are jobs of their own.
+    """One row per job: pods with the same job label in a namespace are a gang; other pods are jobs of their own. Of a gang
+    with GPUs, pods without (a launcher) do not count.
 
     Times are those of the first and last container, or of the pod's events where its status has none; pods that did not
     end have no duration. The user is the namespace, the deadline `activeDeadlineSeconds`, the weight by `priority`.
@@ -41,21 +42,34 @@ def read_pods(body: dict[str, Any]) -> list[LoggedJob]:
         )
     gangs: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for pod in body["items"]:
-        if isinstance(pod, dict) and pod.get("kind", "Pod") == "Pod" and _gpus(pod) > 0:
+        if isinstance(pod, dict) and pod.get("kind", "Pod") == "Pod" and "metadata" in pod:
             meta = pod["metadata"]
             labels = meta.get("labels") or {}
             name = next((labels[key] for key in _GANG_LABELS if key in labels), meta["name"])
             gangs[meta.get("namespace", "default"), name].append(pod)
-    levels = [max(float(pod["spec"].get("priority") or 0) for pod in pods) for pods in gangs.values()]
+    with_gpus = {name: own for name, pods in gangs.items() if (own := [p for p in pods if _gpus(p) != 0])}
+    levels = [max(_priority(pod) for pod in pods) for pods in with_gpus.values()]
+    weights = dict(zip(with_gpus, weights_of_levels(levels), strict=True))
     return [
-        _job(f"{space}/{name}", space, pods, weight, events)
-        for ((space, name), pods), weight in zip(gangs.items(), weights_of_levels(levels), strict=True)
+        _job(
+            f"{space}/{name}",
+            space,
+            with_gpus.get((space, name), pods),
+            weights.get((space, name), 1.0),
+            events,
+        )
+        for (space, name), pods in gangs.items()
     ]
+
+
+def _priority(pod: dict[str, Any]) -> float:
+    return float((pod.get("spec") or {}).get("priority") or 0)
 
 
 def _job(name: str, space: str, pods: list[dict[str, Any]], weight: float, events: _Events) -> LoggedJob:
     spans = [_span_s(pod, events.get((space, pod["metadata"]["name"]), [])) for pod in pods]
-    deadlines = [d for pod in pods if (d := pod["spec"].get("activeDeadlineSeconds"))]
+    deadlines = [d for pod in pods if (d := (pod.get("spec") or {}).get("activeDeadlineSeconds"))]
+    running = (pod for pod, (_, stop) in zip(pods, spans, strict=True) if stop != stop)
     return LoggedJob(
         name,
         min(stamp_s(pod["metadata"].get("creationTimestamp")) for pod in pods),
@@ -66,6 +80,7 @@ def _job(name: str, space: str, pods: list[dict[str, Any]], weight: float, event
         space,
         weight,
         float(min(deadlines)) if deadlines else None,
+        state=next(((pod.get("status") or {}).get("phase", "") for pod in running), ""),
     )
 
 
@@ -75,8 +90,17 @@ def _gpus(pod: dict[str, Any]) -> float:
     for container in (pod.get("spec") or {}).get("containers", []):
         resources = container.get("resources") or {}
         asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-        total += sum(float(count) for name, count in asked.items() if name.endswith("/gpu"))
+        total += sum(_quantity(count) for name, count in asked.items() if name.endswith("/gpu"))
     return total
+
+
+def _quantity(text: object) -> float:
+    """A number as Kubernetes writes it, `2` or `500m`; NaN for anything else."""
+    number = str(text)
+    try:
+        return float(number[:-1]) / 1000 if number.endswith("m") else float(number)
+    except ValueError:
+        return float("nan")
 
 
 def _span_s(pod: dict[str, Any], events: list[dict[str, Any]]) -> tuple[float, float]:

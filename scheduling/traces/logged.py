@@ -14,6 +14,7 @@ from profiling.errors import InputError
 from scheduling.core.job import TraceJob
 from scheduling.traces.elastic import with_batch_range
 from scheduling.traces.mix import Mix
+from scheduling.traces.remarks import Remark, RowCount, counted_rows
 
 # Of a job whose batch may be tuned and whose noise scale the log does not state; ours.
 _NOISE_RATIO = 8.0
@@ -27,12 +28,14 @@ class LoggedJob:
         id: as the log has it; may be empty.
         submit_s: seconds from any origin.
         duration_s: seconds on its GPUs; NaN where it never ended.
-        gpus: of all its nodes; fractions count as one.
+        gpus: of all its nodes.
         priority: weight among others.
         deadline_s: seconds from submission.
         min_gpus, max_gpus: range of an elastic job.
         batch_ratio: largest total batch that the job may tune its own to, over its own.
         noise_ratio: gradient noise scale over its own total batch.
+        state: what the log says became of it; may be empty.
+        remark: what its reader found wrong with it, where the numbers do not say.
     """
 
     id: str
@@ -46,27 +49,65 @@ class LoggedJob:
     max_gpus: int | None = None
     batch_ratio: float | None = None
     noise_ratio: float | None = None
+    state: str = ""
+    remark: Remark | None = None
 
-    @property
-    def usable(self) -> bool:
-        """It has a time of submission, at least one second, and GPUs."""
-        return isfinite(self.submit_s) and 1.0 <= self.duration_s < float("inf") and 0 < self.gpus < 1e9
+    def fault(self) -> Remark | None:
+        """Why it cannot be used: that takes a time of submission, at least one second, and whole GPUs."""
+        if self.remark is not None and not self.remark.kept:
+            return self.remark
+        if not isfinite(self.submit_s):
+            return Remark("no time of submission")
+        if self.gpus == 0 and not self.duration_s < 1.0:  # who never ran may have been given none yet
+            return Remark("asks for no whole GPU")
+        if not isfinite(self.duration_s):
+            return Remark("has not ended", self.state)
+        if self.duration_s < 1.0:
+            return Remark("ran for less than 1 s, or never", self.state)
+        if not 0 < self.gpus < 1e9 or self.gpus % 1:
+            return Remark("does not ask for a whole number of GPUs", f"{self.gpus:g}")
+        return None
 
 
-def trace_jobs(
-    path: Path, rows: Iterable[LoggedJob], mix: Mix, seed: int = 0, limit: int | None = None
-) -> list[TraceJob]:
-    """Jobs by submission, each with a workload of `mix`, and iterations = duration / solo step time.
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The jobs of a log that can be used, by submission, and what is said about rows that cannot, or were changed."""
 
-    Jobs that are not `usable` are left out. The log's ids are kept where they are there and unique.
+    jobs: list[LoggedJob]
+    remarks: list[RowCount]
+
+
+def usable(path: Path, rows: Iterable[LoggedJob]) -> Log:
+    """What can be used of the rows of a log.
+
+    Args:
+        path: of the log, for the error.
 
     Raises:
-        InputError: no job is usable.
+        InputError: no row can be used.
     """
-    read = list(rows)
-    kept = sorted((row for row in read if row.usable), key=lambda row: row.submit_s)[:limit]
+    read = [(row, row.fault()) for row in rows]
+    kept = sorted((row for row, fault in read if fault is None), key=lambda row: row.submit_s)
+    remarks = counted_rows(found for row, fault in read if (found := fault or row.remark) is not None)
     if not kept:
-        raise InputError(f"{path} has no job with GPUs and a duration", got=f"{len(read)} rows")
+        raise InputError(
+            f"{path} has no row that can be used",
+            expected="a time of submission, a duration of at least 1 s and a whole number of GPUs",
+            got="; ".join(map(str, remarks)) or "an empty log",
+            hint="Durations are in seconds, time stamps in ISO 8601 (2024-05-01 10:00:00)",
+        )
+    return Log(kept, remarks)
+
+
+def trace_jobs(log: Log, mix: Mix, seed: int = 0, limit: int | None = None) -> list[TraceJob]:
+    """Jobs by submission, each with a workload of `mix`, and iterations = duration / solo step time.
+
+    The log's ids are kept where they are there and unique.
+
+    Args:
+        limit: only so many, the first submitted.
+    """
+    kept = log.jobs[:limit]
     named = all(row.id for row in kept) and len({row.id for row in kept}) == len(kept)
     jobs = [
         TraceJob(
@@ -74,7 +115,7 @@ def trace_jobs(
             workload,
             row.duration_s / mix.step_time_s(workload),
             row.submit_s - kept[0].submit_s,
-            gpus=max(1, round(row.gpus)),
+            gpus=int(row.gpus),
             min_gpus=row.min_gpus,
             max_gpus=row.max_gpus,
             user=row.user,

@@ -30,4 +30,5 @@ def _job(job: dict[str, Any]) -> LoggedJob:
         sum(t for t in times if t == t),
         float(max(gpus, default=0)),
         str(job.get("vc", "")),
+        state=str(job.get("status", "")),
     )

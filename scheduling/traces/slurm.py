@@ -43,6 +43,7 @@ def read_sacct(path: Path) -> list[LoggedJob]:
             row.get("User", ""),
             next(weights) if _is_number(row.get("Priority", "")) else 1.0,
             due if (due := stamp_s(row.get("Deadline", "")) - submit) > 0 else None,
+            state=row.get("State", "").partition(" ")[0],  # `CANCELLED by 1000`
         )
         for row in rows
     ]

@@ -35,6 +35,8 @@ def parse_synthetic(spec: str) -> dict[str, float]:
         raise InputError(
             "synthetic trace", expected="rate, jobs, mean_s above 0 and sigma from 0 to 10", got=spec
         )
+    if settings["jobs"] % 1:
+        raise InputError("synthetic trace: jobs", expected="a whole number", got=f"{settings['jobs']:g}")
     if not 0 <= settings["gangs"] <= 1:
         raise InputError("synthetic trace: gangs", expected="a share from 0 to 1", got=settings["gangs"])
     return settings

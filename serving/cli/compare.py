@@ -27,6 +27,7 @@ from serving.cli.simulate import (
     Tunable,
     UpstreamRounds,
     parse_columns,
+    show_remarks,
     show_skipped,
 )
 
@@ -133,6 +134,7 @@ def command(
             console().print(f"wrote {path}", highlight=False, soft_wrap=True)
     for line in dict.fromkeys(f"{r['policy']} failed: {r['error']}" for r in results if "error" in r):
         typer.echo(f"cotenant: {line}", err=True)
+    show_remarks(next((run.remarks for run in runs if run.remarks), ()))
     show_skipped([line for r in results[:1] for line in r.get("skipped", ())])
     if any("error" in r for r in results):
         raise typer.Exit(1)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from serving.cli.output import JsonFlag, console, counted, plain_table, print_json, progress
+
+if TYPE_CHECKING:
+    from scheduling.traces.remarks import RowCount
 
 Trace = Annotated[
     str,
@@ -18,7 +22,10 @@ Cluster = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the model mix, the synthetic trace and the truth.")]
 Data = Annotated[str | None, typer.Option(help="Folder of imported tables: the ground truth and the mix.")]
-Source = Annotated[str | None, typer.Option(help="Only this source of the tables.")]
+Source = Annotated[
+    str | None,
+    typer.Option(help="Source of the tables to use; needed where several measured the cluster's types."),
+]
 Belief = Annotated[str, typer.Option(help="`predictor`, `truth` for an oracle, or `constant[:RATIO]`.")]
 Model = Annotated[
     str, typer.Option(help="`default`, a folder, `models:/NAME@ALIAS`, or your own `module:PREDICTOR`.")
@@ -111,6 +118,7 @@ def command(
     from scheduling.policies import check_upstream_rounds
     from scheduling.simulator.jobs_table import check_format, write_jobs
     from scheduling.simulator.scenario import ScenarioSpec, build_scenario, check_policy
+    from scheduling.traces.remarks import by_reason
 
     check_policy(policy)
     if upstream_rounds:
@@ -129,9 +137,11 @@ def command(
     body = result.to_json()
     if jobs is not None:
         write_jobs(jobs, [(policy, seed, result)])
+    show_remarks(scenario.remarks)
     show_skipped(scenario.skipped)
     if as_json:
-        print_json(body | ({"skipped": scenario.skipped} if scenario.skipped else {}))
+        skipped = {"skipped": scenario.skipped} if scenario.skipped else {}
+        print_json(body | skipped | by_reason(scenario.remarks))
         return
     table = plain_table("figure", "value", right=("value",))
     for name, value in body.items():
@@ -155,6 +165,18 @@ def show_skipped(lines: list[str]) -> None:
         typer.echo(f"{counted(len(distinct), 'job')} left out that can never run on this cluster:", err=True)
     for line in distinct:
         typer.echo(f"  {line}", err=True)
+
+
+def show_remarks(counts: Sequence[RowCount]) -> None:
+    """Say on stderr how many rows of the log are ignored, or used with another value, and why: one line a reason."""
+    for kept, done in ((False, "ignored"), (True, "changed")):
+        own = [count for count in counts if count.kept == kept]
+        if own:
+            rows = sum(count.rows for count in own)
+            were = "was" if rows == 1 else "were"
+            typer.echo(f"{counted(rows, 'row')} of the trace {were} {done}:", err=True)
+        for count in own:
+            typer.echo(f"  {count}", err=True)
 
 
 def parse_columns(text: str | None) -> dict[str, str] | None:

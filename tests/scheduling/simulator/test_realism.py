@@ -9,6 +9,7 @@ from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.truth import SetTruth
 from scheduling.policies import POLICIES, get_policy
 from scheduling.simulator.engine import SimulationConfig, simulate
+from scheduling.simulator.jobs_table import jobs_table
 from scheduling.simulator.realism import PARTS, Realism
 from scheduling.simulator.result import SimulationResult
 from tests.scheduling.tables import JOBS, table
@@ -88,6 +89,19 @@ def test_lost_progress_costs_at_most_one_checkpoint_interval_a_restart() -> None
     result = run(Realism(node_mtbf_s=1500.0, repair_s=400.0, checkpoint_s=60.0))
     stops = [i for i in result.intervals if i.stop_s not in {j.finished_s for j in result.jobs}]
     assert result.lost_gpu_s <= 60.0 * len(stops) + 1e-6
+
+
+def test_the_table_of_jobs_says_who_ended_early() -> None:
+    frame = jobs_table([("srtf", 1, run(Realism(early_ratio=0.5)))])
+    early = frame[frame.ended_early]
+    assert 0 < len(early) < len(frame)
+    assert (early.iterations_done < early.iterations).all()
+    assert (early.iterations_done > 0).all()
+    rest = frame[~frame.ended_early]
+    np.testing.assert_array_equal(rest.iterations_done, rest.iterations)
+    plain = jobs_table([("srtf", 1, run(None))])
+    assert not plain.ended_early.any()
+    np.testing.assert_array_equal(plain.iterations_done, plain.iterations)
 
 
 def test_parts_are_combined_and_checked() -> None:

@@ -21,6 +21,7 @@ from scheduling.simulator import sweep
 from scheduling.simulator.engine import SimulationConfig, simulate
 from scheduling.simulator.result import SimulationResult
 from scheduling.simulator.scenario import ScenarioSpec
+from scheduling.traces.remarks import RowCount
 from tests.scheduling.tables import JOBS, table
 
 SPEC = ScenarioSpec("synthetic:rate=30,jobs=6", "small-mixed", seed=3)
@@ -37,6 +38,7 @@ class SmallScenario:
     def __init__(self, spec: ScenarioSpec) -> None:
         self.spec = spec
         self.skipped: list[str] = []
+        self.remarks: list[RowCount] = []
 
     def run(
         self, policy: str, on_progress: Callable[[int, int], None] | None = None, record: bool = False
@@ -145,6 +147,21 @@ def test_several_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert [run["seed"] for run in body["runs"]] == [3, 4, 5] * 2
     names = {p.name for p in tmp_path.iterdir()}
     assert {"summary.png", "jct_cdf.png", "queue.png", "utilization.png", "gantt-isacpp.png"} <= names
+
+
+class FromALog(SmallScenario):
+    def __init__(self, spec: ScenarioSpec) -> None:
+        super().__init__(spec)
+        self.remarks = [RowCount("duration is empty", 2), RowCount("gpus is a share", 1, kept=True)]
+
+
+def test_rows_of_the_log_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "build_scenario", FromALog)
+    for body in compare(SPEC, ["fifo", "exclusive"], seeds=2):
+        assert body["ignored_rows"] == {"duration is empty": 2}
+        assert body["changed_rows"] == {"gpus is a share": 1}
+    monkeypatch.setattr(sweep, "build_scenario", SmallScenario)
+    assert "ignored_rows" not in compare(SPEC, ["fifo"])[0]
 
 
 class Breaking(SmallScenario):

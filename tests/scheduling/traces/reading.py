@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scheduling.core.job import TraceJob
 from scheduling.traces.columns import Columns
-from scheduling.traces.logged import trace_jobs
+from scheduling.traces.logged import trace_jobs, usable
 from scheduling.traces.logs import read_rows
 from scheduling.traces.mix import Mix
 
@@ -15,4 +15,4 @@ def read_log(
     path: Path, mix: Mix, seed: int = 0, columns: Columns | None = None, limit: int | None = None
 ) -> list[TraceJob]:
     """Jobs of a log of any known format, each with a workload of `mix`; only the first `limit` by submission."""
-    return trace_jobs(path, read_rows(path, columns), mix, seed, limit)
+    return trace_jobs(usable(path, read_rows(path, columns)), mix, seed, limit)

@@ -11,7 +11,8 @@ from profiling.errors import InputError
 from profiling.workload import Workload
 from scheduling.core.job import TraceJob
 from scheduling.traces.columns import parse_mapping
-from scheduling.traces.logged import weights_of_levels
+from scheduling.traces.logged import usable, weights_of_levels
+from scheduling.traces.logs import read_rows
 from scheduling.traces.mix import Mix
 from tests.scheduling.traces.reading import read_log
 
@@ -21,6 +22,10 @@ MIX = Mix.even((Workload("a"), Workload("b")), lambda w: 0.5 if w.model == "a" e
 def read(path: Path, text: str, mapping: dict[str, str] | None = None) -> list[TraceJob]:
     path.write_text(text)
     return read_log(path, MIX, columns=parse_mapping(mapping) if mapping else None)
+
+
+def ignored(path: Path) -> dict[str, tuple[int, tuple[str, ...]]]:
+    return {c.reason: (c.rows, c.examples) for c in usable(path, read_rows(path)).remarks}
 
 
 def seconds(job: TraceJob) -> float:
@@ -50,6 +55,10 @@ def test_sacct(tmp_path: Path, form: str) -> None:
     assert (two.id, two.user, two.gpus, two.submit_s, seconds(two)) == ("7", "ann", 2, 0.0, 90_000.0)
     assert (three.id, three.user, three.gpus, three.submit_s, seconds(three)) == ("8_1", "bob", 3, 30.0, 90.0)
     assert three.priority == pytest.approx(4 * two.priority)
+    assert ignored(tmp_path / "sacct.txt") == {
+        "ran for less than 1 s, or never": (1, ("PENDING",)),
+        "asks for no whole GPU": (1, ()),
+    }
 
 
 def test_sacct_that_is_short(tmp_path: Path) -> None:
@@ -82,8 +91,10 @@ def test_kubernetes(tmp_path: Path) -> None:
         ),
         pod("one", "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", 1, {}, priority=0),
         pod("runs", "2024-05-01T10:01:00Z", None, 1, {}),
-        pod("no-gpu", "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", 0, {}),
+        pod("no-gpu", "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", 0, {}, priority=2_000_000_000),
+        pod("launcher", "2024-05-01T10:00:00Z", None, 0, gang),
     ]  # fmt: skip
+    pods[3]["status"]["phase"] = "Running"  # type: ignore[index]
     big, small = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": pods}))
     assert (big.id, big.gpus, seconds(big), big.user) == ("vision/big", 8, 660.0, "vision")
     assert (big.priority, big.deadline_s) == (2.0, 3600.0)
@@ -94,6 +105,19 @@ def test_kubernetes(tmp_path: Path) -> None:
         1.0,
         None,
     )
+    assert ignored(tmp_path / "pods.json") == {
+        "has not ended": (1, ("Running",)),
+        "asks for no whole GPU": (1, ()),
+    }
+
+
+@pytest.mark.parametrize("quantity", ["500m", "1.5", "many"])
+def test_kubernetes_pods_with_a_part_of_a_gpu(tmp_path: Path, quantity: str) -> None:
+    pods = [pod(name, "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", 1, {}) for name in ("whole", "part")]
+    pods[1]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = quantity  # type: ignore[index]
+    (job,) = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": pods}))
+    assert job.id == "vision/whole"
+    assert list(ignored(tmp_path / "pods.json")) == ["does not ask for a whole number of GPUs"]
 
 
 def test_kubernetes_events_give_the_times_that_a_status_lacks(tmp_path: Path) -> None:
@@ -176,6 +200,8 @@ def test_philly_json(tmp_path: Path) -> None:
     ]
     (job,) = read(tmp_path / "cluster_job_log.json", json.dumps(body))
     assert (job.id, job.user, job.gpus, seconds(job)) == ("application_1", "6214e9", 16, 180.0)
+    path = tmp_path / "cluster_job_log.json"
+    assert ignored(path) == {"no time of submission": (1, ())}
     with pytest.raises(InputError, match="unrecognised JSON"):
         read(tmp_path / "other.json", "{}")
 

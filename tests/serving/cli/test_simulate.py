@@ -169,6 +169,10 @@ def test_sia_workload_by_name(kind: str, policy: str, capsys: pytest.CaptureFixt
         ((*TRACE, "--source", "gavel"), "needs tables"),
         ((*TRACE, "--columns", "submit=time"), "CSV"),
         ((*TRACE, "--kind", "soft"), "strong-scaling"),
+        (
+            ("--trace", "synthetic:rate=1,jobs=1.5", "--cluster", "small-mixed"),
+            "expected a whole number, got 1.5",
+        ),
         ((*TRACE, "--policy", "fifo", "--upstream-rounds"), "changes none"),
         ((*TRACE, "--policy", "miso", "--upstream-rounds"), "changes none"),
     ],
@@ -226,3 +230,58 @@ def test_unknown_policy_lists_those_of_slices(capsys: pytest.CaptureFixture[str]
     code, _, err = run(capsys, "simulate", *TRACE, "--policy", "isacpp-slice")
     assert code == 2
     assert "isacpp-slices" in err
+
+
+def test_a_range_hides_no_job_that_cannot_run(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.csv").write_text(
+        "submit_time,duration,gpu_num,job_id,min_gpus,max_gpus\n0,60,8,large,1,16\n5,60,2,small,1,4\n"
+    )
+    options = ("--cluster", "small-mixed", "--seed", "3", "--data", str(tables), "--belief", "truth",
+               "--policies", "fifo,pollux")  # fmt: skip
+    gangs = ("--trace", "synthetic:rate=60,jobs=20,gangs=0.5", "--elastic", "1")
+    for trace, named in ((("--trace", str(tmp_path / "t.csv")), "large asks for 8 GPUs"), (gangs, "job-")):
+        code, _, err = run(capsys, "compare", *options, *trace)
+        assert code == 1
+        assert "can never run" in err
+        code, out, err = run(capsys, "compare", *options, *trace, "--skip-infeasible", "--json")
+        assert code == 0
+        assert named in err
+        assert all(any(named in line for line in body["skipped"]) for body in json.loads(out)["policies"])
+
+
+def test_rows_that_are_ignored_are_counted(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.csv").write_text(
+        "submit_time,duration,gpu_num\n0,60,1\n-,60,1\n10,1h,1\n20,2h,1\n30,60,1.5\n40,60,2\n"
+    )
+    common = (
+        "--trace",
+        str(tmp_path / "t.csv"),
+        "--cluster",
+        "small-mixed",
+        "--data",
+        str(tables),
+        "--belief",
+        "truth",
+    )
+    reasons = {
+        "duration is not a number of seconds": 2,
+        "submit_time is not a number of seconds": 1,
+        "gpu_num is not a whole number of GPUs": 1,
+    }
+    code, out, err = run(capsys, "simulate", *common, "--policy", "fifo", "--json")
+    body = json.loads(out)
+    assert (code, body["jobs"], body["ignored_rows"]) == (0, 2, reasons)
+    assert err.splitlines() == [
+        "4 rows of the trace were ignored:",
+        "  2 rows: duration is not a number of seconds, such as '1h', '2h'",
+        "  1 row: submit_time is not a number of seconds, such as '-'",
+        "  1 row: gpu_num is not a whole number of GPUs, such as '1.5'",
+    ]
+    code, out, again = run(capsys, "compare", *common, "--policies", "fifo,sjf", "--seeds", "2", "--json")
+    assert code == 0
+    assert [body["ignored_rows"] for body in json.loads(out)["policies"]] == [reasons, reasons]
+    assert again == err

@@ -1,0 +1,71 @@
+"""Imported tables as the ground truth of a cluster: of one source, and of one campaign of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from profiling.errors import InputError, UnknownNameError
+from profiling.names import one_of
+from scheduling.beliefs.table import TablePredictor
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def measured_truth(data: Path, devices: Sequence[str], source: str | None = None) -> TablePredictor:
+    """What `data` has on `devices`, from `source`; where None, from the one source that measured a workload on all of them.
+
+    Of several campaigns of a source, the last by name that did so, for step times alone and together belong together.
+
+    Raises:
+        UnknownNameError: no step times alone are of `source`.
+        InputError: no source has a workload on every device, or several do and none is chosen.
+    """
+    from datasets.tables import read_table
+    from profiling.devices import get_device
+
+    solo, together = read_table(data, "solo"), read_table(data, "colocation")
+    known = sorted(set(solo.source))
+    if source is not None and source not in known:
+        raise UnknownNameError(
+            f"no step times alone in {data} are of that source", expected=one_of(source, known), got=source
+        )
+    covering = [name for name in known if _covers(solo[solo.source == name], devices)]
+    if source is None and len(covering) > 1:
+        raise InputError(
+            f"several sources in {data} have step times on every type of the cluster",
+            expected="one chosen with --source", got=", ".join(covering),
+        )  # fmt: skip
+    chosen = covering[0] if source is None and covering else source
+    if chosen not in covering:
+        own = solo if chosen is None else solo[solo.source == chosen]
+        raise InputError(
+            f"no workload was measured on every type of the cluster{f' by source {chosen}' if chosen else ''}",
+            expected=", ".join(devices),
+            got=_types(own, known if chosen is None else [chosen]),
+            hint=f"use --source {' or '.join(covering)}" if covering else None,
+        )
+    solo, together = solo[solo.source == chosen], together[together.source == chosen]
+    campaigns = sorted(set(together.campaign))
+    if len(campaigns) > 1:
+        whole = [name for name in campaigns if _covers(solo[solo.campaign == name], devices)]
+        last = (whole or campaigns)[-1]
+        solo, together = solo[solo.campaign == last], together[together.campaign == last]
+    return TablePredictor.from_frames(
+        solo[solo.device.isin(devices)],
+        together[together.device.isin(devices)],
+        {d: get_device(d).memory_bytes for d in devices},
+    )
+
+
+def _covers(solo: pd.DataFrame, devices: Sequence[str]) -> bool:
+    """Whether a workload was measured alone on each of `devices`."""
+    alone = solo[(solo.gpus.fillna(1) == 1) & (solo.step_time_s > 0)]
+    return bool(set.intersection(*(set(alone.workload[alone.device == d]) for d in devices)))
+
+
+def _types(solo: pd.DataFrame, sources: Iterable[str]) -> str:
+    """Device types by source: `gavel (k80, p100, v100)`."""
+    return "; ".join(f"{s} ({', '.join(sorted(set(solo.device[solo.source == s])))})" for s in sources)

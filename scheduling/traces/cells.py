@@ -1,0 +1,106 @@
+"""Columns of a CSV as numbers and times, and what is wrong with each of its rows."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.traces.remarks import Remark
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+_GUESSES = 20  # texts that a form of time stamps is guessed from
+
+
+class Cells:
+    """The cells of `frame`; `remarks` has, for each row, the first thing that keeps it from being used.
+
+    What cannot be read is NaN; so is an empty cell, which is a fault unless it is `optional`.
+    """
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.frame = frame
+        self.remarks: list[Remark | None] = [None] * len(frame)
+
+    def numbers(self, column: str, unit: str = "", optional: bool = False) -> Floats:
+        """[rows] numbers; `unit` is said where one is none: ` of seconds`."""
+        import pandas as pd
+
+        values = pd.to_numeric(self.frame[column], errors="coerce").to_numpy(float, na_value=np.nan)
+        self._check(column, values, f"is not a number{unit}", optional)
+        return np.where(np.isfinite(values), values, np.nan)
+
+    def seconds(self, column: str, optional: bool = False) -> tuple[Floats, bool]:
+        """[rows] seconds as they stand, or since 1970 where most cells are time stamps, which is the second value."""
+        import pandas as pd
+
+        raw = self.frame[column]
+        numbers = pd.to_numeric(raw, errors="coerce")
+        values = numbers.to_numpy(float, na_value=np.nan)
+        texts = raw[numbers.isna() & raw.notna()].astype(str)
+        stamps, fault = _stamps(texts)
+        found = int(stamps.notna().sum())
+        by_stamp = found > int(np.isfinite(values).sum())
+        if by_stamp:
+            values = np.full(len(raw), np.nan)
+            since = (stamps - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)
+            values[self.frame.index.get_indexer(since.index)] = since.to_numpy(float)
+        elif np.isfinite(values).any():
+            fault = "is not a number of seconds"
+        self._check(column, values, fault, optional)
+        return np.where(np.isfinite(values), values, np.nan), by_stamp
+
+    def mark(self, where: NDArray[np.bool_], column: str, fault: str, kept: bool = False) -> None:
+        """Say `fault` of the cells of `column` in these rows; rows with a fault keep their first one."""
+        cells = self.frame[column].to_numpy(object)
+        for row in np.flatnonzero(where):
+            first = self.remarks[row]
+            if first is None or (first.kept and not kept):
+                value = "" if fault == "is empty" else _as_written(cells[row])
+                self.remarks[row] = Remark(f"{column} {fault}", value, kept)
+
+    def _check(self, column: str, values: Floats, fault: str, optional: bool) -> None:
+        empty = self.frame[column].isna().to_numpy(bool)
+        if not optional:
+            self.mark(empty, column, "is empty")
+        self.mark(~empty & ~np.isfinite(values), column, fault)
+
+
+def _as_written(cell: object) -> str:
+    """pandas makes 0.0 of a 0 in a column where another cell is empty."""
+    return f"{cell:g}" if isinstance(cell, float) else str(cell)
+
+
+def _stamps(texts: pd.Series[str]) -> tuple[pd.Series[Any], str]:
+    """Time stamps, NaT where a text is none of the form that they have, and what is then wrong with it.
+
+    Of ISO 8601; where no text is, all of the form of the first. A form whose texts can all be read with the day or the month
+    first is none.
+    """
+    import pandas as pd
+    from pandas.tseries.api import guess_datetime_format
+
+    def read(form: str) -> pd.Series[Any]:
+        return pd.to_datetime(texts, format=form, errors="coerce", utc=True)
+
+    best, fault = read("ISO8601"), "is not in ISO 8601 as the others are"
+    if best.notna().any():
+        return best, fault
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the day is not first after all
+        forms: set[str | None] = set()
+        for text in texts.unique()[:_GUESSES]:
+            forms |= {guess_datetime_format(text, dayfirst=first) for first in (False, True)}
+    readings = sorted((read(form) for form in forms - {None} if form), key=lambda r: -r.notna().sum())
+    if not readings or readings[0].isna().all():
+        return best, "is neither seconds nor a time stamp"
+    best = readings[0]
+    for other in readings[1:]:
+        if other.notna().sum() == best.notna().sum() and not other.equals(best):
+            return best.where(best.isna(), pd.NaT), "does not say whether the day or the month comes first"
+    return best, "is not a time stamp of the same form as the others"

@@ -1,0 +1,65 @@
+"""Which of several sources in a folder of tables a cluster's ground truth is read from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from datasets import tables
+from profiling.errors import InputError, UnknownNameError
+from scheduling.simulator.measured import measured_truth
+
+SOLO = [
+    ("one", "one-2019", "v100"), ("one", "one-2019", "k80"), ("one", "one-2020", "v100"),
+    ("two", "two", "v100"), ("three", "three", "a100"),
+]  # fmt: skip
+MEMBERS = ("resnet18-cifar:batch_size=64", "lstm-wikitext2:batch_size=20")
+
+
+@pytest.fixture
+def data(monkeypatch: pytest.MonkeyPatch) -> Path:
+    rows = [(*row, name) for row in SOLO for name in MEMBERS]
+    solo = pd.DataFrame(rows, columns=["source", "campaign", "device", "workload"]).assign(
+        gpus=1, memory_bytes=1e9, utilization_ratio=0.5
+    )
+    solo["step_time_s"] = solo.campaign.map({"one-2019": 0.1, "one-2020": 0.2, "two": 0.3, "three": 0.4})
+    together = solo.assign(
+        set_id=solo.campaign + solo.device,
+        member=[0, 1] * len(SOLO),
+        throughput_ratio=0.6,
+        set_memory_bytes=2e9,
+    )
+    frames = {"solo": solo, "colocation": together}
+    monkeypatch.setattr(tables, "read_table", lambda _, name: frames[name])
+    return Path("tables")
+
+
+def steps(data: Path, devices: list[str], source: str | None = None) -> set[float]:
+    return {solo.step_time_s for solo in measured_truth(data, devices, source).solo.values()}
+
+
+def test_the_only_source_that_covers_the_cluster_is_taken(data: Path) -> None:
+    # of the last campaign by name that covers it, too
+    assert steps(data, ["v100", "k80"]) == {0.1}
+    assert steps(data, ["a100"]) == {0.4}
+    assert measured_truth(data, ["v100", "k80"]).ratios
+
+
+def test_one_of_several_is_to_be_chosen(data: Path) -> None:
+    with pytest.raises(InputError, match=r"several sources.*--source, got one, two"):
+        measured_truth(data, ["v100"])
+    assert steps(data, ["v100"], "two") == {0.3}
+    assert steps(data, ["v100"], "one") == {0.2}
+
+
+def test_unknown_sources_and_those_without_the_types(data: Path) -> None:
+    with pytest.raises(UnknownNameError, match=r"one of three, one, two, got thre\."):
+        measured_truth(data, ["v100"], "thre")
+    with pytest.raises(
+        InputError, match=r"by source three: expected v100, k80, got three \(a100\); use --source one"
+    ):
+        measured_truth(data, ["v100", "k80"], "three")
+    with pytest.raises(InputError, match=r"got one \(k80, v100\); three \(a100\); two \(v100\)"):
+        measured_truth(data, ["v100", "a100"])
