@@ -111,13 +111,13 @@ class Describer:
             for row, w in zip(rows, colocation_set.workloads, strict=False)
         ]
         group = "solo" if all(f.measured for f in facts) else "graph"
-        quantile = intervals.quantile[group]
-        if not self.fitted.manifest.coverage.has_device(colocation_set.device):
-            quantile *= intervals.device_factor[group]
+        is_known = self.fitted.manifest.coverage.has_device(colocation_set.device)
+        wider = 1.0 if is_known else intervals.device_factor[group]
+        halves = wider * intervals.half_width(np.array(numbers.log_slowdown[k]), group, count)
         members, reasons = [], [_room(numbers.fits[k], numbers.upper[k], device)]
         for i, fact in enumerate(facts):
             slowdown = numbers.slowdown[k][i]
-            half = quantile * (intervals.floor + numbers.log_slowdown[k][i]) if count > 1 else 0.0
+            half = float(halves[i]) if count > 1 else 0.0
             apart = math.exp(half)
             slow = Quantity(slowdown, max(1.0, slowdown / apart), slowdown * apart)
             solo = _around(numbers.solo[k][i], fact.solo_error)

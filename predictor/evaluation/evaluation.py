@@ -98,11 +98,12 @@ def half_widths(fitted: Fitted, examples: Examples, log_slowdown: Floats) -> Flo
     """[T] half width of each member's interval of the log ratio, as answers have it."""
     measured = np.array([w.solo.step_time_s is not None for w in examples.workloads])
     whole = np.bincount(examples.set_index, ~measured)[examples.set_index] == 0
+    size = np.bincount(examples.set_index)[examples.set_index]
     intervals = fitted.intervals
     coverage = fitted.manifest.coverage
     known = np.array([coverage.has_device(device) for device in examples.devices])
     alone, graph = (
-        intervals.half_width(log_slowdown, group) * np.where(known, 1.0, intervals.device_factor[group])
+        intervals.half_width(log_slowdown, group, size) * np.where(known, 1.0, intervals.device_factor[group])
         for group in GROUPS
     )
     return np.where(whole, alone, graph)

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from models.features import Floats
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
 
 LEVEL = 0.9
 # Fewer rows than this say nothing of utilisation; before any, it is taken to be this far off.
@@ -38,9 +42,15 @@ class Intervals:
     utilization_error: float = UTILIZATION_ERROR
     device_factor: dict[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.0))
 
-    def half_width(self, log_slowdown: Floats, group: str) -> Floats:
-        """Half width of the interval of the log ratio, same shape as `log_slowdown`."""
-        return self.quantile[group] * (self.floor + np.asarray(log_slowdown))
+    def half_width(self, log_slowdown: Floats, group: str, members: Integers | int = 2) -> Floats:
+        """Half width of the interval of the log ratio, same shape as `log_slowdown`.
+
+        Args:
+            members: of each set. Eight jobs that fill a device are eight times as slow, and known no worse than two that are twice as
+                slow: the log of a slowdown counts in terms of the log of the number of jobs.
+        """
+        alike = math.log(2) / np.log(np.maximum(members, 2))
+        return np.asarray(self.quantile[group] * (self.floor + np.asarray(log_slowdown) * alike))
 
     def widened_by(self, residuals: dict[str, tuple[Floats, Floats]]) -> Intervals:
         """The same with the `device_factor` by which residuals of left-out types of device, as in `fit`, are covered."""

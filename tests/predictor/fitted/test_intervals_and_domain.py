@@ -49,3 +49,11 @@ def test_domain() -> None:
 def test_domain_of_nothing_or_one_architecture_flags_nothing() -> None:
     assert Domain().contains(np.zeros(3))
     assert Domain.fit(np.zeros((2, 3)), ["only", "only"]).contains(np.full(3, 9.0))
+
+
+def test_jobs_that_fill_a_device_are_known_as_well_whatever_their_number() -> None:
+    intervals = Intervals(quantile={"solo": 0.8, "graph": 1.2})
+    sizes = np.array([2, 3, 8])
+    halves = intervals.half_width(np.log(sizes), "graph", sizes)
+    np.testing.assert_allclose(halves, 1.2 * (0.05 + np.log(2)))
+    assert intervals.half_width(np.log(2), "graph") == pytest.approx(halves[0])
