@@ -30,10 +30,10 @@ def never_faster_with_more(answer: Callable[[Integers], Floats], rows: Integers)
         return excess
     size = (rows >= 0).sum(1)
     for count in range(2, width) if width <= WHOLE else _PARTS_OF_LARGE:
-        for part in combinations(range(width), count):
-            within = rows[:, part]
-            asked = np.flatnonzero((within >= 0).all(1) & (size > count))
-            if len(asked):
-                places = asked[:, None], np.array(part)
-                excess[places] = np.maximum(excess[places], answer(within[asked]))
+        # All parts of one size together: a call costs more than the sets of a small one.
+        places = np.array(list(combinations(range(width), count)))
+        within = rows[:, places]
+        asked, part = np.nonzero((within >= 0).all(2) & (size > count)[:, None])
+        if len(asked):
+            np.maximum.at(excess, (asked[:, None], places[part]), answer(within[asked, part]))
     return excess

@@ -48,7 +48,7 @@ def evaluate_rows(predictor: Predictor, target: str, frame: pd.DataFrame) -> dic
     what = get_target(ROW_TARGETS[target])
     bundle = Bundle(what.name, _scored(what, frame).reset_index(drop=True), frame.iloc[:0])
     if not len(bundle.rows):
-        raise InputError(f"no row to score for {target}", expected=f"measured rows in table {what.table}")
+        raise _nothing_to_score(what, target, frame)
     values, reasons = _ANSWERS[what.name](predictor, bundle.without_targets().rows)
     answered = ~np.isnan(values[:, 0])
     if not answered.any():
@@ -67,6 +67,17 @@ def evaluate_rows(predictor: Predictor, target: str, frame: pd.DataFrame) -> dic
         **({"bounds": kept} if kept["n"] else {}),
         "unanswered": dict(Counter(reasons).most_common()),
     }
+
+
+def _nothing_to_score(what: Target, target: str, frame: pd.DataFrame) -> InputError:
+    """Why no row is left of a table: it has none, or `_scored` left all of them out."""
+    expected, got = f"measured rows in table {what.table}", None
+    if what.table == "memory" and len(frame):
+        expected = "rows of whole devices (scope device)"
+        got = ", ".join(f"{n} of scope {scope}" for scope, n in Counter(frame["scope"]).most_common())
+    elif what.table == "solo" and len(frame):
+        expected, got = "rows of one GPU with step_time_s", f"{len(frame)} others"
+    return InputError(f"no row to score for {target}", expected=expected, got=got)
 
 
 def _scored(what: Target, frame: pd.DataFrame) -> pd.DataFrame:

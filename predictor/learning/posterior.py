@@ -19,7 +19,7 @@ from models.features import Floats
 from predictor.examples.observations import Observation
 from predictor.learning.basis import Label, reason_of
 from predictor.learning.config import Drift, PosteriorConfig
-from predictor.learning.corrected import Basis, Corrector, shifted, slowed
+from predictor.learning.corrected import Basis, Corrector, shifted
 from predictor.learning.corrections import Corrections
 from predictor.learning.evidence import evidence_of
 from predictor.learning.kernel import Members
@@ -27,12 +27,12 @@ from predictor.learning.known_members import KnownMembers
 from predictor.learning.members import MemberScale, default_scale
 from predictor.learning.observed import Observed, ObservedKey, key_of, set_of
 from predictor.learning.pair_answers import PairAnswers
-from predictor.learning.parts import SlowdownOf, slowest_part
+from predictor.learning.parts import SlowdownOf, as_slow_as_parts, of_rows, slowdown_of_parts, slowest_part
 from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.learning.shifts import Shifts
-from predictor.types import MemberPrediction, Prediction, PredictionArrays, SetPredictor
+from predictor.types import Prediction, PredictionArrays, SetPredictor
 from profiling.errors import CotenantError, InputError
 from profiling.workload import ColocationSet, Workload
 
@@ -228,15 +228,8 @@ class Posterior:
         arrays = self.predictor.predict_arrays(sets)
         if not len(self._observed) or not len(sets):
             return arrays
-
-        def slowdown_of(chosen: Integers, places: Integers) -> Floats:
-            parts = [
-                replace(sets[s], workloads=tuple(sets[s].workloads[m] for m in row))
-                for s, row in zip(chosen.tolist(), places.tolist(), strict=True)
-            ]
-            return self.predictor.predict_arrays(parts).slowdown
-
-        return self._corrected(arrays, self._numbers(sets, arrays.solo_step_time_s), slowdown_of)
+        numbers = self._numbers(sets, arrays.solo_step_time_s)
+        return self._corrected(arrays, numbers, slowdown_of_parts(sets, self.predictor))
 
     def drift(self, observations: Sequence[Observation]) -> Drift:
         """How far the predictor was off at `observations`, in the order in which they were made, and how far each would have been off with
@@ -297,12 +290,7 @@ class Posterior:
         numbers = self._of_row[rows]
         if (rows < 0).any():
             numbers = np.where(rows >= 0, numbers, -1)
-
-        def slowdown_of(chosen: Integers, places: Integers) -> Floats:
-            parts = np.take_along_axis(rows[chosen], places, 1)
-            return np.asarray(self._table_of().predict_rows(parts, sharing).slowdown)
-
-        return self._corrected(arrays, numbers, slowdown_of)
+        return self._corrected(arrays, numbers, of_rows(rows, sharing, self._table_of()))
 
     def _table_of(self) -> Any:
         if not hasattr(self.predictor, "predict_rows"):
@@ -361,7 +349,8 @@ class Posterior:
         numbers = [list(islice(number, len(s.workloads))) for s in sets]
         keys = [(own, *sorted((*row[:m], *row[m + 1 :]))) for row in numbers for m, own in enumerate(row)]
         shifts = self._ready().shifts.of(keys)
-        after = iter(self._as_slow_as_parts(list(map(self._corrector, members, shifts)), sets))
+        corrected = list(map(self._corrector, members, shifts))
+        after = iter(as_slow_as_parts(corrected, predictions, sets, numbers, self.predictor, self._slowdown))
         shift = iter(shifts)
         result = []
         for colocation_set, prediction in zip(sets, predictions, strict=True):
@@ -372,21 +361,6 @@ class Posterior:
                 replace(prediction, members=now, reasons=(*prediction.reasons, *filter(None, reasons)))
             )
         return result
-
-    def _as_slow_as_parts(
-        self, members: list[MemberPrediction], sets: Sequence[ColocationSet]
-    ) -> list[MemberPrediction]:
-        """Corrected members of some sets one after another; those of three and more are as slow as `predict_arrays` has them."""
-        large = [s for s in sets if len(s.workloads) > 2]
-        if not large:
-            return members
-        arrays = self.predict_arrays(large)
-        slowdown = iter(arrays.slowdown[arrays.mask].tolist())
-        is_large = [len(s.workloads) > 2 for s in sets for _ in s.workloads]
-        return [
-            slowed(member, next(slowdown)) if large else member
-            for member, large in zip(members, is_large, strict=True)
-        ]
 
     def basis(self, colocation_set: ColocationSet, member: int) -> Basis:
         """What the answer for a member of a set stands on. An observation counts if it weighs a hundredth of the heaviest."""

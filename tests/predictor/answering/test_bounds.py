@@ -45,7 +45,7 @@ def test_large_sets_go_by_their_pairs_and_triples() -> None:
 
     bounded = never_faster_with_more(answer, rows)
     assert bounded.tolist() == [[7.0, 8.0, 9.0, 10.0, 11.0, 11.0]]
-    assert asked == [6, *[2] * 15, *[3] * 20]
+    assert asked == [6, 2, 3]
 
 
 @pytest.mark.parametrize("sharing", ["time-slice", "mps"])

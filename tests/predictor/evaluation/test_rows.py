@@ -91,6 +91,9 @@ def test_memory_with_points_and_bounds(predictor: Predictor) -> None:
     assert result["metrics"]["mape_percent"] == pytest.approx(0, abs=1e-9)
     assert result["bounds"]["at_least"]["kept_ratio"] == 1
     assert result["bounds"]["at_most"]["kept_ratio"] == 0
+    pools = rows.assign(scope="pool")
+    with pytest.raises(InputError, match=r"whole devices \(scope device\), got 3 of scope pool"):
+        evaluate_rows(predictor, "memory", pools)
 
 
 def test_single_operators(predictor: Predictor) -> None:
