@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from profiling.errors import InputError
+from scheduling.core.limits import CLUSTER_GPUS
 
 #: Worker processes are started afresh; the settings reach them through this variable.
 ENVIRONMENT_VARIABLE = "COTENANT_SERVICE_CONFIG"
@@ -80,7 +81,7 @@ class ServiceConfig:
     graph_operators: int = 200_000
     batch_sets: int = 10_000
     set_jobs: int = 16
-    cluster_gpus: int = 100_000
+    cluster_gpus: int = CLUSTER_GPUS
     requests_in_flight: int = 512
     open_in_flight: int = 32
     buffer_bytes: int = 512 * 2**20

@@ -19,6 +19,10 @@ def _range(name: str) -> Meta:
 
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
+NodeName = Annotated[
+    str,
+    Meta(min_length=1, max_length=200, description="A part of the node's address: no '/', no control characters", examples=["node-a"]),
+]  # fmt: skip
 Spec = Annotated[
     str,
     Meta(min_length=1, max_length=500, description="Job SPEC: NAME[:key=value,...]", examples=["resnet18-cifar:batch_size=64"]),
@@ -74,10 +78,13 @@ class BatchBody(Struct, forbid_unknown_fields=True):
 
 
 class TenantBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A job that runs on a GPU; `placement_id` where the service put it there."""
+    """A job that runs on a GPU; `placement_id` where the service put it there.
+
+    Without `iterations_left` it is taken to have an hour left, alone on its GPU.
+    """
 
     job: JobLike
-    iterations_left: IterationsLeft
+    iterations_left: IterationsLeft | None = None
     job_id: Annotated[str, Meta(max_length=200)] = ""
     max_slowdown: MaxSlowdown | None = None
     placement_id: Annotated[str, Meta(max_length=32)] | UnsetType = UNSET
@@ -96,7 +103,7 @@ class GpuBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
 class NodeBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """One node (`count` repeats it)."""
 
-    name: Name | UnsetType = UNSET
+    name: NodeName | UnsetType = UNSET
     gpus: list[GpuBody] = []
     count: Annotated[int, Meta(ge=1, le=100_000)] | UnsetType = UNSET
 
@@ -178,12 +185,16 @@ class RankedAnswer(Struct):
 
 
 class DecisionAnswer(Struct):
-    """Ranked GPUs, best first, or wait; `wait_s` says for how long, where a departure is worth waiting for."""
+    """Ranked GPUs, best first, or wait; `wait_s` says for how long, where a departure is worth waiting for.
+
+    `iterations` are the steps that the job was taken to run: as given, or an hour's worth where its length is unknown.
+    """
 
     decision: Literal["place", "wait"]
     ranked: list[RankedAnswer]
     reasons: list[str]
     wait_s: float | UnsetType = UNSET
+    iterations: float | UnsetType = UNSET
 
 
 class QueueAnswer(Struct):

@@ -12,6 +12,19 @@ from profiling.workload import ColocationSet
 
 STEP_TIME_S = (1e-9, 1e9)
 ITERATIONS = (1e-9, 1e15)
+# GPUs of a cluster; its `count`s are summed before they are expanded.
+CLUSTER_GPUS = 100_000
+# How long a job of unknown length is taken to run alone.
+UNKNOWN_LENGTH_S = 3600.0
+
+
+def unknown_steps(step_time_s: float, length_s: float = UNKNOWN_LENGTH_S) -> float:
+    """Training steps of a job of unknown length: what it does in `length_s`, whole steps and at least one.
+
+    Args:
+        step_time_s: predicted seconds per step alone.
+    """
+    return max(1.0, float(round(length_s / step_time_s)))
 
 
 def check_iterations(name: str, value: Any) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import is_
 from pathlib import Path
 from typing import Any
 
-from profiling.errors import InputError
+from profiling.errors import InputError, LimitError
 from profiling.workload import SHARING_MODES, Workload
-from scheduling.core.limits import ITERATIONS
+from scheduling.core.limits import CLUSTER_GPUS, ITERATIONS
 
 _COMPARED = 128  # nodes at one time
 
@@ -99,8 +100,7 @@ class ClusterSnapshot:
                     f"{where}.count is out of range", expected="an integer from 1 to 100000", got=count
                 )
             name = node.get("name", f"node-{index}")
-            if not isinstance(name, str) or not name:
-                raise InputError(f"{where}.name", expected="a string that is not empty", got=name)
+            _check_name(name, f"{where}.name")
             gpus = _gpus(node.get("gpus", []), where)
             if count == 1:
                 nodes.append(Node(name, gpus))
@@ -125,12 +125,19 @@ class ClusterSnapshot:
 
     @classmethod
     def load(cls, path: Path | str) -> ClusterSnapshot:
-        """Read a `cluster.yaml`."""
+        """Read a `cluster.yaml`.
+
+        Raises:
+            InputError: it is not there, not YAML, or not a cluster.
+            LimitError: its counts stand for more than `CLUSTER_GPUS`.
+        """
         import yaml
+
+        from scheduling.core.yaml_files import read_yaml
 
         source = Path(path)
         try:
-            body = yaml.safe_load(source.read_text(encoding="utf-8"))
+            body = read_yaml(source.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise InputError(
                 f"no cluster file at {source}", expected="a YAML file with nodes", hint="check the path"
@@ -139,6 +146,8 @@ class ClusterSnapshot:
             raise InputError(
                 f"{source} is not YAML", expected="a mapping with nodes", got=" ".join(str(error).split())
             ) from None
+        except InputError as error:
+            raise error.at(source) from None
         if body is None:
             raise InputError(
                 f"{source} is empty",
@@ -146,8 +155,9 @@ class ClusterSnapshot:
                 hint="`cotenant cluster init` writes a sample",
             )
         try:
+            check_size(body)
             return cls.from_mapping(body)
-        except InputError as error:
+        except (InputError, LimitError) as error:
             raise error.at(source) from None
 
     def to_mapping(self) -> dict[str, Any]:
@@ -195,6 +205,52 @@ def changed_nodes(old: ClusterSnapshot, new: ClusterSnapshot) -> list[int] | Non
         if before != after:
             changed += [k for k, same in enumerate(map(is_, before, after), first) if not same]
     return changed if all(old.nodes[k].name == new.nodes[k].name for k in changed) else None
+
+
+def check_size(body: Any, gpus: int = CLUSTER_GPUS) -> None:
+    """Sum what a cluster's `count`s stand for, before `from_mapping` expands them; what is malformed counts once.
+
+    Raises:
+        LimitError: more nodes or GPUs than `gpus`, or more tenants than four a GPU.
+    """
+    sums = {"GPUs": 0, "nodes": 0, "tenants": 0}
+    for node in _items(body, "nodes"):
+        copies = _count(node)
+        sums["nodes"] += copies
+        for gpu in _items(node, "gpus"):
+            sums["GPUs"] += copies * _count(gpu)
+            sums["tenants"] += copies * _count(gpu) * len(_items(gpu, "tenants"))
+    for what, total in sums.items():
+        most = 4 * gpus if what == "tenants" else gpus
+        if total > most:
+            raise LimitError(
+                "the cluster is too large",
+                expected=f"at most {most} {what}",
+                got=total,
+                hint="check its counts",
+            )
+
+
+def _items(value: Any, key: str) -> list[Any]:
+    items = value.get(key) if isinstance(value, dict) else None
+    return items if isinstance(items, list) else []
+
+
+def _count(value: Any) -> int:
+    count = value.get("count", 1) if isinstance(value, dict) else 1
+    return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else 1
+
+
+def _check_name(name: Any, where: str) -> None:
+    """A node's name is a part of an address (`/v1/cluster/nodes/NAME`): what cannot stand there could never be read or removed."""
+    if not isinstance(name, str) or not name:
+        raise InputError(where, expected="a string that is not empty", got=name)
+    if name in (".", "..") or any(c == "/" or unicodedata.category(c) in ("Cc", "Cs") for c in name):
+        raise InputError(
+            f"{where} cannot stand in the address of the node",
+            expected="no '/', no control characters, and neither '.' nor '..'",
+            got=repr(name),
+        )
 
 
 def job_from(value: Any) -> Workload:

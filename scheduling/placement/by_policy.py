@@ -40,7 +40,8 @@ class PolicyPlacer(Placer):
         config = config or PlacementConfig()
         ranking = super().place(job, iterations, snapshot, replace(config, wait=False))
         state = SchedulingSnapshot(snapshot)
-        steps = iterations or config.default_duration_s
+        steps = ranking.iterations
+        assert steps is not None  # `Placer` always says
         waiting = JobState(
             TraceJob(_JOB_ID, job, steps, gpus=config.gpus), 0, steps, frozen_prefix=job.frozen_prefix
         )
@@ -50,10 +51,10 @@ class PolicyPlacer(Placer):
         )
         if allocation is None:
             why = f"policy {self.policy.name} lets the job wait"
-            return PlacementDecision("wait", ranking.ranked, (*ranking.reasons, why))
+            return replace(ranking, decision="wait", reasons=(*ranking.reasons, why))
         chosen = self._chosen(allocation, state, steps, ranking)
         others = tuple(r for r in ranking.ranked if (r.node, r.gpu) != (chosen.node, chosen.gpu))
-        return PlacementDecision("place", (chosen, *others)[: config.limit], ranking.reasons)
+        return replace(ranking, decision="place", ranked=(chosen, *others)[: config.limit])
 
     def _chosen(
         self, allocation: Allocation, state: SchedulingSnapshot, steps: float, ranking: PlacementDecision

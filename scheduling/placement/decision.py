@@ -38,12 +38,14 @@ class PlacementDecision:
 
     Attributes:
         wait_s: on `wait`, predicted seconds until the departure that is worth waiting for.
+        iterations: steps that the job was taken to run, as given or, where its length is unknown, assumed.
     """
 
     decision: str
     ranked: tuple[RankedGpu, ...]
     reasons: tuple[str, ...] = ()
     wait_s: float | None = None
+    iterations: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of `cotenant place --json` and `POST /v1/place`."""
@@ -65,6 +67,8 @@ class PlacementDecision:
         }
         if self.wait_s is not None:
             body["wait_s"] = self.wait_s
+        if self.iterations is not None:
+            body["iterations"] = self.iterations
         return body
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from predictor.types import Floats, SetPredictor
 from profiling.devices import runs_on
 from profiling.errors import InfeasibleError
 from profiling.workload import Workload
-from scheduling.core.limits import check_iterations
+from scheduling.core.limits import check_iterations, unknown_steps
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
@@ -64,15 +66,30 @@ class Placer:
         notes: list[str] = []
         if iterations is None:
             fastest = min(float(cache.step_time_s[row, 0]) for row in fitting)
-            iterations = config.default_duration_s / fastest
+            iterations = unknown_steps(fastest, config.default_duration_s)
             notes.append(
                 f"length unknown: taken as {iterations:.0f} steps ({config.default_duration_s:.0f} s alone on the fastest type)"
             )
         if config.gpus > 1:
-            return _place_gang(snapshot, cache, workload, iterations, config, notes)
+            decision = _place_gang(snapshot, cache, workload, iterations, config, notes)
+        else:
+            decision = self._decided(grouped, workload, iterations, config, notes)
+        return replace(decision, iterations=float(iterations))
+
+    def _decided(
+        self,
+        grouped: GroupedGpus,
+        workload: int,
+        iterations: float,
+        config: PlacementConfig,
+        notes: list[str],
+    ) -> PlacementDecision:
+        """The ranking of single GPUs, or wait."""
+        cache = self.cache
         ranking = rank_possible(cache, grouped.candidates, workload, iterations, config, grouped.without)
         count_of = np.bincount(grouped.state_of, minlength=len(ranking.score))
-        order = _first(ranking.score, ranking.cost_s, grouped.state_of, count_of, config.limit)
+        tenants = grouped.candidates.present.sum(axis=1)
+        order = _first(ranking.score, ranking.cost_s, tenants, grouped.state_of, count_of, config.limit)
         ranked = tuple(_ranked(grouped, ranking, int(i)) for i in order)
         refusals = _refusals(ranking, count_of)
         best = ranked[0].score if ranked else np.inf
@@ -134,28 +151,30 @@ def _infeasible(job: Workload, cache: SetCache, alone: dict[int, int]) -> Infeas
     )
 
 
-def _first(score: Floats, cost_s: Floats, state_of: Ints, count_of: Ints, limit: int) -> Ints:
-    """The `limit` GPUs of least finite score, of equal ones the least cost: only states that can be among them are sorted.
+def _first(score: Floats, cost_s: Floats, tenants: Ints, state_of: Ints, count_of: Ints, limit: int) -> Ints:
+    """The `limit` GPUs of least finite score, of equal ones the least cost, then the fewest tenants: only states that can be
+    among them are sorted.
 
     Args:
-        score, cost_s: [S] of the states. state_of: [G] the state of each GPU; count_of: [S] how many GPUs are in each.
+        score, cost_s, tenants: [S] of the states. state_of: [G] the state of each GPU; count_of: [S] how many GPUs are in each.
     """
     score = np.where(count_of > 0, score, np.inf)
     last = np.partition(score, limit - 1)[limit - 1] if limit < len(score) else np.inf
     states = np.flatnonzero(np.isfinite(score) & (score <= last))
-    states = states[np.lexsort((cost_s[states], score[states]))]
+    states = states[np.lexsort((tenants[states], cost_s[states], score[states]))]
     enough = int(np.searchsorted(np.cumsum(count_of[states]), limit)) + 1
     if enough < len(
         states
     ):  # those that equal the last one stay too, for the GPUs' order decides between them
         end = states[enough - 1]
-        same = (score[states] == score[end]) & (cost_s[states] == cost_s[end])
+        same = score[states] == score[end]
+        same &= (cost_s[states] == cost_s[end]) & (tenants[states] == tenants[end])
         states = states[: max(enough, int(np.flatnonzero(same)[-1]) + 1)]
     chosen = np.zeros(len(score), bool)
     chosen[states] = True
     among = np.flatnonzero(chosen[state_of])
     of = state_of[among]
-    return among[np.lexsort((cost_s[of], score[of]))][:limit]
+    return among[np.lexsort((tenants[of], cost_s[of], score[of]))][:limit]
 
 
 def _place_gang(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from predictor.types import Floats
 from profiling.errors import InputError
+from scheduling.core.limits import UNKNOWN_LENGTH_S
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.snapshot import Gpu
 from scheduling.placement.stages import Stages, stages
@@ -41,7 +42,7 @@ class PlacementConfig:
     max_members: int = 4
     limit: int = 32
     literal: bool = False
-    default_duration_s: float = 3600.0
+    default_duration_s: float = UNKNOWN_LENGTH_S
     gpus: int = 1
 
     def __post_init__(self) -> None:

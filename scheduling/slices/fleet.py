@@ -1,8 +1,9 @@
 """Partitions and places for many cards of one type at once.
 
 A mixed-integer program gives each card a partition and each job a slice of its own (exact where slices are not shared: with
-whole numbers of each partition the rest is a transport problem, whose optimum is whole). Then each card is planned anew for
-the jobs that it got, sharing included, which can only be better.
+whole numbers of each partition the rest is a transport problem, whose optimum is whole). Jobs that it leaves over join cards
+by sharing (see `joining`); the other cards are planned anew for the jobs that they got, sharing included, which can only be
+better.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from predictor.types import Floats, SetPredictor
 from profiling.devices import get_device, mig_layout
 from profiling.errors import InfeasibleError, InputError, UnavailableError
+from scheduling.slices.joining import CardPlanner, filled
 from scheduling.slices.options import Options, SliceConfig, SliceJob, devices_of, sets_of
 from scheduling.slices.plan import CardPlan, SlicePlan, best_of
 from scheduling.slices.questions import answer, check_jobs
@@ -33,7 +35,8 @@ class FleetPlan:
     Attributes:
         cards: numbers of the jobs on each card that is used, and how it is used (job numbers in it count within).
         waiting: numbers of the jobs that find no room.
-        bound: of the objective where no slice is shared: nothing better is possible then.
+        bound: of the objective where no slice is shared: nothing better is possible then, for as many jobs as find a slice
+            of their own.
     """
 
     jobs: tuple[SliceJob, ...]
@@ -110,7 +113,14 @@ def plan_fleet(
     used, given, bound = program.solve(value[program.kinds, program.devices])
     bound = floor if config.objective == "fairness" else bound
     groups = _groups(used, given, patterns, kind_of)
-    cards = _replan(jobs, card, devices, groups, predictor, config)
+    fits = np.asarray(np.isfinite(value).any(axis=1))[kind_of]
+    placed = {job for group in groups for job in group}
+    left = [job for job in range(len(jobs)) if fits[job] and job not in placed]
+    joined: list[tuple[tuple[int, ...], SlicePlan]] = []
+    if left and config.sharing:
+        planner = CardPlanner(kinds, _memory_bytes(alone), card, predictor, config)
+        groups, joined = _joined(planner, groups, left, gpus, kind_of.tolist())
+    cards = [*(_replan(jobs, card, devices, groups, predictor, config) if groups else ()), *joined]
     waiting = set(range(len(jobs))) - {j for numbers, plan in cards for j in _placed(numbers, plan)}
     return FleetPlan(tuple(jobs), card, gpus, config, tuple(cards), tuple(sorted(waiting)), bound)
 
@@ -139,6 +149,29 @@ def _tables(alone: Options, devices: list[str]) -> tuple[Floats, Floats]:
     columns = alone.columns
     fits = columns.fits[row]
     return np.where(fits, columns.least_speed[row], -np.inf), np.where(fits, columns.value[row], -np.inf)
+
+
+def _memory_bytes(alone: Options) -> Floats:
+    """[K] upper bound of each kind alone on the whole card."""
+    rows = [alone.rows[alone.card, (k,)][0] for k in range(len(alone.jobs))]
+    return alone.columns.memory_bytes[rows]
+
+
+def _joined(
+    planner: CardPlanner, seeds: list[list[int]], left: list[int], gpus: int, kind_of: list[int]
+) -> tuple[list[list[int]], list[tuple[tuple[int, ...], SlicePlan]]]:
+    """The cards that nobody joined, and the others with their plans; see `filled`."""
+    groups, _ = filled(planner, seeds, left, gpus, kind_of)
+    own = {frozenset(group) for group in seeds}
+    plans: dict[tuple[int, ...], SlicePlan] = {}
+    joined = []
+    for group in (g for g in groups if frozenset(g) not in own):
+        numbers = tuple(sorted(group, key=kind_of.__getitem__))
+        state = tuple(kind_of[job] for job in numbers)
+        if state not in plans:
+            plans[state] = planner.final(state)
+        joined.append((numbers, plans[state]))
+    return [g for g in groups if frozenset(g) in own], joined
 
 
 class _Program:

@@ -166,13 +166,17 @@ class SlicePlan:
 
 
 def plan_slices(
-    jobs: Sequence[SliceJob], card: str, predictor: SetPredictor, config: SliceConfig | None = None
+    jobs: Sequence[SliceJob],
+    card: str,
+    predictor: SetPredictor,
+    config: SliceConfig | None = None,
+    alternatives: bool = True,
 ) -> SlicePlan:
     """The best use of one card for these jobs, exact over its partitions and the assignments to their slices.
 
-    As many jobs as possible run; of equal numbers the objective decides. SM shares below 1 are tried for the sets that
-    share a slice in the best plan of a partition, not for every set of jobs. Neighbouring slices are taken not to slow each
-    other (they share only power and the link to the host).
+    As many jobs as possible run; of equal numbers the objective decides. SM shares below 1 are tried for the sets that share a
+    slice in the best plan of a partition (in the chosen one, without `alternatives`), not for every set of jobs. Neighbouring
+    slices are taken not to slow each other (they share only power and the link to the host).
 
     Raises:
         InputError: no job, or one that the card cannot run.
@@ -181,19 +185,17 @@ def plan_slices(
     """
     config = config or SliceConfig()
     if len(jobs) > MAX_JOBS:
+        hint = "plan for several with --gpus"
         raise LimitError(
-            "too many jobs for one card",
-            expected=f"at most {MAX_JOBS}",
-            got=len(jobs),
-            hint="plan for several with --gpus",
+            "too many jobs for one card", expected=f"at most {MAX_JOBS}", got=len(jobs), hint=hint
         )
     options = ask_unlimited(jobs, card, predictor, config)
-    plan = best_of(options)
+    plan = best_of(options, alternatives)
     shared = _shared_sets(plan)
     if "mps" not in config.sharing or config.shares == (1.0,) or not shared:
         return plan
     limited = answer(jobs, options.card, shared, predictor, config, options)
-    return best_of(options.without(limited.rows.keys()).joined(limited))
+    return best_of(options.without(limited.rows.keys()).joined(limited), alternatives)
 
 
 def _shared_sets(plan: SlicePlan) -> list[SetKey]:

@@ -14,6 +14,7 @@ from predictor.types import Floats, PredictionArrays, SetPredictor
 from profiling.devices import get_device
 from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
+from scheduling.core.limits import UNKNOWN_LENGTH_S
 from scheduling.slices.options import (
     EXCLUSIVE,
     Options,
@@ -25,7 +26,6 @@ from scheduling.slices.options import (
     sets_of,
 )
 
-UNKNOWN_DURATION_S = 3600.0
 # Sharing mode, and SM share of each member.
 _Form = tuple[str, tuple[float, ...]]
 
@@ -127,7 +127,7 @@ def answer(
                 reference_s = step_time_s[: len(jobs), 0]
                 iterations = np.array(
                     [
-                        UNKNOWN_DURATION_S / t if j.iterations is None else j.iterations
+                        UNKNOWN_LENGTH_S / t if j.iterations is None else j.iterations
                         for j, t in zip(jobs, reference_s, strict=True)
                     ]
                 )

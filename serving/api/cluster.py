@@ -11,6 +11,7 @@ from profiling.errors import InputError
 from serving.audit import Entry
 from serving.handlers import cluster as handler
 from serving.handlers.jobs import admit
+from serving.handlers.lengths import fill_lengths
 from serving.http import answer, if_match, not_modified, read_body
 from serving.openapi import header, operation
 from serving.routing import ServiceRoute
@@ -108,6 +109,7 @@ def routes(service: Service) -> APIRouter:
 
 async def _inventory(service: Service, body: ClusterBody) -> handler.Inventory:
     gpus = handler.check_body(body, service.config.cluster_gpus)
+    await fill_lengths(service, body)
     if gpus <= _INLINE_GPUS:
         inventory = handler.read_inventory(body)
     else:

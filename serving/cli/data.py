@@ -252,9 +252,10 @@ def export_observations(
     """
     from datasets.importers import write_source
     from predictor.examples.observations import CAMPAIGN, training_tables
-    from serving.store import Store
+    from serving.store import Store, check_exists
     from serving.store.observations import read_stored
 
+    check_exists(database)
     observations = [stored.observation for stored in read_stored(Store(database))]
     tables = dict(zip(("colocation", "solo"), training_tables(observations), strict=True))
     kept = {name: frame for name, frame in tables.items() if len(frame)}
@@ -265,6 +266,13 @@ def export_observations(
         print_json({**counts, "directory": str(out)})
     else:
         rows = ", ".join(f"{len(frame)} rows of {name}" for name, frame in tables.items())
-        typer.echo(f"{len(observations)} observations: {rows} in {out}")
+        where = f" in {out}" if kept else ""
+        typer.echo(f"{len(observations)} observations: {rows}{where}")
+    if observations and not kept:
+        typer.echo(
+            "no rows, because a slowdown needs the job's step time alone: observe each job alone on its device too, or "
+            "give step_time_s in its SPEC",
+            err=True,
+        )
     if not kept:
         raise typer.Exit(1)

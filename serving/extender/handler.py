@@ -7,15 +7,17 @@ slices (`nvidia.com/mig-3g.20gb`) is judged by the slices of that profile alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import structlog
 
+from predictor.types import Prediction
 from profiling.devices import get_device, mig_layout, split_device
 from profiling.errors import CotenantError, InfeasibleError
 from profiling.workload import ColocationSet
-from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.snapshot import ClusterSnapshot, Node
 from scheduling.placement.ranking import PlacementConfig
 from serving.extender.pods import Arguments, PodJob, field, read_arguments, read_job
 from serving.handlers.cluster import stored_state
@@ -76,10 +78,7 @@ async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[st
     asked = set(arguments.names)
     kind = f"MIG slice {job.mig_profile}" if job.mig_profile else "GPU"
     nodes = [node for node in snapshot.nodes if node.name in asked]
-    types = sorted({(gpu.device, gpu.sharing) for node in nodes for gpu in node.gpus})
-    await admit(service, (job.workload,), {device for device, _ in types})
-    predictions = await service.batcher.predict_many([ColocationSet(d, (job.workload,), s) for d, s in types])
-    fits = dict(zip(types, predictions, strict=True))
+    fits = await _alone(service, job, nodes)
     never = {}
     for node in nodes:
         if not node.gpus:
@@ -91,6 +90,14 @@ async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[st
                 sorted({f"{gpu.device}: {fits[gpu.device, gpu.sharing].reasons[0]}" for gpu in node.gpus})
             )
     return never
+
+
+async def _alone(service: Service, job: PodJob, nodes: Iterable[Node]) -> dict[tuple[str, str], Prediction]:
+    """What is predicted of the job alone on each type of GPU of these nodes, by device and sharing mode."""
+    types = sorted({(gpu.device, gpu.sharing) for node in nodes for gpu in node.gpus})
+    await admit(service, (job.workload,), {device for device, _ in types})
+    predictions = await service.batcher.predict_many([ColocationSet(d, (job.workload,), s) for d, s in types])
+    return dict(zip(types, predictions, strict=True))
 
 
 def _offered(snapshot: ClusterSnapshot, mig_profile: str | None) -> ClusterSnapshot:
@@ -113,7 +120,7 @@ def _profile_of(device: str) -> str | None:
 async def _scores(service: Service, arguments: Arguments, job: PodJob) -> dict[str, int]:
     snapshot = _offered((await service.read(stored_state, service)).snapshot, job.mig_profile)
     if job.gpus > 1:
-        return _gang_scores(snapshot, arguments, job)
+        return await _gang_scores(service, snapshot, arguments, job)
     count = sum(len(node.gpus) for node in snapshot.nodes)
     config = PlacementConfig(
         objective=job.objective, max_slowdown=job.max_slowdown, wait=False, limit=max(1, count)
@@ -136,8 +143,26 @@ async def _scores(service: Service, arguments: Arguments, job: PodJob) -> dict[s
     }
 
 
-def _gang_scores(snapshot: ClusterSnapshot, arguments: Arguments, job: PodJob) -> dict[str, int]:
-    """A gang takes whole, empty GPUs: nodes with the fewest empty ones to spare come first."""
+async def _gang_scores(
+    service: Service, snapshot: ClusterSnapshot, arguments: Arguments, job: PodJob
+) -> dict[str, int]:
+    """A gang takes the fastest whole, empty GPUs of a node and goes at the pace of the slowest of them: nodes in proportion to
+    that, of equal ones those with the fewest empty GPUs to spare first."""
     asked = set(arguments.names)
-    empty = {n.name: sum(not g.tenants for g in n.gpus) for n in snapshot.nodes if n.name in asked}
-    return {name: max(1, MAX_SCORE - (free - job.gpus)) for name, free in empty.items() if free >= job.gpus}
+    nodes = [node for node in snapshot.nodes if node.name in asked]
+    alone = await _alone(service, job, nodes)
+    costs: dict[str, tuple[float, int]] = {}
+    for node in nodes:
+        empty = [alone[gpu.device, gpu.sharing] for gpu in node.gpus if not gpu.tenants]
+        steps = sorted(answer.members[0].step_time_s.value for answer in empty if answer.fits)
+        if len(steps) >= job.gpus:
+            costs[node.name] = steps[job.gpus - 1], len(empty) - job.gpus
+    scores: dict[str, int] = {}
+    best = min((step for step, _ in costs.values()), default=0.0)
+    least = {step: min(spare for s, spare in costs.values() if s == step) for step, _ in costs.values()}
+    score = MAX_SCORE
+    for name, (step, spare) in sorted(costs.items(), key=lambda item: item[1]):
+        # One less breaks the tie; a slower node is never above.
+        tied = round(MAX_SCORE * best / step) - (spare > least[step])
+        score = scores[name] = max(1, min(score, tied))
+    return scores

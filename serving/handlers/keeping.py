@@ -21,8 +21,6 @@ from serving.schemas import PlacementBody
 from serving.service import Service
 from serving.store.tables import ClusterRow, NodeRow, PlacementRow, TenantRow, table_of
 
-_UNKNOWN_ITERATIONS = 1e6
-
 Answer = tuple[int, dict[str, Any]]  # status and entry
 
 _CLUSTER, _NODES, _TENANTS, _PLACEMENTS = map(table_of, (ClusterRow, NodeRow, TenantRow, PlacementRow))
@@ -51,10 +49,12 @@ class Asked:
     job: Workload
     once: Once | None
 
-    def tenant(self) -> Tenant:
+    def tenant(self, decision: PlacementDecision) -> Tenant:
         """The tenant that it becomes, the same in a decision's view as it is read from the store."""
-        left = self.body.iterations if self.body.iterations is not None else _UNKNOWN_ITERATIONS
-        return Tenant(self.job, left, self.body.job_id or self.placement_id, self.body.max_slowdown)
+        assert decision.iterations is not None
+        return Tenant(
+            self.job, decision.iterations, self.body.job_id or self.placement_id, self.body.max_slowdown
+        )
 
 
 def keep(
@@ -89,7 +89,7 @@ def keep(
                 continue
             if top is not None:
                 version += 1
-                tenants.append(values_of(top.node, top.gpu, asked.tenant(), asked.placement_id))
+                tenants.append(values_of(top.node, top.gpu, asked.tenant(decision), asked.placement_id))
             rows.append(
                 {
                     "id": asked.placement_id,

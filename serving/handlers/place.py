@@ -15,6 +15,7 @@ from scheduling.placement.decision import PlacementDecision
 from scheduling.placement.ranking import PlacementConfig
 from serving.handlers.cluster import check_body, read_inventory, stored_state
 from serving.handlers.jobs import admit, without_unknown
+from serving.handlers.lengths import fill_lengths
 from serving.schemas import ClusterBody, PlaceBody, job_of
 from serving.service import Service
 
@@ -32,6 +33,7 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
     config = PlacementConfig(objective=body.objective, max_slowdown=body.max_slowdown)
     if isinstance(body.cluster, ClusterBody):
         check_body(body.cluster, service.config.cluster_gpus)
+        await fill_lengths(service, body.cluster)
         snapshot = (await service.batcher.bulk.run(read_inventory, body.cluster)).snapshot
     else:
         snapshot = (await service.read(stored_state, service)).snapshot
@@ -53,10 +55,9 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
         decisions.append(decision.to_json())
         if decision.decision == "place":
             top = decision.ranked[0]
-            steps = body.iterations if body.iterations is not None else 1e6
-            snapshot = with_tenant(
-                snapshot, top.node, top.gpu, Tenant(job, steps, max_slowdown=body.max_slowdown)
-            )
+            assert decision.iterations is not None
+            tenant = Tenant(job, decision.iterations, max_slowdown=body.max_slowdown)
+            snapshot = with_tenant(snapshot, top.node, top.gpu, tenant)
     return {"decisions": decisions}
 
 

@@ -198,7 +198,8 @@ def _decisions(
         outcomes.append((outcome, time.perf_counter() - started))
         if outcome.decision == "place":
             top = outcome.ranked[0]
-            snapshot = with_tenant(snapshot, top.node, top.gpu, asked.tenant(), place_of.get(top.node))
+            tenant = asked.tenant(outcome)
+            snapshot = with_tenant(snapshot, top.node, top.gpu, tenant, place_of.get(top.node))
     return outcomes
 
 

@@ -21,10 +21,10 @@ from serving.integrations.ask import ServiceClient
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A job that the placer placed, and until when it was predicted to run."""
+    """A job that the placer placed, and until when it was predicted to run; `iterations` None where nobody knows."""
 
     job: str
-    iterations: float
+    iterations: float | None
     node: str
     gpu: str
     since_s: float
@@ -32,6 +32,8 @@ class Running:
 
     def tenant(self, now_s: float) -> dict[str, Any]:
         """As a tenant of `POST /v1/place`; at least 1 % is left while it runs."""
+        if self.iterations is None:
+            return {"job": self.job}
         left = max(0.01, 1 - (now_s - self.since_s) / self.finish_s) if self.finish_s > 0 else 1.0
         return {"job": self.job, "iterations_left": self.iterations * left}
 
@@ -63,8 +65,9 @@ class RayPlacer:
         if answer is None or not answer["ranked"]:
             return None
         best = answer["ranked"][0]
+        length = answer.get("iterations") if iterations is None else iterations
         self.running[job_id] = Running(
-            job, iterations or 1e6, best["node"], best["gpu"], time.time(), float(best["finish_s"])
+            job, length, best["node"], best["gpu"], time.time(), float(best["finish_s"])
         )
         return NodeAffinitySchedulingStrategy(node_id=best["node"], soft=True)
 

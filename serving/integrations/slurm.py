@@ -108,7 +108,10 @@ def decide(
     best = answer["ranked"][0]
     if best["node"] not in {n["name"] for n in cluster["nodes"]}:
         return free | {"AdminComment": "cotenant:left node is not one of ours"}
-    told = f"cotenant:placed node={best['node']} gpu={best['gpu']} finish_s={best['finish_s']:.1f} at_s={now_s:.0f}"
+    told = f"cotenant:placed node={best['node']} gpu={best['gpu']} finish_s={best['finish_s']:.1f}"
+    if request.iterations is None and answer.get("iterations"):
+        told += f" iterations={answer['iterations']:.0f}"  # when it is a tenant, it is as long as it was taken to be
+    told += f" at_s={now_s:.0f}"
     changes = free | {"ReqNodeList": str(best["node"]), "AdminComment": told}
     # Slurm chooses among the GPUs of a node; where they are of several types, it is told which.
     kind = next(type_of(node, int(best["gpu"])) for node in nodes if str(node["name"]) == best["node"])

@@ -19,7 +19,6 @@ from scheduling.clusters.importers.slurm import gpus_of, split_type
 MARK = "cotenant:"
 HELD = "cotenant:held"
 _UNAVAILABLE = ("down", "drain", "fail", "maint", "reserved", "unknown", "not_responding", "invalid")
-_UNKNOWN_ITERATIONS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,18 +223,26 @@ def _tenants(
         if request is None or kind == "gpu":
             return None, held
         held -= count
-        tenants.append({
-            "job": request.job,
-            "iterations_left": iterations_left(job, request, now_s),
-            "job_id": str(job.id),
-        })  # fmt: skip
+        left = iterations_left(job, request, now_s)
+        length = {} if left is None else {"iterations_left": left}
+        tenants.append({"job": request.job, **length, "job_id": str(job.id)})
     return tenants, held
 
 
-def iterations_left(job: SlurmJob, request: Request, now_s: float) -> float:
-    """By the time that was predicted when it was placed; at least 1 % while it runs."""
-    total = request.iterations or _UNKNOWN_ITERATIONS
-    told = re.search(r"finish_s=([0-9.]+)", job.admin_comment)
-    if told is None or float(told.group(1)) <= 0:
+def iterations_left(job: SlurmJob, request: Request, now_s: float) -> float | None:
+    """By the time that was predicted when it was placed; at least 1 % while it runs.
+
+    None where nobody knows how long the job is: it names no iterations, and was not placed by an answer, which says how many
+    it was taken to run.
+    """
+    total = request.iterations or _told("iterations", job)
+    finish_s = _told("finish_s", job)
+    if not total or not finish_s:
         return total
-    return total * max(0.01, 1 - max(0.0, now_s - job.started_s) / float(told.group(1)))
+    return total * max(0.01, 1 - max(0.0, now_s - job.started_s) / finish_s)
+
+
+def _told(name: str, job: SlurmJob) -> float | None:
+    """A number of the mark that the controller set when it placed the job."""
+    told = re.search(rf"\b{name}=([0-9.]+)", job.admin_comment)
+    return float(told.group(1)) if told else None

@@ -1,5 +1,5 @@
 """What the service remembers: SQLite by default, PostgreSQL by its address."""
 
-from serving.store.engine import Store
+from serving.store.engine import Store, check_exists
 
-__all__ = ["Store"]
+__all__ = ["Store", "check_exists"]

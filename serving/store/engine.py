@@ -30,6 +30,21 @@ _CLOCKS = {  # seconds since 1970, by whether it is SQLite
 }
 
 
+def check_exists(url: str) -> None:
+    """Raise `InputError` where `url` names a SQLite file that is not there, which `Store` would make."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        return  # `Store` says what is wrong with it
+    file = parsed.database if parsed.get_backend_name() == "sqlite" else None
+    if file and file != ":memory:" and not Path(file).exists():
+        raise InputError(
+            f"no database at {file}",
+            expected="the store of a service",
+            hint="name it with --database; `cotenant serve --database` says where the service keeps it",
+        )
+
+
 class Store:
     """Transactions on the database at `url`; tables are made or upgraded when it opens.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
@@ -84,6 +85,39 @@ def test_bad_cluster_changes_nothing(client: TestClient) -> None:
         413,
     )
     assert client.get("/v1/cluster").json()["version"] == 1
+
+
+def test_a_tenant_without_a_length_has_an_hour_left(client: TestClient) -> None:
+    node = {"gpus": [{"id": "0", "device": "v100", "tenants": [{"job": "resnet18-cifar"}]}]}
+    assert client.put("/v1/cluster/nodes/a", json=node).status_code == 201
+    stored = client.get("/v1/cluster/nodes/a").json()["node"]["gpus"][0]["tenants"]
+    assert [tenant["iterations_left"] for tenant in stored] == [36000]
+
+
+@pytest.mark.parametrize("name", ["a/b", "/", "a\0b", "a\nb", "a\x7f", "a\x85", ".", ".."])
+def test_names_that_have_no_address_are_refused(client: TestClient, name: str) -> None:
+    body = {"nodes": [{"name": name, "gpus": [{"device": "v100"}]}]}
+    told = problem(client.put("/v1/cluster", json=body), 422)
+    assert "cannot stand in the address of the node" in told["detail"]
+    problem(client.post("/v1/place", json={"job": "resnet18-cifar", "cluster": body}), 422)
+    assert client.get("/v1/cluster").json()["cluster"]["nodes"] == []
+
+
+@pytest.mark.parametrize("name", ["a%00b", "a%0Ab"])
+def test_names_in_the_address_are_refused_too(client: TestClient, name: str) -> None:
+    told = client.put(f"/v1/cluster/nodes/{name}", json={"gpus": [{"device": "v100"}]})
+    assert told.status_code == 422
+    assert "cannot stand in the address" in told.json()["detail"]
+
+
+@pytest.mark.parametrize("name", ["a b", "a?b#c", "knoten-ü", "...", "a" * 200])
+def test_names_that_can_be_quoted_are_read_and_removed(client: TestClient, name: str) -> None:
+    body = {"nodes": [{"name": name, "gpus": [{"device": "v100"}]}]}
+    assert client.put("/v1/cluster", json=body).status_code == 200
+    path = f"/v1/cluster/nodes/{quote(name, safe='')}"
+    assert client.get(path).json()["node"]["name"] == name
+    assert client.delete(path).status_code == 200
+    assert client.get(path).status_code == 404
 
 
 def test_place_against_the_stored_cluster(client: TestClient) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from predictor.types import Prediction, Quantity
+from profiling.workload import ColocationSet
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
-from tests.serving.table import TableSource
+from tests.serving.table import TablePredictor, TableSource
 
 CLUSTER = {
     "nodes": [
@@ -110,6 +113,43 @@ def test_gangs(cluster: TestClient) -> None:
         for p in cluster.post("/extender/prioritize", json={"Pod": gang, "NodeNames": NAMES}).json()
     }
     assert scores == {"empty": 10, "busy": 0, "old": 0, "stranger": 0}
+
+
+@dataclass(eq=False)
+class Paced(TablePredictor):
+    """The table with other steps: 0.1 s alone on an H100, 0.2 s on a V100, 0.8 s on a K80."""
+
+    def _one(self, asked: ColocationSet) -> Prediction:
+        step_s = {"h100": 0.1, "v100": 0.2, "k80": 0.8}.get(asked.device, 0.1)
+        step = Quantity(step_s, step_s, step_s)
+        known = super()._one(asked)
+        return replace(known, members=tuple(replace(m, step_time_s=step) for m in known.members))
+
+
+PACED = {
+    "nodes": [
+        {"name": name, "gpus": [{"device": device, "count": count} for device, count in gpus.items()]}
+        for name, gpus in {
+            "fast": {"h100": 2}, "fast-spare": {"h100": 4}, "middle": {"v100": 2}, "slow": {"k80": 2},
+            "mixed": {"h100": 1, "k80": 1}, "both": {"k80": 2, "v100": 2}, "single": {"h100": 1},
+        }.items()
+    ]
+}  # fmt: skip
+
+
+def test_gangs_go_by_the_slowest_gpu_they_get(start: Start, source: TableSource) -> None:
+    source.predictor = Paced()
+    client = start()
+    assert client.put("/v1/cluster", json=PACED).status_code == 200
+    gang = pod(workload="resnet18-cifar")
+    gang["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "2"
+    names = [str(node["name"]) for node in PACED["nodes"]]
+    scores = {
+        p["Host"]: p["Score"]
+        for p in client.post("/extender/prioritize", json={"Pod": gang, "NodeNames": names}).json()
+    }
+    # Half the pace is half the score, an eighth the least; two to spare cost one.
+    assert scores == {"fast": 10, "fast-spare": 9, "middle": 5, "both": 4, "slow": 1, "mixed": 1, "single": 0}
 
 
 SLICED = {

@@ -19,6 +19,7 @@ from serving.model_life import Serving
 from serving.store import Store
 from serving.store.observations import read_stored
 from serving.store.tables import ObservationRow
+from tests.serving.cli.checkpoint import run
 from tests.serving.conftest import Start
 from tests.serving.table import TablePredictor
 from tests.waiting import until
@@ -150,14 +151,30 @@ def test_stored_observations_become_rows_for_training(tmp_path: Any, client: Tes
     assert rows.set_id.unique().tolist() == [set_id_of(ColocationSet("v100", tuple(map(Workload.parse, (SLOW, OTHER)))))]  # fmt: skip
     (target,) = rows[rows.is_target].throughput_ratio
     assert target == pytest.approx(0.1 / 0.13)
-    empty = CliRunner().invoke(
-        app,
-        [
-            "data", "export-observations", "--database", f"sqlite:///{tmp_path}/empty.db",
-            "-o", str(tmp_path / "none"),
-        ],
-    )  # fmt: skip
-    assert empty.exit_code == 1
+    Store(f"sqlite:///{tmp_path}/empty.db").close()
+    command[3] = f"sqlite:///{tmp_path}/empty.db"
+    assert CliRunner().invoke(app, [*command, str(tmp_path / "none")]).exit_code == 1
+
+
+def test_a_database_that_is_not_there_is_an_error_and_is_not_made(tmp_path: Any, capsys: Any) -> None:
+    file = tmp_path / "nope.db"
+    code, _, err = run(
+        capsys, "data", "export-observations", "--database", f"sqlite:///{file}", "-o", tmp_path
+    )
+    assert code == 2
+    assert "no database at" in err
+    assert not file.exists()
+
+
+def test_observations_that_make_no_row_say_why(tmp_path: Any, client: TestClient, capsys: Any) -> None:
+    database = client.app.state.service.config.database_url  # type: ignore[attr-defined]
+    observe(client)  # together only: nobody knows how long the job takes alone
+    code, out, err = run(
+        capsys, "data", "export-observations", "--database", database, "-o", tmp_path / "tables"
+    )
+    assert code == 1
+    assert "0 rows of colocation" in out
+    assert "step time alone" in err
 
 
 def test_a_deleted_workload_is_not_answered_from_memory(client: TestClient) -> None:

@@ -38,6 +38,28 @@ def test_a_queue_sees_what_was_placed_before(client: TestClient) -> None:
     assert [d["ranked"][0]["gpu"] for d in decisions] == ["1", "2"]
 
 
+def test_a_queue_of_unknown_lengths_stays_an_hour(client: TestClient) -> None:
+    body = {"jobs": ["resnet18-cifar", "lstm-wikitext2"], "cluster": cluster(EMPTY)}
+    first, second = client.post("/v1/place", json=body).json()["decisions"]
+    assert first["iterations"] == second["iterations"] == 36000
+    # Demands of 0.7 and 0.3: nobody is slowed, so both are done in an hour.
+    assert second["ranked"][0]["finish_s"] == pytest.approx(3600)
+
+
+def test_tenants_without_a_length_have_an_hour_left(client: TestClient) -> None:
+    def place(tenant: dict[str, Any]) -> Any:
+        gpu = {"id": "0", "device": "v100", "tenants": [tenant]}
+        body = {"job": "resnet18-cifar:batch_size=64", "iterations": 1e6, "cluster": cluster(gpu)}
+        return client.post("/v1/place", json=body)
+
+    open_ended = place({"job": "resnet18-cifar"})
+    assert open_ended.status_code == 200
+    assert open_ended.json() == place({"job": "resnet18-cifar", "iterations_left": 36000}).json()
+    assert open_ended.json() != place({"job": "resnet18-cifar", "iterations_left": 35000}).json()
+    assert "no-such-model" in problem(place({"job": "no-such-model"}), 404)["detail"]
+    problem(place({"job": "resnet18-cifar:what=1"}), 422)
+
+
 @pytest.mark.parametrize("objective", ["jct", "interference", "makespan"])
 def test_objectives(client: TestClient, objective: str) -> None:
     body = {"job": "resnet18-cifar", "cluster": cluster(EMPTY), "objective": objective}

@@ -45,6 +45,17 @@ def test_the_life_of_a_placement(client: TestClient) -> None:
     problem(client.post(f"/v1/placements/{entry['id']}/progress", json={"iterations_left": 1}), 409)
 
 
+def test_a_job_of_unknown_length_is_a_tenant_for_the_hour_that_its_placement_states(
+    client: TestClient,
+) -> None:
+    gpus(client, 1)
+    entry = client.post("/v1/placements", json={"job": JOB["job"]}).json()
+    assert entry["iterations"] is None
+    assert "taken as 36000 steps" in entry["decision"]["reasons"][0]  # 0.1 s each
+    assert entry["decision"]["iterations"] == 36000
+    assert tenants(client)[0]["iterations_left"] == 36000
+
+
 def test_decisions_at_the_same_time_do_not_collide(client: TestClient) -> None:
     gpus(client, 8)
     with ThreadPoolExecutor(8) as pool:

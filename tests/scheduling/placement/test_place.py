@@ -42,6 +42,28 @@ def test_empty_fast_gpu_wins() -> None:
     assert [r.score for r in decision.ranked] == sorted(r.score for r in decision.ranked)
 
 
+@pytest.mark.parametrize("objective", ["jct", "interference", "makespan"])
+def test_an_empty_gpu_comes_before_one_whose_tenant_is_done(objective: str) -> None:
+    done = Gpu("0", "v100", tenants=(Tenant(JOBS[1], 0.0, "x"),))
+    decision = place(
+        JOBS[0], 1000, cluster(done, Gpu("1", "v100")), PREDICTOR, PlacementConfig(objective=objective)
+    )
+    assert [ranked.gpu for ranked in decision.ranked] == ["1", "0"]
+    assert decision.ranked[0].score == decision.ranked[1].score
+
+
+def test_a_job_of_unknown_length_runs_for_an_hour_and_the_decision_says_its_steps() -> None:
+    unknown = place(JOBS[0], None, cluster(Gpu("0", "k80"), Gpu("1", "v100")), PREDICTOR)
+    assert unknown.iterations == 36000  # 0.1 s a step on the V100, the fastest
+    assert "length unknown: taken as 36000 steps" in unknown.reasons[0]
+    assert unknown.to_json()["iterations"] == 36000
+    assert place(JOBS[0], 1234, cluster(Gpu("1", "v100")), PREDICTOR).iterations == 1234
+    gang = place(
+        JOBS[0], None, cluster(Gpu("0", "v100"), Gpu("1", "v100")), PREDICTOR, PlacementConfig(gpus=2)
+    )
+    assert gang.iterations == 36000
+
+
 def test_wait_when_a_departure_is_near() -> None:
     a, b = Workload("a"), Workload("b")
     predictor = TablePredictor(
@@ -204,7 +226,9 @@ def test_the_first_of_many_equal_scores(limit: int) -> None:
     rng = np.random.default_rng(limit)
     score = rng.choice([1.0, 2.0, 3.0, np.inf], 20)
     cost_s = rng.choice([10.0, 20.0], 20)
+    tenants = rng.integers(0, 3, 20)
     state_of = rng.integers(0, 20, 60)  # a state that no GPU is in counts for nothing
-    whole = np.lexsort((cost_s[state_of], score[state_of]))
+    whole = np.lexsort((tenants[state_of], cost_s[state_of], score[state_of]))
     expected = whole[np.isfinite(score[state_of][whole])][:limit].tolist()
-    assert _first(score, cost_s, state_of, np.bincount(state_of, minlength=20), limit).tolist() == expected
+    count_of = np.bincount(state_of, minlength=20)
+    assert _first(score, cost_s, tenants, state_of, count_of, limit).tolist() == expected

@@ -75,6 +75,71 @@ def test_equal_jobs_are_one_kind_and_one_card_is_the_single_plan() -> None:
     )
 
 
+def assert_within_memory(fleet: FleetPlan) -> None:
+    for _, plan in fleet.cards:
+        for part in plan.chosen.slices:
+            if part.option is not None:
+                assert part.option.fits
+                assert part.option.memory_bytes <= get_device(part.device).memory_bytes
+
+
+@pytest.mark.parametrize("objective", ["throughput", "jct", "fairness"])
+@pytest.mark.parametrize(
+    ("card", "mig", "on_one"), [("v100", True, 4), ("a100", False, 7), ("a100", True, 10)]
+)
+def test_several_cards_hold_as_many_jobs_each_as_one_does(
+    card: str, mig: bool, on_one: int, objective: str
+) -> None:
+    predictor = AmdahlPredictor([0.5], [3])
+    config = SliceConfig(objective=objective, mig=mig, shares=(0.5,))
+    job = SliceJob(predictor.jobs()[0], 1000.0)
+    one = plan_slices([job] * on_one, card, predictor, config).chosen
+    assert not one.waiting
+    fleet = plan_fleet([job] * (2 * on_one), card, 2, predictor, config)
+    assert placed(fleet) == list(range(2 * on_one))
+    assert len(fleet.cards) == 2
+    assert_within_memory(fleet)
+    if objective != "fairness":
+        assert fleet.value >= 2 * one.value - 1e-6 * abs(one.value)
+
+
+def test_large_jobs_that_nothing_fits_beside_do_not_take_the_room_of_others() -> None:
+    # 16 GiB each: 12 beside 2 and 2, or 9 beside 5.
+    predictor = AmdahlPredictor([0.5] * 6, [12, 9, 5, 2, 2, 15])
+    *tight, alone = [SliceJob(w, 1000.0) for w in predictor.jobs()]
+    fleet = plan_fleet(tight, "v100", 2, predictor)
+    assert not fleet.waiting
+    assert_within_memory(fleet)
+    crowded = plan_fleet([*tight, alone], "v100", 2, predictor)
+    assert crowded.waiting == (5,)
+    assert_within_memory(crowded)
+
+
+def test_a_job_that_fits_on_no_card_waits_and_the_others_share() -> None:
+    predictor = AmdahlPredictor([0.5, 0.5], [3, 100])
+    small, huge = (SliceJob(w, 1000.0) for w in predictor.jobs())
+    fleet = plan_fleet([huge, small, small, small], "v100", 2, predictor)
+    assert fleet.waiting == (0,)
+    assert placed(fleet) == [1, 2, 3]
+
+
+def test_many_jobs_join_cards_several_at_once() -> None:
+    rng = np.random.default_rng(4)
+    predictor = AmdahlPredictor(rng.uniform(0, 1, 8), rng.uniform(1, 5, 8))
+    jobs = [SliceJob(predictor.jobs()[k % 8], float(k + 1)) for k in range(400)]
+    fleet = plan_fleet(jobs, "v100", 120, predictor)
+    assert not fleet.waiting
+    assert placed(fleet) == list(range(400))
+    assert_within_memory(fleet)
+
+
+def test_without_sharing_jobs_that_are_left_over_wait() -> None:
+    predictor = AmdahlPredictor([0.5], [3])
+    job = SliceJob(predictor.jobs()[0], 1000.0)
+    fleet = plan_fleet([job] * 4, "v100", 2, predictor, SliceConfig(sharing=()))
+    assert len(fleet.waiting) == 2
+
+
 def test_what_cannot_be_planned() -> None:
     predictor, jobs = random_jobs(2, 0)
     with pytest.raises(InputError, match="gpus"):

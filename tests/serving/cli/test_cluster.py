@@ -68,6 +68,44 @@ def test_mistakes(text: str, message: str, tmp_path: Path, capsys: pytest.Captur
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        (
+            "nodes: [{name: a, count: 100000, gpus: [{device: v100, count: 1024}]}]",
+            "100000 GPUs, got 102400000",
+        ),
+        ("nodes: [{count: 100000, gpus: []}, {count: 1, gpus: []}]", "100000 nodes, got 100001"),
+        (
+            "nodes: [{count: 1000, gpus: [{device: v100, count: 100, tenants: ["
+            + ", ".join(["{job: lstm, iterations_left: 1}"] * 5)
+            + "]}]}]",
+            "400000 tenants, got 500000",
+        ),
+    ],
+)
+def test_counts_are_summed_before_they_are_expanded(
+    counts: str,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ClusterSnapshot, "from_mapping", lambda _: pytest.fail("expanded"))
+    (tmp_path / "c.yaml").write_text(counts)
+    code, _, err = run(capsys, "cluster", "validate", tmp_path / "c.yaml")
+    assert code == 2
+    assert "the cluster is too large" in err
+    assert message in " ".join(err.split())
+
+
+def test_a_repeated_key_is_named_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "c.yaml").write_text("nodes:\n- name: a\n  gpus: [{device: v100}]\n  gpus: [{device: k80}]\n")
+    code, _, err = run(capsys, "cluster", "validate", tmp_path / "c.yaml")
+    assert code == 2
+    assert "line 4: key 'gpus' is repeated" in " ".join(err.split())
+
+
 def test_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "c.yaml").write_text(
         "nodes: [{name: a, gpus: [{device: a100, sharing: mig}]}, {name: b}]\n"

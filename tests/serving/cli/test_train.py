@@ -68,6 +68,35 @@ def test_bad_configuration(
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("network: {wdth: 8}", ["unknown key network.wdth", "width"]),
+        ("network: {encoder: {wdth: 8}}", ["unknown key network.encoder.wdth", "width"]),
+        ("training: {epoch: 8}", ["unknown key training.epoch", "epochs"]),
+        ("trainig: {epochs: 8}", ["unknown key trainig", "training"]),
+        ("network: 8", ["network is no mapping"]),
+    ],
+)
+def test_an_unknown_key_is_named_with_what_is_near(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, words: list[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text(body)
+    code, _, err = run(
+        capsys,
+        "train",
+        "--data",
+        folder / "tables",
+        "--out",
+        tmp_path / "new",
+        "--config",
+        tmp_path / "config.yaml",
+    )
+    assert code == 2
+    assert all(word in " ".join(err.split()) for word in words)
+    assert "__init__" not in err
+
+
 def test_no_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "train", "--data", tmp_path, "--out", tmp_path / "new")
     assert code == 2

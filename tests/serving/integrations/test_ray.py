@@ -32,10 +32,18 @@ def test_cluster() -> None:
     assert not any(g["tenants"] for n in placer.cluster(NODES)["nodes"] for g in n["gpus"])
 
 
+def test_a_job_of_unknown_length_names_none() -> None:
+    assert Running("lstm-wikitext2", None, "two", "0", 0.0, 50.0).tenant(25.0) == {"job": "lstm-wikitext2"}
+    assert Running("lstm-wikitext2", 100.0, "two", "0", 0.0, 50.0).tenant(25.0)["iterations_left"] == 50
+
+
 def test_answers(service: ServiceClient) -> None:
     answer = RayPlacer(service).ask("resnet18-cifar", 1000, NODES)
     assert answer is not None
     assert answer["ranked"][0]["node"] == "one"
+    unknown = RayPlacer(service).ask("resnet18-cifar", None, NODES)
+    assert unknown is not None
+    assert unknown["iterations"] == 36000
     assert RayPlacer(service).ask("no-such-model", 1000, NODES) is None
     assert RayPlacer(away()).ask("resnet18-cifar", 1000, NODES) is None
     assert RayPlacer(service).ask("resnet18-cifar", 1000, NODES[:1]) is None

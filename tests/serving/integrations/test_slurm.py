@@ -15,7 +15,7 @@ from serving.app import create_app
 from serving.config import ServiceConfig
 from serving.integrations.ask import ServiceClient
 from serving.integrations.slurm import Slurm, SlurmBridge, SlurmConfig, asked_later, decide, run, stale_pin
-from serving.integrations.slurm_state import HELD, SlurmJob
+from serving.integrations.slurm_state import HELD, Request, SlurmJob, iterations_left
 from tests.serving.integrations.test_slurm_state import recorded
 from tests.serving.live import serve
 from tests.serving.table import TableSource
@@ -66,6 +66,15 @@ def test_a_held_job_gets_a_node_and_goes(service: ServiceClient) -> None:
     assert changes["StartTime"] == "now"
     assert changes["ReqNodeList"] in ("node-a", "node-b")
     assert changes["AdminComment"].startswith(f"cotenant:placed node={changes['ReqNodeList']} gpu=")
+
+
+def test_a_job_of_unknown_length_is_marked_with_the_steps_it_was_taken_to_run(service: ServiceClient) -> None:
+    jobs, nodes = recorded()
+    job = replace(held(), comment="cotenant:resnet18-cifar")
+    mark = decide(job, jobs, nodes, service, CONFIG, 1001.0)["AdminComment"]
+    assert " iterations=36000 at_s=1001" in mark
+    assert iterations_left(replace(job, admin_comment=mark), Request("resnet18-cifar", None), 0) == 36000
+    assert "iterations=" not in decide(held(), jobs, nodes, service, CONFIG, 1001.0)["AdminComment"]
 
 
 def test_on_a_node_with_several_types_the_type_is_named(service: ServiceClient) -> None:

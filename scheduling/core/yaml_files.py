@@ -1,0 +1,41 @@
+"""YAML as YAML means it: a key that stands twice in a mapping is an error, where PyYAML keeps the last value without a word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from profiling.errors import InputError
+
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+class _Loader(yaml.SafeLoader):
+    """`SafeLoader` without repeated keys. A key may still replace one that `<<` brings along."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+                continue
+            line = key.start_mark.line + 1
+            if key.value in lines:
+                raise InputError(
+                    f"line {line}: key {key.value!r} is repeated",
+                    expected="each key once in a mapping",
+                    got=f"it stands in line {lines[key.value]}, too",
+                    hint="remove one, or write a list of both",
+                )
+            lines[key.value] = line
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(text: str) -> Any:
+    """The one document of a YAML text.
+
+    Raises:
+        InputError: a mapping has a key twice.
+        yaml.YAMLError: the text is not YAML.
+    """
+    return yaml.load(text, _Loader)

@@ -1,0 +1,212 @@
+"""Jobs beyond one a slice: each joins a card of a fleet where the planner of single cards has room for everyone.
+
+Packing cards is hard where memory is tight, so this is a greedy search: jobs of little memory come first, because more of
+them fit, and each goes to the card where the objective gains most.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from heapq import nsmallest
+
+from predictor.types import Floats, SetPredictor
+from profiling.devices import get_device
+from scheduling.slices.exact import MAX_JOBS
+from scheduling.slices.options import SliceConfig, SliceJob, devices_of
+from scheduling.slices.plan import SlicePlan, plan_slices
+from scheduling.slices.remembered import Remembered
+
+# With more jobs than this, several join a card at once, and the first card with room is taken.
+MANY = 64
+# Up to so many jobs are also tried in other orders.
+FEW = 40
+# Different cards on which a job is tried, the emptiest first.
+TRIED = 8
+# Numbers of the kinds of job on a card, ascending.
+State = tuple[int, ...]
+
+
+class CardPlanner:
+    """Plans of cards by the kinds of job on them; each is worked out once.
+
+    Args:
+        kinds: what differs among the jobs.
+        memory_bytes: [K] upper bound of each kind alone on the whole card.
+    """
+
+    def __init__(
+        self,
+        kinds: Sequence[SliceJob],
+        memory_bytes: Floats,
+        card: str,
+        predictor: SetPredictor,
+        config: SliceConfig,
+    ) -> None:
+        self.kinds, self.memory_bytes, self.card = kinds, memory_bytes, card
+        self.predictor, self.config = Remembered(predictor), config
+        self.uncut = len(devices_of(card, config.mig)) == 1
+        self.most = min(MAX_JOBS, config.max_on_card) if self.uncut else MAX_JOBS
+        self._room_bytes = get_device(card).memory_bytes
+        self._workload = [str(kind.workload) for kind in kinds]
+        self._known: dict[State, SlicePlan] = {}
+        self._too_full: set[tuple[str, ...]] = set()
+
+    def planned(self, state: State) -> SlicePlan | None:
+        """The plan of a card with exactly these jobs; None where not all of them have room."""
+        # Whether jobs fit does not depend on their lengths and weights.
+        together = tuple(sorted(self._workload[k] for k in state))
+        if len(state) > self.most or together in self._too_full:
+            return None
+        plan = self._known.get(state)
+        if plan is None:
+            # SM shares neither make room nor take it: they are chosen when it is known who stands together.
+            plan = self._plan(state, replace(self.config, shares=(1.0,)))
+            if plan.chosen.placed < len(state):
+                self._too_full.add(together)
+                return None
+            self._known[state] = plan
+        return plan
+
+    def final(self, state: State) -> SlicePlan:
+        """The plan with SM shares."""
+        return self._plan(state, self.config)
+
+    def worth(self, state: State) -> tuple[float, float]:
+        """Least speed, where the objective is fairness, and value of a card; what is more is better."""
+        plan = self.planned(state) if state else None
+        fair = self.config.objective == "fairness"
+        if plan is None:
+            return (float("inf") if fair else 0.0), 0.0
+        least = min(s.option.least_speed for s in plan.chosen.slices if s.option) if fair else 0.0
+        return least, plan.chosen.value
+
+    def load(self, state: State, more: State) -> tuple[bool, int, float]:
+        """By which cards are tried: those whose memory seems to suffice for `more` jobs, the fewest jobs, the least memory."""
+        used = float(self.memory_bytes[[*state, *more]].sum())
+        return used > self._room_bytes, len(state), used
+
+    def _plan(self, state: State, config: SliceConfig) -> SlicePlan:
+        if len(state) > config.max_on_card:
+            config = replace(config, max_on_card=1)  # the uncut card does not hold all of them
+        return plan_slices([self.kinds[k] for k in state], self.card, self.predictor, config, False)
+
+
+class Cards:
+    """The cards of a fleet as they fill up; those with equal jobs are one state.
+
+    Args:
+        groups: numbers of the jobs on each card, which may be none.
+        kind_of: kind of each job.
+    """
+
+    def __init__(self, planner: CardPlanner, groups: Iterable[Sequence[int]], kind_of: Sequence[int]) -> None:
+        self.planner, self.kind_of = planner, kind_of
+        self._of: dict[State, list[list[int]]] = {}
+        for group in groups:
+            self._of.setdefault(self._state(group), []).append(list(group))
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """The jobs of each card that has some."""
+        return [group for groups in self._of.values() for group in groups if group]
+
+    def worth(self) -> tuple[int, float, float]:
+        """Jobs placed, least speed (where the objective is fairness), sum of the values: what is more is better."""
+        placed, least, value = 0, float("inf"), 0.0
+        for state, groups in self._of.items():
+            own_least, own_value = self.planner.worth(state)
+            placed += len(state) * len(groups)
+            least, value = min(least, own_least), value + own_value * len(groups)
+        return placed, least, value
+
+    def join(self, left: Sequence[int]) -> list[int]:
+        """Let jobs join cards in their order; returns those that find no room."""
+        many = len(left) > MANY
+        count = -(-len(left) // sum(map(len, self._of.values()))) if many else 1
+        queue, waiting, given_up = deque(left), list[int](), set[str]()
+        while queue:
+            together = [queue.popleft() for _ in range(min(count, len(queue)))]
+            if len(together) > 1 and self._insert(together, 1, True):
+                continue
+            for job in together:
+                workload = str(self.planner.kinds[self.kind_of[job]].workload)
+                # Cards only fill up: what found no room finds none later.
+                if workload in given_up or not self._insert([job], TRIED, many):
+                    given_up.add(workload)
+                    waiting.append(job)
+        return waiting
+
+    def _insert(self, jobs: list[int], tried: int, first: bool) -> bool:
+        """Put jobs on one card: of those tried the best, or the first with room."""
+        best: tuple[tuple[float, float], State, State] | None = None
+        more = tuple(self.kind_of[job] for job in jobs)
+        for state in nsmallest(tried, self._of, key=lambda state: self.planner.load(state, more)):
+            joined = tuple(sorted(state + more))
+            if self.planner.planned(joined) is None:
+                continue
+            least, value = self.planner.worth(joined)
+            gain = 0.0 if first else value - self.planner.worth(state)[1]
+            if best is None or (least, gain) > best[0]:
+                best = (least, gain), state, joined
+            if first:
+                break
+        if best is None:
+            return False
+        _, state, joined = best
+        group = self._of[state].pop()
+        if not self._of[state]:
+            del self._of[state]
+        self._of.setdefault(joined, []).append([*group, *jobs])
+        return True
+
+    def _state(self, group: Iterable[int]) -> State:
+        return tuple(sorted(self.kind_of[job] for job in group))
+
+
+def filled(
+    planner: CardPlanner,
+    seeds: Sequence[Sequence[int]],
+    left: Sequence[int],
+    gpus: int,
+    kind_of: Sequence[int],
+) -> tuple[list[list[int]], list[int]]:
+    """The jobs of each card, and those that wait, after jobs joined the cards of `seeds`.
+
+    Args:
+        seeds: numbers of the jobs that have a slice of their own, card by card.
+        left: numbers of the other jobs that fit on the card at all.
+        kind_of: kind of each job.
+    """
+
+    def small_first(job: int) -> tuple[float, ...]:
+        """By memory; of equal ones those that the objective counts most."""
+        kind = planner.kinds[kind_of[job]]
+        length = kind.iterations or 0.0 if planner.config.objective == "jct" else 1.0
+        return float(planner.memory_bytes[kind_of[job]]), length / kind.weight, kind_of[job]
+
+    everyone = sorted([*left, *(job for group in seeds for job in group)], key=small_first)
+    if planner.uncut:
+        seeds, left = [], everyone  # whoever has such a card alone takes the room of many
+    empty: list[list[int]] = [[] for _ in range(gpus - len(seeds))]
+    best = Cards(planner, [*seeds, *empty], kind_of)
+    waiting = best.join(sorted(left, key=small_first))
+    if len(everyone) > FEW or not (waiting or planner.uncut):
+        return best.groups, waiting
+    # Where memory is what lacks, large jobs have to go first to find room; those too large to find any, last.
+    low, high = len(everyone) - len(waiting), min(len(everyone), gpus * planner.most)
+    first = high
+    while True:
+        again = Cards(planner, [[] for _ in range(gpus)], kind_of)
+        refused = again.join([*everyone[:first][::-1], *everyone[first:]])
+        if again.worth() > best.worth():
+            best, waiting = again, refused
+        if set(refused) & set(everyone[:first]):
+            high = first - 1
+        else:
+            low = first
+        low = max(low, len(everyone) - len(waiting))
+        if low >= high:
+            return best.groups, waiting
+        first = (low + high + 1) // 2

@@ -1,0 +1,42 @@
+"""Tenants that a caller gives without a length: an hour's worth of steps alone on their GPU, by the serving model."""
+
+from __future__ import annotations
+
+from profiling.errors import UnknownNameError
+from profiling.workload import ColocationSet
+from scheduling.core.limits import unknown_steps
+from serving.handlers.jobs import admit
+from serving.schemas import ClusterBody, job_of
+from serving.service import Service
+
+
+async def fill_lengths(service: Service, body: ClusterBody) -> None:
+    """Set `iterations_left` of the tenants that have none.
+
+    Raises:
+        InputError: a job or device is none.
+        UnavailableError: no model serves.
+    """
+    open_ended = [
+        (gpu, tenant)
+        for node in body.nodes
+        for gpu in node.gpus
+        for tenant in gpu.tenants
+        if tenant.iterations_left is None
+    ]
+    known = []
+    for gpu, tenant in open_ended:
+        job = job_of(tenant.job)
+        try:
+            await admit(service, (job,), (gpu.device,))
+        except UnknownNameError:
+            tenant.iterations_left = (
+                1.0  # a GPU whose tenant is unknown is refused, or left out of the ranking
+            )
+            continue
+        known.append((tenant, ColocationSet(gpu.device, (job,), gpu.sharing)))
+    if not known:
+        return
+    predictions = await service.batcher.predict_many([alone for _, alone in known])
+    for (tenant, _), prediction in zip(known, predictions, strict=True):
+        tenant.iterations_left = unknown_steps(prediction.members[0].step_time_s.value)
