@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -15,7 +15,9 @@ WHOLE = 4
 _PARTS_OF_LARGE = (2, 3)
 
 
-def never_faster_with_more(answer: Callable[[Integers], Floats], rows: Integers) -> Floats:
+def never_faster_with_more(
+    answer: Callable[[Integers], Floats], rows: Integers, sizes: Sequence[int] | None = None
+) -> Floats:
     """Excess of slowdown (slowdown - 1) of every member, at least what it has beside a part of its neighbours.
 
     Networks learn mostly from pairs, and extrapolate to more; without this, a third job sped two others up by as much as a
@@ -24,12 +26,13 @@ def never_faster_with_more(answer: Callable[[Integers], Floats], rows: Integers)
     Args:
         answer: [S, M] excess from rows [S, M], each set by itself; 0 where there is no member.
         rows: [S, M] numbers of members, -1 where a set has fewer.
+        sizes: of the parts, where not all of them are to be looked at.
     """
     excess, width = answer(rows), rows.shape[1]
     if width < 3:
         return excess
     size = (rows >= 0).sum(1)
-    for count in range(2, width) if width <= WHOLE else _PARTS_OF_LARGE:
+    for count in sizes or (range(2, width) if width <= WHOLE else _PARTS_OF_LARGE):
         # All parts of one size together: a call costs more than the sets of a small one.
         places = np.array(list(combinations(range(width), count)))
         within = rows[:, places]

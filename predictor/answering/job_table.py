@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from models.features import OCCUPANCY, Floats, is_cpu
 from predictor.answering.bounds import never_faster_with_more
+from predictor.answering.kept_pairs import MOST_ASKED, KeptPairs
 from predictor.answering.repeated import each_once
 from predictor.answering.set_network import Array, PreparedJobs, SetNetwork, from_torch
 from predictor.answering.shares import unlimited
@@ -49,6 +50,7 @@ class JobTable:
         self._index: dict[JobKey, int] = {}
         self._lock = threading.Lock()
         self._settings: dict[str, Array] = {}
+        self._pairs: dict[str, KeptPairs] = {}
         self.networks: list[SetNetwork] = [from_torch(network) for network in model.networks]
         self.solo_step_s: Floats = np.zeros(0)
         self.utilization: Floats = np.zeros(0)
@@ -160,6 +162,8 @@ class JobTable:
         count = len(self.solo_step_s)
 
         def of_parts(parts: Integers) -> Floats:
+            if parts.shape[1] == 2 and 0 < len(parts) <= MOST_ASKED and (parts >= 0).all():
+                return self._kept_pairs(sharing)(parts)
             return each_once(partial(self._bounded, sharing), parts, count)
 
         # Different sets of few jobs have many parts in common.
@@ -168,6 +172,12 @@ class JobTable:
             ratio = np.where(rows >= 0, self._unlimited[rows], 1.0)
             excess = np.maximum((1.0 + excess) * ratio - 1.0, 0.0)
         return excess
+
+    def _kept_pairs(self, sharing: str) -> KeptPairs:
+        kept = self._pairs.get(sharing)
+        if kept is None:
+            kept = self._pairs[sharing] = KeptPairs(partial(self._bounded, sharing))
+        return kept
 
     def _bounded(self, sharing: str, rows: Integers) -> Floats:
         excess = self.unbounded_excess(rows, sharing)

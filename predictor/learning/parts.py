@@ -1,4 +1,4 @@
-"""Corrected answers about sets of three and more, which are at least those about their parts.
+"""Corrected answers about sets of three and more, which are at least those about their pairs.
 
 What was observed of one pair is a part of the mean over a member's partners, so that a third job would take some of it away.
 """
@@ -95,7 +95,7 @@ def slowest_part(
     slowdown_of: SlowdownOf,
     corrected: Corrected,
 ) -> Floats:
-    """[S, M] corrected slowdowns of sets, each at least that beside a part of the neighbours.
+    """[S, M] corrected slowdowns of sets, each at least that beside any one of the neighbours.
 
     Args:
         slowdown: [S, M] as the predictor has them.
@@ -113,4 +113,5 @@ def slowest_part(
             return corrected(slowdown, numbers) - 1.0
         return corrected(slowdown_of(parts[:, 0] // width, parts % width), numbers.ravel()[parts]) - 1.0
 
-    return 1.0 + never_faster_with_more(excess, whole)
+    # Larger parts are as slow as their pairs, and cost several times as much to ask about.
+    return 1.0 + never_faster_with_more(excess, whole, (2,))
