@@ -11,7 +11,7 @@ from models.features import Floats
 from predictor.examples.examples import Integers
 
 # Of sets up to this size all parts are looked at. Larger ones have too many, and go by their pairs and triples.
-WHOLE = 4
+WHOLE = 8
 _PARTS_OF_LARGE = (2, 3)
 
 
