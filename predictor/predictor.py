@@ -140,10 +140,10 @@ class Predictor:
 
     def predict_rows(self, rows: Integers, sharing: str) -> PredictionArrays:
         """As `predict_arrays`, for rows that the caller has kept (the quickest way in)."""
-        by_turns = np.full(len(rows), sharing == "time-slice")
-        return self._arrays(rows, self._table().excess(rows, sharing), by_turns)
+        time_sliced = np.full(len(rows), sharing == "time-slice")
+        return self._arrays(rows, self._table().excess(rows, sharing), time_sliced)
 
-    def _arrays(self, rows: Integers, excess: np.ndarray, by_turns: np.ndarray) -> PredictionArrays:
+    def _arrays(self, rows: Integers, excess: np.ndarray, time_sliced: np.ndarray) -> PredictionArrays:
         table, fitted = self._table(), self.fitted_
         mask = rows >= 0
         full = bool(mask.all())
@@ -159,7 +159,7 @@ class Predictor:
         utilization = of_members(table.utilization, 0.0) / slowdown
         # Who takes turns cannot have more than all of the time together.
         together = utilization @ np.ones(rows.shape[1])
-        utilization = utilization / np.where(by_turns, np.maximum(together, 1.0), 1.0)[:, None]
+        utilization = utilization / np.where(time_sliced, np.maximum(together, 1.0), 1.0)[:, None]
         measured = of_members(table.memory_measured, True)
         # State is known exactly; only the rest is widened.
         state = of_members(table.state_bytes, 0.0) @ np.ones(rows.shape[1])

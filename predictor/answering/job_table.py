@@ -22,8 +22,8 @@ from predictor.fitted.model import CotenantModel
 from profiling.workload import Workload
 
 JobKey = tuple[Workload, str, str]
-# Taking turns; and the mode in which jobs run at once, which is no slower than that.
-_TURNS, _AT_ONCE = "time-slice", "mps"
+# Where MPS was never measured, jobs run no slower under it than time-sliced.
+_TIME_SLICE, _MPS = "time-slice", "mps"
 
 
 class JobTable:
@@ -32,7 +32,7 @@ class JobTable:
     Args:
         model: networks and process.
         calibration: of memory.
-        coverage: what was measured; where MPS never was, no job is answered slower under it than by turns.
+        coverage: what was measured; where MPS never was, no job is answered slower under it than time-sliced.
 
     Attributes:
         networks: numpy twins of the model's ensemble.
@@ -63,8 +63,8 @@ class JobTable:
         self.keys: list[JobKey] = []
         self.prepared: list[PreparedJobs] = []
         self._numbers: Integers = np.zeros(0, np.int64)  # of each row in the process
-        # Row of the same job by turns, -1 where it bounds nothing; step alone without its share over that with it.
-        self._by_turns: Integers = np.zeros(0, np.int64)
+        # Row of the same job time-sliced, -1 where it bounds nothing; step alone without its share over that with it.
+        self._time_sliced: Integers = np.zeros(0, np.int64)
         self._unlimited: Floats = np.zeros(0)
 
     def rows(self, jobs: Sequence[JobKey]) -> list[int]:
@@ -76,13 +76,15 @@ class JobTable:
         index = self._index
         missing = [job for job in jobs if job not in index]
         if missing:
-            by_turns = [(w, device, _TURNS) for w, device, mode in missing if self._is_bounded(device, mode)]
+            time_sliced = [
+                (w, device, _TIME_SLICE) for w, device, mode in missing if self._is_bounded(device, mode)
+            ]
             with self._lock:
-                self._add(list(dict.fromkeys(job for job in [*by_turns, *missing] if job not in index)))
+                self._add(list(dict.fromkeys(job for job in [*time_sliced, *missing] if job not in index)))
         return [index[job] for job in jobs]
 
     def _is_bounded(self, device: str, mode: str) -> bool:
-        return mode == _AT_ONCE and not self._coverage.has_sharing(mode, device)
+        return mode == _MPS and not self._coverage.has_sharing(mode, device)
 
     def _add(self, jobs: list[JobKey]) -> None:
         if not jobs:
@@ -126,10 +128,11 @@ class JobTable:
         self.utilization_measured = np.concatenate([self.utilization_measured, busy])
         self.prepared = grown
         place = self._index | {job: start + offset for offset, job in enumerate(jobs)}
-        by_turns = [
-            place[w, device, _TURNS] if self._is_bounded(device, mode) else -1 for w, device, mode in jobs
+        time_sliced = [
+            place[w, device, _TIME_SLICE] if self._is_bounded(device, mode) else -1
+            for w, device, mode in jobs
         ]
-        self._by_turns = np.concatenate([self._by_turns, np.array(by_turns, np.int64)])
+        self._time_sliced = np.concatenate([self._time_sliced, np.array(time_sliced, np.int64)])
         self.keys.extend(jobs)
         # Last, so that a reader without the lock never meets a row that is not there yet.
         for offset, job in enumerate(jobs):
@@ -149,7 +152,7 @@ class JobTable:
     def excess(self, rows: Integers, sharing: str) -> Floats:
         """Predicted latent slowdown - 1: the mean of log slowdowns over the ensemble, and of that and the process.
 
-        One more neighbour makes nobody faster, MPS nobody slower than turns where it was never measured, and a share nobody slower
+        One more neighbour makes nobody faster, MPS nobody slower than time slicing where it was never measured, and a share nobody slower
         than the longer of what it and the neighbours leave.
 
         Args:
@@ -181,10 +184,10 @@ class JobTable:
 
     def _bounded(self, sharing: str, rows: Integers) -> Floats:
         excess = self.unbounded_excess(rows, sharing)
-        by_turns = self._by_turns[rows[:, 0]] >= 0 if sharing == _AT_ONCE else np.zeros(0, dtype=bool)
-        if by_turns.any():
-            turns = np.where(rows >= 0, self._by_turns[rows], -1)[by_turns]
-            excess[by_turns] = np.minimum(excess[by_turns], self.unbounded_excess(turns, _TURNS))
+        time_sliced = self._time_sliced[rows[:, 0]] >= 0 if sharing == _MPS else np.zeros(0, dtype=bool)
+        if time_sliced.any():
+            sliced = np.where(rows >= 0, self._time_sliced[rows], -1)[time_sliced]
+            excess[time_sliced] = np.minimum(excess[time_sliced], self.unbounded_excess(sliced, _TIME_SLICE))
         return excess
 
     def unbounded_excess(self, rows: Integers, sharing: str) -> Floats:

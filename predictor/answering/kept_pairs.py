@@ -12,7 +12,7 @@ from predictor.examples.examples import Integers
 # Larger calls are answered sooner than looked up.
 MOST_ASKED = 256
 # Beyond which what is kept is given up, and begun anew.
-_MOST_KEPT = 200_000
+_MOST_KEPT = 50_000
 
 
 class KeptPairs:

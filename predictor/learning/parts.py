@@ -11,10 +11,10 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.features import Floats
 from predictor.answering.bounds import never_faster_with_more
+from predictor.answering.set_network import padded
 from predictor.learning.corrected import slowed
 
 if TYPE_CHECKING:
@@ -74,19 +74,13 @@ def as_slow_as_parts(
         large = [k for k, s in enumerate(sets) if len(s.workloads) > 2 and s.sharing == mode]
         if not large:
             continue
-        before = _padded([[m.slowdown.value for m in predictions[k].members] for k in large], 1.0)
+        before = padded([[m.slowdown.value for m in predictions[k].members] for k in large], 1.0)
         slowdown_of = slowdown_of_parts([sets[k] for k in large], predictor)
-        slowdown = slowest_part(before, _padded([numbers[k] for k in large], -1), slowdown_of, corrected)
+        slowdown = slowest_part(before, padded([numbers[k] for k in large]), slowdown_of, corrected)
         for k, row in zip(large, slowdown.tolist(), strict=True):
             for place, value in enumerate(row[: len(numbers[k])], first[k]):
                 members[place] = slowed(members[place], value)
     return members
-
-
-def _padded(rows: Sequence[Sequence[float]], absent: float) -> NDArray[Any]:
-    """[S, M] of rows of unequal length."""
-    width = max(map(len, rows))
-    return np.array([[*row, *[absent] * (width - len(row))] for row in rows])
 
 
 def slowest_part(

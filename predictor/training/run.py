@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from predictor.training.progress import NOTHING_KEPT, Progress, fingerprint
 from predictor.training.tracking import LiveMetrics, log_tables, tracked
 from profiling.errors import InputError
 from profiling.files import write_json, write_whole
+from profiling.names import one_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +33,7 @@ def load_config(path: Path | None, seed: int = 0) -> tuple[NetworkConfig, Traini
         InputError: the file is not YAML, or a key or value is unknown.
     """
     body = read_config(path)
+    _check_keys(body, path)
     try:
         network = dict(body.get("network") or {})
         encoder = EncoderConfig(**(network.pop("encoder", None) or {}))
@@ -44,6 +46,30 @@ def load_config(path: Path | None, seed: int = 0) -> tuple[NetworkConfig, Traini
             expected="YAML with network: and training:",
             got=" ".join(str(error).split())[:160],
         ) from None
+
+
+def _check_keys(body: dict[str, Any], config: Path | None) -> None:
+    """Raise `InputError` for the first key of a configuration that nothing has, with those that are near."""
+    network = body.get("network")
+    encoder = network.get("encoder") if isinstance(network, dict) else None
+    sections = (
+        ("", body, ("network", "training")),
+        ("network.", network, [field.name for field in fields(NetworkConfig)]),
+        ("network.encoder.", encoder, [field.name for field in fields(EncoderConfig)]),
+        ("training.", body.get("training"), [field.name for field in fields(TrainingConfig)]),
+    )
+    for section, values, known in sections:
+        if values is not None and not isinstance(values, dict):
+            raise InputError(
+                f"configuration {config}: {section.rstrip('.')} is no mapping",
+                expected="keys and values",
+                got=repr(values)[:80],
+            )
+        for key in values or {}:
+            if key not in known:
+                raise InputError(
+                    f"configuration {config}: unknown key {section}{key}", expected=one_of(str(key), known)
+                )
 
 
 def training_tables(

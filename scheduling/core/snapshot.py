@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import is_
 from pathlib import Path
@@ -220,13 +220,18 @@ def check_size(body: Any, gpus: int = CLUSTER_GPUS) -> None:
         for gpu in _items(node, "gpus"):
             sums["GPUs"] += copies * _count(gpu)
             sums["tenants"] += copies * _count(gpu) * len(_items(gpu, "tenants"))
-    for what, total in sums.items():
+    check_counts(sums, gpus)
+
+
+def check_counts(counts: Mapping[str, int], gpus: int) -> None:
+    """Raise `LimitError` where there are more "tenants" than four a GPU, or more of anything else than `gpus`."""
+    for what, count in counts.items():
         most = 4 * gpus if what == "tenants" else gpus
-        if total > most:
+        if count > most:
             raise LimitError(
                 "the cluster is too large",
                 expected=f"at most {most} {what}",
-                got=total,
+                got=count,
                 hint="check its counts",
             )
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from profiling.errors import InputError
-from profiling.names import one_of
 from serving.cli.output import JsonFlag, console, plain_table, print_json
 from serving.cli.training_progress import reporting
 
@@ -80,10 +78,9 @@ def command(
         return
     from predictor.config import read_config
 
-    body = read_config(config)
+    read_config(config)  # so is a file that is not YAML
     from predictor.training.run import load_config, planned_steps, train_run
 
-    _check_keys(body, config)
     network, training = load_config(config, seed)
     with reporting("train", planned_steps(training)) as report:
         result = train_run(
@@ -104,34 +101,6 @@ def command(
         print_json(result)
         return
     _show(result, "pairs left out, co-located / solo throughput", out)
-
-
-def _check_keys(body: dict[str, Any], config: Path | None) -> None:
-    """Raise `InputError` for the first key of a configuration that nothing has, with those that are near."""
-    from models.colocation_network import NetworkConfig
-    from models.workload_encoder import EncoderConfig
-    from predictor.config import TrainingConfig
-
-    network = body.get("network")
-    encoder = network.get("encoder") if isinstance(network, dict) else None
-    sections = (
-        ("", body, ("network", "training")),
-        ("network.", network, [field.name for field in fields(NetworkConfig)]),
-        ("network.encoder.", encoder, [field.name for field in fields(EncoderConfig)]),
-        ("training.", body.get("training"), [field.name for field in fields(TrainingConfig)]),
-    )
-    for section, values, known in sections:
-        if values is not None and not isinstance(values, dict):
-            raise InputError(
-                f"configuration {config}: {section.rstrip('.')} is no mapping",
-                expected="keys and values",
-                got=repr(values)[:80],
-            )
-        for key in values or {}:
-            if key not in known:
-                raise InputError(
-                    f"configuration {config}: unknown key {section}{key}", expected=one_of(str(key), known)
-                )
 
 
 def _fine_tune(

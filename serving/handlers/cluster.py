@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from profiling.errors import ConflictError, InputError, LimitError, UnknownNameError
-from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from profiling.errors import ConflictError, InputError, UnknownNameError
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant, check_counts
 from serving import audit
 from serving.cluster_state import ClusterState, to_mapping
 from serving.handlers import tenancy
@@ -93,10 +93,7 @@ def check_body(body: ClusterBody, gpus: int) -> int:
     tenants = sum(
         (node.count or 1) * sum((g.count or 1) * len(g.tenants) for g in node.gpus) for node in body.nodes
     )
-    for what, count, most in (("GPUs", total, gpus), ("nodes", nodes, gpus), ("tenants", tenants, 4 * gpus),
-                              ("links", len(body.links), gpus)):  # fmt: skip
-        if count > most:
-            raise LimitError("the cluster is too large", expected=f"at most {most} {what}", got=count)
+    check_counts({"GPUs": total, "nodes": nodes, "tenants": tenants, "links": len(body.links)}, gpus)
     return total + tenants
 
 

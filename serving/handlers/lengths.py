@@ -30,9 +30,8 @@ async def fill_lengths(service: Service, body: ClusterBody) -> None:
         try:
             await admit(service, (job,), (gpu.device,))
         except UnknownNameError:
-            tenant.iterations_left = (
-                1.0  # a GPU whose tenant is unknown is refused, or left out of the ranking
-            )
+            # Whatever it is: a GPU whose tenant is unknown is refused, or left out of the ranking.
+            tenant.iterations_left = 1.0
             continue
         known.append((tenant, ColocationSet(gpu.device, (job,), gpu.sharing)))
     if not known:

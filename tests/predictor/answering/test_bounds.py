@@ -74,8 +74,8 @@ def test_mps_is_no_slower_than_turns_where_it_was_never_measured(predictor: Pred
     turns, at_once = excess(on_v100, "v100", "time-slice"), excess(on_v100, "v100", "mps")
     elsewhere = excess(on_v100, "p100", "mps")
     free = excess(replace(on_v100, sharing=("mps on p100", "mps on v100")), "p100", "mps")
-    by_turns = excess(on_v100, "p100", "time-slice")
+    time_sliced = excess(on_v100, "p100", "time-slice")
     assert not np.allclose(turns, at_once, rtol=1e-3)
-    np.testing.assert_allclose(elsewhere, np.minimum(free, by_turns), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(elsewhere, np.minimum(free, time_sliced), rtol=1e-5, atol=1e-7)
     # What was not recorded bounds nothing.
     np.testing.assert_allclose(excess(Coverage(), "p100", "mps"), free, rtol=1e-5, atol=1e-7)
