@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -77,10 +77,13 @@ class Corrector:
         self._link, self._noise = Link(parameters.knee), parameters.noise
         self._repeat = LEVEL_90 * math.sqrt(parameters.noise)
 
-    def __call__(self, member: MemberPrediction, shift: Shift) -> MemberPrediction:
-        """The member's answer with the shift in it. Intervals narrow as the process's own do, and are at least as wide as those."""
+    def __call__(self, member: MemberPrediction, shift: Shift, least: float = 1.0) -> MemberPrediction:
+        """The member's answer with the shift in it, slowed at least `least` times. Intervals narrow as the process's own do, and are at
+        least as wide as those."""
         solo, solo_apart = self._solo(member.solo_step_time_s, shift)
         slow = self._slowdown(member.slowdown, shift)
+        if slow.value < least:  # intervals keep their width
+            slow = Quantity(least, slow.lower * least / slow.value, slow.upper * least / slow.value)
         # The step time's interval holds that of the slowdown and that of the solo step time.
         step = solo.value * slow.value
         apart = math.exp(math.hypot(math.log(slow.upper / slow.value), solo_apart))
@@ -123,23 +126,6 @@ class Corrector:
             lower = min(max(value * math.exp(-math.hypot(quick, self._repeat)), 1.0), lower)
             upper = max(value * math.exp(math.hypot(long, self._repeat)), upper)
         return Quantity(value, lower, upper)
-
-
-def slowed(member: MemberPrediction, slowdown: float) -> MemberPrediction:
-    """The member's answer with at least that slowdown; intervals keep their width."""
-    factor = slowdown / member.slowdown.value
-    if factor <= 1.0:
-        return member
-    slow, step, ratio = (
-        Quantity(q.value * f, q.lower * f, q.upper * f)
-        for q, f in (
-            (member.slowdown, factor),
-            (member.step_time_s, factor),
-            (member.throughput_ratio, 1 / factor),
-        )
-    )
-    busy = _at_step_time(member.utilization_ratio, 1 / factor)
-    return replace(member, slowdown=slow, step_time_s=step, throughput_ratio=ratio, utilization_ratio=busy)
 
 
 def _at_step_time(busy: Quantity, factor: float) -> Quantity:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations, combinations_with_replacement
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,16 +71,16 @@ class _Pairs:
     Attributes:
         half: [capacity, width] what a pair is explained by; added: [capacity, used].
         place: row of each pair.
-        mean, between: [P] mean of a pair, and prior covariance of any member beside the one with the same beside the other.
-        explained: of (own, partner, partner) how much of the covariance of own beside the one and beside the other is explained.
+        mean, variance: [P] of a pair; between: [P] prior covariance of any member beside the one with the same beside the other.
+        covariance: of own beside the one and beside the other of (own, partner, partner), before and after what was observed.
     """
 
     def __init__(self, width: int, used: int) -> None:
         self.half: _Rows = np.zeros((_FIRST, width), np.float32)
         self.added: _Rows = np.zeros((_FIRST, used), np.float32)
         self.place: dict[tuple[int, int], int] = {}
-        self.mean, self.between = [0.0], [0.0]
-        self.explained: dict[tuple[int, int, int], float] = {}
+        self.mean, self.variance, self.between = [0.0], [0.0], [0.0]
+        self.covariance: dict[tuple[int, int, int], tuple[float, float]] = {}
 
     def add(
         self,
@@ -88,6 +88,7 @@ class _Pairs:
         half: Floats,
         added: Floats,
         mean: Floats,
+        variance: Floats,
         between: Floats,
     ) -> None:
         start = len(self.mean)
@@ -97,6 +98,7 @@ class _Pairs:
             self.half, self.added = _grown(self.half, capacity), _grown(self.added, capacity)
         self.half[start:end], self.added[start:end] = half, added
         self.mean += mean.tolist()
+        self.variance += variance.tolist()
         self.between += between.tolist()
         self.place.update(zip(pairs, range(start, end), strict=True))
 
@@ -120,16 +122,16 @@ class PairAnswers:
         """Members beside their partners."""
         with self._lock:
             try:
-                at, prior, variance = self._looked_up(keys)
+                at, mean, prior, variance = self._looked_up(keys)
             except KeyError:
                 self._meet(keys)
-                at, prior, variance = self._looked_up(keys)
-            added, means, own = self._pairs.added, self._pairs.mean, [self._own[key[0]] for key in keys]
+                at, mean, prior, variance = self._looked_up(keys)
+            added, own = self._pairs.added, [self._own[key[0]] for key in keys]
         most = max(map(len, at))
         places = np.array([row + [_NOBODY] * (most - len(row)) for row in at])
         count = np.array([len(row) for row in at], np.float32)
         return Answers(
-            [sum([means[k] for k in row]) / len(row) for row in at],
+            mean,
             variance,
             prior,
             [one.solo for one in own],
@@ -137,47 +139,56 @@ class PairAnswers:
             added[places].sum(1) / count[:, None],
         )
 
-    def _looked_up(self, keys: Sequence[Key]) -> tuple[list[list[int]], list[float], list[float]]:
-        """Rows of each key's pairs, prior variances and variances. Raises `KeyError` where a pair has not been met."""
-        place, between, explained = self._pairs.place, self._pairs.between, self._pairs.explained
+    def _looked_up(
+        self, keys: Sequence[Key]
+    ) -> tuple[list[list[int]], list[float], list[float], list[float]]:
+        """Rows of each key's pairs, means, prior variances and variances. Raises `KeyError` where a pair has not been met."""
+        place, means, variances = self._pairs.place, self._pairs.mean, self._pairs.variance
+        covariance = self._pairs.covariance
         beside_one = self._prior.beside_one
-        at, prior, variance = [], [], []
-        for own, *partners in keys:
-            at.append([place[own, partner] for partner in partners or (_ALONE,)])
+        at, mean, prior, variance = [], [], [], []
+        for key in keys:
+            own, count = key[0], len(key) - 1
+            rows = [place[own, partner] for partner in key[1:] or (_ALONE,)]
+            at.append(rows)
+            mean.append(sum([means[row] for row in rows]) / len(rows))
+            if not count:
+                prior.append(0.0)
+                variance.append(0.0)
+                continue
             # Of a mean over partners: of each by itself, and of every two together.
-            before = len(partners) * beside_one
-            left = before - sum([explained[own, partner, partner] for partner in partners])
-            if len(partners) > 1:
-                for one, other in combinations(partners, 2):
-                    both = 2 * between[place[one, other]]
-                    before += both
-                    left += both - 2 * explained[own, one, other]
-            share = 1 / max(1, len(partners)) ** 2
+            before, left = count * beside_one, sum([variances[row] for row in rows])
+            if count > 1:
+                for one, other in combinations(key[1:], 2):
+                    both = covariance[own, one, other]
+                    before += 2 * both[0]
+                    left += 2 * both[1]
+            share = 1 / count**2
             prior.append(before * share)
-            variance.append(max(left * share + self._own[own].variance, 0.0) if partners else 0.0)
-        return at, prior, variance
+            variance.append(max(left * share + self._own[own].variance, 0.0))
+        return at, mean, prior, variance
 
     def _meet(self, keys: Sequence[Key]) -> None:
         """Have rows of all pairs of these keys."""
         pairs = self._pairs
         asked = dict.fromkeys(pair for key in keys for pair in _pairs_of(key))
         new = [pair for pair in asked if pair not in pairs.place]
-        if len(pairs.place) + len(new) > _KEPT or len(pairs.explained) > _KEPT_TRIPLES:
+        if len(pairs.place) + len(new) > _KEPT or len(pairs.covariance) > _KEPT_TRIPLES:
             pairs = self._pairs = _Pairs(pairs.half.shape[1], pairs.added.shape[1])
             self._own, new = {}, list(asked)
         if new:
             self._meet_alone(dict.fromkeys(own for own, _ in new))
             self._add(new)
-        triples = dict.fromkeys(
-            (own, *two) for own, *partners in keys for two in combinations_with_replacement(partners, 2)
-        )
-        missing = [triple for triple in triples if triple not in pairs.explained]
+        triples = dict.fromkeys((own, *two) for own, *partners in keys for two in combinations(partners, 2))
+        missing = [triple for triple in triples if triple not in pairs.covariance]
         for start in range(0, len(missing), _TOGETHER):
             some = missing[start : start + _TOGETHER]
             one = pairs.half[[pairs.place[own, partner] for own, partner, _ in some]]
             other = pairs.half[[pairs.place[own, partner] for own, _, partner in some]]
-            products = np.multiply(one, other, dtype=np.float64) @ self._sign
-            pairs.explained.update(zip(some, products.tolist(), strict=True))
+            explained = (np.multiply(one, other, dtype=np.float64) @ self._sign).tolist()
+            before = [pairs.between[pairs.place[partner, second]] for _, partner, second in some]
+            left = [prior - known for prior, known in zip(before, explained, strict=True)]
+            pairs.covariance.update(zip(some, zip(before, left, strict=True), strict=True))
 
     def _meet_alone(self, members: Iterable[int]) -> None:
         """Have solo step times; one that was measured is not corrected."""
@@ -207,7 +218,8 @@ class PairAnswers:
         between[has_partner] = self._prior.between(known, own[has_partner], partner[has_partner])
         # Both in log step times, the excess as beside a typical slowdown, only to tell what weighs most. Shares of partners come to 1.
         added = added + np.array([self._own[number].added for number in own.tolist()])
-        self._pairs.add(new, half, added, mean, between)
+        variance = self._prior.beside_one - np.square(half) @ self._sign
+        self._pairs.add(new, half, added, mean, variance, between)
 
 
 def _grown(rows: _Rows, capacity: int) -> _Rows:

@@ -7,25 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from models.features import Floats
 from predictor.answering.bounds import never_faster_with_more
-from predictor.answering.set_network import padded
-from predictor.learning.corrected import slowed
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
-    from predictor.types import MemberPrediction, Prediction
     from profiling.workload import ColocationSet
 
 # Slowdowns [P, K] of parts of sets as the predictor has them, from the numbers of the sets [P] and places in them [P, K].
 SlowdownOf = Callable[["Integers", "Integers"], Floats]
 # Corrected slowdowns of slowdowns and numbers of members, each [P, K].
 Corrected = Callable[[Floats, "Integers"], Floats]
+# Pairs, either way round, beyond which what is kept is given up, and begun anew.
+_KEPT = 50_000
 
 
 def slowdown_of_parts(sets: Sequence[ColocationSet], predictor: Any) -> SlowdownOf:
@@ -53,34 +52,56 @@ def of_rows(rows: Integers, sharing: str, predictor: Any) -> SlowdownOf:
     return slowdown_of
 
 
-def as_slow_as_parts(
-    members: list[MemberPrediction],
-    predictions: Sequence[Prediction],
-    sets: Sequence[ColocationSet],
-    numbers: Sequence[Sequence[int]],
-    predictor: Any,
-    corrected: Corrected,
-) -> list[MemberPrediction]:
-    """Corrected members of some sets, one after another, those of sets of three and more as slow as `slowest_part` has them.
+class PairSlowdowns:
+    """Corrected slowdowns of pairs, kept: scheduling asks about a few jobs in ever new sets.
 
     Args:
-        members: changed in place.
-        predictions: of the sets, before any correction.
-        numbers: of the members of each set.
-        predictor, corrected: as of `slowest_part`.
+        predictor: asked about pairs that are new.
+        corrected: of its slowdowns and numbers of members, each [P, 2].
     """
-    first = list(accumulate(map(len, numbers), initial=0))
-    for mode in {s.sharing for s in sets}:
-        large = [k for k, s in enumerate(sets) if len(s.workloads) > 2 and s.sharing == mode]
-        if not large:
-            continue
-        before = padded([[m.slowdown.value for m in predictions[k].members] for k in large], 1.0)
-        slowdown_of = slowdown_of_parts([sets[k] for k in large], predictor)
-        slowdown = slowest_part(before, padded([numbers[k] for k in large]), slowdown_of, corrected)
-        for k, row in zip(large, slowdown.tolist(), strict=True):
-            for place, value in enumerate(row[: len(numbers[k])], first[k]):
-                members[place] = slowed(members[place], value)
-    return members
+
+    def __init__(self, predictor: Any, corrected: Corrected) -> None:
+        self._predictor, self._corrected = predictor, corrected
+        self._known: dict[tuple[int, int], float] = {}
+
+    def slowest(self, sets: Sequence[ColocationSet], numbers: Sequence[Sequence[int]]) -> list[float]:
+        """The slowdown of every member, set by set, beside the neighbour that slows it most; 1 in sets of up to two.
+
+        Args:
+            numbers: of the members of each set.
+        """
+        try:
+            return self._looked_up(numbers)
+        except KeyError:
+            self._meet(sets, numbers)
+            return self._looked_up(numbers)
+
+    def _looked_up(self, numbers: Sequence[Sequence[int]]) -> list[float]:
+        known = self._known
+        slowest = []
+        for row in numbers:
+            if len(row) < 3:
+                slowest += [1.0] * len(row)
+                continue
+            for place, own in enumerate(row):
+                slowest.append(max([known[own, other] for k, other in enumerate(row) if k != place]))
+        return slowest
+
+    def _meet(self, sets: Sequence[ColocationSet], numbers: Sequence[Sequence[int]]) -> None:
+        pairs = {
+            (row[a], row[b]): replace(s, workloads=(s.workloads[a], s.workloads[b]))
+            for s, row in zip(sets, numbers, strict=True)
+            if len(row) > 2
+            for a, b in combinations(range(len(row)), 2)
+        }
+        known = self._known if len(self._known) + 2 * len(pairs) <= _KEPT else {}
+        pairs = {key: pair for key, pair in pairs.items() if key not in known}
+        if pairs:
+            arrays = self._predictor.predict_arrays(list(pairs.values()))
+            slowdown = self._corrected(arrays.slowdown, np.array(list(pairs)))
+            for (a, b), (of_a, of_b) in zip(pairs, slowdown.tolist(), strict=True):
+                known[a, b], known[b, a] = of_a, of_b
+        self._known = known
 
 
 def slowest_part(

@@ -27,7 +27,7 @@ from predictor.learning.known_members import KnownMembers
 from predictor.learning.members import MemberScale, default_scale
 from predictor.learning.observed import Observed, ObservedKey, key_of, set_of
 from predictor.learning.pair_answers import PairAnswers
-from predictor.learning.parts import SlowdownOf, as_slow_as_parts, of_rows, slowdown_of_parts, slowest_part
+from predictor.learning.parts import PairSlowdowns, SlowdownOf, of_rows, slowdown_of_parts, slowest_part
 from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
@@ -48,6 +48,7 @@ class _State:
     process: Process
     corrections: Corrections
     shifts: Shifts
+    pairs: PairSlowdowns
 
 
 class Posterior:
@@ -201,7 +202,8 @@ class Posterior:
             )
             pairs = PairAnswers(process, self._prior, self._known)
             shifts = Shifts(pairs, self._observed, kept[process.used], self._labels)
-            state = self._state = _State(process, Corrections(process), shifts)
+            kept_pairs = PairSlowdowns(self.predictor, self._slowdown)
+            state = self._state = _State(process, Corrections(process), shifts, kept_pairs)
             self._earlier = None
         return state
 
@@ -348,9 +350,9 @@ class Posterior:
         )
         numbers = [list(islice(number, len(s.workloads))) for s in sets]
         keys = [(own, *sorted((*row[:m], *row[m + 1 :]))) for row in numbers for m, own in enumerate(row)]
-        shifts = self._ready().shifts.of(keys)
-        corrected = list(map(self._corrector, members, shifts))
-        after = iter(as_slow_as_parts(corrected, predictions, sets, numbers, self.predictor, self._slowdown))
+        state = self._ready()
+        shifts = state.shifts.of(keys)
+        after = map(self._corrector, members, shifts, state.pairs.slowest(sets, numbers))
         shift = iter(shifts)
         result = []
         for colocation_set, prediction in zip(sets, predictions, strict=True):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from predictor.examples.observations import Observation
+from predictor.learning import parts
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, Workload
@@ -53,3 +54,20 @@ def test_every_way_of_asking_gives_one_answer(posterior: Posterior) -> None:
             slow = member.slowdown
             assert slow.lower <= slow.value <= slow.upper
             assert member.throughput_ratio.value == pytest.approx(1 / slow.value)
+
+
+def test_pairs_are_kept_and_begun_anew(posterior: Posterior, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = ("time-slice", "mps", "time-slice")
+    sets = [ColocationSet("v100", tuple(JOBS[k:]), mode) for k, mode in enumerate(modes)]
+    first = posterior.predict_many(sets)
+    # Pairs that were met are not asked about again.
+    monkeypatch.setattr(posterior.predictor, "predict_arrays", None)
+    assert posterior.predict_many(sets) == first
+    monkeypatch.undo()
+    monkeypatch.setattr(parts, "_KEPT", 4)
+    forgetful = posterior.over(posterior.predictor)
+    for one, alone in zip(sets, first, strict=True):
+        again = forgetful.predict_many([one])[0]
+        assert [m.slowdown.value for m in again.members] == pytest.approx(
+            [m.slowdown.value for m in alone.members]
+        )
