@@ -1,4 +1,5 @@
-"""What no answer about a set may contradict, whatever the networks were taught: one more neighbour makes nobody faster."""
+"""What no answer about a set may contradict, whatever the networks were taught: one more neighbour makes nobody faster, and jobs that
+nobody measured together share as processes do."""
 
 from __future__ import annotations
 
@@ -40,3 +41,14 @@ def never_faster_with_more(
         if len(asked):
             np.maximum.at(excess, (asked[:, None], places[part]), answer(within[asked, part]))
     return excess
+
+
+def processor_sharing_excess(utilization_ratio: Floats) -> Floats:
+    """[S, 1] excess of slowdown where processes take turns at a device that is never idle while one of them has work.
+
+    Args:
+        utilization_ratio: [S, M] share of the time for which each keeps the device busy alone, 0 where there is no member.
+    """
+    # Column by column: numpy reduces rows of two or three slowly.
+    together = sum(utilization_ratio.T, np.zeros(len(utilization_ratio)))
+    return np.maximum(together - 1.0, 0.0)[:, None]

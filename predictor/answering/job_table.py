@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.features import OCCUPANCY, Floats, is_cpu
-from predictor.answering.bounds import never_faster_with_more
+from predictor.answering.bounds import never_faster_with_more, processor_sharing_excess
 from predictor.answering.kept_pairs import MOST_ASKED, KeptPairs
 from predictor.answering.repeated import each_once
 from predictor.answering.set_network import Array, PreparedJobs, SetNetwork, from_torch
@@ -32,7 +32,8 @@ class JobTable:
     Args:
         model: networks and process.
         calibration: of memory.
-        coverage: what was measured; where MPS never was, no job is answered slower under it than time-sliced.
+        coverage: what was measured; where MPS never was, no job is answered slower under it than time-sliced, and jobs that nobody measured
+            together (inference) are answered by processor sharing.
 
     Attributes:
         networks: numpy twins of the model's ensemble.
@@ -66,6 +67,8 @@ class JobTable:
         # Row of the same job time-sliced, -1 where it bounds nothing; step alone without its share over that with it.
         self._time_sliced: Integers = np.zeros(0, np.int64)
         self._unlimited: Floats = np.zeros(0)
+        # Jobs of a mode that was never measured together: the networks know nothing of them.
+        self._processor_shared: NDArray[np.bool_] = np.zeros(0, dtype=bool)
 
     def rows(self, jobs: Sequence[JobKey]) -> list[int]:
         """Row of each job; new jobs are encoded together.
@@ -133,6 +136,11 @@ class JobTable:
             for w, device, mode in jobs
         ]
         self._time_sliced = np.concatenate([self._time_sliced, np.array(time_sliced, np.int64)])
+        shared = [
+            mode != "mig" and not is_cpu(variants.jobs[v].device) and not self._coverage.has_mode(w.mode)
+            for v, (w, _, mode) in zip(where, jobs, strict=True)
+        ]
+        self._processor_shared = np.concatenate([self._processor_shared, shared])
         self.keys.extend(jobs)
         # Last, so that a reader without the lock never meets a row that is not there yet.
         for offset, job in enumerate(jobs):
@@ -188,6 +196,11 @@ class JobTable:
         if time_sliced.any():
             sliced = np.where(rows >= 0, self._time_sliced[rows], -1)[time_sliced]
             excess[time_sliced] = np.minimum(excess[time_sliced], self.unbounded_excess(sliced, _TIME_SLICE))
+        if self._processor_shared.any():
+            present = rows >= 0
+            shared = np.where(present, self._processor_shared[rows], True).all(1)
+            busy = np.where(present, self.utilization[rows], 0.0)[shared]
+            excess[shared] = processor_sharing_excess(busy) * present[shared]
         return excess
 
     def unbounded_excess(self, rows: Integers, sharing: str) -> Floats:

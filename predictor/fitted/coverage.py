@@ -58,6 +58,10 @@ class Coverage:
         """Whether co-location was measured on that type in that mode, or nothing was recorded."""
         return not self.devices or f"{mode} on {device}" in self.sharing
 
+    def has_mode(self, mode: str) -> bool:
+        """Whether jobs in that mode were measured under co-location, or nothing was recorded."""
+        return not self.devices or mode in self.modes
+
     def never_measured(self, asked: ColocationSet) -> list[str]:
         """What of a set was never measured under co-location, in words; nothing for a job alone."""
         if len(asked.workloads) < 2 or not self.devices:
