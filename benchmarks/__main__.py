@@ -50,6 +50,7 @@ WITH_DATA = {
     "graph_agreement": "--data TABLES: stored graphs against what publishers state",
     "member_scale": "TABLES: what distances between jobs are measured in",
     "slices_measured": "--data TABLES: plans of MIG slices against measured ones",
+    "share_mixes": "--data TABLES: steps of mixes under caps of SM shares, predicted and measured",
     "serve": "the service under load, with wrk",
     "siege": "the service under attack",
     "overload": "the service at twice its rated load, with wrk",

@@ -14,7 +14,7 @@ from predictor.answering.bounds import never_faster_with_more, processor_sharing
 from predictor.answering.kept_pairs import MOST_ASKED, KeptPairs
 from predictor.answering.repeated import each_once
 from predictor.answering.set_network import Array, PreparedJobs, SetNetwork, from_torch
-from predictor.answering.shares import unlimited
+from predictor.answering.shares import beside_shares, unlimited
 from predictor.examples.examples import Integers, MemberVariants, settings_of
 from predictor.fitted.coverage import Coverage
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
@@ -64,8 +64,10 @@ class JobTable:
         self.keys: list[JobKey] = []
         self.prepared: list[PreparedJobs] = []
         self._numbers: Integers = np.zeros(0, np.int64)  # of each row in the process
-        # Row of the same job time-sliced, -1 where it bounds nothing; step alone without its share over that with it.
+        # Row of the same job time-sliced, -1 where it bounds nothing.
         self._time_sliced: Integers = np.zeros(0, np.int64)
+        # Share of the multiprocessors, and the step alone without it over that with it.
+        self._share: Floats = np.zeros(0)
         self._unlimited: Floats = np.zeros(0)
         # Jobs of a mode that was never measured together: the networks know nothing of them.
         self._processor_shared: NDArray[np.bool_] = np.zeros(0, dtype=bool)
@@ -112,6 +114,7 @@ class JobTable:
             numbers = self._process.numbers(plain, variants.step_s[where].tolist())
             self._numbers = np.concatenate([self._numbers, np.array(numbers, np.int64)])
         start = len(self.solo_step_s)
+        self._share = np.concatenate([self._share, [w.sm_share_ratio for w, _, _ in jobs]])
         self._unlimited = np.concatenate([self._unlimited, ratio])
         self.solo_step_s = np.concatenate([self.solo_step_s, variants.step_s[where] / ratio])
         self.utilization = np.concatenate([self.utilization, utilization])
@@ -160,8 +163,7 @@ class JobTable:
     def excess(self, rows: Integers, sharing: str) -> Floats:
         """Predicted latent slowdown - 1: the mean of log slowdowns over the ensemble, and of that and the process.
 
-        One more neighbour makes nobody faster, MPS nobody slower than time slicing where it was never measured, and a share nobody slower
-        than the longer of what it and the neighbours leave.
+        One more neighbour makes nobody faster, and MPS nobody slower than time slicing where it was never measured.
 
         Args:
             rows: [S, M] rows of the table, -1 where a set has fewer members; equal sets are worked out once.
@@ -178,11 +180,7 @@ class JobTable:
             return each_once(partial(self._bounded, sharing), parts, count)
 
         # Different sets of few jobs have many parts in common.
-        excess = each_once(partial(never_faster_with_more, of_parts), rows, count)
-        if (self._unlimited < 1.0).any():
-            ratio = np.where(rows >= 0, self._unlimited[rows], 1.0)
-            excess = np.maximum((1.0 + excess) * ratio - 1.0, 0.0)
-        return excess
+        return each_once(partial(never_faster_with_more, of_parts), rows, count)
 
     def _kept_pairs(self, sharing: str) -> KeptPairs:
         kept = self._pairs.get(sharing)
@@ -201,6 +199,8 @@ class JobTable:
             shared = np.where(present, self._processor_shared[rows], True).all(1)
             busy = np.where(present, self.utilization[rows], 0.0)[shared]
             excess[shared] = processor_sharing_excess(busy) * present[shared]
+        if (self._share < 1.0).any():
+            excess *= beside_shares(self._share[rows], rows >= 0) * self._unlimited[rows]
         return excess
 
     def unbounded_excess(self, rows: Integers, sharing: str) -> Floats:
@@ -222,6 +222,10 @@ class JobTable:
         # Column by column: numpy reduces rows of two or three slowly.
         together = sum(own.T, np.zeros(len(rows)))
         return self._process.blended(excess, numbers, together[:, None] - own)
+
+    def is_processor_shared(self, rows: Sequence[int]) -> bool:
+        """Whether a set is answered by processor sharing, because jobs like its members were never measured together."""
+        return bool(self._processor_shared[list(rows)].all())
 
     def utilization_residual(self, rows: Integers) -> Floats:
         """[S] ensemble mean of the sets' utilisation less that of independent phases (0 to 1 scale).

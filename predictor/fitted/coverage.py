@@ -60,7 +60,7 @@ class Coverage:
 
     def has_mode(self, mode: str) -> bool:
         """Whether jobs in that mode were measured under co-location, or nothing was recorded."""
-        return not self.devices or mode in self.modes
+        return not self.modes or mode in self.modes
 
     def never_measured(self, asked: ColocationSet) -> list[str]:
         """What of a set was never measured under co-location, in words; nothing for a job alone."""

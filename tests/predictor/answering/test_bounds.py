@@ -79,3 +79,31 @@ def test_mps_is_no_slower_than_turns_where_it_was_never_measured(predictor: Pred
     np.testing.assert_allclose(elsewhere, np.minimum(free, time_sliced), rtol=1e-5, atol=1e-7)
     # What was not recorded bounds nothing.
     np.testing.assert_allclose(excess(Coverage(), "p100", "mps"), free, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("sharing", ["time-slice", "mps"])
+def test_jobs_of_a_mode_that_was_never_measured_together_share_as_processes_do(
+    predictor: Predictor, sharing: str
+) -> None:
+    fitted = predictor.fitted_
+    serving = [replace(w, mode="inference") for w in JOBS]
+
+    def asked(*jobs: Workload, modes: tuple[str, ...] = ("training",)) -> tuple[Floats, Floats]:
+        table = JobTable(fitted.model, fitted.heads, Coverage(devices=("v100",), modes=modes))
+        rows = np.array([table.rows([(w, "p100", sharing) for w in jobs])])
+        return table.excess(rows, sharing)[0], table.utilization[rows[0]]
+
+    excess, busy = asked(*serving)
+    np.testing.assert_allclose(excess, max(busy.sum() - 1.0, 0.0))
+    assert asked(serving[0])[0].tolist() == [0.0]
+    # A neighbour of a mode that was measured, or coverage of this one, leaves the answer to the networks.
+    for jobs, modes in (((serving[0], JOBS[1]), ("training",)), (serving[:2], ("inference", "training"))):
+        by_network, busy = asked(*jobs, modes=modes)
+        assert not np.allclose(by_network, max(busy.sum() - 1.0, 0.0), rtol=1e-3)
+
+
+def test_processor_sharing_is_said(predictor: Predictor) -> None:
+    serving = tuple(replace(w, mode="inference") for w in JOBS[:2])
+    for jobs, said in ((serving, True), ((serving[0], JOBS[1]), False), (serving[:1], False)):
+        reasons = predictor.predict(ColocationSet("v100", jobs)).reasons
+        assert any("processor sharing" in reason for reason in reasons) == said

@@ -28,12 +28,29 @@ def test_a_neighbours_share_makes_nobody_slower(predictor: Predictor) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_a_step_takes_the_longer_of_what_share_and_neighbours_leave(predictor: Predictor, count: int) -> None:
-    together = steps(predictor, *[JOB] * count)[0]
+def test_shares_are_not_charged_twice(predictor: Predictor, count: int) -> None:
+    together, whole = steps(predictor, *[JOB] * count)[0], steps(predictor, JOB)[0]
     for share in (1.0, 0.8, 1 / count, 0.1):
         alone = steps(predictor, limited(JOB, share))[0]
         shared = steps(predictor, *[limited(JOB, share)] * count)
-        np.testing.assert_allclose(shared, max(alone, together), rtol=1e-6)
+        assert max(alone, whole) <= shared[0] <= alone + together - whole + 1e-12
+        np.testing.assert_allclose(shared, shared[0])
+        # Half of what neighbours take is not of the multiprocessors.
+        np.testing.assert_allclose(shared[0], alone + (0.5 + 0.5 * share) * (together - whole), rtol=1e-6)
+
+
+def test_a_share_of_its_own_makes_no_job_faster(predictor: Predictor) -> None:
+    before = 0.0
+    for share in (1.0, 0.8, 0.5, 0.2, 0.05):
+        step_s = steps(predictor, limited(JOB, share), OTHER)[0]
+        assert step_s >= before * (1 - 1e-9)
+        before = step_s
+
+
+def test_one_more_neighbour_with_a_small_share_makes_nobody_faster(predictor: Predictor) -> None:
+    two = steps(predictor, JOB, OTHER)
+    three = steps(predictor, JOB, OTHER, limited(OTHER, 0.05))
+    assert (three[:2] >= two * (1 - 1e-9)).all()
 
 
 def test_a_measured_step_is_that_under_the_share(predictor: Predictor) -> None:

@@ -1,0 +1,119 @@
+"""How a member's step changes from one cap of SM shares to another in MISO's mixes, as the shipped predictor says, beside measured.
+
+    python -m benchmarks.share_mixes --data TABLES [--model PATH]
+
+`TABLES` is a folder of tidy tables with MISO's measurements (Li et al., SoCC 2022; `cotenant data import`): mixes of 2 to 7 training jobs
+under MPS on an A100, each process limited to 100, 50 and 14 % of the multiprocessors, of which ratios alone were published. Step times
+alone on the whole card are given. The predictor has learned from no mix, but how much neighbours with shares take was chosen on 900 of them
+(`predictor/answering/shares.py`); scored are the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.record import record
+from datasets.tables import read_table
+from predictor import load_predictor
+from predictor.types import Floats, SetPredictor
+from profiling.workload import ColocationSet, SoloProfile, Workload
+
+CARD = "a100"
+CHOSEN_ON = 900
+RATIOS = ((1.0, 0.14), (0.5, 0.14), (1.0, 0.5))
+
+
+def measured_mixes(mixes: pd.DataFrame) -> pd.DataFrame:
+    """One row a member of each mix of several jobs: its job and the logs of its step at 100 and at 50 % over that at 14 %."""
+    rows = mixes[(mixes["source"] == "miso") & (mixes["denominator_sm_share_ratio"] == 0.14)]
+    keys = ["set_id", "member"]
+    logs = rows.pivot_table(index=keys, columns="numerator_sm_share_ratio", values="log_step_time_ratio")
+    rows = logs.join(rows.groupby(keys)["workload"].first()).reset_index()
+    return rows[rows.groupby("set_id")["member"].transform("size") > 1]
+
+
+def without_those_chosen_on(rows: pd.DataFrame) -> pd.DataFrame:
+    """Mixes on which nothing was chosen."""
+    names = sorted(rows["set_id"].unique())
+    chosen = np.random.default_rng(0).choice(names, CHOSEN_ON, replace=False)
+    return rows[~rows["set_id"].isin(chosen)]
+
+
+def predicted_log_steps(predictor: SetPredictor, rows: pd.DataFrame, alone_s: dict[str, float]) -> dict[float, Floats]:  # fmt: skip
+    """[N] log of the step of each row's member at each cap."""
+    sets = [list(names) for _, names in rows.groupby("set_id", sort=False)["workload"]]
+    result = {}
+    for share in (1.0, 0.5, 0.14):
+        asked = [
+            ColocationSet(CARD, tuple(_limited(n, share, alone_s) for n in names), "mps") for names in sets
+        ]
+        arrays = predictor.predict_arrays(asked)
+        slowdown = arrays.slowdown[arrays.mask]
+        # The step alone under a share is the cost model's, of the measured one on the whole card.
+        under = [
+            _alone(predictor, _limited(n, share, {})) / _alone(predictor, _limited(n, 1.0, {}))
+            for names in sets
+            for n in names
+        ]
+        result[share] = np.log(slowdown * np.array(under))
+    return result
+
+
+def _limited(name: str, share: float, alone_s: dict[str, float]) -> Workload:
+    """The job at a share; what was measured on the whole card is known where there is no limit."""
+    job = replace(Workload.parse(name), sm_share_ratio=share)
+    return replace(job, solo=SoloProfile(alone_s[name])) if share == 1.0 and name in alone_s else job
+
+
+def _alone(predictor: SetPredictor, job: Workload) -> float:
+    return float(predictor.predict_arrays([ColocationSet(CARD, (job,), "mps")]).solo_step_time_s[0, 0])
+
+
+def scores(measured: Floats, said: Floats) -> dict[str, float]:
+    """Of logs of ratios."""
+    apart = said - measured
+    return {
+        "members": len(measured),
+        "measured": float(measured.mean()),
+        "predicted": float(said.mean()),
+        "r2": float(1 - np.square(apart).mean() / measured.var()),
+        "mape_percent": float(100 * np.abs(np.expm1(apart)).mean()),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of tidy tables")
+    parser.add_argument(
+        "--model", default="default", help="a checkpoint or a name (default: the shipped one)"
+    )
+    arguments = parser.parse_args()
+    predictor = load_predictor(arguments.model)
+    rows = without_those_chosen_on(measured_mixes(read_table(arguments.data, "mixes")))
+    solo = read_table(arguments.data, "solo")
+    alone_s = (
+        solo[(solo["source"] == "miso") & (solo["device"] == CARD)].groupby("workload")["step_time_s"].mean()
+    )
+    said = predicted_log_steps(predictor, rows, alone_s.dropna().to_dict())
+    size = rows.groupby("set_id")["member"].transform("size").to_numpy()
+    figures: list[dict[str, Any]] = []
+    for above, below in RATIOS:
+        measured = (rows[above] - (0.0 if below == 0.14 else rows[below])).to_numpy()
+        log_ratio = said[above] - said[below]
+        for jobs in ("2 to 7", *range(2, 8)):
+            some = np.isfinite(measured) & ((size == jobs) | (jobs == "2 to 7"))
+            figures.append({"caps": f"{above:.0%} / {below:.0%}", "jobs": jobs} | scores(measured[some], log_ratio[some]))  # fmt: skip
+    print(pd.DataFrame(figures).round(3).to_string(index=False))
+    record("share_mixes", {"model": predictor.version, "card": CARD, "mixes": int(rows["set_id"].nunique()), "log_ratios": figures})  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
