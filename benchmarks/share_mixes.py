@@ -102,7 +102,9 @@ def main() -> None:
     alone_s = (
         solo[(solo["source"] == "miso") & (solo["device"] == CARD)].groupby("workload")["step_time_s"].mean()
     )
-    said = predicted_log_steps(predictor, rows, alone_s.dropna().to_dict())
+    said = predicted_log_steps(
+        predictor, rows, {str(name): float(step_s) for name, step_s in alone_s.dropna().items()}
+    )
     size = rows.groupby("set_id")["member"].transform("size").to_numpy()
     figures: list[dict[str, Any]] = []
     for above, below in RATIOS:

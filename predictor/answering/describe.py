@@ -145,7 +145,9 @@ class Describer:
         never = self.fitted.manifest.coverage.never_measured(colocation_set)
         reasons.extend(never)
         if count > 1 and self.table.is_processor_shared(rows[:count]):
-            reasons.append("slowdowns are by processor sharing: how long each job keeps the device busy alone")
+            reasons.append(
+                "slowdowns are by processor sharing: how long each job keeps the device busy alone"
+            )
         together, upper = numbers.together[k], numbers.upper[k]
         return Prediction(
             device=colocation_set.device,

@@ -72,6 +72,6 @@ def reason_of(model: str, before: MemberPrediction, after: MemberPrediction, bas
     first = basis.heaviest[0]
     where = f"beside {' and '.join(first.partners)}" if first.partners else "alone"
     return (
-        f"{model}: step time x {factor:.2f} from {basis.count} observations, "
+        f"{model}: step time x {factor:.2f} from {basis.observations} observations, "
         f"most of all {first.job} {where} on {first.device}"
     )

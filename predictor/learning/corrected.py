@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,27 +14,24 @@ from predictor.learning.link import Link, from_scale, to_scale
 from predictor.types import MemberPrediction, Quantity
 
 
-@dataclass(frozen=True, slots=True)
-class Influence:
+class Influence(NamedTuple):
     """An observed set and how much of an answer's correction it makes, from -1 to 1; negative: it speeds the job up."""
 
     job: str
     partners: tuple[str, ...]
     device: str
-    count: int
+    observations: int
     weight: float
 
 
-@dataclass(frozen=True, slots=True)
-class Basis:
-    """What an answer stands on: observations that count in it, and those that weigh most."""
+class Basis(NamedTuple):
+    """What an answer stands on: how many observations, and those that weigh most."""
 
-    count: int
+    observations: int
     heaviest: tuple[Influence, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Shift:
+class Shift(NamedTuple):
     """What the process says of a member beside its partners.
 
     Attributes:

@@ -199,7 +199,7 @@ def test_reasons_say_what_an_answer_stands_on(predictor: Predictor) -> None:
     assert str(JOBS[2]) in reason
     assert "v100" in reason
     basis = posterior.basis(PAIR, 0)
-    assert basis.count == 3
+    assert basis.observations == 3
     assert basis.heaviest[0].weight > 0
 
 
