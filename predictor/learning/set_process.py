@@ -189,6 +189,14 @@ class SetProcess:
             numbers: [S, M] of members, -1 where a set has fewer.
             occupied: [S, M] share of the time that the others of the set occupy together when alone; they leave a member at least the rest.
         """
+        if numbers.shape[1] > _PAIR:
+            pairs, result = (numbers >= 0).sum(1) == _PAIR, np.full(numbers.shape, np.nan)
+            if pairs.any():
+                result[pairs] = self._of_pairs(numbers[pairs], occupied[pairs])
+            return result
+        return self._of_pairs(numbers, occupied)
+
+    def _of_pairs(self, numbers: Integers, occupied: Floats) -> Floats:
         most = 1.0 / np.maximum(1.0 - occupied, _LEAST_LEFT)
         result = np.minimum(self._slowdowns.of_sets(self.members, numbers), most)
         out = self._out_of_domain
@@ -196,8 +204,6 @@ class SetProcess:
             out = self._out_of_domain = self._found_out_of_domain()
         if out.any():
             result[(out[numbers] & (numbers >= 0)).any(1)] = np.nan
-        if numbers.shape[1] > _PAIR:
-            result[(numbers >= 0).sum(1) > _PAIR] = np.nan
         return result
 
     def _found_out_of_domain(self) -> NDArray[np.bool_]:
