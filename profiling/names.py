@@ -1,4 +1,4 @@
-"""What an unknown name may have meant."""
+"""Names near a misspelt one, for error messages."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def one_of(wanted: str, known: Iterable[str]) -> str:
     >>> one_of("fif", ["sjf", "fifo", "srtf"])
     'one of fifo, sjf, srtf'
     >>> one_of("fif", ["fifo", *"abcdefghi"])
-    'one of fifo (10 in all)'
+    'one of 10 names, such as fifo'
     >>> one_of("zzz", (f"name-{number}" for number in range(40)))
-    'one of name-0, name-1, name-2, name-3, name-4, name-5, name-6, name-7, ... (40 in all)'
+    'one of 40 names: name-0, name-1, name-2, name-3, name-4, name-5, name-6, name-7, ...'
     """
     names = list(known)
     near = near_names(wanted, names)
     if near and len(names) > _SHORT:
-        return f"one of {', '.join(near)} ({len(names)} in all)"
+        return f"one of {len(names)} names, such as {', '.join(near)}"
     if len(names) > _LONG:
-        return f"one of {', '.join(names[:_SHORT])}, ... ({len(names)} in all)"
+        return f"one of {len(names)} names: {', '.join(names[:_SHORT])}, ..."
     return "one of " + ", ".join([*near, *(name for name in names if name not in near)])

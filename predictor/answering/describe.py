@@ -140,7 +140,7 @@ class Describer:
                 reasons.append(sentence(fact.model, slowdown, shares))
             if not fact.in_domain:
                 reasons.append(
-                    f"{fact.model} is unlike the models that were trained on; its interval may be too narrow"
+                    f"{fact.model} is unlike the models that the predictor learned from; its interval may be too narrow"
                 )
         never = self.fitted.manifest.coverage.never_measured(colocation_set)
         reasons.extend(never)

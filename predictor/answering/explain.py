@@ -1,4 +1,4 @@
-"""Which resource is fought over, and whose operators want it; with numbers that add up to the predicted slowdown."""
+"""Why a job is slowed: the contended resources, with parts that add up to the slowdown, and the operators behind them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RESOURCE_OF = {
     "host_product": "host",
 }
 WORDS = {
-    "gpu": "time on the device",
+    "gpu": "device time",
     "memory_bandwidth": "memory bandwidth",
     "compute": "arithmetic units",
     "launch": "kernel launches",
@@ -87,10 +87,11 @@ def operators_wanting(job: JobOnDevice, resource: str, most: int = 3) -> tuple[t
 def sentence(name: str, slowdown: float, shares: list[ResourceShare]) -> str:
     """One sentence for reports: the slowdown, the share of each resource in it, and the operators behind the largest."""
     if slowdown < 1.005 or not shares:
-        return f"{name} runs at its own speed"
+        return f"{name} runs as fast as alone"
     worst = shares[0]
     demand = ", ".join(f"{kind} {share:.0%}" for kind, share in worst.operators)
-    parts = " + ".join(f"{WORDS[s.resource]} {s.excess:.2f}" for s in shares if s.excess >= 0.005)
+    parts = "".join(f" + {s.excess:.2f} for {WORDS[s.resource]}" for s in shares if s.excess >= 0.005)
     return (
-        f"{name} takes {slowdown:.2f} times its step time: {parts}; most {WORDS[worst.resource]} for {demand}"
+        f"{name} takes {slowdown:.2f} times as long per step: 1 alone{parts}; "
+        f"its demand for {WORDS[worst.resource]} comes from {demand}"
     )

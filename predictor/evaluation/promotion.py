@@ -43,9 +43,8 @@ def promote(
     rows = {row["version"]: row for row in versions()}
     if version not in rows:
         raise UnknownNameError(
-            "no such version",
-            expected="one of " + ", ".join(rows) if rows else "a registered predictor; there is none yet",
-            got=version,
+            f"no version {version}" + ("" if rows else ": no predictor is registered yet"),
+            expected="one of " + ", ".join(rows) if rows else None,
             hint=None if rows else "`cotenant train` registers one",
         )
     new, champion = rows[version], next((row for row in rows.values() if row["champion"]), None)

@@ -140,7 +140,7 @@ def get_network(model: str) -> Name:
         near = near_names(wanted, names)
         raise UnknownNameError(
             f"{collection} has no network {wanted!r}",
-            expected="one of " + ", ".join(f"{collection}/{name}" for name in near) if near else None,
+            expected="a name such as " + ", ".join(f"{collection}/{name}" for name in near) if near else None,
             hint=f"`cotenant zoo list --collection {collection}` shows all",
         )
     return entry

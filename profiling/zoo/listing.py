@@ -53,8 +53,8 @@ def get_model(name: str) -> ZooModel:
         near = near_models(name)
         raise UnknownNameError(
             f"model {name!r} is not in the zoo",
-            expected="one of " + ", ".join(near) if near else None,
-            hint="`cotenant zoo list` shows all; a file.onnx or module:factory works with `cotenant capture`",
+            expected="a name such as " + ", ".join(near) if near else None,
+            hint="`cotenant zoo list` shows all; your own model is module:factory, FILE.onnx or a captured graph.json",
         )
     return model
 

@@ -19,7 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "capture": ("capture", "Turn a model into its computation graph."),
     "devices": ("devices", "Known GPU types: list, show."),
     "profile": ("profile", "Measure jobs alone and together on a real device."),
-    "campaign": ("campaign", "Plan and run measurement campaigns, resumable after a kill."),
+    "campaign": ("campaign", "Plan and run measurement campaigns that survive interruptions."),
     "data": ("data", "Import, describe and check measurements."),
     "benchmark": ("benchmark", "Run the evaluation protocols."),
     "train": ("train", "Train the predictor."),
@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("evaluate", "Score a predictor on measurements."),
     "predict": ("predict", "Predict how a set of jobs shares a device."),
     "matrix": ("matrix", "Predict how every pair of jobs shares a device."),
-    "probe": ("probe", "Choose the set to run to learn most about a job."),
+    "probe": ("probe", "Choose which job to run beside another to learn most about it."),
     "place": ("place", "Choose a GPU for a job on a cluster."),
     "cluster": (
         "cluster",
@@ -37,10 +37,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("compare", "Run several policies over one trace."),
     "plan": ("plan", "Planners: pipeline stages, ring all-reduce, MIG slices and MPS shares."),
     "serve": ("serve", "Run the REST service."),
-    "door": ("door", "Connect Slurm to the service."),
-    "models": ("models", "Registered predictors: list, promote, export."),
-    "feedback": ("feedback", "Feed observed step times back."),
-    "report": ("report", "Write an HTML report on a folder of measurements."),
+    "door": ("door", "Connect Slurm to a running service."),
+    "models": ("models", "Predictors: list, promote, export."),
+    "feedback": ("feedback", "Correct predictions with observed step times."),
+    "report": ("report", "Write an HTML report about a folder of measurements."),
 }
 
 
@@ -89,4 +89,5 @@ class LazyGroup(typer.core.TyperGroup):
         for name in self.list_commands(ctx):
             table.add_row(f"[cyan]{name}[/]", COMMANDS[name][1])
         console.print(table)
-        console.print("\n Exit codes: 0 done, 1 the answer is no, 2 bad input.\n")
+        console.print("\n --version shows the version; --debug shows tracebacks, with any command.")
+        console.print(" Exit codes: 0 done, 1 the answer is no, 2 bad input.\n")

@@ -55,7 +55,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command; a `CotenantError`, or a file that cannot be used, becomes one line on stderr and an exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        app(args=fold_lists([word for word in given if word != DEBUG]))
+        # Named, because train.py calls this too and `train.py train` is no command.
+        app(args=fold_lists([word for word in given if word != DEBUG]), prog_name="cotenant")
     except CotenantError as error:
         if DEBUG in given:
             traceback.print_exception(error)

@@ -28,6 +28,6 @@ def test_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ).execute()  # fmt: skip
     code = [c for c in notebook.cells if c.cell_type == "code"]
     printed = "".join(o.get("text", "") for c in code for o in c.outputs)
-    assert "slowed" in printed
+    assert "slowdown" in printed
     pictures = [o for c in code for o in c.outputs if "image/png" in o.get("data", {})]
     assert len(pictures) == 2, "the heat map and the curves"

@@ -60,5 +60,8 @@ def test_sentence() -> None:
     parts[CONTENTION_FEATURES.index("memory_bandwidth_product")] = 3
     parts[CONTENTION_FEATURES.index("launch_product")] = 1
     text = sentence("beta", 1.4, shares_of(0.4, parts, JOB))
-    assert "beta takes 1.40 times its step time: memory bandwidth 0.30 + kernel launches 0.10" in text
-    assert sentence("beta", 1.001, []) == "beta runs at its own speed"
+    assert (
+        "beta takes 1.40 times as long per step: 1 alone + 0.30 for memory bandwidth + 0.10 for kernel launches"
+        in text
+    )
+    assert sentence("beta", 1.001, []) == "beta runs as fast as alone"
