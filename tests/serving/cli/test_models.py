@@ -21,7 +21,7 @@ def test_an_empty_registry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert json.loads(out) == {"versions": []}
         code, _, err = run(capsys, "models", "promote", "1", *store)
         assert code == 2
-        assert "none yet" in err
+        assert "no predictor is registered yet" in err
     finally:
         mlflow.set_tracking_uri(before)
 
