@@ -57,11 +57,11 @@ _GROUPS: tuple[Any, ...] = (
     extender,
 )
 _DESCRIPTION = """\
-Predicts how deep-learning jobs share a GPU, and places them by it.
+Predicts how deep-learning jobs share a GPU, and places jobs accordingly.
 
 A job is a SPEC, `NAME[:key=value,...]`, or an object with the same keys. Quantities come as a value with its 90 %
 interval, in the unit that the field's name says. Errors are RFC 9457 problem details that say what was expected, what
-came, and what to do.
+was received, and what to do.
 """
 
 

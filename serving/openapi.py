@@ -25,7 +25,7 @@ _PROBLEM = {
         "status": {"type": "integer"},
         "detail": {
             "type": "string",
-            "description": "One sentence: what was expected, what came, what to do.",
+            "description": "One sentence: what was expected, what was received, what to do.",
         },
         "instance": {"type": "string"},
         "expected": {"type": "string"},

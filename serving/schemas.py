@@ -21,7 +21,7 @@ def _range(name: str) -> Meta:
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 NodeName = Annotated[
     str,
-    Meta(min_length=1, max_length=200, description="A part of the node's address: no '/', no control characters", examples=["node-a"]),
+    Meta(min_length=1, max_length=200, description="Part of the node's URL: no '/', no control characters", examples=["node-a"]),
 ]  # fmt: skip
 Spec = Annotated[
     str,

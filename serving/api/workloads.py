@@ -102,7 +102,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.delete(
         "/{key}",
-        summary="Forget a workload; refused while a tenant runs it",
+        summary="Delete a workload; refused while a tenant runs it",
         **operation(scope="admin", status=204, errors=(404, 409)),
     )
     async def delete(key: str) -> Response:

@@ -148,12 +148,12 @@ def routes(service: Service) -> APIRouter:
 
     stats = operation(scope="read", answer={"type": "object", "required": ["model_stats"]}, errors=(404,))
 
-    @router.get("/models/{name}/stats", summary="What it was asked in this process", **stats)
+    @router.get("/models/{name}/stats", summary="Request statistics of the answering process", **stats)
     async def statistics(name: str) -> Response:
         return answer(handler.statistics(service, name))
 
     @router.get(
-        "/models/{name}/versions/{number}/stats", summary="What a version was asked in this process", **stats
+        "/models/{name}/versions/{number}/stats", summary="Request statistics of a version, of the answering process", **stats
     )
     async def version_statistics(name: str, number: str) -> Response:
         return answer(handler.statistics(service, name, number))
