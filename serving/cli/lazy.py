@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 from typing import Any
 
 import typer.core
@@ -43,6 +44,18 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("report", "Write an HTML report about a folder of measurements."),
 }
 
+# Below this width, in columns, the boxes of a command's help would cut names of options short.
+_BOXES = 110
+
+
+def _plain_if_narrow(command: Any) -> Any:
+    """The command, its help without boxes in a narrow terminal; a group of commands keeps them, and its members do not."""
+    for member in getattr(command, "commands", {}).values():
+        _plain_if_narrow(member)
+    if not hasattr(command, "commands") and shutil.get_terminal_size().columns < _BOXES:
+        command.rich_markup_mode = None
+    return command
+
 
 class LazyGroup(typer.core.TyperGroup):
     """Resolves `COMMANDS` on demand."""
@@ -63,7 +76,7 @@ class LazyGroup(typer.core.TyperGroup):
             single.command(name=cmd_name, **getattr(module, "SETTINGS", {}))(module.command)
             command = typer.main.get_command(single)
         command.name = cmd_name
-        return command
+        return _plain_if_narrow(command)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and self.get_command(ctx, args[0]) is None:

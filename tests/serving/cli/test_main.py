@@ -43,13 +43,18 @@ def test_what_cannot_be_used(
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("columns", ["80", "160"])
 @pytest.mark.parametrize("command", list(COMMANDS))
-def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(
+    command: str, columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
     with pytest.raises(SystemExit) as end:
         main([command, "--help"])
     assert not end.value.code
     out = capsys.readouterr().out
     assert "Usage" in out
+    assert "…" not in out, "something is cut short"
     assert "--install-completion" not in out  # it would be that of a program called like the command
 
 
