@@ -1,4 +1,4 @@
-"""`Predictor`: answers how co-location sets run; scikit-learn's manners (`fit`, `predict`, `score`)."""
+"""`Predictor`: answers how co-location sets run; with scikit-learn's conventions (`fit`, `predict`, `score`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one error hierarchy: what was expected, what came, what to do.
+"""All errors that a user sees: what was expected, what was given, what to do about it.
 
 Every error that a user can cause or cure derives from `CotenantError`. It carries the process exit code (0 done, 1 the
 answer is "no", 2 bad input) and the HTTP status with the RFC 9457 problem type, so that the command line and the

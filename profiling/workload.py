@@ -1,4 +1,4 @@
-"""A training job as everyone here names it: `ZOO_NAME[:key=value,...]`."""
+"""`Workload`: a training job and its options, written `NAME[:key=value,...]`; `ColocationSet`: jobs on one device."""
 
 from __future__ import annotations
 

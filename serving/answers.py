@@ -1,4 +1,4 @@
-"""Answers that were given before: a prediction depends on the question, the model and the corrections alone."""
+"""A cache of answers: a prediction depends only on the question, the model and the corrections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What serves now: a model, and what was observed of it since."""
+"""The serving model together with the observations that correct it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names under which the service may be asked: a page whose own name was rebound to our address must not reach us."""
+"""Host names that requests may use, checked against DNS rebinding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the numbers of a job that comes in can be, and SPECs held to it."""
+"""Allowed ranges of a submitted job's numbers, and SPECs checked against them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much at once: requests being handled, requests per second and caller."""
+"""Limits on requests being handled, and on requests per second and caller."""
 
 from __future__ import annotations
 

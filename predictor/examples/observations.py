@@ -111,9 +111,13 @@ def read_observations(path: Path | str) -> list[Observation]:
         try:
             text = source.read_text(encoding="utf-8-sig")
         except FileNotFoundError:
-            raise InputError(f"no file at {source}", expected="CSV or .json", hint="check the path") from None
+            raise InputError(
+                f"no file at {source}", expected="a .csv or .json file", hint="check the path"
+            ) from None
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{source} cannot be read", expected="CSV or .json", got=str(error)) from None
+            raise InputError(
+                f"{source} cannot be read", expected="a .csv or .json file", got=str(error)
+            ) from None
         body = list(csv.DictReader(io.StringIO(text), restval=""))
         for row in body:
             row["jobs"] = [j.strip() for j in (row.get("jobs") or "").split(";") if j.strip()]

@@ -1,4 +1,4 @@
-"""The MPS control daemon for the length of one run, in folders of its own."""
+"""Starts and stops the MPS control daemon for one run, in folders of its own."""
 
 from __future__ import annotations
 

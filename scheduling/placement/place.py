@@ -146,7 +146,7 @@ def _infeasible(job: Workload, cache: SetCache, alone: dict[int, int]) -> Infeas
         )
     need = ", ".join(f"{name}: {cache.memory_upper_bytes[row] / 2**30:.1f} GiB" for name, row in able.items())
     return InfeasibleError(
-        f"{job} does not fit on any GPU of this cluster even when it is alone (predicted upper bound of its memory {need})",
+        f"{job} does not fit on any GPU of this cluster, even alone (upper bound of predicted memory: {need})",
         hint="lower the batch size, or add a GPU type with more memory",
     )
 

@@ -1,4 +1,4 @@
-"""A captured model goes by its graph's hash inside; what is shown keeps the SPEC that the caller gave."""
+"""Shows captured models under the SPEC that the caller gave; inside they go by their graph's hash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training on stderr: which stage it is at, how far, and how long it will take."""
+"""Progress of a training on stderr: stage, share done, time left."""
 
 from __future__ import annotations
 

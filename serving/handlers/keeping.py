@@ -1,4 +1,4 @@
-"""Decisions written to the store: those that were made together in one transaction of a few statements."""
+"""Writes placement decisions to the store: those made together in one transaction of a few statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the service does by itself from time to time."""
+"""Housekeeping of the store: unconfirmed placements expire, and what was kept long enough is deleted."""
 
 from __future__ import annotations
 

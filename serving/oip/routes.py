@@ -153,7 +153,9 @@ def routes(service: Service) -> APIRouter:
         return answer(handler.statistics(service, name))
 
     @router.get(
-        "/models/{name}/versions/{number}/stats", summary="Request statistics of a version, of the answering process", **stats
+        "/models/{name}/versions/{number}/stats",
+        summary="Request statistics of a version, of the answering process",
+        **stats,
     )
     async def version_statistics(name: str, number: str) -> Response:
         return answer(handler.statistics(service, name, number))
