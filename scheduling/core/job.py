@@ -56,7 +56,7 @@ class TraceJob:
             raise InputError(f"job {self.id}: submit_s", expected="seconds from 0", got=self.submit_s)
         if self.gpus < 1:
             raise InputError(f"job {self.id}: gpus", expected="an integer from 1", got=self.gpus)
-        least, most = self.min_gpus or self.gpus, self.max_gpus or self.gpus
+        least, most = self.gpu_range
         if not 1 <= least <= self.gpus <= most:
             raise InputError(
                 f"job {self.id}: min_gpus and max_gpus",
@@ -72,6 +72,12 @@ class TraceJob:
             raise InputError(f"job {self.id}: priority", expected="a number above 0", got=self.priority)
         if self.deadline_s is not None and not 0 < self.deadline_s < float("inf"):
             raise InputError(f"job {self.id}: deadline_s", expected="seconds above 0", got=self.deadline_s)
+
+    @property
+    def gpu_range(self) -> tuple[int, int]:
+        """Fewest and most GPUs that it may have."""
+        least, most = self.min_gpus, self.max_gpus
+        return self.gpus if least is None else least, self.gpus if most is None else most
 
 
 _OVERDUE = 0.05

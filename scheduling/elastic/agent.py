@@ -74,7 +74,7 @@ def size_rates(job: TraceJob, step_time_s: float, scaling: float) -> Floats:
     Raises:
         InputError: none of the sizes is in the job's range.
     """
-    least, most = job.min_gpus or job.gpus, job.max_gpus or job.gpus
+    least, most = job.gpu_range
     sizes = np.array(SIZES, dtype=np.float64)
     allowed = (sizes >= least) & (sizes <= most)
     if not allowed.any():

@@ -14,15 +14,18 @@ from scheduling.placement.progress import progress_per_s
 from scheduling.sia.agent import Agent
 
 
-def ladder(job: JobState) -> list[int]:
-    """Sizes that `job` may have: its own where it cannot be resized, else powers of two within its range."""
+def ladder(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> list[int]:
+    """Sizes that `job` may have: its own where it cannot be resized, else powers of two within its range.
+
+    None is larger than the types that it fits on: their GPUs are all that it could ever be given.
+    """
+    least, most = job.job.gpu_range
     if isinstance(job.agent, Agent) and job.job.kind != "rigid":
-        most = job.agent.most_gpus()
-    elif job.job.min_gpus is None and job.job.max_gpus is None:
+        least, most = 1, job.agent.most_gpus()
+    if least == most:
         return [job.job.gpus]
-    else:
-        most = job.job.max_gpus or job.job.gpus
-    least = job.job.min_gpus or 1
+    steps = solo_step_s(snapshot, belief, job.job.workload)
+    most = min(most, int(snapshot.type_size[np.isfinite(steps)].max()))
     return [2**k for k in range(17) if least <= 2**k <= most] or [job.job.gpus]
 
 

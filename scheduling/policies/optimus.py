@@ -29,7 +29,7 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache, shortest: bool = Fals
     heap: list[tuple[bool, float, int, int]] = []
     choices = {}
     for job in snapshot.active():
-        rungs = ladder(job)
+        rungs = ladder(snapshot, belief, job)
         pace = speeds(snapshot, belief, job, rungs)
         left = snapshot.left(job)
         choices[job.number] = rungs, [left / p if p > 0 else float("inf") for p in pace]

@@ -24,7 +24,7 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
     numbers: list[int] = []
     rows: list[tuple[list[int], list[float]]] = []
     for job in sorted(snapshot.active(), key=lambda j: (j.job.submit_s, j.number)):
-        rungs = ladder(job)
+        rungs = ladder(snapshot, belief, job)
         if rungs[0] > room:
             continue
         room -= rungs[0]

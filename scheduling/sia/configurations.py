@@ -40,7 +40,7 @@ def place_configurations(
     """GPUs for each chosen job, by job number.
 
     A job whose configuration is what it has stays where it is. A part of a node is not split, several nodes are whole
-    ones. Where the free GPUs are too scattered the fewest jobs are evicted and placed again; where that does not do
+    ones, where the type's nodes are large enough for that. Where the free GPUs are too scattered the fewest jobs are evicted and placed again; where that does not do
     either, everything on the type is packed anew, largest first.
     """
     result: dict[int, tuple[int, ...]] = {}
@@ -110,25 +110,42 @@ def _pack(
         int(n): [g for g in snapshot.node_gpus[n] if g not in taken]
         for n in snapshot.nodes_of_type[kind].tolist()
     }
-    size = max(len(snapshot.node_gpus[n]) for n in room)
+    sizes = {n: len(snapshot.node_gpus[n]) for n in room}
     placed: dict[int, tuple[int, ...]] = {}
     for job, config in sorted(jobs, key=lambda p: (-p[1].gpus, p[0].number)):
-        need, chosen = config.gpus, []
-        plan: list[tuple[int, int]] = []
-        if need >= size:
-            whole = [n for n, free in room.items() if len(free) == len(snapshot.node_gpus[n]) == size]
-            if len(whole) < need // size:
-                continue
-            plan = [(n, size) for n in whole[: need // size]]
-            need -= size * (need // size)
-        if need:
-            used = {n for n, _ in plan}
-            nodes = [n for n, free in room.items() if len(free) >= need and n not in used]
-            if not nodes:
-                continue
-            plan.append((min(nodes, key=lambda n: (len(room[n]), n)), need))
+        free = {n: len(gpus) for n, gpus in room.items()}
+        plan = _whole_nodes(config.gpus, free, sizes)
+        if plan is None and _whole_nodes(config.gpus, sizes, sizes) is None:
+            plan = _emptiest(config, free)
+        if plan is None:
+            continue
+        placed[job.number] = tuple(g for node, count in plan for g in room[node][:count])
         for node, count in plan:
-            chosen.extend(room[node][:count])
             del room[node][:count]
-        placed[job.number] = tuple(chosen)
     return placed
+
+
+def _whole_nodes(
+    gpus: int, free: Mapping[int, int], sizes: Mapping[int, int]
+) -> list[tuple[int, int]] | None:
+    """(node, GPUs): whole nodes of the largest size, and the rest on one node, which it fills best."""
+    size = max(sizes.values())
+    whole = [n for n, room in free.items() if room == sizes[n] == size][: gpus // size]
+    plan, rest = [(n, size) for n in whole], gpus % size
+    if len(whole) < gpus // size:
+        return None
+    if rest:
+        nodes = [n for n, room in free.items() if room >= rest and n not in whole]
+        if not nodes:
+            return None
+        plan.append((min(nodes, key=lambda n: (free[n], n)), rest))
+    return plan
+
+
+def _emptiest(config: Configuration, free: Mapping[int, int]) -> list[tuple[int, int]] | None:
+    """(node, GPUs) of nodes that are too small or too few for `_whole_nodes`: as many as the configuration has."""
+    need, plan = config.gpus, []
+    for node in sorted(free, key=lambda n: (-free[n], n))[: config.nodes]:
+        plan.append((node, min(need, free[node])))
+        need -= plan[-1][1]
+    return None if need else plan

@@ -71,7 +71,7 @@ def choose_with_pairs(
         (float(worth[r, c]) + (1e3 if r in forced else 0.0), (r,), int(kinds[c]), int(gpus[c]))
         for r, c in singles
     ]
-    smallest = np.nanmin(np.where(everything > 0, everything, np.nan), axis=1)
+    smallest = np.where(everything > 0, everything, np.inf).min(axis=1)
     for pair in pairs:
         together = bool(jobs[pair.first].gpus) and jobs[pair.first].gpus == jobs[pair.second].gpus
         value = 0.0

@@ -20,15 +20,18 @@ _RESTART_S = 30.0
 def configuration_table(
     snapshot: SchedulingSnapshot, config: SiaConfig, jobs: list[JobState]
 ) -> list[Configuration]:
-    """The paper's configurations, and those of rigid jobs of other sizes."""
+    """The paper's configurations, and those of jobs that may have none of these sizes."""
     sizes = list(snapshot.gpus_per_node.values())
-    table = configurations([len(n) for n in snapshot.nodes_of_type], sizes, config.largest)
-    known = {(c.gpus, c.kind) for c in table}
-    rigid = {j.job.gpus for j in jobs if _is_rigid(j)}
-    for count in sorted(rigid):
-        for kind, size in enumerate(sizes):
-            if (count, kind) not in known and count <= int(snapshot.type_size[kind]):
-                table.append(Configuration(-(-count // size), count, kind))
+    node_sizes = [np.sort(snapshot.node_size[nodes])[::-1] for nodes in snapshot.nodes_of_type]
+    full = [int((own == size).sum()) for own, size in zip(node_sizes, sizes, strict=True)]
+    table = configurations(full, sizes, config.largest)
+    known, counts = {(c.gpus, c.kind) for c in table}, {c.gpus for c in table}
+    others = {j.job.gpus for j in jobs if _is_rigid(j) or counts.isdisjoint(_sizes(j))}
+    for count in sorted(others):
+        for kind, own in enumerate(node_sizes):
+            if (count, kind) not in known and count <= int(own.sum()):
+                # As few nodes as hold so many.
+                table.append(Configuration(int(np.searchsorted(own.cumsum(), count)) + 1, count, kind))
     return table
 
 
@@ -70,7 +73,7 @@ def job_goodput(
     rigid = _is_rigid(job)
     least = float(job.job.gpus) if rigid else 1.0
     if agent is None:
-        low, top = (job.job.gpus,) * 2 if rigid else (job.job.min_gpus or 1, job.job.max_gpus or job.job.gpus)
+        low, top = job.job.gpu_range
         for kind, step_s in enumerate(solo_step_s(snapshot, belief, job.job.workload)):
             columns = [k for k, c in enumerate(table) if c.kind == kind and low <= c.gpus <= top]
             if columns and np.isfinite(step_s):
@@ -109,6 +112,12 @@ def job_goodput(
 
 def _is_rigid(job: JobState) -> bool:
     """Whether it has one number of GPUs; jobs with an agent say so, those of other traces have a range or none."""
-    if isinstance(job.agent, Agent):
-        return job.job.kind == "rigid"
-    return job.job.min_gpus is None and job.job.max_gpus is None
+    return job.job.kind == "rigid" if isinstance(job.agent, Agent) else len(_sizes(job)) == 1
+
+
+def _sizes(job: JobState) -> range:
+    """Numbers of GPUs that it may have."""
+    if isinstance(job.agent, Agent) and job.job.kind != "rigid":
+        return range(1, job.agent.most_gpus() + 1)
+    least, most = job.job.gpu_range
+    return range(least, most + 1)

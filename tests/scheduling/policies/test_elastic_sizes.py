@@ -5,7 +5,13 @@ from itertools import product
 import numpy as np
 import pytest
 
+from scheduling.core.job import TraceJob
+from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.truth import SetTruth
+from scheduling.policies import get_policy
 from scheduling.policies.elastic_sizes import best_sizes
+from scheduling.simulator.engine import SimulationConfig, simulate
+from tests.scheduling.tables import JOBS, table
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -27,3 +33,31 @@ def test_sizes_are_the_best_of_all(seed: int) -> None:
 def test_nobody_waits_for_another_to_grow() -> None:
     assert best_sizes([], 4) == []
     assert best_sizes([([1, 2, 4], [1.0, 0.6, 0.3]), ([2], [1.0])], 4) == [2, 2]
+
+
+TABLE = table()
+
+
+def _sizes_held(policy: str, gpus_per_node: int, job: TraceJob) -> set[int]:
+    """Numbers of GPUs that `job` has had, alone on nodes of two types, each with `gpus_per_node`."""
+    cluster = ClusterSnapshot.from_mapping(
+        {"nodes": [{"name": d, "gpus": [{"device": d, "count": gpus_per_node}]} for d in ("v100", "k80")]}
+    )
+    config = SimulationConfig(record=True)
+    result = simulate([job], cluster, get_policy(policy), SetTruth(TABLE), TABLE, config)
+    starts = [interval.start_s for interval in result.intervals]
+    return {starts.count(start) for start in starts}
+
+
+@pytest.mark.parametrize("policy", ["optimus", "optimus-shortest", "pollux", "sia"])
+def test_a_range_may_be_wider_than_any_type(policy: str) -> None:
+    assert _sizes_held(policy, 2, TraceJob("wide", JOBS[0], 2000.0, gpus=1, max_gpus=64)) == {2}
+
+
+@pytest.mark.parametrize("policy", ["optimus", "optimus-shortest", "pollux", "sia", "icefrog-unfrozen"])
+@pytest.mark.parametrize(("least", "most"), [(None, 3), (3, None), (3, 3), (None, 4)])
+def test_an_end_of_the_range_that_is_missing_is_what_the_job_asks_for(
+    policy: str, least: int | None, most: int | None
+) -> None:
+    job = TraceJob("j", JOBS[0], 2000.0, gpus=3, min_gpus=least, max_gpus=most)
+    assert _sizes_held(policy, 4, job) <= {3, most or 3}
