@@ -146,7 +146,7 @@ def _core(
     best = np.maximum(reduced.max(axis=1), 0.0)
     bound = float(count @ best + prices @ room)
     price = np.where(table > 0, best[:, None] - reduced, np.inf)
-    cut = 0.02 * float(table.max())
+    cut = max(0.02 * float(table.max()), float(price.min()))  # whatever the prices, something is in it
     while True:
         rows, columns = np.nonzero(price <= cut)
         amounts = _milp(table[rows, columns], rows, columns, count, gpus, kinds, room, gap)

@@ -68,3 +68,11 @@ def test_forced_configurations_are_kept() -> None:
     assert solve(worth, gpus, kinds, capacity, {0: 1}).tolist() == [1, 0]
     with pytest.raises(InfeasibleError):
         solve(worth, gpus, kinds, np.array([1]), {0: 1})
+
+
+def test_a_price_above_what_all_is_worth_leaves_something_to_solve(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The search for prices may stop there: nothing is near the best of its row, which is to have nothing.
+    monkeypatch.setattr("scheduling.sia.ilp._gpu_prices", lambda *_: np.array([5.0]))
+    worth = np.array([[1.0], [0.7], [0.7]])
+    chosen = solve(worth, np.array([1]), np.array([0]), np.array([1]))
+    assert chosen.tolist() == [0, -1, -1]
