@@ -91,8 +91,14 @@ def finish_time_fair(
 
 
 def blind_speeds(problem: AllocationProblem, reference: int) -> AllocationProblem:
-    """The heterogeneity-blind base of finish-time fairness: every type is as fast as type number `reference`."""
-    speed = np.repeat(problem.speed[:, reference : reference + 1], len(problem.counts), axis=1)
+    """The heterogeneity-blind base of finish-time fairness: every type is as fast as type number `reference`.
+
+    Of rows that cannot run there, as fast as the first type where they can.
+    """
+    runs = problem.speed.max(axis=2) > 0
+    first = np.where(runs[:, reference], reference, runs.argmax(axis=1))
+    own = np.take_along_axis(problem.speed, first[:, None, None], axis=1)
+    speed = np.repeat(own, len(problem.counts), axis=1)
     return AllocationProblem(problem.rows, speed, problem.gpus, problem.counts)
 
 

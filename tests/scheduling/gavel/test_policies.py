@@ -160,3 +160,11 @@ def test_a_deadline_that_cannot_be_met_is_dropped() -> None:
     problem = AllocationProblem.of(np.array([[1.0], [2.0]]), [1, 1], [1])
     assert max_sum(problem, deadlines={0: 5.0})[1, 0] == pytest.approx(1.0)
     assert max_sum(problem, deadlines={0: 0.5})[0, 0] == pytest.approx(0.5)
+
+
+def test_blind_fairness_takes_a_job_that_cannot_run_on_the_reference_by_another_type() -> None:
+    problem = blind_speeds(AllocationProblem.of(np.array([[0.0, 3.0], [4.0, 1.0]]), [2, 1], [1, 2]), 0)
+    np.testing.assert_array_equal(problem.alone, [[3.0, 3.0], [4.0, 4.0]])
+    left = np.array([100.0, 100.0])
+    x = finish_time_fair(problem, np.zeros(2), left, left / isolated_speed(problem))
+    assert (x.sum(axis=1) > 0.5).all()
