@@ -22,6 +22,7 @@ from scheduling.simulator.realism import NodeOutages, Realism
 from scheduling.simulator.result import Interval, SimulationResult
 
 _MOST_IDLE_ROUNDS = 1000  # until a policy that runs no job is stopped
+_MOST_LOST_STARTS = 1000  # in a row, of one job that never gets to its next checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def simulate(
     Raises:
         InputError: two jobs share an id.
         InfeasibleError: a job can never run here (too many GPUs, or its memory fits on no type), or the policy leaves
-            jobs waiting forever.
+            jobs waiting forever, or never lets one get to its next checkpoint.
     """
     return _Simulation(jobs, cluster, policy, truth, belief, config or SimulationConfig(), agent).run(
         on_progress
@@ -94,6 +95,7 @@ class _Simulation:
             for n, j in enumerate(ordered)
         ]
         self.checkpoint_s = 0.0
+        self.lost_starts: dict[int, int] = {}  # by job number, since its last checkpoint
         self.outages: NodeOutages | None = None
         if config.realism is not None:
             rng = np.random.default_rng([config.seed, 19])
@@ -287,6 +289,7 @@ class _Simulation:
         if self.checkpoint_s > 0 and job.left > 0:
             self.result.lost_gpu_s += self._lost_s(job) * len(job.gpus)
             job.left = job.checkpoint_left
+            self._count_lost_start(job)
         for gpu in job.gpus:
             start = self.since.pop((job.number, gpu))
             if self.config.record:
@@ -309,6 +312,7 @@ class _Simulation:
         if self.checkpoint_s > 0 and job.gpus:
             taken = math.floor((self.snapshot.now_s - job.checkpoint_s) / self.checkpoint_s)
             if taken > 0:
+                self.lost_starts.pop(job.number, None)
                 job.checkpoint_s += taken * self.checkpoint_s
                 since = min(self.snapshot.now_s - job.checkpoint_s, elapsed)
                 job.checkpoint_left = job.left + job.rate * since
@@ -317,6 +321,16 @@ class _Simulation:
             device = self.snapshot.devices[job.gpus[0]]
             job.served_s[device] = job.served_s.get(device, 0.0) + elapsed
         job.updated_s = self.snapshot.now_s
+
+    def _count_lost_start(self, job: JobState) -> None:
+        self.lost_starts[job.number] = lost = self.lost_starts.get(job.number, 0) + 1
+        if lost > _MOST_LOST_STARTS:
+            raise InfeasibleError(
+                f"{self.policy.name} stops job {job.id} again and again before its next checkpoint",
+                expected=f"{self.checkpoint_s:g} s on its GPUs after a restart",
+                got=f"{lost} starts in a row that lost all they did",
+                hint="a policy whose rounds are longer than that, or a cluster without realism",
+            )
 
     def _lost_s(self, job: JobState) -> float:
         """Seconds of work since the last checkpoint."""

@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from profiling.errors import InputError, UnknownNameError
-from scheduling.core.job import JobState, TraceJob
+from profiling.errors import InfeasibleError, InputError, UnknownNameError
+from scheduling.core.job import Allocation, JobState, TraceJob
+from scheduling.core.policy import Policy
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.truth import SetTruth
 from scheduling.policies import POLICIES, get_policy
@@ -89,6 +90,20 @@ def test_lost_progress_costs_at_most_one_checkpoint_interval_a_restart() -> None
     result = run(Realism(node_mtbf_s=1500.0, repair_s=400.0, checkpoint_s=60.0))
     stops = [i for i in result.intervals if i.stop_s not in {j.finished_s for j in result.jobs}]
     assert result.lost_gpu_s <= 60.0 * len(stops) + 1e-6
+
+
+def test_a_policy_that_never_lets_a_job_get_to_its_checkpoint_is_stopped() -> None:
+    def turns(snapshot, belief):  # type: ignore[no-untyped-def]
+        assert snapshot.now_s < 1e6, "never stopped"
+        return [
+            *(Allocation(job) for job in snapshot.running.values()),
+            *(Allocation(job, (0,)) for job in list(snapshot.waiting.values())[:1]),
+        ]
+
+    jobs = [TraceJob(name, JOBS[0], 5000.0) for name in "ab"]
+    config = SimulationConfig(realism=Realism(checkpoint_s=120.0))
+    with pytest.raises(InfeasibleError, match="checkpoint"):
+        simulate(jobs, CLUSTER, Policy("turns", turns, round_s=60.0), SetTruth(TABLE), TABLE, config)
 
 
 def test_the_table_of_jobs_says_who_ended_early() -> None:
