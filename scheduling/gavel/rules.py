@@ -99,11 +99,16 @@ def allox(
     machines = [kind for kind, count in enumerate(free) for _ in range(count)]
     if not jobs or not machines:
         return x
-    need = np.array([[left[j] / problem.alone[j, kind] for kind in machines] for j in jobs])
+    with np.errstate(divide="ignore"):
+        need = left[jobs, None] / problem.alone[np.ix_(jobs, machines)]
     places = np.arange(1, len(jobs) + 1)
     cost = (need[:, :, None] * places + elapsed_s[jobs][:, None, None]).reshape(len(jobs), -1)
+    runs = np.isfinite(cost)
+    cost[~runs] = 1.0 + cost[runs].sum()  # no saving is worth a place where a job cannot run
     first: dict[int, tuple[int, int]] = {}
     for row, column in zip(*linear_sum_assignment(cost), strict=True):
+        if not runs[row, column]:
+            continue
         machine, place = divmod(int(column), len(jobs))
         if machine not in first or place > first[machine][0]:
             first[machine] = place, jobs[int(row)]

@@ -168,3 +168,9 @@ def test_blind_fairness_takes_a_job_that_cannot_run_on_the_reference_by_another_
     left = np.array([100.0, 100.0])
     x = finish_time_fair(problem, np.zeros(2), left, left / isolated_speed(problem))
     assert (x.sum(axis=1) > 0.5).all()
+
+
+def test_allox_leaves_a_job_out_where_no_free_type_can_run_it() -> None:
+    problem = AllocationProblem.of(np.array([[1.0, 0.0], [2.0, 0.0], [1.0, 1.0]]), [1, 1, 1], [1, 1])
+    x = allox(problem, np.zeros(3), np.array([100.0, 100.0, 100.0]), held={1: 0})
+    np.testing.assert_array_equal(x, [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
