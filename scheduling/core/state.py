@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 import numpy as np
 
 from profiling.errors import InputError
+from profiling.workload import Workload
 from scheduling.core.job import JobState, TraceJob
 from scheduling.core.set_cache import Ints
 from scheduling.core.snapshot import ClusterSnapshot
@@ -49,6 +50,7 @@ class SchedulingSnapshot:
         free: [N] empty GPUs of each node.
         tenant_count: [G].
         waiting: jobs in the queue by submission; running: jobs that hold GPUs.
+        refused: when a start first ran out of memory although the job was alone, by (workload, type number).
         stamp: [G] changes whenever the tenants of a GPU or their pace change.
     """
 
@@ -88,6 +90,7 @@ class SchedulingSnapshot:
         }
         self.waiting = WaitingQueue()
         self.running: dict[int, JobState] = {}
+        self.refused: dict[tuple[Workload, int], float] = {}
         self.free_of_type: Ints = np.bincount(self.type_of, minlength=len(self.types)).astype(np.int64)
         self.type_size: Ints = self.free_of_type.copy()
         for gpu_number, (_, gpu) in enumerate(places):

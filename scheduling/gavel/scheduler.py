@@ -42,6 +42,7 @@ class GavelScheduler:
         self.together: dict[tuple[int, int], Floats] = {}
         self.running: list[tuple[Unit, int]] = []
         self.started_s = self.ended_s = self.gap_s = 0.0
+        self.refused = 0
         self.random = np.random.default_rng(config.seed)
         # Finish-time fairness: isolated seconds so far, steps left and isolated speed at the last solution.
         self.isolated: dict[int, tuple[float, float, float]] = {}
@@ -105,6 +106,11 @@ class GavelScheduler:
                 units += self._pairs(snapshot, belief, job)
             self.jobs[number] = job
             self.rounds.come(number, units)
+        if len(snapshot.refused) > self.refused:  # types on which they are not put again
+            self.refused = len(snapshot.refused)
+            for number, job in self.jobs.items():
+                self.alone[number] = solo_speeds(snapshot, belief, job, self.kinds, self.config.too_small)
+            self.rounds.changed = True
         for pair in [p for p in self.together if any(self.jobs[n].exclusive for n in p)]:
             del self.together[pair]  # they ran out of memory together
 

@@ -113,25 +113,29 @@ def by_switch(
 def solo_step_s(snapshot: SchedulingSnapshot, belief: SetCache, workload: Workload) -> list[float]:
     """Predicted seconds per step alone on each type of the cluster; infinite where it does not fit.
 
-    A job that is predicted to fit on no type may be tried on the one with the most memory: the bound may be too high, and
-    a job that is never started is never done.
+    A type on which it was tried and did not fit is left out, whatever is predicted. A job that is predicted to fit on no
+    type may be tried on the one with the most memory of the others: the bound may be too high, and a job that is never
+    started is never done.
     """
-    memo: dict[Workload, list[float]] = snapshot.derived(("solo", belief, belief.revision), dict)
+    refused = snapshot.refused
+    memo: dict[Workload, list[float]]
+    memo = snapshot.derived(("solo", belief, belief.revision, len(refused)), dict)
     known = memo.get(workload)
     if known is None:
         number, alone, fits = belief.workload_id(workload), [], []
-        for device, sharing in zip(snapshot.types, snapshot.type_sharing, strict=True):
+        possible = [kind for kind in range(len(snapshot.types)) if (workload, kind) not in refused]
+        for kind, (device, sharing) in enumerate(zip(snapshot.types, snapshot.type_sharing, strict=True)):
             row = belief.solo(belief.device_id(device, sharing), number)
             alone.append(float(belief.step_time_s[row, 0]))
-            fits.append(bool(belief.fits[row]))
-        if not any(fits):
-            fits[_most_memory(snapshot.types)] = True
+            fits.append(kind in possible and bool(belief.fits[row]))
+        if possible and not any(fits):
+            fits[_most_memory(snapshot.types, possible)] = True
         known = memo[workload] = [s if f else float("inf") for s, f in zip(alone, fits, strict=True)]
     return known
 
 
-def _most_memory(types: Sequence[str]) -> int:
-    """Number of the type with the most memory by the catalogue; the first of those that it does not know."""
+def _most_memory(types: Sequence[str], among: Sequence[int]) -> int:
+    """Of the types with numbers `among` that with the most memory by the catalogue; the first where it knows none."""
 
     def memory_bytes(kind: int) -> float:
         try:
@@ -139,7 +143,7 @@ def _most_memory(types: Sequence[str]) -> int:
         except UnknownNameError:
             return 0.0
 
-    return max(range(len(types)), key=memory_bytes)
+    return max(among, key=memory_bytes)
 
 
 def remaining_s(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> float:

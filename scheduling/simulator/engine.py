@@ -238,13 +238,7 @@ class _Simulation:
             return
         for gpu in decision.gpus:
             if not self.truth.fits([*snapshot.tenants[gpu], job], gpu, snapshot):
-                if not snapshot.tenants[gpu]:
-                    raise InfeasibleError(
-                        f"job {job.id} ({job.job.workload}) does not fit on {snapshot.devices[gpu]} even when it is alone"
-                    )
-                self.result.out_of_memory += 1
-                job.exclusive = True
-                self._wait(job)
+                self._refuse(job, gpu)
                 return
         snapshot.waiting.pop(job.number, None)
         first = job.started_s is None
@@ -267,6 +261,17 @@ class _Simulation:
         job.checkpoint_left, job.checkpoint_s = job.left, max(snapshot.now_s, job.resume_s)
         touched.update(dict.fromkeys(decision.gpus))
 
+    def _refuse(self, job: JobState, gpu: int) -> None:
+        """It runs out of memory on `gpu`, and starts again: alone, or where it was alone on another type."""
+        start = (job.job.workload, int(self.snapshot.type_of[gpu]))
+        if self.snapshot.tenants[gpu]:
+            job.exclusive = True
+        elif self.snapshot.refused.setdefault(start, self.snapshot.now_s) < self.snapshot.now_s:
+            where = f"{self.snapshot.devices[gpu]} even when it is alone"
+            raise InfeasibleError(f"job {job.id} ({job.job.workload}) does not fit on {where}")
+        self.result.out_of_memory += 1
+        self._wait(job)
+
     def _fail(self, outages: NodeOutages) -> None:
         """The next node fails or comes back; who was on one that fails goes back to the queue."""
         gpus = outages.due()
@@ -287,9 +292,7 @@ class _Simulation:
         snapshot = self.snapshot
         self._sync(job)
         if self.checkpoint_s > 0 and job.left > 0:
-            self.result.lost_gpu_s += self._lost_s(job) * len(job.gpus)
-            job.left = job.checkpoint_left
-            self._count_lost_start(job)
+            self._lose(job)
         for gpu in job.gpus:
             start = self.since.pop((job.number, gpu))
             if self.config.record:
@@ -322,19 +325,19 @@ class _Simulation:
             job.served_s[device] = job.served_s.get(device, 0.0) + elapsed
         job.updated_s = self.snapshot.now_s
 
-    def _count_lost_start(self, job: JobState) -> None:
+    def _lose(self, job: JobState) -> None:
+        """Back to the last checkpoint."""
+        lost_s = max(self.snapshot.now_s - max(job.checkpoint_s, job.resume_s), 0.0)
+        self.result.lost_gpu_s += lost_s * len(job.gpus)
+        job.left = job.checkpoint_left
         self.lost_starts[job.number] = lost = self.lost_starts.get(job.number, 0) + 1
         if lost > _MOST_LOST_STARTS:
             raise InfeasibleError(
                 f"{self.policy.name} stops job {job.id} again and again before its next checkpoint",
                 expected=f"{self.checkpoint_s:g} s on its GPUs after a restart",
-                got=f"{lost} starts in a row that lost all they did",
+                got=f"{lost} starts that lost all they did",
                 hint="a policy whose rounds are longer than that, or a cluster without realism",
             )
-
-    def _lost_s(self, job: JobState) -> float:
-        """Seconds of work since the last checkpoint."""
-        return max(self.snapshot.now_s - max(job.checkpoint_s, job.resume_s), 0.0)
 
     def _proceed(self, job: JobState) -> None:
         """Ask the ground truth how `job` goes on from now, and note when that ends."""

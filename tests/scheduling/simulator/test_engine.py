@@ -278,3 +278,23 @@ def test_impossible_jobs_are_named() -> None:
         simulate([TraceJob("x", A, 1), TraceJob("x", A, 1)], ONE, get_policy("fifo"), SetTruth(PAIR), PAIR)
     with pytest.raises(InputError, match="no GPU"):
         simulate([TraceJob("x", A, 1)], ClusterSnapshot(()), get_policy("fifo"), SetTruth(PAIR), PAIR)
+
+
+@pytest.mark.parametrize("name", [p for p in POLICIES if not get_policy(p).freezes])
+def test_a_type_on_which_a_job_runs_out_of_memory_alone_is_not_tried_again(name: str) -> None:
+    solo = {("v100", A): Solo(1.0, 10e9), ("k80", A): Solo(2.0, 10e9)}
+    belief, truth = (TablePredictor(solo, {}, {"v100": 16e9, "k80": k80}) for k80 in (12e9, 8e9))
+    cluster = ClusterSnapshot.from_mapping(
+        {"nodes": [{"name": d, "gpus": [{"device": d, "count": 2}]} for d in ("v100", "k80")]}
+    )
+    jobs = [TraceJob(f"j{k}", A, 500.0) for k in range(4)]
+    result = simulate(jobs, cluster, get_policy(name), SetTruth(truth), belief)
+    assert all(job.finished_s is not None and list(job.served_s) == ["v100"] for job in result.jobs)
+    assert 0 < result.out_of_memory <= 2
+
+
+def test_a_policy_that_puts_a_job_where_it_did_not_fit_is_told_so() -> None:
+    small = TablePredictor({("v100", A): Solo(1.0, 10e9)}, {}, {"v100": 8e9})
+    stubborn = Policy("stubborn", lambda s, _: [Allocation(j, (0,)) for j in s.waiting.values()], 60.0)
+    with pytest.raises(InfeasibleError, match="even when it is alone"):
+        simulate([TraceJob("a", A, 10.0)], ONE, stubborn, SetTruth(small), PAIR)
