@@ -25,8 +25,9 @@ from predictor import load_predictor
 from predictor.types import SetPredictor
 from profiling.workload import ColocationSet, Workload
 from scheduling.core.job import TraceJob
+from scheduling.slices.costs import SliceCosts
 from scheduling.slices.policies import get_slice_policy
-from scheduling.slices.simulate import SliceCosts, SliceResult, simulate_slices
+from scheduling.slices.simulate import SliceResult, simulate_slices
 
 # Networks of the traces, as the importer of MISO's measurements names them, with what all of them have in common.
 NETWORKS = {

@@ -29,8 +29,9 @@ from scheduling.simulator.feasibility import infeasible_jobs, without_infeasible
 from scheduling.simulator.measured import measured_truth
 from scheduling.simulator.realism import Realism
 from scheduling.simulator.result import SimulationResult
+from scheduling.slices.costs import SliceCosts
 from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
-from scheduling.slices.simulate import SliceCosts, simulate_slices
+from scheduling.slices.simulate import simulate_slices
 from scheduling.traces.columns import parse_mapping
 from scheduling.traces.elastic import with_batches, with_ranges
 from scheduling.traces.load import at_load
@@ -227,7 +228,9 @@ class Scenario:
         run = simulate_slices(
             self.jobs, cards, get_slice_policy(policy, **options), truth, belief, costs, on_progress
         )
-        return run.summary()
+        result = run.summary()
+        result.gpu_names = [f"{gpu.device} {node.name}/{gpu.id}" for node, gpu in self.cluster.gpus()]
+        return result
 
 
 def check_policy(name: str) -> None:

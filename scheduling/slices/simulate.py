@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -16,41 +16,10 @@ from profiling.workload import ColocationSet, Workload
 from scheduling.core.job import JobState, TraceJob
 from scheduling.simulator.result import Interval, SimulationResult
 from scheduling.slices.cluster import NEVER_S, Card, Reshape, SlicePolicy, SliceSnapshot, Slot, without_jobs
+from scheduling.slices.costs import SliceCosts
 
 # A policy that is asked so often at one moment has no end.
 _MOST_ACTIONS = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class SliceCosts:
-    """What it costs to start, save and move jobs; the figures of MISO's system (SoCC 2022) by default.
-
-    Attributes:
-        reconfigure_s: cutting a card anew.
-        first_start_s: from the first start of a job to its first step.
-        resume_s: from a restart to the next step; `resume_of` gives it by model.
-        checkpoint_s: saving the jobs of a card.
-        report_s: from the end of a job until the controller hears of it.
-    """
-
-    reconfigure_s: float = 4.0
-    first_start_s: float = 10.0
-    resume_s: float = 5.0
-    checkpoint_s: float = 1.5
-    report_s: float = 2.5
-    resume_of: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in ("reconfigure_s", "first_start_s", "resume_s", "checkpoint_s", "report_s"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(
-                    f"{name} is out of range", expected="seconds from 0", got=getattr(self, name)
-                )
-
-    @property
-    def move_s(self) -> float:
-        """Seconds that a job loses when it moves to another slice."""
-        return self.checkpoint_s + self.reconfigure_s + self.resume_s
 
 
 @dataclass(slots=True)
@@ -60,7 +29,7 @@ class SliceResult:
     Attributes:
         jobs: as they ended, by number.
         seen_s: when the controller first saw each job.
-        busy_s: seconds in which a card had a job, summed over cards.
+        busy_s_on: seconds in which a card had a job, summed over cards, by device.
         reshapes: times a card was cut anew; moves: jobs saved and started again.
         intervals: which job was on which card when.
         queue: (time, jobs waiting) and busy: (time, cards in use) after each change.
@@ -71,7 +40,7 @@ class SliceResult:
     seen_s: list[float]
     solo_work_s: float
     gpus: int
-    busy_s: float = 0.0
+    busy_s_on: dict[str, float] = field(default_factory=dict)
     reshapes: int = 0
     moves: int = 0
     decisions_s: list[float] = field(default_factory=list)
@@ -89,12 +58,13 @@ class SliceResult:
         return SimulationResult(
             self.policy,
             self.jobs,
-            self.busy_s,
+            sum(self.busy_s_on.values()),
             self.gpus,
             self.decisions_s,
             self.intervals,
             self.queue,
             self.busy,
+            busy_s_on=self.busy_s_on,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -187,8 +157,10 @@ class _Simulation:
         return self.result
 
     def _stuck(self) -> None:
+        first = self.jobs[self.queue[0]].job
         raise InfeasibleError(
-            f"{self.policy.name} leaves {len(self.queue)} jobs waiting with nothing running",
+            f"{self.policy.name} leaves {len(self.queue)} jobs waiting with nothing running, "
+            f"the first is {first.id} ({first.workload})",
             hint="a job may need more memory than any slice has",
         )
 
@@ -198,7 +170,8 @@ class _Simulation:
     def _arrive(self) -> None:
         while self.arrived < len(self.jobs) and self.jobs[self.arrived].job.submit_s <= self.now_s + 1e-9:
             job = self.jobs[self.arrived]
-            job.waiting_since_s = job.updated_s = self.result.seen_s[job.number] = self.now_s
+            job.updated_s = self.result.seen_s[job.number] = self.now_s
+            job.waiting_since_s = job.job.submit_s
             self.queue.append(job.number)
             self.arrived += 1
             self._note_queue()
@@ -289,15 +262,19 @@ class _Simulation:
         if busy:
             self.busy_since.setdefault(card, self.now_s)
         elif card in self.busy_since:
-            self.result.busy_s += self.now_s - self.busy_since.pop(card)
+            device, busy_s = self.cards[card].device, self.now_s - self.busy_since.pop(card)
+            self.result.busy_s_on[device] = self.result.busy_s_on.get(device, 0.0) + busy_s
         self.result.busy.append((self.now_s, len(self.busy_since)))
 
     def _note_queue(self) -> None:
         self.result.queue.append((self.now_s, len(self.queue)))
 
     def _off_card(self, number: int) -> None:
-        since = self.on_card_since.pop(number)
-        self.result.intervals.append(Interval(number, self.card_of[number], since, self.now_s))
+        since, card, job = self.on_card_since.pop(number), self.card_of[number], self.jobs[number]
+        self.result.intervals.append(Interval(number, card, since, self.now_s))
+        device, held_s = self.cards[card].device, self.now_s - since
+        job.attained_s += held_s
+        job.served_s[device] = job.served_s.get(device, 0.0) + held_s
 
     def _start(self, job: JobState, card: int, ready_s: float, was_here: bool) -> None:
         first = job.started_s is None

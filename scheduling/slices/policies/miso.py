@@ -15,8 +15,9 @@ from itertools import permutations
 
 from predictor.types import SetPredictor
 from profiling.devices import mig_layout
+from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
-from scheduling.slices.cluster import Card, Reshape, SliceSnapshot, Slot
+from scheduling.slices.cluster import Card, Reshape, SliceSnapshot, Slot, largest_slice
 
 # The partitions of the published controllers, as sizes: none with 4+3, none with a slice left empty.
 MISO_PARTITIONS = (
@@ -72,7 +73,14 @@ class Oracle:
     times: SliceTimes = field(default_factory=SliceTimes, compare=False, repr=False)
 
     def initial(self, device: str) -> tuple[Slot, ...]:
-        return (Slot(f"{device}:mig=7g", 0),)
+        largest = largest_slice(device)
+        if not largest.endswith("=7g"):
+            raise InputError(
+                f"{self.name} knows partitions of cards with seven slices only",
+                expected="such as a100",
+                got=device,
+            )
+        return (Slot(largest, 0),)
 
     def decide(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:
         return self._admit(snapshot, belief) if snapshot.queue else self._fill(snapshot, belief)

@@ -11,8 +11,9 @@ from profiling.errors import InfeasibleError, InputError, UnknownNameError
 from profiling.workload import Workload
 from scheduling.core.job import TraceJob
 from scheduling.slices.cluster import Reshape, SliceSnapshot, Slot
+from scheduling.slices.costs import SliceCosts
 from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
-from scheduling.slices.simulate import SliceCosts, simulate_slices
+from scheduling.slices.simulate import simulate_slices
 from tests.shared import shared_data
 
 PARALLEL, BOUND, HUNGRY = Workload("parallel"), Workload("bound"), Workload("hungry")
@@ -77,7 +78,13 @@ def test_every_policy_ends_every_job_and_does_their_work(policy: str) -> None:
         assert run.left == 0.0
         alone = 10.0 + run.job.iterations * 0.1
         assert run.finished_s - run.job.submit_s >= alone - 1e-6
+        held_s = sum(i.stop_s - i.start_s for i in result.intervals if i.job == run.number)
+        assert run.attained_s == pytest.approx(held_s)
+        assert run.served_s == {"a100": pytest.approx(held_s)}
+        assert run.waited_s >= (run.started_s or 0.0) - run.job.submit_s - 1e-6
     answer = result.to_json()
+    # An A100 of 40 GB may draw 400 W.
+    assert answer["energy_at_power_limit_kwh"] == pytest.approx(0.4 * answer["gpu_hours"])
     assert answer["jobs"] == 9
     assert answer["throughput_of_one_gpu"] <= 9
     json.dumps(answer)
@@ -174,3 +181,9 @@ def test_shares_are_read_off_the_slices() -> None:
     assert arrays.slowdown[3, :2] == pytest.approx([2.0, 2.0])
     with pytest.raises(UnknownNameError):
         table().predict_arrays([ColocationSet("a100", (Workload("nobody"),))])
+
+
+@pytest.mark.parametrize("policy", ["miso", "oracle"])
+def test_cards_without_seven_slices_are_refused(policy: str) -> None:
+    with pytest.raises(InputError, match="seven slices"):
+        simulate_slices([job(0, PARALLEL, 10.0)], ["a30"], get_slice_policy(policy), table(), table())

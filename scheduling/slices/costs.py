@@ -1,0 +1,41 @@
+"""What it costs to start, save and move jobs on cards that are partitioned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from profiling.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class SliceCosts:
+    """What it costs to start, save and move jobs; the figures of MISO's system (SoCC 2022) by default.
+
+    Attributes:
+        reconfigure_s: cutting a card anew.
+        first_start_s: from the first start of a job to its first step.
+        resume_s: from a restart to the next step; `resume_of` gives it by model.
+        checkpoint_s: saving the jobs of a card.
+        report_s: from the end of a job until the controller hears of it.
+    """
+
+    reconfigure_s: float = 4.0
+    first_start_s: float = 10.0
+    resume_s: float = 5.0
+    checkpoint_s: float = 1.5
+    report_s: float = 2.5
+    resume_of: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("reconfigure_s", "first_start_s", "resume_s", "checkpoint_s", "report_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(
+                    f"{name} is out of range", expected="seconds from 0", got=getattr(self, name)
+                )
+
+    @property
+    def move_s(self) -> float:
+        """Seconds that a job loses when it moves to another slice."""
+        return self.checkpoint_s + self.reconfigure_s + self.resume_s
