@@ -19,6 +19,10 @@ _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 _RESOURCE = re.compile(r"([a-zA-Z_]+(?:/[\w:.-]+)?)=")
 
 
+# Whose Elapsed is only how long they have run so far.
+_NOT_ENDED = ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING")
+
+
 def is_sacct(header: str) -> bool:
     """Whether a file's first line is that of `sacct` with what is needed."""
     names = _split(header)
@@ -43,7 +47,7 @@ def read_sacct(path: Path) -> list[LoggedJob]:
             row.get("User", ""),
             next(weights) if _is_number(row.get("Priority", "")) else 1.0,
             due if (due := stamp_s(row.get("Deadline", "")) - submit) > 0 else None,
-            state=row.get("State", "").partition(" ")[0],  # `CANCELLED by 1000`
+            state=_state(row),
         )
         for row in rows
     ]
@@ -103,7 +107,13 @@ def _gpus(resources: str) -> float:
     return counts.get("gres/gpu", sum(counts.values()))
 
 
+def _state(row: dict[str, str]) -> str:
+    return row.get("State", "").partition(" ")[0]  # `CANCELLED by 1000`
+
+
 def _duration_s(row: dict[str, str]) -> float:
+    if _state(row) in _NOT_ENDED:
+        return float("nan")
     if _is_number(row.get("ElapsedRaw", "")):
         return float(row["ElapsedRaw"])
     match = _ELAPSED.fullmatch(row.get("Elapsed", "").strip())

@@ -38,6 +38,7 @@ SACCT = """JobID|User|Submit|Start|End|Elapsed|State|Priority|ReqTRES|AllocTRES
 8_1|bob|2024-05-01T10:00:30|2024-05-01T10:05:00|2024-05-01T10:06:30|00:01:30|FAILED|400|cpu=8|cpu=8,gres/gpu:a100=1,gres/gpu:v100=2,node=1
 9|bob|2024-05-01T10:01:00|Unknown|Unknown|00:00:00|PENDING|50|cpu=8|
 10|eve|2024-05-01T10:02:00|2024-05-01T10:05:00|2024-05-01T10:06:30|00:01:30|COMPLETED|50|cpu=8|cpu=8,mem=4G
+11|eve|2024-05-01T10:03:00|2024-05-01T10:05:00|Unknown|00:01:30|RUNNING|100|cpu=8,gres/gpu=1|cpu=8,gres/gpu=1
 """
 
 
@@ -58,6 +59,7 @@ def test_sacct(tmp_path: Path, form: str) -> None:
     assert ignored(tmp_path / "sacct.txt") == {
         "ran for less than 1 s, or never": (1, ("PENDING",)),
         "asks for no whole GPU": (1, ()),
+        "has not ended": (1, ("RUNNING",)),
     }
 
 
