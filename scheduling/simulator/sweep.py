@@ -122,7 +122,10 @@ def summarize(runs: Sequence[Run]) -> list[dict[str, Any]]:
         own = [run for run in runs if (run.policy, run.load) == (policy, load)]
         results = [run.result.to_json() for run in own if run.result is not None]
         errors = list(dict.fromkeys(run.error for run in own if run.error))
-        body: dict[str, Any] = {**(results[0] if results else {}), "policy": policy}
+        # Some figures are not there for every seed: deadlines, where the one job that has one is left out, or energy.
+        first = results[0] if results else {}
+        body = {key: value for key, value in first.items() if all(key in result for result in results)}
+        body["policy"] = policy
         if len(results) > 1:
             values = {
                 key: np.array([float(result[key]) for result in results])

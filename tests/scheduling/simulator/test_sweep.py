@@ -192,3 +192,17 @@ def test_loads_are_runs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = sweep.summarize(runs)
     assert [(b["policy"], b["load"]) for b in bodies] == [(r.policy, r.load) for r in runs]
     assert runs[2].label == "fifo at load 2, seed 3"
+
+
+def test_a_figure_that_one_seed_lacks_is_in_no_mean() -> None:
+    cluster = ClusterSnapshot.from_mapping({"nodes": [{"name": "n", "gpus": [{"device": "v100"}]}]})
+
+    def run(seed: int, deadline_s: float | None) -> sweep.Run:
+        job = TraceJob("j", JOBS[0], 10.0, deadline_s=deadline_s)
+        result = simulate([job], cluster, get_policy("edf"), SetTruth(table()), table())
+        return sweep.Run("edf", seed, result)
+
+    for runs in ([run(1, 5.0), run(2, None)], [run(1, None), run(2, 5.0)]):
+        (body,) = sweep.summarize(runs)
+        assert body["mean_jct_s"] == body["max_jct_s"]
+        assert not {"deadlines", "deadlines_met_ratio"} & {*body, *body["standard_error"]}
