@@ -133,6 +133,11 @@ class JobState:
     def id(self) -> str:
         return self.job.id
 
+    @property
+    def expected_length(self) -> float:
+        """Iterations that policies take all of it to be."""
+        return self.job.iterations if self.expected_iterations is None else self.expected_iterations
+
     def believed(self, left: float) -> float:
         """Iterations that policies take it to have left when `left` really are."""
         if self.expected_iterations is None:

@@ -31,7 +31,7 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache, lease_s: float = LEAS
     contending = len(snapshot.waiting) + len(snapshot.running)
 
     def rho(job: JobState) -> float:
-        alone_s = job.job.iterations * min(solo_step_s(snapshot, belief, job.job.workload))
+        alone_s = job.expected_length * min(solo_step_s(snapshot, belief, job.job.workload))
         ideal_s = alone_s * max(1.0, job.job.gpus * contending / len(snapshot))
         return (snapshot.now_s - job.job.submit_s + remaining_s(snapshot, belief, job)) / ideal_s
 

@@ -105,8 +105,13 @@ class NodeOutages:
         self.down: set[int] = set()
         self.failures = 0
         self._events: list[tuple[float, int]] = []
+        # Those of the cluster: one with GPUs of two types, which counts as two for gangs, fails as a whole.
+        nodes: dict[str, list[int]] = {}
+        for gpu, (node, _) in enumerate(snapshot.names):
+            nodes.setdefault(node, []).append(gpu)
+        self._nodes = list(nodes.values())
         if np.isfinite(realism.node_mtbf_s):
-            first = rng.exponential(realism.node_mtbf_s, len(snapshot.node_gpus))
+            first = rng.exponential(realism.node_mtbf_s, len(self._nodes))
             self._events = [(float(when), node) for node, when in enumerate(first)]
             heapq.heapify(self._events)
 
@@ -117,7 +122,7 @@ class NodeOutages:
     def due(self) -> list[int]:
         """The node whose turn it is now, once it has changed sides: its GPUs if it fails, none if it comes back."""
         _, node = heapq.heappop(self._events)
-        now_s, gpus = self._snapshot.now_s, self._snapshot.node_gpus[node]
+        now_s, gpus = self._snapshot.now_s, self._nodes[node]
         back = gpus[0] in self.down
         wait_s = float(self._rng.exponential(self._realism.node_mtbf_s)) if back else self._realism.repair_s
         heapq.heappush(self._events, (now_s + wait_s, node))

@@ -6,12 +6,14 @@ import pytest
 from profiling.errors import InfeasibleError, InputError, UnknownNameError
 from scheduling.core.job import Allocation, JobState, TraceJob
 from scheduling.core.policy import Policy
+from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
 from scheduling.policies import POLICIES, get_policy
 from scheduling.simulator.engine import SimulationConfig, simulate
 from scheduling.simulator.jobs_table import jobs_table
-from scheduling.simulator.realism import PARTS, Realism
+from scheduling.simulator.realism import PARTS, NodeOutages, Realism
 from scheduling.simulator.result import SimulationResult
 from tests.scheduling.tables import JOBS, table
 
@@ -127,3 +129,26 @@ def test_parts_are_combined_and_checked() -> None:
         Realism.of(["weather"])
     with pytest.raises(InputError, match="early_ratio"):
         Realism(early_ratio=2.0)
+
+
+def test_a_node_with_two_types_fails_as_a_whole() -> None:
+    gpus = [{"device": d, "count": 2} for d in ("v100", "k80")]
+    cluster = ClusterSnapshot.from_mapping({"nodes": [{"name": "mixed", "gpus": gpus}]})
+    snapshot = SchedulingSnapshot(cluster)
+    outages = NodeOutages(Realism(node_mtbf_s=100.0), snapshot, np.random.default_rng(0))
+    snapshot.now_s = outages.next_s
+    assert outages.due() == [0, 1, 2, 3]
+
+
+def test_themis_knows_no_more_of_a_length_than_others() -> None:
+    # Both have waited as long. The second is taken to be ten times as long, so that this is a smaller part of its time.
+    snapshot = SchedulingSnapshot(CLUSTER)
+    snapshot.now_s = 1000.0
+    for number in range(2):
+        job = TraceJob(f"j{number}", JOBS[0], 1000.0, gpus=4)
+        factor = (1.0, 10.0)[number]
+        snapshot.waiting[number] = JobState(
+            job, number, 1000.0, real_iterations=1000.0, expected_iterations=1000.0 * factor
+        )
+    started = [a.job.number for a in get_policy("themis").decide(snapshot, SetCache(TABLE))]
+    assert started[0] == 0
