@@ -20,7 +20,7 @@ def read_rows(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
         columns: names of a CSV's columns, where they are not known.
 
     Raises:
-        InputError: the file is of none of these formats.
+        InputError: the file is of none of these formats, or a part of it is not.
     """
     if columns is not None:
         return read_columns(path, columns)
@@ -29,10 +29,17 @@ def read_rows(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
             body = json.loads(read_text(path))
         except json.JSONDecodeError as error:
             raise InputError(f"{path} is not JSON", got=str(error)) from None
-        if is_pod_list(body):
-            return read_pods(body)
-        if is_philly(body):
-            return read_philly(body)
+        try:
+            if is_pod_list(body):
+                return read_pods(body)
+            if is_philly(body):
+                return read_philly(body)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{path} has an entry that is not as its format has it",
+                expected="pods as kubectl prints them, or jobs with their attempts as Philly's log has them",
+                got=f"{type(error).__name__}: {error}",
+            ) from None
         raise InputError(
             f"unrecognised JSON in {path}",
             expected="`kubectl get pods -o json` (with or without events), or Philly's cluster_job_log",

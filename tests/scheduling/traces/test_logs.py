@@ -236,3 +236,17 @@ def test_weights_of_levels() -> None:
     assert weights_of_levels([0, -5, 1000]) == [2.0, 1.0, 3.0]
     assert weights_of_levels([1, 1, 10**9]) == [1.0, 1.0, 16.0]
     assert weights_of_levels([]) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"kind": "List", "items": [{"kind": "Pod", "metadata": None}]},
+        {"kind": "List", "items": [{"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": None}}]},
+        [{"attempts": []}, 5],
+        [{"attempts": [{"detail": [None]}]}],
+    ],
+)
+def test_json_with_a_malformed_entry_is_one_line(tmp_path: Path, body: object) -> None:
+    with pytest.raises(InputError, match="not as its format has it"):
+        read(tmp_path / "log.json", json.dumps(body))
