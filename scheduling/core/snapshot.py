@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import is_
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,11 @@ class ClusterSnapshot:
         for node in self.nodes:
             for gpu in node.gpus:
                 yield node, gpu
+
+    def without_tenants(self) -> ClusterSnapshot:
+        """The same cluster with empty GPUs."""
+        nodes = (replace(n, gpus=tuple(replace(g, tenants=()) for g in n.gpus)) for n in self.nodes)
+        return replace(self, nodes=tuple(nodes))
 
     @classmethod
     def from_mapping(cls, body: Any) -> ClusterSnapshot:

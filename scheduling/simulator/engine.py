@@ -55,7 +55,7 @@ def simulate(
     on_progress: Callable[[int, int], None] | None = None,
     agent: Callable[[TraceJob], object] | None = None,
 ) -> SimulationResult:
-    """Run `jobs` through `cluster` under `policy` until every job is done.
+    """Run `jobs` through `cluster`, empty at first, under `policy` until every job is done.
 
     Args:
         truth: how fast jobs really go, what really fits.
@@ -88,7 +88,7 @@ class _Simulation:
             raise InputError("job ids are not unique", expected="each id once in a trace")
         self.policy, self.truth, self.config = policy, truth, config
         self.belief = SetCache.of(belief)
-        self.snapshot = SchedulingSnapshot(cluster)
+        self.snapshot = SchedulingSnapshot(cluster.without_tenants())
         ordered = sorted(jobs, key=lambda j: j.submit_s)
         self.jobs = [
             JobState(j, n, j.iterations, frozen_prefix=j.workload.frozen_prefix)

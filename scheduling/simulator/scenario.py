@@ -247,13 +247,13 @@ def check_policy(name: str) -> None:
 
 
 def build_scenario(spec: ScenarioSpec) -> Scenario:
-    """Read what `spec` names.
+    """Read what `spec` names. What runs on the cluster now is no part of it: a simulation begins with empty GPUs.
 
     Raises:
         InputError: a part of it is not what it should be.
         UnknownNameError: unknown device, model or workload.
     """
-    cluster = load_cluster(spec.cluster)
+    cluster = load_cluster(spec.cluster).without_tenants()
     devices = list(dict.fromkeys(gpu.device for _, gpu in cluster.gpus()))
     if not devices:
         raise InputError(

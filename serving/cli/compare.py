@@ -29,6 +29,7 @@ from serving.cli.simulate import (
     parse_columns,
     show_remarks,
     show_skipped,
+    show_tenants,
 )
 
 _COLUMNS = {
@@ -136,6 +137,7 @@ def command(
         typer.echo(f"cotenant: {line}", err=True)
     show_remarks(next((run.remarks for run in runs if run.remarks), ()))
     show_skipped([line for r in results[:1] for line in r.get("skipped", ())])
+    show_tenants(cluster)
     if any("error" in r for r in results):
         raise typer.Exit(1)
 

@@ -139,6 +139,7 @@ def command(
         write_jobs(jobs, [(policy, seed, result)])
     show_remarks(scenario.remarks)
     show_skipped(scenario.skipped)
+    show_tenants(cluster)
     if as_json:
         skipped = {"skipped": scenario.skipped} if scenario.skipped else {}
         print_json(body | skipped | by_reason(scenario.remarks))
@@ -156,6 +157,17 @@ def _number(value: Any) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def show_tenants(cluster: str) -> None:
+    """Say on stderr that what runs on the cluster now is not simulated."""
+    from scheduling.clusters import load_cluster
+
+    tenants = sum(len(gpu.tenants) for _, gpu in load_cluster(cluster).gpus())
+    if tenants:
+        typer.echo(
+            f"{counted(tenants, 'tenant')} of {cluster} left out: all GPUs are empty at first", err=True
+        )
 
 
 def show_skipped(lines: list[str]) -> None:

@@ -298,3 +298,17 @@ def test_a_policy_that_puts_a_job_where_it_did_not_fit_is_told_so() -> None:
     stubborn = Policy("stubborn", lambda s, _: [Allocation(j, (0,)) for j in s.waiting.values()], 60.0)
     with pytest.raises(InfeasibleError, match="even when it is alone"):
         simulate([TraceJob("a", A, 10.0)], ONE, stubborn, SetTruth(small), PAIR)
+
+
+@pytest.mark.parametrize("name", ["fifo", "srtf", "blind", "isacpp", "gavel"])
+def test_a_simulation_begins_with_empty_gpus(name: str) -> None:
+    tenant = {"job": {"workload": "b"}, "iterations_left": 1000}
+    gpus = [{"device": "v100", "id": "0", "tenants": [tenant]}, {"device": "v100", "id": "1"}]
+    busy = ClusterSnapshot.from_mapping({"nodes": [{"name": "n", "gpus": gpus}]})
+    jobs = [TraceJob(f"j{k}", (A, B)[k % 2], 50.0, 10.0 * k) for k in range(6)]
+    runs = [
+        simulate(jobs, cluster, get_policy(name), SetTruth(PAIR), PAIR)
+        for cluster in (busy, busy.without_tenants())
+    ]
+    assert [j.finished_s for j in runs[0].jobs] == [j.finished_s for j in runs[1].jobs]
+    assert {g for run in runs for j in run.jobs for g in j.served_s} == {"v100"}

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from serving.cli.main import main
+from serving.cli.simulate import show_tenants
 from tests.once import gavel_tables
 from tests.shared import shared_data
 
@@ -285,3 +286,15 @@ def test_rows_that_are_ignored_are_counted(
     assert code == 0
     assert [body["ignored_rows"] for body in json.loads(out)["policies"]] == [reasons, reasons]
     assert again == err
+
+
+def test_tenants_of_the_cluster_are_said_to_be_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    tenant = "{job: resnet18-cifar, iterations_left: 10}"
+    cluster.write_text(f"nodes: [{{name: n, gpus: [{{device: v100, tenants: [{tenant}]}}]}}]\n")
+    show_tenants(str(cluster))
+    assert "1 tenant of" in capsys.readouterr().err
+    show_tenants("small-mixed")
+    assert not capsys.readouterr().err
