@@ -61,7 +61,7 @@ class TraceJob:
             raise InputError(
                 f"job {self.id}: min_gpus and max_gpus",
                 expected=f"a range around its {self.gpus} GPUs",
-                got=f"{self.min_gpus} to {self.max_gpus}",
+                got=f"{least} to {most}",
             )
         if self.batches is not None and self.workload.batch_size not in self.batches.sizes:
             raise InputError(
