@@ -111,10 +111,20 @@ def layer_throughput(
     stretch = anchor / job(measured_at).cost.step_time_s if anchor else 1.0
     exchange = _exchange(times, spec, nodes, network_bytes_per_s)
 
+    # The cost model says how long a step takes, the layers' times what the device's part of it is made of. What freezing saves beyond the
+    # optimiser comes off the backward pass: were all parts scaled anew, that would fall by more than the step does, and an exchange behind
+    # it would cost more than was saved.
+    overhead = stretch * (unfrozen_job.cost.overhead_s + unfrozen_job.cost.host_s)
+    scale = (stretch * unfrozen_job.cost.step_time_s - overhead) / sum(times.split(0)[:3])
+
     def parts(prefix: int, cache_rate: float | None) -> tuple[float, float, float, float, float, float]:
-        # The cost model says how long a step takes, the layers' times what it is made of.
-        scale = stretch * job(prefix).cost.step_time_s / sum(times.split(prefix))
-        forward, backward, optimizer, overhead = (scale * part for part in times.split(prefix, cache_rate))
+        on_device = stretch * job(prefix).cost.step_time_s - overhead
+        forward, _, optimizer, _ = (scale * part for part in times.split(prefix))
+        shrunk = min(1.0, on_device / (forward + optimizer))
+        forward, optimizer = shrunk * forward, shrunk * optimizer
+        backward = on_device - forward - optimizer
+        if cache_rate is not None:
+            forward = shrunk * scale * times.split(prefix, cache_rate)[0]
         share = float(times.parameter_bytes[prefix:].sum() / max(times.parameter_bytes.sum(), 1e-300))
         exposed = (
             float(

@@ -45,6 +45,16 @@ def test_non_increasing_in_frozen_prefix(
     assert all(answer.step_time_s > 0 and answer.exchange_s >= 0 for answer in by_prefix)
 
 
+def test_backward_pass_saves_no_more_than_the_step_where_the_host_is_slow() -> None:
+    # Launches take most of the step, and an exchange between nodes hides behind the backward pass.
+    job = Workload.parse("torchvision/mobilenet_v3_small:batch_size=8")
+    for gpus, nodes in ((2, 2), (16, 4)):
+        answers = [layer_throughput(job, "v100", k, gpus, nodes=nodes) for k in range(0, 88, 3)]
+        for before, after in itertools.pairwise(answers):
+            assert after.step_time_s <= before.step_time_s
+            assert after.forward_s == pytest.approx(before.forward_s)
+
+
 def test_parts_sum_to_the_step() -> None:
     answer = layer_throughput(JOB, "v100", 2, gpus=4, featurizer=source())
     parts = answer.forward_s + answer.backward_s + answer.optimizer_s + answer.exchange_s + answer.overhead_s
