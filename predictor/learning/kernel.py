@@ -9,7 +9,7 @@ A member i beside partner j on device d and another pair (i', j', d') have the c
 
 k1 and k2 are squared exponentials (Rasmussen and Williams 2006, section 4.2) of two lengths on what is known of a member, A is 1 for the
 same architecture, J for the same job, and c is 1 on the same device and campaign, else `across_devices`. Sets of more than two take the mean over
-partners (an additive process, Duvenaud et al., NeurIPS 2011).
+partners (an additive process, Duvenaud et al., NeurIPS 2011). A job alone runs alike in every sharing mode, so its solo step time goes by device.
 """
 
 from __future__ import annotations
@@ -78,25 +78,28 @@ class Members:
     Attributes:
         place: [V, F] standardised features, weighted so that squared distances are those of the kernel.
         model, job, setting: [V] numbers of architecture, job SPEC, and device with sharing mode and campaign.
+        device: [V] numbers of the device alone, for solo step times; `setting` where none are given.
     """
 
     place: Floats
     model: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     job: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     setting: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    device: Integers = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.device is None:
+            self.device = self.setting
 
     def __len__(self) -> int:
         return len(self.model)
 
     def take(self, index: Integers | slice) -> Members:
-        return Members(self.place[index], self.model[index], self.job[index], self.setting[index])
+        return Members(*(getattr(self, f.name)[index] for f in fields(self)))
 
     def joined(self, others: Members) -> Members:
         return Members(
-            np.concatenate([self.place, others.place]),
-            np.concatenate([self.model, others.model]),
-            np.concatenate([self.job, others.job]),
-            np.concatenate([self.setting, others.setting]),
+            *(np.concatenate([getattr(self, f.name), getattr(others, f.name)]) for f in fields(self))
         )
 
 
@@ -136,7 +139,8 @@ class MemberKernel:
             partner=near * (p.partner * k2 + p.partner_model * like) + same * p.same_partner * job,
             left=(near * k1, near * model, near * like),
             right=(p.both * k1 + p.beside_partner_model * model, p.job_model_beside * k1, p.models * like),
-            solo=near * (p.solo_job * job + p.solo_like * k2 + p.solo_model * like),
+            solo=np.where(np.equal.outer(a.device, b.device), 1.0, p.across_devices)
+            * (p.solo_job * job + p.solo_like * k2 + p.solo_model * like),
             constant=p.everywhere,
         )
 

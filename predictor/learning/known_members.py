@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,6 +84,10 @@ class KnownMembers:
         self.utilization_measured: NDArray[np.bool_] = np.zeros(len(start.members), dtype=bool)
         self._index: dict[MemberKey, int] = {}
         self._models, self._jobs, self._settings = map(Numbers, (start.models, start.jobs, start.settings))
+        self._devices = Numbers()
+        of_setting = np.array([self._devices[device] for device, _ in start.settings], np.int64)
+        if len(of_setting):
+            self.members = replace(self.members, device=of_setting[self.members.setting])
         self._lock = threading.Lock()
 
     def numbers(self, keys: Sequence[MemberKey], solo_step_time_s: Sequence[float]) -> list[int]:
@@ -109,7 +113,12 @@ class KnownMembers:
             return
         columns = np.array(
             [
-                (self._models[w.model], self._jobs[w.without_solo()], self._settings[device, sharing])
+                (
+                    self._models[w.model],
+                    self._jobs[w.without_solo()],
+                    self._settings[device, sharing],
+                    self._devices[device],
+                )
                 for w, device, sharing in new
             ]
         ).T
