@@ -82,13 +82,14 @@ class JobTable:
         missing = [job for job in jobs if job not in index]
         if missing:
             time_sliced = [
-                (w, device, _TIME_SLICE) for w, device, mode in missing if self._is_bounded(device, mode)
+                (w, device, _TIME_SLICE) for w, device, mode in missing if self.is_bounded(device, mode)
             ]
             with self._lock:
                 self._add(list(dict.fromkeys(job for job in [*time_sliced, *missing] if job not in index)))
         return [index[job] for job in jobs]
 
-    def _is_bounded(self, device: str, mode: str) -> bool:
+    def is_bounded(self, device: str, mode: str) -> bool:
+        """Whether jobs are no slower in this mode than time-sliced: under MPS where it was never measured."""
         return mode == _MPS and not self._coverage.has_sharing(mode, device)
 
     def _add(self, jobs: list[JobKey]) -> None:
@@ -135,8 +136,7 @@ class JobTable:
         self.prepared = grown
         place = self._index | {job: start + offset for offset, job in enumerate(jobs)}
         time_sliced = [
-            place[w, device, _TIME_SLICE] if self._is_bounded(device, mode) else -1
-            for w, device, mode in jobs
+            place[w, device, _TIME_SLICE] if self.is_bounded(device, mode) else -1 for w, device, mode in jobs
         ]
         self._time_sliced = np.concatenate([self._time_sliced, np.array(time_sliced, np.int64)])
         shared = [
@@ -192,7 +192,7 @@ class JobTable:
         excess = self.unbounded_excess(rows, sharing)
         time_sliced = self._time_sliced[rows[:, 0]] >= 0 if sharing == _MPS else np.zeros(0, dtype=bool)
         if time_sliced.any():
-            sliced = np.where(rows >= 0, self._time_sliced[rows], -1)[time_sliced]
+            sliced = self.time_sliced(rows[time_sliced])
             excess[time_sliced] = np.minimum(excess[time_sliced], self.unbounded_excess(sliced, _TIME_SLICE))
         if self._processor_shared.any():
             present = rows >= 0
@@ -202,6 +202,10 @@ class JobTable:
         if (self._share < 1.0).any():
             excess *= beside_shares(self._share[rows], rows >= 0) * self._unlimited[rows]
         return excess
+
+    def time_sliced(self, rows: Integers) -> Integers:
+        """[S, M] rows of the same jobs time-sliced, for rows [S, M] of jobs whose mode `is_bounded`; -1 where a set has fewer."""
+        return np.where(rows >= 0, self._time_sliced[rows], -1)
 
     def unbounded_excess(self, rows: Integers, sharing: str) -> Floats:
         """As `excess`, as networks and process have it."""

@@ -32,6 +32,7 @@ from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.learning.shifts import Shifts
+from predictor.learning.time_sliced import bounded, members_no_slower, no_slower
 from predictor.types import Prediction, PredictionArrays, SetPredictor
 from profiling.errors import CotenantError, InputError
 from profiling.workload import ColocationSet, Workload
@@ -43,12 +44,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What answers are made from: the process given what was observed."""
+    """What answers are made from: the process given what was observed, and devices on which sets were observed under MPS."""
 
     process: Process
     corrections: Corrections
     shifts: Shifts
     pairs: PairSlowdowns
+    under_mps: frozenset[str]
 
 
 class Posterior:
@@ -203,7 +205,8 @@ class Posterior:
             pairs = PairAnswers(process, self._prior, self._known)
             shifts = Shifts(pairs, self._observed, kept[process.used], self._labels)
             kept_pairs = PairSlowdowns(self.predictor, self._slowdown)
-            state = self._state = _State(process, Corrections(process), shifts, kept_pairs)
+            under_mps = frozenset(key[0] for key in self._observed.keys if key[1] == "mps" and key[3])
+            state = self._state = _State(process, Corrections(process), shifts, kept_pairs, under_mps)
             self._earlier = None
         return state
 
@@ -231,7 +234,16 @@ class Posterior:
         if not len(self._observed) or not len(sets):
             return arrays
         numbers = self._numbers(sets, arrays.solo_step_time_s)
-        return self._corrected(arrays, numbers, slowdown_of_parts(sets, self.predictor))
+        corrected = self._corrected(arrays, numbers, slowdown_of_parts(sets, self.predictor))
+        places, most = self._time_sliced(sets)
+        return no_slower(corrected, places, most) if places else corrected
+
+    def _time_sliced(self, sets: Sequence[ColocationSet]) -> tuple[list[int], Floats]:
+        """Numbers of the sets that `bounded` names, and their slowdowns [P, M] time-sliced."""
+        under_mps = [s.device if s.sharing == "mps" else "" for s in sets]
+        places = bounded(under_mps, self.predictor, self._ready().under_mps)
+        sliced = [replace(sets[k], sharing="time-slice") for k in places]
+        return places, self.predict_arrays(sliced).slowdown if places else np.zeros((0, 1))
 
     def drift(self, observations: Sequence[Observation]) -> Drift:
         """How far the predictor was off at `observations`, in the order in which they were made, and how far each would have been off with
@@ -292,7 +304,13 @@ class Posterior:
         numbers = self._of_row[rows]
         if (rows < 0).any():
             numbers = np.where(rows >= 0, numbers, -1)
-        return self._corrected(arrays, numbers, of_rows(rows, sharing, self._table_of()))
+        corrected = self._corrected(arrays, numbers, of_rows(rows, sharing, self._table_of()))
+        devices = [keys[row][1] for row in rows[:, 0].tolist()] if sharing == "mps" else []
+        places = bounded(devices, self.predictor, self._ready().under_mps)
+        if not places:
+            return corrected
+        sliced = self._table_of().table_.time_sliced(rows[places])
+        return no_slower(corrected, places, self.predict_rows(sliced, "time-slice").slowdown)
 
     def _table_of(self) -> Any:
         if not hasattr(self.predictor, "predict_rows"):
@@ -354,9 +372,12 @@ class Posterior:
         shifts = state.shifts.of(keys)
         after = map(self._corrector, members, shifts, state.pairs.slowest(sets, numbers))
         shift = iter(shifts)
+        places, most = self._time_sliced(sets)
+        sliced = dict(zip(places, most.tolist(), strict=True))
         result = []
-        for colocation_set, prediction in zip(sets, predictions, strict=True):
+        for k, (colocation_set, prediction) in enumerate(zip(sets, predictions, strict=True)):
             now = tuple(islice(after, len(prediction.members)))
+            now = members_no_slower(now, sliced[k]) if k in sliced else now
             moved = zip(colocation_set.workloads, prediction.members, now, shift, strict=False)
             reasons = [reason_of(w.model, was, member, s.basis) for w, was, member, s in moved]
             result.append(

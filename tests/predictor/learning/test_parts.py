@@ -59,6 +59,8 @@ def test_every_way_of_asking_gives_one_answer(posterior: Posterior) -> None:
 def test_pairs_are_kept_and_begun_anew(posterior: Posterior, monkeypatch: pytest.MonkeyPatch) -> None:
     modes = ("time-slice", "mps", "time-slice")
     sets = [ColocationSet("v100", tuple(JOBS[k:]), mode) for k, mode in enumerate(modes)]
+    # Where MPS was never observed, the same jobs time-sliced are asked about, too.
+    posterior = posterior.extended([Observation(ColocationSet("v100", tuple(JOBS[:2]), "mps"), 0, 0.05)])
     first = posterior.predict_many(sets)
     # Pairs that were met are not asked about again.
     monkeypatch.setattr(posterior.predictor, "predict_arrays", None)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from predictor.examples.observations import Observation
@@ -8,6 +9,7 @@ from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, Workload
 
 JOBS = [Workload.parse(f"{name}:batch_size=32") for name in ("alpha", "beta", "gamma")]
+SETS = [tuple(JOBS[:2]), tuple(JOBS), (JOBS[1], JOBS[1])]
 
 
 def observed(predictor: Predictor, sharing: str, factor: float, *jobs: Workload) -> Observation:
@@ -23,3 +25,25 @@ def test_a_job_alone_runs_alike_in_every_sharing_mode_after_observations(predict
         for sharing in ("time-slice", "mps")
     ]
     assert steps[0] == pytest.approx(steps[1])
+
+
+def test_mps_is_no_slower_than_time_slicing_until_it_is_observed(predictor: Predictor) -> None:
+    """The synthetic measurements are time-sliced."""
+    posterior = Posterior(predictor)
+    posterior.observe([observed(predictor, "time-slice", 0.6, *jobs) for jobs in SETS])
+    sliced, mps = (
+        [ColocationSet("v100", jobs, sharing) for jobs in SETS] for sharing in ("time-slice", "mps")
+    )
+    most, arrays = posterior.predict_arrays(sliced), posterior.predict_arrays(mps)
+    rows = posterior.predict_rows(posterior.rows(mps), "mps")
+    assert (arrays.slowdown <= most.slowdown * (1 + 1e-9)).all()
+    assert (arrays.step_time_s <= most.step_time_s * (1 + 1e-9)).all()
+    np.testing.assert_allclose(rows.slowdown, arrays.slowdown, rtol=1e-5)
+    for k, prediction in enumerate(posterior.predict_many(mps)):
+        for m, member in enumerate(prediction.members):
+            for name in ("slowdown", "step_time_s", "utilization_ratio"):
+                quantity = getattr(member, name)
+                assert quantity.value == pytest.approx(getattr(arrays, name)[k, m], rel=1e-4)
+                assert quantity.lower <= quantity.value <= quantity.upper
+    posterior.observe([observed(predictor, "mps", 3.0, *SETS[0])] * 4)
+    assert posterior.predict_arrays(mps).slowdown[0, 0] > posterior.predict_arrays(sliced).slowdown[0, 0]
