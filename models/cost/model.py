@@ -24,8 +24,8 @@ from models.cost.form import (
 from models.cost.job import JobCost, JobInput, OperatorCost, effect_names, mean_cost
 from models.cost.operator_features import OPERATOR_FEATURES
 from models.cost.work import Floats, memory_s, strain_of, width_of
-from profiling.devices import DeviceSpec
-from profiling.errors import InputError
+from profiling.devices import DeviceSpec, get_device
+from profiling.errors import InputError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
@@ -49,6 +49,9 @@ class CostModel:
     devices: tuple[str, ...] = ()
     campaigns: tuple[str, ...] = ()
     card: Mapping[str, Any] = field(default_factory=dict)
+    _effect_rows_of: dict[tuple[str, str], tuple[list[int], list[int]]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def cost(
         self, graph: ComputationGraph, device: DeviceSpec, workload: Workload, campaign: str = ""
@@ -159,23 +162,38 @@ class CostModel:
         return times
 
     def _effects(self, table: Floats, job: JobInput) -> Floats:
-        """[len(EFFECTS)] of a job's device type, and of that with its precision; of one that was not learned from, the mean.
-
-        Processors are not averaged: a GPU that was never measured is like other GPUs.
-        """
+        """[len(EFFECTS)] of a job's device type, and of that with its precision."""
         total = np.zeros(table.shape[1])
-        for name in effect_names(job.device.name, job.precision):
-            rows = [k for k, known in enumerate(self.devices) if known == name]
-            if not rows:
-                _, _, precision = name.partition(" ")
-                rows = [
-                    k
-                    for k, known in enumerate(self.devices)
-                    if known.partition(" ")[2] == precision and not known.startswith("cpu")
-                ]
+        for rows in self._effect_rows(job.device, job.precision):
             if rows:
                 total += table[rows].mean(0)
         return total
+
+    def _effect_rows(self, device: DeviceSpec, precision: str) -> tuple[list[int], list[int]]:
+        """Rows of the effects of a device type and of that with a precision, each to be averaged.
+
+        A type that was not measured in that precision is like those with the same chip that were; where none of them was, it is like all with
+        that chip, and in that precision like other GPUs. Processors are not averaged.
+        """
+        whole, in_precision = effect_names(device.name, precision)
+        known = self._effect_rows_of.get((whole, in_precision))
+        if known is not None:
+            return known
+        suffix = in_precision.removeprefix(whole)
+
+        def measured(types: list[str]) -> list[str]:
+            return [t for t in types if t + suffix in self.devices]
+
+        gpus = [name for name in self.devices if " " not in name and not name.startswith("cpu")]
+        alike = [whole]
+        if not measured(alike):
+            alike = [t for t in gpus if t == whole or _have_one_chip(t, whole)]
+            alike = measured(alike) or alike or gpus
+        known = self._effect_rows_of[whole, in_precision] = (
+            [self.devices.index(t) for t in alike],
+            [self.devices.index(t + suffix) for t in measured(alike) or measured(gpus)],
+        )
+        return known
 
     def save(self, folder: Path) -> None:
         """Write the coefficients (safetensors) and the card (JSON); each file whole or not at all."""
@@ -233,6 +251,15 @@ class CostModel:
 def default_cost_model() -> CostModel:
     """The cost model that ships with the project; read once."""
     return CostModel.load(SHIPPED)
+
+
+def _have_one_chip(one: str, other: str) -> bool:
+    """Whether two types of the catalogue are boards with the same GPU: they differ in memory, clocks or power."""
+    try:
+        chips = [(d.compute_capability, d.sm_count, d.l2_bytes) for d in map(get_device, (one, other))]
+    except UnknownNameError:
+        return False
+    return chips[0] == chips[1] and bool(chips[0][0])
 
 
 def _sigmoid(x: Floats) -> Floats:

@@ -140,6 +140,22 @@ def test_an_unknown_gpu_is_like_the_mean_of_those_that_were_measured() -> None:
     )
 
 
+def test_boards_with_the_same_chip_are_alike_where_one_was_not_measured() -> None:
+    # In AMP neither of the first two was measured, and of the A100s the one with 40 GB.
+    amp = Workload("torchvision/resnet50", 64, precision="amp", data_on_device=True)
+    assert step_s(amp, "v100") == step_s(amp, "v100-32gb")
+    smaller, larger = step_s(amp, "a100"), step_s(amp, "a100-80gb")
+    bandwidth = [get_device(name).memory_bandwidth_bytes_per_s for name in ("a100", "a100-80gb")]
+    assert 1.0 < smaller / larger < bandwidth[1] / bandwidth[0]
+    # The board of 250 W is no faster than the one of 400 W.
+    tf32 = Workload("torchvision/resnet50", 64, precision="tf32", data_on_device=True)
+    assert step_s(tf32, "a100-pcie") > step_s(tf32, "a100")
+    # Each keeps to its own where it was measured.
+    assert step_s(replace(amp, precision="fp32"), "v100") != step_s(
+        replace(amp, precision="fp32"), "v100-32gb"
+    )
+
+
 def test_an_unknown_campaign_has_no_effect_of_its_own() -> None:
     workload = Workload("torchvision/resnet50", 32)
     graph, device = graph_for(workload), get_device("v100")
