@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.colocation_network import NetworkConfig
+from predictor.answering.bounds import taking_turns
 from predictor.answering.describe import Describer
 from predictor.answering.job_table import JobTable
 from predictor.answering.set_network import padded
@@ -156,10 +157,7 @@ class Predictor:
         slowdown = 1.0 + (excess if full else np.where(mask, excess, 0.0))
         solo = of_members(table.solo_step_s, 1.0)
         memory = of_members(table.memory_bytes, 0.0)
-        utilization = of_members(table.utilization, 0.0) / slowdown
-        # Who takes turns cannot have more than all of the time together.
-        together = utilization @ np.ones(rows.shape[1])
-        utilization = utilization / np.where(time_sliced, np.maximum(together, 1.0), 1.0)[:, None]
+        utilization = taking_turns(of_members(table.utilization, 0.0) / slowdown, time_sliced)
         measured = of_members(table.memory_measured, True)
         # State is known exactly; only the rest is widened.
         state = of_members(table.state_bytes, 0.0) @ np.ones(rows.shape[1])

@@ -1,5 +1,5 @@
-"""What no answer about a set may contradict, whatever the networks were taught: one more neighbour makes nobody faster, and jobs that
-nobody measured together share as processes do."""
+"""What no answer about a set may contradict, whatever the networks were taught: one more neighbour makes nobody faster, jobs that nobody
+measured together share as processes do, and jobs that take turns have no more than all of the time together."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from models.features import Floats
 from predictor.examples.examples import Integers
+from predictor.types import Bools
 
 # Of sets up to this size all parts are looked at. Larger ones have too many, and go by their pairs and triples.
 WHOLE = 8
@@ -52,3 +53,9 @@ def processor_sharing_excess(utilization_ratio: Floats) -> Floats:
     # Column by column: numpy reduces rows of two or three slowly.
     together = sum(utilization_ratio.T, np.zeros(len(utilization_ratio)))
     return np.maximum(together - 1.0, 0.0)[:, None]
+
+
+def taking_turns(utilization: Floats, time_sliced: Bools) -> Floats:
+    """[S, M] shares of the device's time, of which those of a set that is `time_sliced` [S] come to at most 1."""
+    together = utilization @ np.ones(utilization.shape[1])
+    return np.asarray(utilization / np.where(time_sliced, np.maximum(together, 1.0), 1.0)[:, None])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.features import Floats
+from predictor.answering.bounds import taking_turns
 from predictor.examples.observations import Observation
 from predictor.learning.basis import Label, reason_of
 from predictor.learning.config import Drift, PosteriorConfig
@@ -32,8 +33,8 @@ from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.learning.shifts import Shifts
-from predictor.learning.time_sliced import bounded, members_no_slower, no_slower
-from predictor.types import Prediction, PredictionArrays, SetPredictor
+from predictor.learning.time_sliced import bounded, members_no_slower, members_taking_turns, no_slower
+from predictor.types import Bools, Prediction, PredictionArrays, SetPredictor
 from profiling.errors import CotenantError, InputError
 from profiling.workload import ColocationSet, Workload
 
@@ -234,7 +235,8 @@ class Posterior:
         if not len(self._observed) or not len(sets):
             return arrays
         numbers = self._numbers(sets, arrays.solo_step_time_s)
-        corrected = self._corrected(arrays, numbers, slowdown_of_parts(sets, self.predictor))
+        time_sliced = np.array([s.sharing == "time-slice" for s in sets])
+        corrected = self._corrected(arrays, numbers, slowdown_of_parts(sets, self.predictor), time_sliced)
         places, most = self._time_sliced(sets)
         return no_slower(corrected, places, most) if places else corrected
 
@@ -304,7 +306,8 @@ class Posterior:
         numbers = self._of_row[rows]
         if (rows < 0).any():
             numbers = np.where(rows >= 0, numbers, -1)
-        corrected = self._corrected(arrays, numbers, of_rows(rows, sharing, self._table_of()))
+        time_sliced = np.full(len(rows), sharing == "time-slice")
+        corrected = self._corrected(arrays, numbers, of_rows(rows, sharing, self._table_of()), time_sliced)
         devices = [keys[row][1] for row in rows[:, 0].tolist()] if sharing == "mps" else []
         places = bounded(devices, self.predictor, self._ready().under_mps)
         if not places:
@@ -322,7 +325,7 @@ class Posterior:
         return shifted(slowdown, shift, self.config.parameters.knee)
 
     def _corrected(
-        self, arrays: PredictionArrays, numbers: Integers, slowdown_of: SlowdownOf
+        self, arrays: PredictionArrays, numbers: Integers, slowdown_of: SlowdownOf, time_sliced: Bools
     ) -> PredictionArrays:
         process, corrections = self._ready().process, self._ready().corrections
         members = self._known.members
@@ -332,13 +335,13 @@ class Posterior:
             apart = np.where(self._known.solo_predicted[: len(members)], corrections.solo(members), 0.0)
             solo = solo * np.where(numbers >= 0, np.exp(apart)[numbers], 1.0)
         # The device's work for a job is the same; a slower step spreads it over more time.
-        busy = arrays.utilization_ratio * (arrays.slowdown / slowdown)
+        busy = np.minimum(arrays.utilization_ratio * (arrays.slowdown / slowdown), 1.0)
         return replace(
             arrays,
             slowdown=slowdown,
             solo_step_time_s=solo,
             step_time_s=solo * slowdown,
-            utilization_ratio=busy,
+            utilization_ratio=taking_turns(busy, time_sliced),
         )
 
     def predict(self, colocation_set: ColocationSet) -> Prediction:
@@ -378,6 +381,7 @@ class Posterior:
         for k, (colocation_set, prediction) in enumerate(zip(sets, predictions, strict=True)):
             now = tuple(islice(after, len(prediction.members)))
             now = members_no_slower(now, sliced[k]) if k in sliced else now
+            now = members_taking_turns(now) if colocation_set.sharing == "time-slice" else now
             moved = zip(colocation_set.workloads, prediction.members, now, shift, strict=False)
             reasons = [reason_of(w.model, was, member, s.basis) for w, was, member, s in moved]
             result.append(

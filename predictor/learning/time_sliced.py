@@ -1,4 +1,5 @@
-"""Corrected answers under MPS where nobody measured it: at most those of the same jobs time-sliced, as the predictor's own are."""
+"""Corrected answers beside those of time slicing: under MPS where nobody measured it they are at most those of the same jobs time-sliced, and
+jobs that take turns have no more than all of the time, as the predictor's own answers are."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ def no_slower(arrays: PredictionArrays, places: Sequence[int], slowdown: Floats)
     """Answers of which those at `places` [P] have at most that slowdown [P, K]."""
     most = np.full((len(arrays.slowdown), arrays.slowdown.shape[1]), np.inf)
     most[places, : slowdown.shape[1]] = slowdown
-    bounded = np.minimum(arrays.slowdown, most)
+    least = np.minimum(arrays.slowdown, most)
     # The device's work for a job is the same; a quicker step has it in less time.
-    busy = np.minimum(arrays.utilization_ratio * (arrays.slowdown / bounded), 1.0)
-    step = arrays.solo_step_time_s * bounded
-    return replace(arrays, slowdown=bounded, step_time_s=step, utilization_ratio=busy)
+    busy = np.minimum(arrays.utilization_ratio * (arrays.slowdown / least), 1.0)
+    step = arrays.solo_step_time_s * least
+    return replace(arrays, slowdown=least, step_time_s=step, utilization_ratio=busy)
 
 
 def members_no_slower(
@@ -38,16 +39,27 @@ def members_no_slower(
     return tuple(map(_no_slower, members, slowdown))
 
 
+def members_taking_turns(members: tuple[MemberPrediction, ...]) -> tuple[MemberPrediction, ...]:
+    """Members of a time-sliced set with no more than all of the time together."""
+    together = sum([m.utilization_ratio.value for m in members])
+    return members if together <= 1.0 else tuple(_with_busy(m, 1.0 / together) for m in members)
+
+
+def _with_busy(member: MemberPrediction, factor: float) -> MemberPrediction:
+    busy = member.utilization_ratio
+    ends = (min(u * factor, 1.0) for u in (busy.value, busy.lower, busy.upper))
+    return replace(member, utilization_ratio=Quantity(*ends))
+
+
 def _no_slower(member: MemberPrediction, slowdown: float) -> MemberPrediction:
     factor = slowdown / member.slowdown.value
     if factor >= 1.0:
         return member
-    slow, step, busy = member.slowdown, member.step_time_s, member.utilization_ratio
+    slow, step = member.slowdown, member.step_time_s
     slow = Quantity(slow.value * factor, max(slow.lower * factor, 1.0), slow.upper * factor)
     return replace(
-        member,
+        _with_busy(member, 1.0 / factor),
         slowdown=slow,
         step_time_s=Quantity(step.value * factor, step.lower * factor, step.upper * factor),
         throughput_ratio=Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
-        utilization_ratio=Quantity(*(min(u / factor, 1.0) for u in (busy.value, busy.lower, busy.upper))),
     )

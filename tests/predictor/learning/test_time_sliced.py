@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from predictor.examples.observations import Observation
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
-from profiling.workload import ColocationSet, Workload
+from profiling.workload import ColocationSet, SoloProfile, Workload
 
 JOBS = [Workload.parse(f"{name}:batch_size=32") for name in ("alpha", "beta", "gamma")]
 SETS = [tuple(JOBS[:2]), tuple(JOBS), (JOBS[1], JOBS[1])]
@@ -47,3 +49,18 @@ def test_mps_is_no_slower_than_time_slicing_until_it_is_observed(predictor: Pred
                 assert quantity.lower <= quantity.value <= quantity.upper
     posterior.observe([observed(predictor, "mps", 3.0, *SETS[0])] * 4)
     assert posterior.predict_arrays(mps).slowdown[0, 0] > posterior.predict_arrays(sliced).slowdown[0, 0]
+
+
+def test_jobs_that_take_turns_have_no_more_than_all_of_the_time_after_observations(
+    predictor: Predictor,
+) -> None:
+    busy = [replace(job, solo=SoloProfile(utilization_ratio=0.95)) for job in JOBS]
+    sets = [ColocationSet("v100", tuple(busy[:size])) for size in (2, 3)]
+    assert predictor.predict_arrays(sets).utilization_ratio.sum(1) == pytest.approx([1.0, 1.0])
+    posterior = Posterior(predictor)
+    posterior.observe([observed(predictor, "time-slice", 0.7, *each.workloads) for each in sets])
+    arrays = posterior.predict_arrays(sets)
+    assert (arrays.utilization_ratio.sum(1) <= 1 + 1e-9).all()
+    for k, prediction in enumerate(posterior.predict_many(sets)):
+        for m, member in enumerate(prediction.members):
+            assert member.utilization_ratio.value == pytest.approx(arrays.utilization_ratio[k, m], rel=1e-4)
