@@ -80,7 +80,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         PROCESSES,
         *JOB,
         *JOB_OPTIONS,
-        Field("throughput_ratio", "number", "co-located / solo throughput of this member", 0.83, least=0),
+        Field("throughput_ratio", "number", "co-located / solo throughput of this member", 0.83, above=0),
         Field("step_time_s", "number", "seconds per step, co-located", 0.0373, required=False, above=0),
         Field("solo_step_time_s", "number", "seconds per step, alone", 0.031, required=False, above=0),
         Field(

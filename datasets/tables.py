@@ -203,7 +203,22 @@ def _row_faults(name: str, frame: pd.DataFrame) -> list[Fault]:
             for set_id in differs.index[differs > 1]:
                 row = int(sets.groups[set_id][1]) + 1
                 faults.append(Fault(row, column, f"one value for all members of set {set_id}", "several"))
-    return faults
+    return faults + (_incomplete_sets(frame) if name == "colocation" else [])
+
+
+def _incomplete_sets(frame: pd.DataFrame) -> list[Fault]:
+    """Sets that lack a member, which would be learned from as smaller ones."""
+    members = frame.groupby("set_id", sort=False)["member"]
+    count, last = members.nunique(), members.max()
+    return [
+        Fault(
+            int(members.groups[set_id][0]) + 1,
+            "member",
+            f"rows for members 0 to {last[set_id]} of set {set_id}",
+            f"{count[set_id]} of them",
+        )
+        for set_id in count.index[count <= last]
+    ]
 
 
 def validate_table(name: str, frame: pd.DataFrame, where: str | None = None) -> pd.DataFrame:

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_OTHER_SEPARATORS = (";", "\t", "|")
+# Log of how far a ratio may be from that of its row's step times: a median of ratios is not the ratio of medians.
+_RATIO_APART = 0.2
+
+
 def template(table: str = "colocation") -> str:
     """A CSV with the header of `table` and example rows (for `colocation`: one set of two members).
 
@@ -52,7 +57,7 @@ def read_user_file(path: Path | str) -> pd.DataFrame:
     try:
         if source.suffix == ".parquet":
             return pd.read_parquet(source)
-        return pd.read_csv(source, dtype=str, keep_default_na=False, skipinitialspace=True)
+        frame = pd.read_csv(source, dtype=str, keep_default_na=False, skipinitialspace=True)
     except FileNotFoundError:
         raise InputError(f"no file at {source}", hint="check the path") from None
     except (pa.ArrowException, OSError) as error:
@@ -65,6 +70,17 @@ def read_user_file(path: Path | str) -> pd.DataFrame:
         raise InputError(
             f"{source} is not CSV", expected="a header and rows of equal length", got=str(error)
         ) from None
+    header = ",".join(frame.columns)
+    other = max(_OTHER_SEPARATORS, key=header.count)
+    if header.count(other) > header.count(","):
+        raise InputError(f"{source} has another separator", expected="commas between cells", got=repr(other))
+    if not isinstance(frame.index, pd.RangeIndex):
+        raise InputError(
+            f"{source} has rows longer than its header", expected=f"{len(frame.columns)} cells in a row"
+        )
+    if not len(frame):
+        raise InputError(f"{source} has no rows", expected="a header and a row for each measurement")
+    return frame
 
 
 def guess_table(frame: pd.DataFrame) -> str:
@@ -89,7 +105,27 @@ def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.Data
     frame = read_user_file(path)
     name = table or guess_table(frame)
     typed, faults = find_faults(name, frame)
+    if name == "colocation" and not faults:
+        faults = _contradicted_ratios(typed)
     return name, typed, faults
+
+
+def _contradicted_ratios(frame: pd.DataFrame) -> list[Fault]:
+    """Ratios that the step times of their row contradict: slowdowns, say, where throughput ratios belong."""
+    import numpy as np
+
+    by_steps = frame["solo_step_time_s"] / frame["step_time_s"]
+    apart = np.abs(np.log(frame["throughput_ratio"] / by_steps))
+    rows = frame.index[(apart > _RATIO_APART) & frame["is_target"] & ~frame["censored"]]
+    return [
+        Fault(
+            int(row) + 1,
+            "throughput_ratio",
+            f"about {by_steps[row]:.3g}, which is solo_step_time_s / step_time_s",
+            repr(float(frame.loc[row, "throughput_ratio"])),
+        )
+        for row in rows
+    ]
 
 
 def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: bool = False) -> Path:

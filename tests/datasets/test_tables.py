@@ -51,7 +51,7 @@ def test_optional_columns_may_be_missing() -> None:
 @pytest.mark.parametrize(
     ("column", "value", "expected"),
     [
-        ("throughput_ratio", -0.1, "from 0"),
+        ("throughput_ratio", -0.1, "above 0"),
         ("throughput_ratio", float("inf"), "number"),
         ("throughput_ratio", "fast", "number"),
         ("set_utilization_ratio", 1.2, "to 1"),
@@ -59,6 +59,7 @@ def test_optional_columns_may_be_missing() -> None:
         ("origin", "guessed", "measured"),
         ("batch_size", 1.5, "integer"),
         ("batch_size", 0, "from 1"),
+        ("throughput_ratio", 0.0, "above 0"),
         ("censored", "perhaps", "true or false"),
         ("device", None, "text"),
         ("workload", "resnet18-cifar:batch_size=x", "job SPEC"),
@@ -89,6 +90,13 @@ def test_keys_given_twice_and_sets_that_contradict_themselves() -> None:
     rows = pair()
     rows[1]["device"] = "k80"
     assert "one value for all members" in find_faults("colocation", pd.DataFrame(rows))[1][0].expected
+
+
+def test_sets_without_all_of_their_members() -> None:
+    _, faults = find_faults("colocation", pd.DataFrame([*pair("a"), pair("b")[1]]))
+    assert [(f.row, f.column, f.expected) for f in faults] == [
+        (3, "member", "rows for members 0 to 1 of set b")
+    ]
 
 
 def test_nothing_is_written_when_a_row_is_wrong(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_validate_names_row_column_expected_and_got(
         (2, "step_time_s"),
     }
     printed = call(capsys, "data", "validate", str(tmp_path / "mine.csv"), code=2)
-    assert "row 1, column throughput_ratio: expected a number from 0, got 'fast'" in printed
+    assert "row 1, column throughput_ratio: expected a number above 0, got 'fast'" in printed
 
 
 def test_rows_of_a_source_that_has_an_importer_are_not_taken_from_a_file(

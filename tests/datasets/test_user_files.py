@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datasets.user_files import check_file, template
+from profiling.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (template().replace(",", ";"), "another separator"),
+        (template().replace(",", "\t"), "another separator"),
+        (template().replace("measured\n", "measured,\n"), "longer than its header"),
+        (template().partition("\n")[0] + "\n", "no rows"),
+        ("", "not CSV"),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_said_once(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        check_file(path)
+
+
+def test_byte_order_marks_and_line_ends_of_spreadsheets_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + template().replace("\n", "\r\n").encode())
+    assert check_file(path)[2] == []
+
+
+def test_a_slowdown_where_the_throughput_ratio_belongs_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(template().replace("0.71", "1.41"))
+    (fault,) = check_file(path)[2]
+    assert (fault.row, fault.column) == (2, "throughput_ratio")
+    assert fault.expected.startswith("about 0.711,")
+    # A bound is no point.
+    path.write_text(template().replace("0.71,", "1,").replace("False", "True"))
+    assert check_file(path)[2] == []
