@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from models.e_ggat import EGGATLayer, start_at_zero
+from models.e_ggat import EGGATLayer, check_layer, start_at_zero
 from models.features import (
     DEVICE_FEATURES,
     EDGE_FEATURES,
@@ -18,6 +18,7 @@ from models.features import (
 )
 from models.prior import ContentionPrior, bounded_excess
 from models.workload_encoder import EncoderConfig
+from profiling.checked_fields import check_fields
 from profiling.errors import InputError
 from profiling.workload import SHARING_MODES
 
@@ -49,12 +50,9 @@ class NetworkConfig:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     def __post_init__(self) -> None:
-        for name in ("width", "heads", "layers"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise InputError(
-                    f"network.{name} is out of range", expected="an integer from 1", got=getattr(self, name)
-                )
-        if not 0 <= self.dropout < 1:
+        check_fields("network", self, positive=("width", "heads", "layers"))
+        check_layer("network", self.width, self.heads, self.form)
+        if self.dropout >= 1:
             raise InputError(
                 "network.dropout is out of range", expected="a number from 0, below 1", got=self.dropout
             )

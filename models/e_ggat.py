@@ -16,6 +16,16 @@ from profiling.errors import InputError
 FORMS = ("gatv2", "paper")
 
 
+def check_layer(section: str, width: int, heads: int, form: str) -> None:
+    """Raise `InputError`, which names `section`, unless layers can have this width, heads and form."""
+    if width % heads:
+        raise InputError(
+            f"{section}.width is not divisible by heads", expected=f"a multiple of {heads}", got=width
+        )
+    if form not in FORMS:
+        raise InputError(f"unknown {section}.form", expected="one of " + ", ".join(FORMS), got=form)
+
+
 class EGGATLayer(nn.Module):
     """One attention layer; input and output have the same width, because the GRU gate mixes them.
 
@@ -38,10 +48,7 @@ class EGGATLayer(nn.Module):
         self, width: int, edge_width: int, heads: int = 4, form: str = "gatv2", use_edge: bool = True
     ) -> None:
         super().__init__()
-        if width % heads:
-            raise InputError("width is not divisible by heads", expected=f"a multiple of {heads}", got=width)
-        if form not in FORMS:
-            raise InputError("unknown form of layer", expected="one of " + ", ".join(FORMS), got=form)
+        check_layer("layer", width, heads, form)
         self.width, self.edge_width, self.heads, self.form, self.use_edge = (
             width,
             edge_width,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from models.e_ggat import FORMS, EGGATLayer, start_at_zero
+from models.e_ggat import EGGATLayer, check_layer, start_at_zero
 from models.features import DEVICE_FEATURES, WORKLOAD_FEATURES
 from models.graph_tensors import KIND_COUNT, NODE_FEATURES, TENSOR_FEATURES, GraphTensors
 from models.segments import segment_mean, segment_sum
-from profiling.errors import InputError
+from profiling.checked_fields import check_fields
 
 # Largest log corrections of an operator's time and of a whole step's while the embedding is learned.
 OPERATOR_BOUND, STEP_BOUND = 0.3, 0.5
@@ -42,13 +42,8 @@ class EncoderConfig:
     use_graph: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("width", "heads", "layers", "embedding", "kind_width"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise InputError(
-                    f"encoder.{name} is out of range", expected="an integer from 1", got=getattr(self, name)
-                )
-        if self.form not in FORMS:
-            raise InputError("unknown encoder.form", expected="one of " + ", ".join(FORMS), got=self.form)
+        check_fields("encoder", self, positive=("width", "heads", "layers", "embedding", "kind_width"))
+        check_layer("encoder", self.width, self.heads, self.form)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from profiling.checked_fields import check_fields
 from profiling.errors import InputError
 
 # (phase, step, steps, loss): called once per epoch.
@@ -57,11 +58,13 @@ class TrainingConfig:
     process: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("ensemble", "epochs", "teacher_trees"):
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"training.{name} is out of range", expected="an integer from 1", got=getattr(self, name)
-                )
+        check_fields("training", self, positive=("ensemble", "encoder_batch", "epochs", "teacher_trees"))
+        if self.campaign_dropout > 1:
+            raise InputError(
+                "training.campaign_dropout is out of range",
+                expected="a number from 0 to 1",
+                got=self.campaign_dropout,
+            )
 
 
 def read_config(path: Path | None) -> dict[str, Any]:

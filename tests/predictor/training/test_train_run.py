@@ -248,6 +248,23 @@ def test_configuration(tmp_path: Path) -> None:
         file.write_text(body)
         with pytest.raises(InputError):
             load_config(file)
+    for body, named in (
+        ("training: {epochs: 2.5}", "training.epochs"),
+        ("training: {epochs: many}", "training.epochs"),
+        ("training: {epochs: true}", "training.epochs"),
+        ("training: {learning_rate: -1}", "training.learning_rate"),
+        ("training: {learning_rate: 1e-3}", "training.learning_rate"),  # text in YAML 1.1
+        ("training: {weight_decay: .nan}", "training.weight_decay"),
+        ("training: {campaign_dropout: 7}", "training.campaign_dropout"),
+        ("training: {process: 1}", "training.process"),
+        ("network: {width: 10, heads: 4}", "network.width is not divisible"),
+        ("network: {encoder: {width: 6}}", "encoder.width is not divisible"),
+        ("network: {form: round}", "network.form"),
+        ("network: {dropout: no}", "network.dropout"),
+    ):
+        file.write_text(body)
+        with pytest.raises(InputError, match=named):
+            load_config(file)
     with pytest.raises(InputError, match=r"missing\.yaml"):
         load_config(tmp_path / "missing.yaml")
 

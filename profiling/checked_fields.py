@@ -1,0 +1,37 @@
+"""Numbers and switches of configurations, checked where they are made: a YAML file may hold anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from profiling.errors import InputError
+
+
+def check_fields(section: str, config: Any, positive: Sequence[str] = ()) -> None:
+    """Hold the fields of a dataclass that are annotated as `int`, `float` or `bool` against that; numbers are at least 0.
+
+    Args:
+        section: what the message names before the field.
+        positive: fields of `int` that are at least 1.
+
+    Raises:
+        InputError: the first field that is something else.
+    """
+    for field in fields(config):
+        value = getattr(config, field.name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if field.type == "bool":
+            expected, holds = "true or false", isinstance(value, bool)
+        elif field.type == "int":
+            least = int(field.name in positive)
+            expected = f"an integer from {least}"
+            holds = is_number and isinstance(value, int) and value >= least
+        elif field.type == "float":
+            expected, holds = "a number from 0", is_number and 0 <= value < math.inf
+        else:
+            continue
+        if not holds:
+            raise InputError(f"{section}.{field.name} is out of range", expected=expected, got=value)
