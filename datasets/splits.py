@@ -107,6 +107,11 @@ def make_split(
     return result
 
 
+def group_count(frame: pd.DataFrame, kind: str, unit: str = "set_id") -> int:
+    """How many values a split of that kind has to hold out: the most folds that it can have."""
+    return len(frozenset().union(*_groups(frame, kind, unit).values()))
+
+
 def deal(values: Iterable[str], folds: int, seed: int = 0) -> dict[str, str]:
     """Value -> name of the fold that holds it out.
 

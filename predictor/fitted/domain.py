@@ -16,7 +16,8 @@ class Domain:
 
     Attributes:
         points: [P, E].
-        radius: 95 % quantile of the distance from a training workload to the nearest one of another architecture.
+        radius: 95 % quantile of the distance from a training workload to the nearest one of another architecture; where there is only one, the
+            largest distance between its workloads.
     """
 
     points: Floats = field(default_factory=lambda: np.zeros((0, 0)))
@@ -27,10 +28,10 @@ class Domain:
         """Each architecture is seen as new to the others."""
         names = np.array(architectures)
         distance = np.linalg.norm(points[:, None] - points[None], axis=-1)
+        if len(set(architectures)) < 2:
+            return cls(points, float(distance.max(initial=0.0)))
         distance[names[:, None] == names[None]] = np.inf
-        nearest = distance.min(1) if len(points) else np.zeros(0)
-        nearest = nearest[np.isfinite(nearest)]
-        return cls(points, float(np.quantile(nearest, 0.95)) if len(nearest) else np.inf)
+        return cls(points, float(np.quantile(distance.min(1), 0.95)))
 
     def contains(self, embedding: Floats) -> bool:
         """Whether the nearest training workload is within the radius."""

@@ -142,7 +142,7 @@ def _show(result: dict[str, Any], title: str, out: Path) -> None:
         row = [scores.get(k) for k in ("mape_percent", "mae", "rmse", "r2", "spearman")]
         table.add_row(name, str(scores["n"]), *("-" if v is None else f"{v:.3f}" for v in row))
     screen = console()
-    screen.print(table)
+    screen.print(table if table.rows else "no comparison: all sets are of the same architectures")
     screen.print(
         f"predictor {result['model_version']} written to {out}; MLflow run {result['run_id']} in {result['tracking_uri']}"
     )

@@ -46,9 +46,12 @@ def test_domain() -> None:
     assert Domain.fit(np.repeat(points, 2, 0), [n for n in names for _ in range(2)]).radius > 0
 
 
-def test_domain_of_nothing_or_one_architecture_flags_nothing() -> None:
+def test_domain_of_nothing_or_one_architecture() -> None:
     assert Domain().contains(np.zeros(3))
-    assert Domain.fit(np.zeros((2, 3)), ["only", "only"]).contains(np.full(3, 9.0))
+    domain = Domain.fit(np.array([[0.0, 0.0], [0.0, 1.0]]), ["only", "only"])
+    assert domain.radius == 1.0
+    assert domain.contains(np.array([0.0, 1.5]))
+    assert not domain.contains(np.array([9.0, 9.0]))
 
 
 def test_jobs_that_fill_a_device_are_known_as_well_whatever_their_number() -> None:

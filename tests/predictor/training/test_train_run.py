@@ -20,8 +20,10 @@ from predictor.evaluation.held_out import HeldOutAnswers, held_out_of
 from predictor.evaluation.promotion import promote
 from predictor.evaluation.protocols import networks
 from predictor.examples import featurizer
+from predictor.fitted.checkpoint import save
 from predictor.fitted.mlflow_registry import shipped, use_store, versions
-from predictor.training.run import load_config, train_run, training_tables
+from predictor.predictor import Predictor
+from predictor.training.run import compare, load_config, train_run, training_tables
 from profiling.errors import InputError, UnavailableError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import ColocationSet, Workload
@@ -267,6 +269,20 @@ def test_configuration(tmp_path: Path) -> None:
             load_config(file)
     with pytest.raises(InputError, match=r"missing\.yaml"):
         load_config(tmp_path / "missing.yaml")
+
+
+def test_sets_of_one_or_two_pairs_of_architectures_are_learned_from(measured: Tables, tmp_path: Path) -> None:
+    colocation, solo = measured
+    kept = {
+        name: colocation[colocation.set_id.str.endswith(ends)]
+        for name, ends in (("two", ("/alpha+alpha", "/alpha+beta")), ("one", ("/alpha+alpha",)))
+    }
+    assert list(compare(kept["two"], solo, NETWORK, QUICK, False, None, graph_source=graph_source)) == [
+        "e-ggat"
+    ]
+    assert compare(kept["one"], solo, NETWORK, QUICK, False, None, graph_source=graph_source) == {}
+    save(Predictor(NETWORK, QUICK, graph_source).fit(kept["one"], solo), tmp_path / "model")
+    assert load_predictor(str(tmp_path / "model")).fitted_.domain.radius < 1.0
 
 
 def test_nothing_to_train_on(tmp_path: Path) -> None:
