@@ -63,12 +63,15 @@ class Observation:
             raise InputError("not an observation", expected="an object", got=type(values).__name__)
         flat = {**values, **values["of"]} if isinstance(values.get("of"), dict) else values
         try:
+            if not isinstance(flat["jobs"], list | tuple):
+                raise TypeError(f"jobs is {flat['jobs']!r}, no list")
             jobs = [
                 Workload.parse(j) if isinstance(j, str) else Workload.from_mapping(j) for j in flat["jobs"]
             ]
-            device, step = str(flat["device"]), float(flat["step_time_s"])
+            # By way of text, as in a CSV: neither true nor 1.5 is a member.
+            device, step = str(flat["device"]), float(str(flat["step_time_s"]))
             if flat.get("member") not in (None, ""):
-                member = int(flat["member"])
+                member = int(str(flat["member"]))
             else:
                 job = Workload.parse(flat["job"]) if flat.get("job") or len(jobs) > 1 else jobs[0]
                 if job not in jobs:

@@ -70,6 +70,16 @@ def test_bad_rows(tmp_path: Path, text: str, word: str) -> None:
         read_observations(tmp_path / "seen.csv")
 
 
+@pytest.mark.parametrize(
+    "changes", [{"jobs": "alpha"}, {"member": True}, {"member": 0.5}, {"step_time_s": True}]
+)
+def test_values_of_another_type(changes: dict[str, object]) -> None:
+    right = {"device": "v100", "jobs": ["alpha", "beta"], "member": 1, "step_time_s": 0.1}
+    assert Observation.from_mapping(right).member == 1
+    with pytest.raises(InputError, match="not an observation"):
+        Observation.from_mapping(right | changes)
+
+
 def test_bad_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no file at"):
         read_observations(tmp_path / "missing.csv")
