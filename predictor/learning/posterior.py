@@ -33,7 +33,7 @@ from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.learning.shifts import Shifts
-from predictor.learning.time_sliced import bounded, members_no_slower, members_taking_turns, no_slower
+from predictor.learning.time_sliced import bounded_rows, bounded_sets, members_bounded, no_slower
 from predictor.types import Bools, Prediction, PredictionArrays, SetPredictor
 from profiling.errors import CotenantError, InputError
 from profiling.workload import ColocationSet, Workload
@@ -241,9 +241,8 @@ class Posterior:
         return no_slower(corrected, places, most) if places else corrected
 
     def _time_sliced(self, sets: Sequence[ColocationSet]) -> tuple[list[int], Floats]:
-        """Numbers of the sets that `bounded` names, and their slowdowns [P, M] time-sliced."""
-        under_mps = [s.device if s.sharing == "mps" else "" for s in sets]
-        places = bounded(under_mps, self.predictor, self._ready().under_mps)
+        """Numbers of the sets that `bounded_sets` names, and their slowdowns [P, M] time-sliced."""
+        places = bounded_sets(sets, self.predictor, self._ready().under_mps)
         sliced = [replace(sets[k], sharing="time-slice") for k in places]
         return places, self.predict_arrays(sliced).slowdown if places else np.zeros((0, 1))
 
@@ -308,12 +307,11 @@ class Posterior:
             numbers = np.where(rows >= 0, numbers, -1)
         time_sliced = np.full(len(rows), sharing == "time-slice")
         corrected = self._corrected(arrays, numbers, of_rows(rows, sharing, self._table_of()), time_sliced)
-        devices = [keys[row][1] for row in rows[:, 0].tolist()] if sharing == "mps" else []
-        places = bounded(devices, self.predictor, self._ready().under_mps)
+        places = bounded_rows(rows, sharing, self.predictor, self._ready().under_mps)
         if not places:
             return corrected
-        sliced = self._table_of().table_.time_sliced(rows[places])
-        return no_slower(corrected, places, self.predict_rows(sliced, "time-slice").slowdown)
+        sliced = self.predict_rows(self._table_of().table_.time_sliced(rows[places]), "time-slice")
+        return no_slower(corrected, places, sliced.slowdown)
 
     def _table_of(self) -> Any:
         if not hasattr(self.predictor, "predict_rows"):
@@ -380,8 +378,7 @@ class Posterior:
         result = []
         for k, (colocation_set, prediction) in enumerate(zip(sets, predictions, strict=True)):
             now = tuple(islice(after, len(prediction.members)))
-            now = members_no_slower(now, sliced[k]) if k in sliced else now
-            now = members_taking_turns(now) if colocation_set.sharing == "time-slice" else now
+            now = members_bounded(now, colocation_set.sharing, sliced.get(k))
             moved = zip(colocation_set.workloads, prediction.members, now, shift, strict=False)
             reasons = [reason_of(w.model, was, member, s.basis) for w, was, member, s in moved]
             result.append(

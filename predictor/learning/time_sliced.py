@@ -5,20 +5,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from models.features import Floats
 from predictor.types import MemberPrediction, PredictionArrays, Quantity
+from profiling.workload import ColocationSet
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
 
 
-def bounded(devices: Sequence[str], predictor: Any, observed: frozenset[str]) -> list[int]:
-    """Numbers of those of some devices where MPS was neither measured for the predictor nor `observed`; "" is none."""
-    if not any(devices) or not hasattr(predictor, "table_"):
+def bounded_sets(sets: Sequence[ColocationSet], predictor: Any, observed: frozenset[str]) -> list[int]:
+    """Numbers of the sets under MPS on a device where that was neither measured for the predictor nor `observed`."""
+    devices = {s.device for s in sets if s.sharing == "mps"}
+    never = _never_measured(devices, predictor, observed)
+    return [k for k, s in enumerate(sets) if s.sharing == "mps" and s.device in never] if never else []
+
+
+def bounded_rows(rows: Integers, sharing: str, predictor: Any, observed: frozenset[str]) -> list[int]:
+    """The same of sets whose rows [S, M] in the predictor's table are known."""
+    if sharing != "mps":
         return []
-    never = {d for d in set(devices) - observed if d and predictor.table_.is_bounded(d, "mps")}
-    return [k for k, device in enumerate(devices) if device in never]
+    device_of = {row: predictor.table_.keys[row][1] for row in np.unique(rows[:, 0]).tolist()}
+    never = _never_measured(set(device_of.values()), predictor, observed)
+    return np.flatnonzero(np.isin(rows[:, 0], [k for k, d in device_of.items() if d in never])).tolist()
+
+
+def _never_measured(devices: set[str], predictor: Any, observed: frozenset[str]) -> set[str]:
+    table = getattr(predictor, "table_", None)
+    return set() if table is None else {d for d in devices - observed if table.is_bounded(d, "mps")}
 
 
 def no_slower(arrays: PredictionArrays, places: Sequence[int], slowdown: Floats) -> PredictionArrays:
@@ -32,16 +49,13 @@ def no_slower(arrays: PredictionArrays, places: Sequence[int], slowdown: Floats)
     return replace(arrays, slowdown=least, step_time_s=step, utilization_ratio=busy)
 
 
-def members_no_slower(
-    members: Sequence[MemberPrediction], slowdown: Sequence[float]
+def members_bounded(
+    members: tuple[MemberPrediction, ...], sharing: str, slowdown: Sequence[float] | None
 ) -> tuple[MemberPrediction, ...]:
-    """The same for members of one set; intervals keep their width."""
-    return tuple(map(_no_slower, members, slowdown))
-
-
-def members_taking_turns(members: tuple[MemberPrediction, ...]) -> tuple[MemberPrediction, ...]:
-    """Members of a time-sliced set with no more than all of the time together."""
-    together = sum([m.utilization_ratio.value for m in members])
+    """Members of one set, with at most that slowdown where there is one; time-sliced, with no more than all of the time together."""
+    if slowdown is not None:
+        return tuple(map(_no_slower, members, slowdown))
+    together = sum([m.utilization_ratio.value for m in members]) if sharing == "time-slice" else 0.0
     return members if together <= 1.0 else tuple(_with_busy(m, 1.0 / together) for m in members)
 
 
