@@ -71,7 +71,10 @@ def best_sizes(rows: Sequence[tuple[Sequence[int], Sequence[float]]], gpus: int)
 def allocate_sizes(
     snapshot: SchedulingSnapshot, belief: SetCache, sizes: Mapping[int, int]
 ) -> list[Allocation]:
-    """Decisions that give every active job the size chosen for it (job number -> GPUs; 0 or absent: none)."""
+    """Decisions that give every active job the size chosen for it (job number -> GPUs; 0 or absent: none).
+
+    Where the free GPUs are too scattered for that size, it gets the next smaller one that it may have.
+    """
     decisions: list[Allocation] = []
     changed = [j for j in snapshot.active() if len(j.gpus) != sizes.get(j.number, 0)]
     locked = {j.number for j in changed if j.gpus and (j.resume_s > snapshot.now_s or not j.job.preemptible)}
@@ -79,9 +82,17 @@ def allocate_sizes(
     for job in sorted(changed, key=lambda j: (-sizes.get(j.number, 0), j.number)):
         if job.number in locked:
             continue
-        gpus: tuple[int, ...] = ()
-        if sizes.get(job.number, 0):
-            gpus = exclusive_gpus(pool, belief, job, sizes[job.number])
+        size = sizes.get(job.number, 0)
+        rungs = [size, *(k for k in reversed(ladder(snapshot, belief, job)) if k < size)] if size else []
+        gpus = next(filter(None, (_gpus_of_size(pool, belief, job, rung) for rung in rungs)), ())
         if set(gpus) != set(job.gpus):
             decisions.append(Allocation(job, gpus, job.frozen_prefix))
     return decisions
+
+
+def _gpus_of_size(pool: Pool, belief: SetCache, job: JobState, size: int) -> tuple[int, ...]:
+    """So many GPUs, its own if that is what it has and nobody else was given them; none where there is no room."""
+    if size == len(job.gpus) and pool.taken.isdisjoint(job.gpus):
+        pool.keep(job.gpus)
+        return job.gpus
+    return exclusive_gpus(pool, belief, job, size)

@@ -61,3 +61,17 @@ def test_an_end_of_the_range_that_is_missing_is_what_the_job_asks_for(
 ) -> None:
     job = TraceJob("j", JOBS[0], 2000.0, gpus=3, min_gpus=least, max_gpus=most)
     assert _sizes_held(policy, 4, job) <= {3, most or 3}
+
+
+@pytest.mark.parametrize("policy", ["optimus", "optimus-shortest", "pollux"])
+def test_a_job_that_cannot_grow_where_gpus_are_scattered_keeps_what_it_has(policy: str) -> None:
+    # Two fill one node, one and the elastic job the other; when the first ends a GPU is free on each.
+    nodes = [{"name": f"n{k}", "gpus": [{"device": "v100", "count": 2}]} for k in range(2)]
+    rigid = [TraceJob(f"rigid-{k}", JOBS[0], 500.0 if k == 0 else 20000.0) for k in range(3)]
+    elastic = TraceJob("elastic", JOBS[0], 5000.0, gpus=1, min_gpus=1, max_gpus=2)
+    cluster = ClusterSnapshot.from_mapping({"nodes": nodes})
+    result = simulate([*rigid, elastic], cluster, get_policy(policy), SetTruth(TABLE), TABLE)
+    (job,) = [job for job in result.jobs if job.id == "elastic"]
+    assert job.finished_s is not None
+    # It runs all the time, whatever it is given.
+    assert job.finished_s <= 5000.0 * TABLE.solo["v100", JOBS[0]].step_time_s * (1 + 1e-9)
