@@ -118,6 +118,17 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
     for key in ("min_gpus", "max_gpus"):
         if given[key] is not nothing:
             cells.mark(given[key] % 1 > 0, getattr(names, key), "is not a whole number of GPUs")
+    for key, wrong, what in (
+        ("priority", given["priority"] <= 0, "is not above 0"),
+        (
+            "min_gpus",
+            (given["min_gpus"] < 1) | (given["min_gpus"] > gpus),
+            "is not from 1 to the GPUs of the job",
+        ),
+        ("max_gpus", given["max_gpus"] < gpus, "is below the GPUs of the job"),
+    ):
+        if given[key] is not nothing:
+            cells.mark(wrong, getattr(names, key), what)
     with np.errstate(divide="ignore", invalid="ignore"):
         larger = given["max_batch_size"] / given["batch_size"]
         noise = given["noise_scale"] / given["batch_size"]
@@ -128,6 +139,7 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
             due = due - submit
             if np.isfinite(due).any():
                 _check_alike(names.submit, by_stamp, names.deadline, dated)
+        cells.mark(due <= 0, names.deadline, "is not after the submission")
     users = frame[names.user].astype(str).to_numpy() if names.user in frame else np.full(len(frame), "")
     ids = frame[names.id].astype(str).to_numpy() if names.id in frame else np.full(len(frame), "")
     return [

@@ -107,3 +107,18 @@ def test_optional_cells_that_are_no_numbers(tmp_path: Path) -> None:
         "min_gpus is not a whole number of GPUs",
         "deadline is not a number of seconds",
     }
+
+
+def test_priorities_deadlines_and_ranges_that_cannot_be(tmp_path: Path) -> None:
+    log = read(
+        tmp_path / "t.csv",
+        "0,60,2,,,,\n1,60,2,0,,,\n2,60,2,,4,,\n3,60,2,,,1,\n4,60,2,,0,,\n5,60,2,,,,0\n6,60,2,.5,1,4,90",
+        "submit_time,duration,gpu_num,priority,min_gpus,max_gpus,deadline",
+    )
+    assert [job.submit_s for job in log.jobs] == [0.0, 6.0]
+    assert by_reason(log.remarks)["ignored_rows"] == {
+        "priority is not above 0": 1,
+        "min_gpus is not from 1 to the GPUs of the job": 2,
+        "max_gpus is below the GPUs of the job": 1,
+        "deadline is not after the submission": 1,
+    }
