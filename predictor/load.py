@@ -15,13 +15,14 @@ PACKAGED = Path(__file__).parent / "checkpoints"
 REGISTERED = "models:/"
 
 
-def load_predictor(name: str = "default", graph_source: GraphSource | None = None) -> Predictor:
+def load_predictor(name: str | Path = "default", graph_source: GraphSource | None = None) -> Predictor:
     """A predictor by name: `default` (ships with the project), a folder, or `models:/...` of the MLflow registry.
 
     Raises:
         UnknownNameError: there is no such predictor.
         UnavailableError: the registry cannot be reached, or has no such model.
     """
+    name = str(name)
     if name.startswith(REGISTERED):
         from predictor.fitted.mlflow_registry import fetch_registered
 
