@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from profiling.capture import fused
 from profiling.capture.answers import note, truth_of
+from profiling.training import tensors_of
 
 # Lists of https://docs.pytorch.org/docs/stable/amp.html (CUDA) and of ATen/autocast_mode.h; names of C functions, and of those that
 # are made of a listed one (a square is a power, 1 / x a reciprocal); in-place forms left out.
@@ -131,6 +132,8 @@ _TO_FLOAT = frozenset(
         "_upsample_bicubic2d_aa",
     ]
 )
+# They take the widest type of their arguments; so do addcdiv, addcmul, atan2, cross, grid_sampler and index_put, by themselves.
+_TO_WIDEST = frozenset(["bilinear", "dot", "scatter_add", "tensordot", "vdot"])
 _RECURRENT = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
@@ -154,7 +157,7 @@ class DeviceFunctions(TorchFunctionMode):
         if self._autocast is not None:
             if name in _TO_HALF:
                 args, kwargs = self._cast((args, kwargs), self._autocast)
-            elif name in _TO_FLOAT:
+            elif name in _TO_FLOAT or (name in _TO_WIDEST and _has_float32((args, kwargs))):
                 args, kwargs = self._cast((args, kwargs), torch.float32)
         if name == "__bool__" and (answer := truth_of(args[0])) is not None:
             return answer
@@ -223,6 +226,10 @@ def fused_functions(autocast: torch.dtype | None = None) -> Iterator[DeviceFunct
     finally:
         for module, name, function in saved:
             setattr(module, name, function)
+
+
+def _has_float32(value: Any) -> bool:
+    return any(tensor.dtype == torch.float32 for tensor in tensors_of(value))
 
 
 def _attention(

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from profiling.capture.functions import _TO_FLOAT, _TO_HALF, fused_functions
+from profiling.capture.functions import _TO_FLOAT, _TO_HALF, _TO_WIDEST, fused_functions
 
 CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "x ** 2": lambda x: x**2,
@@ -44,21 +44,39 @@ def test_autocast_multiplies_in_half_precision(call: Callable[[Tensor], Tensor])
         assert call(torch.empty(2, 4, device="meta")).dtype == torch.float16
 
 
+MIXED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "addcmul": lambda wide, half: torch.addcmul(wide, half, half),
+    "bilinear": lambda wide, half: F.bilinear(wide, half, torch.empty(5, 4, 4, device="meta")),
+    "cross": lambda wide, half: torch.linalg.cross(wide[:3], half[:3], dim=0),
+    "dot": lambda wide, half: torch.dot(wide[0], half[0]),
+    "grid_sample": lambda wide, half: F.grid_sample(
+        half[None, None], wide[None, :, :2, None].expand(-1, -1, -1, 2), align_corners=False
+    ),
+    "scatter_add": lambda wide, half: wide.scatter_add(
+        0, torch.zeros(4, 4, device="meta", dtype=torch.long), half
+    ),
+    "tensordot": lambda wide, half: torch.tensordot(wide, half, 1),
+    "vdot": lambda wide, half: torch.vdot(wide[0], half[0]),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_autocast_widens_what_takes_one_type_only(name: str) -> None:
+    wide = torch.empty(4, 4, device="meta")
+    half = wide.half()
+    with fused_functions(torch.float16):
+        assert MIXED[name](wide, half).dtype == torch.float32
+
+
+def test_autocast_leaves_products_of_one_type_as_they_are() -> None:
+    half = torch.empty(4, 4, device="meta", dtype=torch.float16)
+    with fused_functions(torch.float16):
+        assert torch.tensordot(half, half, 1).dtype == torch.float16
+
+
 def test_the_lists_have_every_operator_that_torch_casts_on_a_gpu() -> None:
-    # What takes the widest type of its arguments, and what is called by another that is listed.
-    widest = {
-        "addcdiv",
-        "addcmul",
-        "atan2",
-        "bilinear",
-        "cross",
-        "dot",
-        "vdot",
-        "grid_sampler",
-        "index_put",
-        "scatter_add",
-        "tensordot",
-    }
+    # What takes the widest type of its arguments by itself, and what is called by another that is listed.
+    widest = {"addcdiv", "addcmul", "atan2", "cross", "grid_sampler", "index_put"}
     inner = {"nll_loss2d", "cudnn_convolution", "cudnn_convolution_transpose"}
     refused = {"binary_cross_entropy"}
     names = {
@@ -67,5 +85,5 @@ def test_the_lists_have_every_operator_that_torch_casts_on_a_gpu() -> None:
         if name.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA")
     }
     public = {name for name in names if not name.startswith("_") or name.startswith("_upsample")}
-    assert public - _TO_HALF - _TO_FLOAT <= widest | inner | refused
+    assert public - _TO_HALF - _TO_FLOAT - _TO_WIDEST <= widest | inner | refused
     assert len(public) > 80
