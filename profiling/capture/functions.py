@@ -243,9 +243,13 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     # A causal kernel skips half of the scores; torch.utils.flop_counter counts them all, and so does this.
+    if attn_mask is not None and attn_mask.requires_grad:
+        # A kernel writes the gradient of a bias for every score, and expanding it sums that up again.
+        attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
     if query.dim() < 4:
         missing = (None,) * (4 - query.dim())
-        return fused.attention(query[missing], key[missing], value[missing], None)[0][(0,) * len(missing)]
+        bias = None if attn_mask is None else attn_mask[missing]
+        return fused.attention(query[missing], key[missing], value[missing], bias)[0][(0,) * len(missing)]
     return fused.attention(query, key, value, attn_mask)[0]
 
 

@@ -28,26 +28,40 @@ def _(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> tuple[T
 
 @torch.library.custom_op("cotenant::attention_backward", mutates_args=())
 def attention_backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_sum: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value."""
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    log_sum: Tensor,
+    bias: Tensor | None = None,
+) -> list[Tensor]:
+    """Gradients of query, key, value, and of the bias where one is given."""
     raise _no_kernel()
 
 
 @attention_backward.register_fake
 def _(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_sum: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    log_sum: Tensor,
+    bias: Tensor | None = None,
+) -> list[Tensor]:
+    return [t.new_empty(t.shape) for t in (query, key, value, bias) if t is not None]
 
 
 def _attention_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    query, key, value, _ = inputs
-    ctx.save_for_backward(query, key, value, *output)
+    query, key, value, bias = inputs
+    trained_bias = [bias] if ctx.needs_input_grad[3] else []
+    ctx.save_for_backward(query, key, value, *output, *trained_bias)
 
 
 def _attention_backward(ctx, grad, _log_sum_grad):  # type: ignore[no-untyped-def]
-    return *attention_backward(grad, *ctx.saved_tensors), None
+    gradients = attention_backward(grad, *ctx.saved_tensors)
+    return *gradients, *[None] * (4 - len(gradients))
 
 
 attention.register_autograd(_attention_backward, setup_context=_attention_setup)
