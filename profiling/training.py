@@ -91,7 +91,8 @@ class TrainingJob:
         self.precision = precision
         self.gradient_accumulation = gradient_accumulation
         self.samples_per_step = batch_size * gradient_accumulation
-        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        held = (*model.parameters(), *tensors_of(batch))
+        self.device = next((tensor.device for tensor in held), torch.device("cpu"))
         self.optimizers = [make_optimizer(optimizer, self._trained(phase)) for phase in self.phases]
         use_scaler = precision == AUTOCAST and self.device.type == "cuda"
         self._scaler = torch.amp.GradScaler("cuda") if use_scaler else None

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from profiling.capture.options import options_of
 from profiling.capture.step import capture_job
@@ -116,9 +117,19 @@ def mean_loss(output: Any) -> Tensor:
 
 
 def to_meta(model: nn.Module) -> nn.Module:
-    """A copy on `meta`: the weights are replaced while copying, and so never copied themselves."""
+    """A copy on `meta`: the weights are replaced while copying, and so never copied themselves.
+
+    Raises:
+        InputError: a lazy module has no shapes yet.
+    """
     memo: dict[int, Any] = {}
-    for parameter in model.parameters():
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise InputError(
+                f"parameter {name!r} has no shape yet",
+                expected="a module whose lazy layers have seen a batch",
+                hint="call the module once before it is returned",
+            )
         shadow = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
         memo[id(parameter)] = shadow
     for buffer in model.buffers():
@@ -205,5 +216,6 @@ def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, dict):
         return {key: _map(item, function) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_map(item, function) for item in value)
+        items = [_map(item, function) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value

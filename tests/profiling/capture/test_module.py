@@ -1,10 +1,14 @@
 """Modules as users write them, and factories that are wrong."""
 
+from typing import NamedTuple
+
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from profiling.capture import capture_module
+from profiling.errors import InputError
 
 
 class BiasedAttention(nn.Module):
@@ -28,3 +32,37 @@ def test_a_trained_attention_bias_has_a_gradient() -> None:
     # Written for each sample, read and summed over them.
     assert trained.total("backward_bytes") >= frozen.total("backward_bytes") + 2 * 3 * bias_bytes
     assert trained.backward_flops == frozen.backward_flops
+
+
+class Pair(NamedTuple):
+    left: Tensor
+    right: Tensor
+
+
+class Sum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, pair: Pair) -> Tensor:
+        return self.linear(pair.left + pair.right)
+
+
+def test_named_tuples_stay_what_they_are() -> None:
+    graph = capture_module(Sum(), {"pair": Pair(torch.randn(3, 8), torch.randn(3, 8))})
+    assert graph.forward_flops == 2 * 3 * 8 * 4
+    assert graph.host_input_bytes == 2 * 3 * 8 * 4
+
+
+def test_a_module_without_parameters_is_a_step_without_a_backward_pass() -> None:
+    graph = capture_module(nn.Sequential(nn.AvgPool2d(2)), torch.randn(3, 4, 8, 8))
+    assert [op.kind for op in graph.operators if op.module_path] == ["pooling"]
+    assert graph.state_bytes == graph.total("backward_bytes") == 0
+
+
+def test_a_lazy_module_needs_a_batch_first() -> None:
+    model, inputs = nn.Sequential(nn.LazyLinear(4)), torch.randn(3, 8)
+    with pytest.raises(InputError, match=r"'0.weight' has no shape yet.*call the module once"):
+        capture_module(model, inputs)
+    model(inputs)
+    assert capture_module(model, inputs).parameter_count == 36
