@@ -6,7 +6,7 @@ from typing import Any
 
 _WHERE = {
     "OnnxLimits": "onnx_limits",
-    "capture_factory": "module",
+    "capture_factory": "factory",
     "capture_job": "step",
     "capture_module": "module",
     "capture_onnx": "onnx",

@@ -1,9 +1,8 @@
-"""Any `nn.Module`, and what a `module:factory` makes, into a computation graph."""
+"""Any `nn.Module` into a computation graph."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,6 @@ from profiling.capture.options import options_of
 from profiling.capture.step import capture_job
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
-from profiling.importing import import_attribute
 from profiling.training import (
     PARAMETER_TYPES,
     Phase,
@@ -52,7 +50,7 @@ def capture_module(
     """
     options = workload or Workload(model=name or type(model).__name__)
     shadow = to_meta(model)
-    batch = _map(inputs, lambda t: torch.empty_like(t, device="meta").requires_grad_(False))
+    batch = map_tensors(inputs, lambda t: torch.empty_like(t, device="meta").requires_grad_(False))
     first = next(tensors_of(batch), None)
     if first is None:
         raise InputError(
@@ -78,7 +76,7 @@ def job_of(
     if workload.precision in PARAMETER_TYPES:
         dtype = PARAMETER_TYPES[workload.precision]
         model = model.to(dtype)
-        batch = _map(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
+        batch = map_tensors(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
     model.train()
     freeze_prefix(model, workload.frozen_prefix)
     if workload.activation_checkpointing:
@@ -116,13 +114,8 @@ def mean_loss(output: Any) -> Tensor:
     return torch.stack([m.to(means[0].dtype) for m in means]).sum()
 
 
-def to_meta(model: nn.Module) -> nn.Module:
-    """A copy on `meta`: the weights are replaced while copying, and so never copied themselves.
-
-    Raises:
-        InputError: a lazy module has no shapes yet.
-    """
-    memo: dict[int, Any] = {}
+def refuse_lazy(model: nn.Module) -> None:
+    """Raise `InputError` where a lazy module has seen no batch yet."""
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise InputError(
@@ -130,78 +123,22 @@ def to_meta(model: nn.Module) -> nn.Module:
                 expected="a module whose lazy layers have seen a batch",
                 hint="call the module once before it is returned",
             )
+
+
+def to_meta(model: nn.Module) -> nn.Module:
+    """A copy on `meta`: the weights are replaced while copying, and so never copied themselves.
+
+    Raises:
+        InputError: a lazy module has no shapes yet.
+    """
+    memo: dict[int, Any] = {}
+    refuse_lazy(model)
+    for parameter in model.parameters():
         shadow = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
         memo[id(parameter)] = shadow
     for buffer in model.buffers():
         memo[id(buffer)] = torch.empty_like(buffer, device="meta")
     return copy.deepcopy(model, memo)
-
-
-def capture_factory(workload: Workload) -> ComputationGraph:
-    """The graph of what `module:factory` makes. This runs the user's code: for local commands only.
-
-    The factory is called on `meta`, with `batch_size` and `sequence_length` if it has such parameters, and returns
-    `(module, inputs)` or `(module, inputs, loss)`, with inputs as in `capture_module`, or a whole `TrainingJob`.
-
-    Raises:
-        InputError: no such module or attribute, or it returns something else.
-    """
-    made = _made(workload, "meta")
-    if isinstance(made, TrainingJob):
-        return capture_job(made, workload.model, _options(workload))
-    _check_made(workload, made)
-    return capture_module(
-        made[0], made[1], name=workload.model, loss=made[2] if len(made) == 3 else None, workload=workload
-    )
-
-
-def _check_made(workload: Workload, made: Any) -> None:
-    """Raise `InputError` unless a factory returned a module, its inputs and perhaps a loss."""
-    if not (isinstance(made, tuple) and len(made) in (2, 3) and isinstance(made[0], nn.Module)):
-        raise InputError(
-            f"{workload.model!r} returned something else",
-            expected="(module, inputs), (module, inputs, loss) or a TrainingJob",
-            got=type(made).__name__,
-        )
-
-
-def factory_job(workload: Workload, device: str) -> TrainingJob:
-    """What `module:factory` makes as a job that can run on a device, with the options of the workload.
-
-    Raises:
-        InputError: as `capture_factory`.
-    """
-    made = _made(workload, device)
-    if isinstance(made, TrainingJob):
-        return made
-    _check_made(workload, made)
-    batch = _map(made[1], lambda tensor: tensor.to(device))
-    first = next(tensors_of(batch), None)
-    if first is None:
-        raise InputError(f"{workload.model!r} has no tensor among its inputs", expected="at least one tensor")
-    size = int(first.shape[0]) if first.dim() else 1
-    return job_of(made[0].to(device), batch, size, workload, made[2] if len(made) == 3 else None)
-
-
-def _made(workload: Workload, device: str) -> Any:
-    """What the factory returns, called on that device."""
-    factory = import_attribute(workload.model, "module:factory on the import path or in this folder")
-    known = inspect.signature(factory).parameters  # type: ignore[arg-type]
-    given = {
-        key: value
-        for key in ("batch_size", "sequence_length")
-        if (value := getattr(workload, key)) is not None and key in known
-    }
-    with torch.device(device):
-        try:
-            made = factory(**given)  # type: ignore[operator]
-        except Exception as error:
-            raise InputError(
-                f"{workload.model!r} fails",
-                expected="a factory that needs no more than batch_size and sequence_length, and runs on the meta device",
-                got=f"{type(error).__name__}: {error}",
-            ) from error
-    return made
 
 
 def _options(workload: Workload) -> dict[str, object]:
@@ -210,12 +147,13 @@ def _options(workload: Workload) -> dict[str, object]:
     return options
 
 
-def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """`function` of every tensor in nested tuples, lists and dictionaries."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):
-        return {key: _map(item, function) for key, item in value.items()}
+        return {key: map_tensors(item, function) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        items = [_map(item, function) for item in value]
+        items = [map_tensors(item, function) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value

@@ -51,7 +51,7 @@ def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
 
         return capture_pipedream(name, workload=workload)
     if local and ":" in name:
-        from profiling.capture.module import capture_factory
+        from profiling.capture.factory import capture_factory
 
         return capture_factory(workload)
     with _LOCK:

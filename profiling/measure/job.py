@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -26,14 +23,11 @@ def build_job(workload: Workload, device: str) -> Any:
         from profiling.zoo import build
 
         return build(workload, device)
-    module, _, name = workload.model.partition(":")
-    try:
-        factory: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"no factory {workload.model}", expected="module:factory", got=str(error)) from None
-    if set(inspect.signature(factory).parameters) <= {"batch_size", "sequence_length"}:
-        from profiling.capture.module import factory_job
+    from profiling.capture.factory import PASSED, factory_job, find_factory
 
+    factory, parameters = find_factory(workload.model)
+    required = {name for name, parameter in parameters.items() if parameter.default is parameter.empty}
+    if required <= set(PASSED):
         return factory_job(workload, device)
     job = factory(workload, device)
     if not hasattr(job, "step"):

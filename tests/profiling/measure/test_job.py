@@ -14,6 +14,9 @@ import torch
 def make(batch_size=4):
     return torch.nn.Linear(8, 2), torch.randn(batch_size, 8)
 
+def wide(batch_size=4, width=16):
+    return torch.nn.Linear(width, 2), torch.randn(batch_size, width)
+
 def nothing():
     return None
 """
@@ -32,6 +35,11 @@ def test_a_factory_that_capture_takes_is_measured_too(module: str) -> None:
     before = job.model.weight.detach().clone()
     job.step()
     assert not before.equal(job.model.weight)
+
+
+def test_a_factory_may_have_parameters_with_defaults(module: str) -> None:
+    job = build_job(Workload(f"{module}:wide", batch_size=8), "cpu")
+    assert tuple(job.batch.shape) == (8, 16)
 
 
 def test_one_that_returns_something_else(module: str) -> None:

@@ -1,0 +1,134 @@
+"""What a `module:factory` of the user makes: a computation graph, or a job to measure."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from profiling.capture.module import capture_module, job_of, map_tensors, refuse_lazy
+from profiling.capture.options import options_of
+from profiling.capture.step import capture_job
+from profiling.errors import InputError
+from profiling.graph import ComputationGraph
+from profiling.importing import import_attribute
+from profiling.training import TrainingJob, tensors_of
+from profiling.workload import Workload
+
+PASSED = ("batch_size", "sequence_length")
+"""Options that a factory gets where it has parameters of these names."""
+
+
+def capture_factory(workload: Workload) -> ComputationGraph:
+    """The graph of what `module:factory` makes. This runs the user's code: for local commands only.
+
+    The factory is called on `meta`, with `batch_size` and `sequence_length` if it has such parameters, and returns
+    `(module, inputs)` or `(module, inputs, loss)`, with inputs as in `capture_module`, or a whole `TrainingJob`, which
+    has its own options.
+
+    Raises:
+        InputError: no such module or attribute, it returns something else, or the workload has an option that the
+            factory does not take.
+    """
+    made = _made(workload, "meta")
+    if isinstance(made, TrainingJob):
+        return capture_job(made, workload.model, _own_options(workload, made))
+    return capture_module(
+        made[0], made[1], name=workload.model, loss=made[2] if len(made) == 3 else None, workload=workload
+    )
+
+
+def factory_job(workload: Workload, device: str) -> TrainingJob:
+    """What `module:factory` makes as a job that can run on a device, with the options of the workload.
+
+    Raises:
+        InputError: as `capture_factory`.
+    """
+    made = _made(workload, device)
+    if isinstance(made, TrainingJob):
+        _own_options(workload, made)
+        return made
+    batch = map_tensors(made[1], lambda tensor: tensor.to(device))
+    first = next(tensors_of(batch), None)
+    if first is None:
+        raise InputError(f"{workload.model!r} has no tensor among its inputs", expected="at least one tensor")
+    refuse_lazy(made[0])
+    size = int(first.shape[0]) if first.dim() else 1
+    return job_of(made[0].to(device), batch, size, workload, made[2] if len(made) == 3 else None)
+
+
+def find_factory(name: str) -> tuple[Callable[..., Any], Mapping[str, inspect.Parameter]]:
+    """The function called `module:factory`, and its parameters by name.
+
+    Raises:
+        InputError: no such module or attribute, or it is no function.
+    """
+    factory = import_attribute(name, "module:factory on the import path or in this folder")
+    try:
+        return factory, inspect.signature(factory).parameters  # type: ignore[arg-type, return-value]
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{name!r} is no factory",
+            expected="a function that returns (module, inputs)",
+            got=type(factory).__name__,
+        ) from None
+
+
+def _made(workload: Workload, device: str) -> Any:
+    """What the factory returns, called on that device."""
+    factory, parameters = find_factory(workload.model)
+    given = {key: value for key in PASSED if (value := getattr(workload, key)) is not None}
+    for key, value in given.items():
+        if key not in parameters:
+            raise InputError(
+                f"{workload.model!r} takes no {key}",
+                expected=f"a factory with a parameter {key}",
+                got=f"{key}={value}",
+                hint="add the parameter, or leave the option out",
+            )
+    with torch.device(device):
+        try:
+            made = factory(**given)
+        except Exception as error:
+            raise InputError(
+                f"{workload.model!r} fails",
+                expected="a factory that needs no more than batch_size and sequence_length, and runs on the meta device",
+                got=f"{type(error).__name__}: {error}",
+            ) from error
+    is_pair = isinstance(made, tuple) and len(made) in (2, 3) and isinstance(made[0], nn.Module)
+    if not is_pair and not isinstance(made, TrainingJob):
+        raise InputError(
+            f"{workload.model!r} returned something else",
+            expected="(module, inputs), (module, inputs, loss) or a TrainingJob",
+            got=type(made).__name__,
+        )
+    return made
+
+
+def _own_options(workload: Workload, job: TrainingJob) -> dict[str, object]:
+    """The options of a job that a factory built whole: those that it was built with.
+
+    Raises:
+        InputError: the workload has another one, which would change nothing.
+    """
+    own: dict[str, object] = {
+        "precision": job.precision,
+        "optimizer": job.optimizer_name,
+        "frozen_prefix": 0,
+        "gradient_accumulation": job.gradient_accumulation,
+        "activation_checkpointing": False,
+    }
+    unasked = Workload(workload.model)
+    for name, value in own.items():
+        asked = getattr(workload, name)
+        if asked not in (value, getattr(unasked, name)):
+            raise InputError(
+                f"{workload.model!r} returns a TrainingJob, which has its own {name}",
+                expected=str(value),
+                got=asked,
+                hint="set it in the factory, or return (module, inputs, loss)",
+            )
+    return {**options_of(workload), **own}
