@@ -64,7 +64,8 @@ class TrainingJob:
         phases: parts of a step, in order.
         batch_size: samples per forward/backward pass.
         optimizer: one of `profiling.workload.OPTIMIZERS`, the same kind for every phase.
-        precision: one of `profiling.workload.PRECISIONS`; `amp` runs the forward pass under autocast.
+        precision: one of `profiling.workload.PRECISIONS`; `amp` runs the forward pass under autocast; on a GPU, `tf32`
+            switches TF32 on for this process, and every other switches it off.
         gradient_accumulation: forward/backward passes per optimiser step.
 
     Attributes:
@@ -94,6 +95,10 @@ class TrainingJob:
         held = (*model.parameters(), *tensors_of(batch))
         self.device = next((tensor.device for tensor in held), torch.device("cpu"))
         self.optimizers = [make_optimizer(optimizer, self._trained(phase)) for phase in self.phases]
+        if self.device.type == "cuda":
+            # torch's default is in between: convolutions in TF32, products in FP32.
+            allow = precision == "tf32"
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allow
         use_scaler = precision == AUTOCAST and self.device.type == "cuda"
         self._scaler = torch.amp.GradScaler("cuda") if use_scaler else None
 

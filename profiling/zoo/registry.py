@@ -108,9 +108,6 @@ def build(workload: Workload, device: str = "cpu") -> TrainingJob:
     freeze_prefix(model, full.frozen_prefix)
     if full.activation_checkpointing:
         checkpoint_blocks(model)
-    if device.startswith("cuda"):
-        allow = full.precision == "tf32"
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allow
     return TrainingJob(
         model,
         batch,
