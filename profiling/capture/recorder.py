@@ -74,6 +74,7 @@ class Recorder(TorchDispatchMode):
         nodes, edges: what was recorded; edges are bytes by (source, target).
         active, in_backward: set by the caller as the step goes on.
         unknown: how often each operator that the table does not know came.
+        selections: how many operators chose elements by their values.
         live: tensors alive, without parameters, buffers and gradients.
     """
 
@@ -82,6 +83,7 @@ class Recorder(TorchDispatchMode):
         self.nodes: list[Node] = []
         self.edges: dict[tuple[int, int], float] = {}
         self.unknown: dict[str, int] = {}
+        self.selections = 0
         self.active = True
         self.in_backward = False
         self._model = model
@@ -157,6 +159,7 @@ class Recorder(TorchDispatchMode):
         autograd_node = torch._C._current_autograd_node()
         if packet_name(func) in ("detach", "lift_fresh", "alias"):
             return
+        self.selections += not self.in_backward and _selects(packet_name(func), args)
         cost = cost_of(func, args, kwargs, out, self._tf32)
         if autograd_node is not None:
             self._autograd_nodes[id(autograd_node)] = autograd_node
@@ -318,6 +321,13 @@ class Recorder(TorchDispatchMode):
 
     def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
         self._paths.pop()
+
+
+def _selects(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether the size of the result depends on values: on `meta` every element is chosen."""
+    return name == "nonzero" or (
+        name == "index" and any(index.dtype == torch.bool for index in tensors_of(args[1]))
+    )
 
 
 def _key(tensor: Tensor) -> int:

@@ -68,6 +68,12 @@ def capture_job(
         warnings.warn(
             f"{name}: operators without a canonical kind, counted by their shapes: {counts}", stacklevel=2
         )
+    if recorder.selections:
+        warnings.warn(
+            f"{name}: {recorder.selections} selections by value (where, nonzero, masks) are taken to choose everything; "
+            "experts that pick their tokens so count as if each had all",
+            stacklevel=2,
+        )
     graph = _graph(job, recorder, name, [layer for layer, _ in layers], options or {})
     if live_totals is not None:
         live_totals |= {"activation_bytes": recorder.live.totals, "forward_activation_bytes": forward}

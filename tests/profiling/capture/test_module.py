@@ -66,3 +66,23 @@ def test_a_lazy_module_needs_a_batch_first() -> None:
         capture_module(model, inputs)
     model(inputs)
     assert capture_module(model, inputs).parameter_count == 36
+
+
+class Experts(nn.Module):
+    def __init__(self, is_masked: bool) -> None:
+        super().__init__()
+        self.router = nn.Linear(8, 2)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.is_masked = is_masked
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        chosen = self.router(x).argmax(-1)
+        rows = [chosen == 0, chosen == 1] if self.is_masked else [torch.where(chosen == i)[0] for i in (0, 1)]
+        return [expert(x[own]) for expert, own in zip(self.experts, rows, strict=True)]
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_a_selection_by_value_is_noted(is_masked: bool) -> None:
+    with pytest.warns(UserWarning, match="2 selections by value"):
+        graph = capture_module(Experts(is_masked), torch.randn(6, 8))
+    assert graph.forward_flops == 2 * 6 * 8 * (2 + 2 * 8)
