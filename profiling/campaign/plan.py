@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from profiling.errors import InputError
 from profiling.files import read_json, write_json
-from profiling.measure.request import RunRequest
+from profiling.measure.request import DEVICES, RunRequest
 from profiling.measure.settings import MeasureSettings
 
 PLAN_FORMAT, PLAN_VERSION = "cotenant-plan", 1
@@ -27,6 +28,14 @@ class PlannedRun:
     expected_s: float
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.expected_s < math.inf:
+            raise InputError(
+                f"expected_s of {self.request} is out of range",
+                expected="seconds from 0",
+                got=self.expected_s,
+            )
+
 
 @dataclass(frozen=True)
 class CampaignPlan:
@@ -44,8 +53,18 @@ class CampaignPlan:
     settings: MeasureSettings = field(default_factory=MeasureSettings)
 
     def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise InputError(
+                "unknown device to measure on", expected="one of " + ", ".join(DEVICES), got=self.device
+            )
         seen: set[str] = set()
         for run in self.runs:
+            if run.request.device != self.device:
+                raise InputError(
+                    f"{run.request} is a run on another device than the plan's",
+                    expected=self.device,
+                    got=run.request.device,
+                )
             if run.request.run_id in seen:
                 raise InputError("a run is in the plan twice", expected="each run once", got=str(run.request))
             seen.add(run.request.run_id)

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from profiling.devices import has_mig, mig_layout
+from profiling.errors import InputError
 from profiling.measure.device_usage import UsageMeter
 from profiling.measure.environment import device_name
 from profiling.measure.request import RunRequest
@@ -88,10 +89,23 @@ def measure(
 
 
 def pinned_core(settings: MeasureSettings) -> int | None:
-    """The core that members share: the last one allowed, where the system's own work is rarest."""
-    if settings.core is not None:
+    """The core that members share: the last one allowed, where the system's own work is rarest.
+
+    Raises:
+        InputError: this process may not use the core that the settings name.
+    """
+    if not hasattr(os, "sched_getaffinity"):
         return settings.core
-    return max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    allowed = os.sched_getaffinity(0)
+    if settings.core is None:
+        return max(allowed)
+    if settings.core not in allowed:
+        raise InputError(
+            "the setting core names a core that this process may not use",
+            expected="one of " + ", ".join(map(str, sorted(allowed))),
+            got=settings.core,
+        )
+    return settings.core
 
 
 def _warm_all(session: Session, record: dict[str, Any], progress: Progress) -> None:

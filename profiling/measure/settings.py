@@ -57,6 +57,8 @@ class MeasureSettings:
             _require(name, getattr(self, name), isinstance(getattr(self, name), int), 1)
         for name in ("loader_processes", "seed", "retries"):
             _require(name, getattr(self, name), isinstance(getattr(self, name), int), 0)
+        if self.core is not None:
+            _require("core", self.core, isinstance(self.core, int), 0)
         for name in ("window_s", "alone_window_s", "max_warmup_s", "sample_interval_s", "timeout_s"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 < value <= 86400:

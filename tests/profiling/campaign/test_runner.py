@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,26 @@ def test_plan_that_is_none(tmp_path: Path) -> None:
     run = small_plan(1).runs[0]
     with pytest.raises(InputError, match="twice"):
         CampaignPlan("x", "cpu", (run, run))
+    with pytest.raises(InputError, match="another device"):
+        CampaignPlan("x", "cuda", (run,))
+    with pytest.raises(InputError, match="unknown device"):
+        CampaignPlan("x", "tpu", ())
+
+
+@pytest.mark.parametrize("expected_s", [-1.0, float("nan"), float("inf")])
+def test_a_run_is_expected_to_take_seconds(expected_s: float) -> None:
+    with pytest.raises(InputError, match="expected_s"):
+        PlannedRun(small_plan(1).runs[0].request, expected_s)
+
+
+def test_a_core_that_is_not_there_ends_a_campaign_before_its_first_record(tmp_path: Path) -> None:
+    plan = small_plan(1)
+    for core in (-1, "0"):
+        with pytest.raises(InputError, match="core is out of range"):
+            MeasureSettings.from_mapping({"core": core})
+    with pytest.raises(InputError, match="may not use"):
+        run_campaign(replace(plan, settings=MeasureSettings(core=10_000)), tmp_path)
+    assert status(plan, [tmp_path]).done == 0
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("9m", 540), ("1.5h", 5400)])
