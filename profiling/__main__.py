@@ -19,12 +19,20 @@ app.add_typer(campaign, name="campaign")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command; a `CotenantError` becomes one line on stderr and its exit code."""
+    """Run the command; a `CotenantError`, or a file that cannot be used, becomes one line on stderr and an exit code."""
     try:
         app(args=arguments)
     except CotenantError as error:
         print(f"profiling: {error.message}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+    except OSError as error:
+        if error.filename is None:  # no file of the caller's: a fault
+            raise
+        print(
+            f"profiling: {error.filename} cannot be read or written: got {error.strerror}. Name another.",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from None
 
 
 if __name__ == "__main__":

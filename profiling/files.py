@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from profiling.errors import InputError
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give an `OSError` of a write, such as a full disk, the name of its file: the system leaves it out."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def write_whole(path: Path | str, data: bytes | str) -> Path:
@@ -23,7 +35,7 @@ def write_whole(path: Path | str, data: bytes | str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with naming(target), os.fdopen(handle, "wb") as stream:
             stream.write(data.encode() if isinstance(data, str) else data)
             stream.flush()
             os.fsync(stream.fileno())

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from profiling.errors import ConflictError, LimitError
+from profiling.files import naming
 
 SLICE_BYTES = 2 * 2**20
 MAX_SLICES = 8
@@ -121,7 +122,7 @@ class SliceWriter:
     def _append(self, line: bytes) -> None:
         path = self._target(len(line))
         is_new = not path.exists()
-        with open(path, "ab") as stream:
+        with naming(path), open(path, "ab") as stream:
             if not is_new and not _ends_whole(path):
                 line = b"\n" + line
             # One write call: a kill leaves all of the line, a first part of it, or nothing.

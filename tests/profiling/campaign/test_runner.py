@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from profiling.__main__ import app
+from profiling.__main__ import app, main
 from profiling.campaign.export import export_campaign
 from profiling.campaign.plan import CampaignPlan, PlannedRun
 from profiling.campaign.runner import parse_duration, run_campaign, status
@@ -142,6 +142,15 @@ def test_the_whole_way_by_the_command(tmp_path: Path) -> None:
     card = (out / "CARD.md").read_text()
     assert "## Spread" in card
     assert "throughput ratio" in card
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["campaign", "status", str(tmp_path), "-o", str(tmp_path)])
+    assert (
+        capsys.readouterr().err
+        == f"profiling: {tmp_path} cannot be read or written: got Is a directory. Name another.\n"
+    )
 
 
 def test_export_of_nothing(tmp_path: Path) -> None:

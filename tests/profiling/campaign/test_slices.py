@@ -67,6 +67,13 @@ def test_slices_roll_over_and_end(tmp_path: Path) -> None:
     assert len(read_results([tmp_path]).records) == 2 * MAX_SLICES
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    (tmp_path / "slice-000.jsonl").symlink_to("/dev/full")
+    with SliceWriter(tmp_path) as writer, pytest.raises(OSError, match=r"No space left.*slice-000"):
+        writer.append_run(record("a"))
+
+
 def test_two_writers_are_kept_apart(tmp_path: Path) -> None:
     with SliceWriter(tmp_path), pytest.raises(ConflictError, match="already running"), SliceWriter(tmp_path):
         pass
