@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from profiling.errors import InputError
 from profiling.files import read_json, write_whole
+from profiling.graph_values import check_scalars, check_values
 from profiling.operator_sizes import NO_SIZES, SIZE_COLUMNS, OperatorSizes
 
 if TYPE_CHECKING:
@@ -263,7 +264,8 @@ class ComputationGraph:
         """Read what `to_dict` wrote.
 
         Raises:
-            InputError: not such an object, another version, columns of unequal length, or an edge to nowhere.
+            InputError: not such an object, another version, columns of unequal length, values that no graph has, or an
+                edge to nowhere.
         """
         if not isinstance(body, dict) or body.get("format") != GRAPH_FORMAT:
             raise InputError(
@@ -281,10 +283,13 @@ class ComputationGraph:
         try:
             operators = _read_operators(dict(body["operators"]), version)
             edges = tuple(TensorEdge(int(s), int(t), float(b)) for s, t, b in body["edges"])
+            check_values("edges", "float", [edge.bytes for edge in edges])
             known = {f.name for f in fields(cls)} - {"operators", "edges", "layers"}
             if version == 1:
                 known -= {"forward_activation_bytes"}
             scalars = {key: body[key] for key in known}
+            check_scalars(scalars, fields(cls))
+            check_values("layers", "str", body["layers"])
             return cls(operators=operators, edges=edges, layers=tuple(body["layers"]), **scalars)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
@@ -310,6 +315,8 @@ def _read_operators(columns: dict[str, Any], version: int) -> tuple[Operator, ..
         columns["forward_kernel_count"] = [kernels / 3 for kernels in columns["kernel_count"]]
         columns["training_only"] = [kind in ("dropout", "loss") for kind in columns["kind"]]
     columns["sizes"] = _read_sizes({} if version == 1 else columns["sizes"], count)
+    for f in fields(Operator):
+        check_values(f.name, str(f.type), columns[f.name])
     names = [f.name for f in fields(Operator)]
     return tuple(
         Operator(**dict(zip(names, row, strict=True)))
@@ -321,6 +328,8 @@ def _read_sizes(columns: dict[str, list[int]], count: int) -> list[OperatorSizes
     names = list(columns)
     if not names:
         return [NO_SIZES] * count
+    for name, values in columns.items():
+        check_values(name, "int", values)
     return [
         OperatorSizes(**dict(zip(names, row, strict=True))) for row in zip(*columns.values(), strict=True)
     ]

@@ -52,6 +52,10 @@ def test_files_of_version_1_are_read() -> None:
     assert ComputationGraph.from_dict(old.to_dict()) == old
 
 
+def spoil(body: dict, column: str, value: object) -> None:
+    body["operators"][column][0] = value
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -59,6 +63,18 @@ def test_files_of_version_1_are_read() -> None:
         (lambda body: body["operators"]["sizes"]["gemm_m"].pop(), "damaged"),
         (lambda body: body["operators"]["sizes"].update(colour=[]), "damaged"),
         (lambda body: body["operators"].pop("sizes"), "damaged"),
+        (lambda body: body.update(activation_bytes=float("nan")), "activation_bytes"),
+        (lambda body: body.update(parameter_bytes=-1.0), "parameter_bytes"),
+        (lambda body: body.update(batch_size=None), "batch_size.*integers from 1"),
+        (lambda body: body.update(options=[]), "options"),
+        (lambda body: body["layers"].append(3), "layers"),
+        (lambda body: body["edges"].append([0, 1, float("inf")]), "edges"),
+        (lambda body: spoil(body, "forward_flops", None), "forward_flops.*finite numbers from 0"),
+        (lambda body: spoil(body, "kernel_count", -4.0), "kernel_count"),
+        (lambda body: spoil(body, "repeat", 1.5), "repeat"),
+        (lambda body: spoil(body, "layer_index", -2), "layer_index"),
+        (lambda body: spoil(body, "kind", 3), "kind.*text"),
+        (lambda body: spoil(body, "tensor_core", "yes"), "tensor_core"),
     ],
 )
 def test_damaged_files_are_refused(change, message: str) -> None:  # type: ignore[no-untyped-def]
