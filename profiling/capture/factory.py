@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from profiling.capture.module import capture_module, job_of, map_tensors, refuse_lazy
+from profiling.capture.module import capture_module, first_dimension, job_of, map_tensors, refuse_lazy
 from profiling.capture.options import options_of
 from profiling.capture.step import capture_job
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.importing import import_attribute
-from profiling.training import TrainingJob, tensors_of
+from profiling.training import TrainingJob
 from profiling.workload import Workload
 
 PASSED = ("batch_size", "sequence_length")
@@ -33,11 +33,16 @@ def capture_factory(workload: Workload) -> ComputationGraph:
         InputError: no such module or attribute, it returns something else, or the workload has an option that the
             factory does not take.
     """
-    made = _made(workload, "meta")
+    made, batch_size = _made(workload, "meta")
     if isinstance(made, TrainingJob):
         return capture_job(made, workload.model, _own_options(workload, made))
     return capture_module(
-        made[0], made[1], name=workload.model, loss=made[2] if len(made) == 3 else None, workload=workload
+        made[0],
+        made[1],
+        name=workload.model,
+        loss=made[2] if len(made) == 3 else None,
+        workload=workload,
+        batch_size=batch_size,
     )
 
 
@@ -47,16 +52,13 @@ def factory_job(workload: Workload, device: str) -> TrainingJob:
     Raises:
         InputError: as `capture_factory`.
     """
-    made = _made(workload, device)
+    made, batch_size = _made(workload, device)
     if isinstance(made, TrainingJob):
         _own_options(workload, made)
         return made
     batch = map_tensors(made[1], lambda tensor: tensor.to(device))
-    first = next(tensors_of(batch), None)
-    if first is None:
-        raise InputError(f"{workload.model!r} has no tensor among its inputs", expected="at least one tensor")
     refuse_lazy(made[0])
-    size = int(first.shape[0]) if first.dim() else 1
+    size = batch_size or first_dimension(batch)
     return job_of(made[0].to(device), batch, size, workload, made[2] if len(made) == 3 else None)
 
 
@@ -77,8 +79,8 @@ def find_factory(name: str) -> tuple[Callable[..., Any], Mapping[str, inspect.Pa
         ) from None
 
 
-def _made(workload: Workload, device: str) -> Any:
-    """What the factory returns, called on that device."""
+def _made(workload: Workload, device: str) -> tuple[Any, int | None]:
+    """What the factory returns, called on that device, and the batch size that it got; None where it takes none."""
     factory, parameters = find_factory(workload.model)
     given = {key: value for key in PASSED if (value := getattr(workload, key)) is not None}
     for key, value in given.items():
@@ -105,7 +107,8 @@ def _made(workload: Workload, device: str) -> Any:
             expected="(module, inputs), (module, inputs, loss) or a TrainingJob",
             got=type(made).__name__,
         )
-    return made
+    default = parameters["batch_size"].default if "batch_size" in parameters else None
+    return made, workload.batch_size or (default if isinstance(default, int) else None)
 
 
 def _own_options(workload: Workload, job: TrainingJob) -> dict[str, object]:

@@ -33,17 +33,18 @@ def capture_module(
     loss: Callable[[Any], Tensor] | None = None,
     workload: Workload | None = None,
     static: bool = False,
+    batch_size: int | None = None,
 ) -> ComputationGraph:
     """The graph of one training step of a module; the module itself stays as it is.
 
     Args:
         model: on any device; only its shapes are used.
-        inputs: one tensor, a tuple of positional inputs, or a dictionary of keyword inputs; their first dimension is
-            the batch.
+        inputs: one tensor, a tuple of positional inputs, or a dictionary of keyword inputs.
         name: what to call it; its class name otherwise.
         loss: from the module's output to a scalar; the mean of every floating-point output otherwise.
         workload: training options; its model and batch size are not used.
         static: trace with `torch.export` instead of recording a step: the backward pass then follows from rules.
+        batch_size: samples in the inputs; the first dimension of the first one unless given.
 
     Raises:
         InputError: no tensor among the inputs, or the step cannot be traced without data.
@@ -51,18 +52,27 @@ def capture_module(
     options = workload or Workload(model=name or type(model).__name__)
     shadow = to_meta(model)
     batch = map_tensors(inputs, lambda t: torch.empty_like(t, device="meta").requires_grad_(False))
-    first = next(tensors_of(batch), None)
-    if first is None:
-        raise InputError(
-            "the module has no tensor inputs", expected="a tensor, a tuple or a dictionary", got=inputs
-        )
     title = name or type(model).__name__
-    size = int(first.shape[0]) if first.dim() else 1
+    size = batch_size or first_dimension(batch)
     if static:
         from profiling.capture.export import capture_export
 
         return capture_export(shadow, batch, name=title, batch_size=size, workload=options)
     return capture_job(job_of(shadow, batch, size, options, loss), title, _options(options))
+
+
+def first_dimension(inputs: Any) -> int:
+    """Of the first tensor among the inputs; 1 where that is a scalar.
+
+    Raises:
+        InputError: there is no tensor.
+    """
+    first = next(tensors_of(inputs), None)
+    if first is None:
+        raise InputError(
+            "the module has no tensor inputs", expected="a tensor, a tuple or a dictionary", got=inputs
+        )
+    return int(first.shape[0]) if first.dim() else 1
 
 
 def job_of(

@@ -24,6 +24,9 @@ def whole(batch_size=8):
 def fixed():
     return nn.Linear(8, 2), torch.randn(8, 8)
 
+def time_first(batch_size=8):
+    return nn.Linear(8, 2), torch.randn(50, batch_size, 8)
+
 constant = 3
 """
 
@@ -65,6 +68,14 @@ def test_an_option_that_a_factory_does_not_take_is_refused(option: str) -> None:
         with pytest.raises(InputError, match=f"takes no {option}"):
             make(workload)
     assert capture_factory(Workload("some_factories:fixed")).batch_size == 8
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_the_batch_is_what_the_factory_got_and_not_its_first_dimension(batch_size: int | None) -> None:
+    workload = Workload("some_factories:time_first", batch_size=batch_size)
+    expected = batch_size or 8
+    assert capture_factory(workload).batch_size == expected
+    assert factory_job(workload, "cpu").batch_size == expected
 
 
 @pytest.mark.parametrize("name", ["some_factories:constant", "some_factories:__doc__", "torch:zeros"])
