@@ -9,13 +9,14 @@ from functools import partial
 from typing import Any
 
 from profiling.capture.onnx_limits import OnnxLimits, check_model
-from profiling.capture.onnx_sizes import sizes_of
+from profiling.capture.onnx_sizes import recurrent_shapes, sizes_of
 from profiling.capture.static import StaticOperator
 from profiling.errors import InputError, LimitError, UnsafeFileError
 from profiling.operators import CONTRACTIONS, ONNX, ONNX_VIEWS
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _LARGE_BYTES = 4096
+_RECURRENT = frozenset(["LSTM", "GRU", "RNN"])
 # Inputs of these operators that are settings or statistics, and not trained.
 _NOT_TRAINED = {
     "BatchNormalization": {3, 4},
@@ -275,6 +276,8 @@ class _Reader:
                 expected=f"at most {self._limits.elements} elements",
                 got=math.prod(shape),
             )
+        if node.op_type in _RECURRENT and len(shape) == 4:
+            self._complete_recurrent(node, shape)
         flops, aligned = self._flops(node, kind, shape)
         if node.op_type == "Conv" and self._group(node) > 1 and self._shape(node.input[1])[1:2] == (1,):
             kind = "depthwise_convolution"
@@ -331,7 +334,7 @@ class _Reader:
             return 2.0 * count * inner, (inner, *shape[-1:])
         if node.op_type in ("MatMul", "MatMulInteger") and first:
             return 2.0 * count * first[-1], (first[-1], *shape[-1:])
-        if node.op_type in ("LSTM", "GRU", "RNN") and first and second:
+        if node.op_type in _RECURRENT and first and second:
             weights = math.prod(second) + math.prod(self._shape(node.input[2]))
             return 2.0 * math.prod(first[:-1]) * weights, (first[-1], *second[-1:])
         if node.op_type == "Einsum":
@@ -340,6 +343,14 @@ class _Reader:
             keys = self._shape(node.input[1])
             return 2.0 * math.prod(first) * keys[-2] + 2.0 * count * keys[-2], first[-1:]
         return count, ()
+
+    def _complete_recurrent(self, node: Any, output: tuple[int, ...]) -> None:
+        elements = sum(count for _, count, _ in self._parameters.get(node.input[1], ()))
+        hidden = int(self._attribute(node, "hidden_size", output[-1]))
+        shapes = recurrent_shapes(node.op_type, output, hidden, elements)
+        for name, shape in zip(node.input, shapes, strict=False):
+            if len(self._shape(name)) != len(shape):
+                self._shapes[name] = shape
 
     def _einsum_flops(self, node: Any) -> float:
         equation = self._attribute(node, "equation", b"").decode().replace(" ", "").split("->")[0]

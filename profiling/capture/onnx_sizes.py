@@ -59,6 +59,23 @@ def sizes_of(
     return _statistics(op_type, kind, inputs, output, attribute)
 
 
+def recurrent_shapes(
+    op_type: str, output: Shape, hidden: int, weight_elements: int
+) -> tuple[Shape, Shape, Shape]:
+    """Sequence and both weight tensors of an LSTM, GRU or RNN node, from what its attributes and parameters say.
+
+    For files whose weights go through operators whose shapes are found out when they run.
+
+    Args:
+        output: (steps, directions, samples, `hidden`).
+        weight_elements: of the parameters that make the weights of the input.
+    """
+    steps, directions, samples, _ = output
+    gates = hidden * {"LSTM": 4, "GRU": 3}.get(op_type, 1)
+    features = weight_elements // max(1, directions * gates)
+    return (steps, samples, features), (directions, gates, features), (directions, gates, hidden)
+
+
 def _convolution(op_type: str, inputs: Sequence[Shape], output: Shape, attribute: Attribute) -> OperatorSizes:
     data, weight, groups = inputs[0], inputs[1], int(attribute("group", 1))
     if op_type == "ConvTranspose":

@@ -130,6 +130,29 @@ def test_small_model_by_hand() -> None:
     assert (op.kind, op.output_shape) == ("linear", (5, 3))
 
 
+def test_recurrent_weights_of_unknown_shape_are_counted_by_their_parameters() -> None:
+    """As `torch.onnx.export` writes an LSTM without optimisation: slices whose ends are found out when it runs."""
+    steps, samples, features, hidden = 5, 2, 6, 3
+    first = helper.make_tensor("first", TensorProto.INT64, [1], [0])
+    nodes = [
+        helper.make_node("Shape", [name], [f"{name}_shape"]) for name in ("w", "r")
+    ] + [
+        helper.make_node("ReduceMax", [f"{name}_shape"], [f"{name}_end"], keepdims=1) for name in ("w", "r")
+    ] + [
+        helper.make_node("Slice", [name, "first", f"{name}_end"], [f"{name}_slice"]) for name in ("w", "r")
+    ]  # fmt: skip
+    nodes.append(helper.make_node("LSTM", ["x", "w_slice", "r_slice"], ["y"], hidden_size=hidden))
+    weights = [
+        helper.make_tensor(name, TensorProto.FLOAT, [1, 4 * hidden, width], [0.0] * 4 * hidden * width)
+        for name, width in (("w", features), ("r", hidden))
+    ]
+    model = model_of(nodes, dims=(steps, samples, features), initializer=[first, *weights])
+    graph = capture_onnx(model.SerializeToString())
+    (recurrent,) = [op for op in graph.operators if op.kind == "recurrent"]
+    assert recurrent.forward_flops == 2 * steps * samples * 4 * hidden * (features + hidden)
+    assert (recurrent.sizes.gemm_n, recurrent.sizes.gemm_k) == (4 * hidden, hidden)
+
+
 def test_unknown_operators_are_counted() -> None:
     nodes = [helper.make_node("Mystery", ["x"], ["y"], domain="my.own")]
     model = model_of(nodes)
