@@ -139,10 +139,17 @@ def to_meta(model: nn.Module) -> nn.Module:
     """A copy on `meta`: the weights are replaced while copying, and so never copied themselves.
 
     Raises:
-        InputError: a lazy module has no shapes yet.
+        InputError: a lazy module has no shapes yet, or a module is TorchScript.
     """
     memo: dict[int, Any] = {}
     refuse_lazy(model)
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise InputError(
+            "a TorchScript module cannot be captured",
+            expected="modules of torch.nn",
+            got=type(model).__name__,
+            hint="give the module that it was made from, or an ONNX file",
+        )
     for parameter in model.parameters():
         shadow = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
         memo[id(parameter)] = shadow

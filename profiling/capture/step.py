@@ -15,7 +15,7 @@ from profiling.capture.functions import DeviceFunctions, fused_functions
 from profiling.capture.live import forward_totals
 from profiling.capture.optimizers import FLOPS, PASSES, STATES, launches
 from profiling.capture.recorder import Node, Recorder
-from profiling.errors import InputError
+from profiling.errors import CotenantError, InputError
 from profiling.graph import ComputationGraph, Operator, TensorEdge
 from profiling.training import AUTOCAST, TrainingJob, atomic_layers, tensors_of
 
@@ -103,10 +103,13 @@ def _record(job: TrainingJob, recorder: Recorder) -> None:
 
         try:
             job.step(mark)
-        except (NotImplementedError, RuntimeError, TypeError, ValueError, IndexError) as error:
+        except CotenantError:
+            raise
+        except Exception as error:  # whatever the model's own code raises
+            what = str(error).strip() or type(error).__name__
             raise InputError(
                 "the training step cannot be traced without data",
-                got=str(error).splitlines()[0],
+                got=what.splitlines()[0],
                 hint="its inputs do not fit, its control flow depends on values, or an operator has no shape rule; try ONNX",
             ) from error
 

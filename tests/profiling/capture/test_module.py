@@ -86,3 +86,26 @@ def test_a_selection_by_value_is_noted(is_masked: bool) -> None:
     with pytest.warns(UserWarning, match="2 selections by value"):
         graph = capture_module(Experts(is_masked), torch.randn(6, 8))
     assert graph.forward_flops == 2 * 6 * 8 * (2 + 2 * 8)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyError("logits"), "logits"),
+        (NotImplementedError(), "NotImplementedError"),
+        (AssertionError(), "Assert"),
+    ],
+)
+def test_whatever_a_model_raises_is_one_line(error: Exception, said: str) -> None:
+    def loss(output: Tensor) -> Tensor:
+        raise error
+
+    with pytest.raises(InputError, match=f"without data: got .*{said}"):
+        capture_module(nn.Linear(8, 4), torch.randn(3, 8), loss=loss)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_is_refused_with_the_reason() -> None:
+    traced = torch.jit.trace(nn.Linear(8, 4), torch.randn(3, 8))
+    with pytest.raises(InputError, match=r"TorchScript.*give the module that it was made from"):
+        capture_module(nn.Sequential(traced), torch.randn(3, 8))
