@@ -29,7 +29,7 @@ def export_operators(record: dict[str, Any], folder: Path) -> dict[str, Any] | N
     from profiling.capture import graph_for
 
     workload = Workload.parse(record["members"][0]["workload"])
-    graph = graph_for(workload)
+    graph = graph_for(workload, local=True)  # a factory has run here to be measured
     profile = record["operators"]
     forward, backward = times_per_node(graph, profile["rows"])
     record["nodes"] = node_rows(graph, forward, backward)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from profiling.capture.pipedream_profile import parse_profile
 from profiling.graph import ComputationGraph, Operator, chain
-from profiling.measure.operators import node_rows, pipedream_text, times_per_node
+from profiling.measure.operators import export_operators, node_rows, pipedream_text, times_per_node
 
 GRAPH: ComputationGraph = chain(
     [
@@ -83,3 +84,18 @@ def test_rows_hold_to_the_table() -> None:
         ]
     )
     assert list(validate_table("graphs", frame)["inputs"].fillna("")) == ["", "a", "b", "c"]
+
+
+def test_times_of_a_factory_are_put_on_its_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "timed_factory.py").write_text(
+        "import torch\n\ndef make(batch_size=4):\n    return torch.nn.Linear(8, 2), torch.randn(batch_size, 8)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    record = {
+        "members": [{"workload": "timed_factory:make"}],
+        "device": "cpu",
+        "operators": {"rows": [row("", "linear")], "optimizer_s": 0.5, "step_time_s": 4.0},
+    }
+    body = export_operators(record, tmp_path / "graphs")
+    assert body is not None
+    assert (sum(body["forward_time_s"]), sum(body["backward_time_s"])) == (1.0, 2.0)
