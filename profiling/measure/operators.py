@@ -16,10 +16,13 @@ from profiling.workload import Workload
 _FLOPS_PER_BYTE = 10.0
 
 
-def export_operators(record: dict[str, Any], folder: Path) -> dict[str, Any] | None:
+def export_operators(record: dict[str, Any], folder: Path, local: bool = False) -> dict[str, Any] | None:
     """Put the times of an `operators` record on the nodes of its graph and write `NAME.json` and `NAME.graph.txt`.
 
     `record["nodes"]` becomes one row per node (for the `graphs` table). A record without times is left alone.
+
+    Args:
+        local: the record was made here and now, so a factory that it names may be imported; of a record that was read, none is.
 
     Returns:
         what was written to the JSON file.
@@ -29,7 +32,7 @@ def export_operators(record: dict[str, Any], folder: Path) -> dict[str, Any] | N
     from profiling.capture import graph_for
 
     workload = Workload.parse(record["members"][0]["workload"])
-    graph = graph_for(workload, local=True)  # a factory has run here to be measured
+    graph = graph_for(workload, local=local)
     profile = record["operators"]
     forward, backward = times_per_node(graph, profile["rows"])
     record["nodes"] = node_rows(graph, forward, backward)

@@ -90,7 +90,7 @@ def command(
     for request in requests:
         record = measure(request, settings, lambda text: print(text, file=sys.stderr))
         if request.kind == "operators":
-            export_operators(record, output / "graphs")
+            export_operators(record, output / "graphs", local=True)
         records.append(record)
     again = {record["id"] for record in records}
     kept = [record for record in earlier if record["id"] not in again]

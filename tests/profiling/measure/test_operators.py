@@ -96,6 +96,6 @@ def test_times_of_a_factory_are_put_on_its_graph(tmp_path: Path, monkeypatch: py
         "device": "cpu",
         "operators": {"rows": [row("", "linear")], "optimizer_s": 0.5, "step_time_s": 4.0},
     }
-    body = export_operators(record, tmp_path / "graphs")
+    body = export_operators(record, tmp_path / "graphs", local=True)
     assert body is not None
     assert (sum(body["forward_time_s"]), sum(body["backward_time_s"])) == (1.0, 2.0)
