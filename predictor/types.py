@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from profiling.workload import ColocationSet
@@ -15,8 +16,8 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+# Structs of msgspec are made several times as fast as frozen dataclasses, and an answer is some dozens of them.
+class Quantity(Struct, frozen=True, gc=False):
     """A value with its 90 % interval, in the unit that the field's name says."""
 
     value: float
@@ -27,8 +28,7 @@ class Quantity:
         return {"value": self.value, "lower": self.lower, "upper": self.upper}
 
 
-@dataclass(frozen=True, slots=True)
-class MemberPrediction:
+class MemberPrediction(Struct, frozen=True, gc=False):
     """One job of a co-location set.
 
     Attributes:

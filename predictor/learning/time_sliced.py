@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import structs
 
 from models.features import Floats
 from predictor.types import MemberPrediction, PredictionArrays, Quantity
@@ -62,7 +63,7 @@ def members_bounded(
 def _with_busy(member: MemberPrediction, factor: float) -> MemberPrediction:
     busy = member.utilization_ratio
     ends = (min(u * factor, 1.0) for u in (busy.value, busy.lower, busy.upper))
-    return replace(member, utilization_ratio=Quantity(*ends))
+    return structs.replace(member, utilization_ratio=Quantity(*ends))
 
 
 def _no_slower(member: MemberPrediction, slowdown: float) -> MemberPrediction:
@@ -71,7 +72,7 @@ def _no_slower(member: MemberPrediction, slowdown: float) -> MemberPrediction:
         return member
     slow, step = member.slowdown, member.step_time_s
     slow = Quantity(slow.value * factor, max(slow.lower * factor, 1.0), slow.upper * factor)
-    return replace(
+    return structs.replace(
         _with_busy(member, 1.0 / factor),
         slowdown=slow,
         step_time_s=Quantity(step.value * factor, step.lower * factor, step.upper * factor),

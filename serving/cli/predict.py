@@ -49,6 +49,8 @@ def command(
     """
     from dataclasses import replace
 
+    from msgspec import structs
+
     from predictor import load_predictor
     from profiling.capture import local_workload, named_workload
     from profiling.devices import get_device
@@ -75,7 +77,7 @@ def command(
     renamed = as_given(job, members)
     prediction = replace(
         prediction,
-        members=tuple(replace(m, job=renamed(m.job)) for m in prediction.members),
+        members=tuple(structs.replace(m, job=renamed(m.job)) for m in prediction.members),
         reasons=renamed(prediction.reasons),
     )
     if as_json:

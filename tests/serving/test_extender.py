@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from msgspec import structs
 
 from predictor.types import Prediction, Quantity
 from profiling.workload import ColocationSet
@@ -123,7 +124,7 @@ class Paced(TablePredictor):
         step_s = {"h100": 0.1, "v100": 0.2, "k80": 0.8}.get(asked.device, 0.1)
         step = Quantity(step_s, step_s, step_s)
         known = super()._one(asked)
-        return replace(known, members=tuple(replace(m, step_time_s=step) for m in known.members))
+        return replace(known, members=tuple(structs.replace(m, step_time_s=step) for m in known.members))
 
 
 PACED = {

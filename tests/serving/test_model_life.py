@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import uvicorn
 from fastapi.testclient import TestClient
+from msgspec import structs
 
 from predictor.types import Prediction, Quantity
 from profiling.capture import graph_for
@@ -41,7 +42,9 @@ class Infinite(TablePredictor):
     def predict_many(self, sets: Any) -> list[Prediction]:
         good = super().predict_many(sets)
         wrong = Quantity(float("inf"), 1.0, float("inf"))
-        return [replace(p, members=tuple(replace(m, step_time_s=wrong) for m in p.members)) for p in good]
+        return [
+            replace(p, members=tuple(structs.replace(m, step_time_s=wrong) for m in p.members)) for p in good
+        ]
 
 
 def life(source: TableSource) -> tuple[ModelLife, list[tuple[str, str]]]:
