@@ -54,14 +54,9 @@ def predicted_log_steps(predictor: SetPredictor, rows: pd.DataFrame, alone_s: di
             ColocationSet(CARD, tuple(_limited(n, share, alone_s) for n in names), "mps") for names in sets
         ]
         arrays = predictor.predict_arrays(asked)
-        slowdown = arrays.slowdown[arrays.mask]
         # The step alone under a share is the cost model's, of the measured one on the whole card.
-        under = [
-            _alone(predictor, _limited(n, share, {})) / _alone(predictor, _limited(n, 1.0, {}))
-            for names in sets
-            for n in names
-        ]
-        result[share] = np.log(slowdown * np.array(under))
+        under = _alone(predictor, rows["workload"], share) / _alone(predictor, rows["workload"], 1.0)
+        result[share] = np.log(arrays.slowdown[arrays.mask] * under)
     return result
 
 
@@ -71,8 +66,10 @@ def _limited(name: str, share: float, alone_s: dict[str, float]) -> Workload:
     return replace(job, solo=SoloProfile(alone_s[name])) if share == 1.0 and name in alone_s else job
 
 
-def _alone(predictor: SetPredictor, job: Workload) -> float:
-    return float(predictor.predict_arrays([ColocationSet(CARD, (job,), "mps")]).solo_step_time_s[0, 0])
+def _alone(predictor: SetPredictor, names: pd.Series, share: float) -> Floats:
+    """[N] predicted seconds per step alone at a share."""
+    asked = [ColocationSet(CARD, (_limited(name, share, {}),), "mps") for name in names]
+    return np.asarray(predictor.predict_arrays(asked).solo_step_time_s[:, 0])
 
 
 def scores(measured: Floats, said: Floats) -> dict[str, float]:

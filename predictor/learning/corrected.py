@@ -91,7 +91,7 @@ class Corrector:
             slow,
             Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
             member.memory_bytes,
-            _at_step_time(member.utilization_ratio, member.slowdown.value / slow.value),
+            at_step_time(member.utilization_ratio, member.slowdown.value / slow.value),
             member.in_domain,
         )
 
@@ -125,7 +125,7 @@ class Corrector:
         return Quantity(value, lower, upper)
 
 
-def _at_step_time(busy: Quantity, factor: float) -> Quantity:
+def at_step_time(busy: Quantity, factor: float) -> Quantity:
     """A utilisation where a step takes 1 / `factor` of the time: the device's work for it is the same."""
     return Quantity(
         min(busy.value * factor, 1.0), min(busy.lower * factor, 1.0), min(busy.upper * factor, 1.0)

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from models.features import Floats
+from predictor.learning.corrected import at_step_time
 from predictor.types import MemberPrediction, PredictionArrays, Quantity
 from profiling.workload import ColocationSet
 
@@ -61,9 +62,7 @@ def members_bounded(
 
 
 def _with_busy(member: MemberPrediction, factor: float) -> MemberPrediction:
-    busy = member.utilization_ratio
-    ends = (min(u * factor, 1.0) for u in (busy.value, busy.lower, busy.upper))
-    return structs.replace(member, utilization_ratio=Quantity(*ends))
+    return structs.replace(member, utilization_ratio=at_step_time(member.utilization_ratio, factor))
 
 
 def _no_slower(member: MemberPrediction, slowdown: float) -> MemberPrediction:
