@@ -73,7 +73,7 @@ class JobInput:
         trained = trained_ratio(columns, workload.frozen_prefix) if is_training else 0.0
         stays = workload.data_on_device or device.is_processor
         return cls(
-            operator_features(columns, context_of(workload, device.is_processor)),
+            operator_features(columns, context_of(workload, device.is_processor), graph.batch_size),
             work_of(columns, device, workload.precision, workload.sm_share_ratio),
             mask,
             columns["kind"].astype(np.int64),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.cost.work import Columns, Floats
 from profiling.operators import DTYPE_BYTES, DTYPES, KINDS
@@ -93,12 +94,13 @@ def context_of(workload: Workload, is_processor: bool) -> Floats:
     )
 
 
-def operator_features(columns: Columns, context: Floats) -> Floats:
+def operator_features(columns: Columns, context: Floats, batch_size: int = 1) -> Floats:
     """[N, len(OPERATOR_FEATURES)], float32; equal at every batch size.
 
     Args:
         columns: of the graph.
         context: see `context_of`.
+        batch_size: of the graph.
     """
     log = np.log1p
     kind = columns["kind"].astype(int)
@@ -119,7 +121,7 @@ def operator_features(columns: Columns, context: Floats) -> Floats:
     generic = depthwise & ~np.isin(area, _DEPTHWISE_AREAS)
     log_area = np.log(np.maximum(area, 1)) / 3
     input_bytes, weight_bytes = _type_bytes(columns["input_dtype"]), _type_bytes(columns["weight_dtype"])
-    channels_last = context[0]
+    channels_last = context[0] * ~_is_per_sample(columns, batch_size)
     features = [
         is_product * log(width) / 7,
         is_product * log(depth) / 7,
@@ -160,10 +162,23 @@ def operator_features(columns: Columns, context: Floats) -> Floats:
         depthwise * channels_last,
         depthwise * log_area * channels_last,
         generic * channels_last,
-        *(np.full(len(kind), value) for value in context),
+        channels_last,
+        *(np.full(len(kind), value) for value in context[1:]),
     ]
     numbers = np.stack([np.asarray(column, dtype=np.float64) for column in features], 1)
     return np.concatenate([numbers, np.eye(len(KINDS))[kind]], 1).astype(np.float32)
+
+
+def _is_per_sample(columns: Columns, batch_size: int) -> NDArray[np.bool_]:
+    """[N] whether a convolution has weights of its own for every sample (CondConv, Yang et al., NeurIPS 2019).
+
+    Its samples are groups of one large image, which is contiguous whatever the job's layout is.
+    """
+    stride = [np.maximum(columns[f"stride_{side}"], 1) for side in ("height", "width")]
+    positions = np.ceil(columns["input_height"] / stride[0]) * np.ceil(columns["input_width"] / stride[1])
+    groups = columns["groups"]
+    is_one_image = (groups > 1) & (groups % batch_size == 0) & (columns["gemm_m"] <= positions)
+    return is_one_image & (columns["parameter_bytes"] == 0) & (batch_size > 1)
 
 
 def _each(channels: Floats, groups: Floats) -> Floats:

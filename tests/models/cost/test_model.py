@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.cost import CostModel, default_cost_model
 from models.cost.job import JobInput
-from models.cost.operator_features import CONTEXT_FEATURES, operator_features
+from models.cost.operator_features import CONTEXT_FEATURES, OPERATOR_FEATURES, context_of, operator_features
 from predictor.training.cost.examples import merge_equal
 from profiling.capture import graph_for
 from profiling.devices import get_device
@@ -73,6 +73,20 @@ def test_features_of_operators_do_not_depend_on_the_batch(name: str) -> None:
     features = [operator_features(graph.columns, context) for graph in graphs]
     for other in features[1:]:
         np.testing.assert_array_equal(other, features[0])
+
+
+def test_convolutions_with_weights_of_their_own_for_every_sample_are_not_channels_last() -> None:
+    workload = Workload("timm/efficientnet_cc_b0_4e", 16, precision="amp", memory_layout="channels-last")
+    graph = graph_for(workload.captured())
+    features = operator_features(graph.columns, context_of(workload, False), graph.batch_size)
+    column = features[:, OPERATOR_FEATURES.index("channels_last")]
+    contiguous = {op.name for op, flag in zip(graph.operators, column, strict=True) if not flag}
+    # The last three stages of the network have them (Yang et al., NeurIPS 2019).
+    assert contiguous
+    assert all("convolution" in n and n.startswith(("blocks.4", "blocks.5", "blocks.6")) for n in contiguous)
+    assert not any(".se." in name for name in contiguous)
+    times = [step_s(replace(workload, batch_size=b), "rtx-3090") for b in (1, 2, 3, 4, 8, 16)]
+    assert times == sorted(times)
 
 
 def test_a_faster_device_of_the_same_kind_is_faster() -> None:
