@@ -229,8 +229,9 @@ def test_gpumemnet(imported: Any) -> None:
         bad = (slopes < 5) | (slopes < 0.5 * slopes[0])
         alive = len(values) if not bad.any() else int(bad.argmax()) + 1
         kept += alive if alive > 1 else 0
-    assert len(memory) == kept
-    assert memory["estimate_bytes"].notna().all()
+    # FakeTensor counts a step's tensors, and no run takes less.
+    assert len(memory) == kept - result.dropped["crashed: less memory than its tensors take"]
+    assert (memory["memory_bytes"] >= memory["estimate_bytes"]).all()
     # What stays rises with the batch.
     rising = memory.sort_values("batch_size").groupby("architecture")["memory_bytes"]
     assert rising.apply(lambda part: part.is_monotonic_increasing).all()

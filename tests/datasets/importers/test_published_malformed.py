@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from datasets.importers import import_source, read_source
-from datasets.importers.gpumemnet import _alive
+from datasets.importers.gpumemnet import _alive, read
 from datasets.importers.nasbench import count_cell_network
 from profiling.errors import InputError
 
@@ -187,6 +187,27 @@ def test_gpumemnet_crashes() -> None:
     assert _alive([*line[:3], (64, 4000.0)]) == 3  # under half of the first slope
     assert _alive([(8, 1000.0), (16, 1020.0), (32, 3400.0)]) == 0  # only the first is left
     assert _alive(line[:1]) == 0
+
+
+def test_gpumemnet_leaves_out_runs_that_took_less_than_their_tensors(tmp_path: Path) -> None:
+    import pandas as pd
+
+    rows = [
+        {
+            "Filename": f"vgg13_{batch}.out",
+            "Batch Size": batch,
+            "Max GPU Memory (MiB)": m,
+            "Last Numeric Value": e,
+        }
+        for batch, m, e in ((8, 3000.0, 1000.0), (16, 5000.0, 1500.0), (32, 7000.0, 7100.0))
+    ]
+    pd.DataFrame(rows).to_excel(tmp_path / "fake_tensor.xlsx", index=False)
+    result = read(tmp_path)
+    assert [row["workload"] for row in result.rows["memory"]] == [
+        "timm/vgg13:batch_size=8",
+        "timm/vgg13:batch_size=16",
+    ]
+    assert result.dropped["crashed: less memory than its tensors take"] == 1
 
 
 def test_gpumemnet_not_a_workbook(tmp_path: Path) -> None:
