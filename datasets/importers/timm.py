@@ -3,7 +3,8 @@
 The file's name says what a row does not: `benchmark-MODE-PRECISION-LAYOUT-ptTORCH-cuCUDA-GPU[-dynamo].csv`. Times are of a whole
 batch in ms, on random data that wait on the device; training is forward, backward and an SGD step with momentum. Networks are those of timm
 0.6 in the training files (`timm-0.6/NAME`), of the releases since in the inference files (`timm/NAME`); a pre-training tag behind
-a dot changes nothing of the step.
+a dot changes nothing of the step. From torch 2.9 on, inference ran with branches and norms merged where a network allows it
+(`timm-reparameterized/NAME`): parameters and activations stated there are those of the merged networks.
 
 A training benchmark begins at batch 512 and goes to the next smaller size while the card's memory does not hold it: the size that
 ran and the one before are an upper and a lower bound.
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datasets.importers.base import CsvRow, CsvRows, Import, find_files, lookup, spec
+from profiling.collections import is_collected
 from profiling.errors import InputError
 
 DEVICES = {
@@ -32,6 +34,7 @@ LAYOUTS = {"nchw": "contiguous", "nhwc": "channels-last"}
 # Batch sizes that a training benchmark tries, one after another, on a card of so much memory.
 TRAINING_BATCHES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 TRAINING_DEVICE_BYTES = 24 * 2.0**30
+_MERGED_SINCE = (2, 9)
 _NAME = re.compile(
     r"benchmark-(?P<mode>train|infer)-(?P<precision>\w+)-(?P<layout>nchw|nhwc)-pt(?P<torch>\d+)-(?P<cuda>cu\d+)"
     r"-(?P<device>\w+?)(?P<dynamo>-dynamo)?"
@@ -49,6 +52,14 @@ class _Setting:
     precision: str
     layout: str
     compiler: str
+
+    def network(self, name: str) -> str:
+        """The model of a row that names `name`."""
+        if self.mode == "training":
+            return f"timm-0.6/{name}"
+        merged = f"timm-reparameterized/{name}"
+        release = tuple(map(int, self.torch.split(".")[:2]))
+        return merged if release >= _MERGED_SINCE and is_collected(merged) else f"timm/{name}"
 
     @classmethod
     def of(cls, path: Path) -> _Setting:
@@ -88,7 +99,7 @@ def read(folder: Path) -> Import:
     for path in files:
         _read_file(result, path, counts)
     result.notes.append(
-        "parameters of re-parameterised networks (RepVGG, MobileOne, FastViT, RepViT) are after fusing"
+        "from torch 2.9 on, RepVGG, MobileOne, FastViT, RepViT and others ran re-parameterised: timm-reparameterized/NAME"
     )
     result.notes.append(
         "multiply-adds of training rows are those that an inference file states for that name and image size"
@@ -104,7 +115,6 @@ def _read_file(result: Import, path: Path, counts: dict[tuple[str, int], tuple[f
         *(f"{prefix}_{name}" for name in ("step_time", "batch_size", "img_size")),
         "param_count",
     )
-    collection = "timm-0.6" if setting.mode == "training" else "timm"
     seen: dict[str, int] = {}
     for row in CsvRows(path, columns):
         result.read += 1
@@ -117,7 +127,7 @@ def _read_file(result: Import, path: Path, counts: dict[tuple[str, int], tuple[f
 
         def job(batch: int, name: str = name, size: int = size) -> str:
             return spec(
-                f"{collection}/{name}",
+                setting.network(name),
                 batch_size=batch,
                 image_size=size,
                 mode=setting.mode,

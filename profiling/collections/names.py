@@ -28,6 +28,13 @@ COLLECTIONS: dict[str, Collection] = {
     "timm": Collection(
         "timm", "timm==1.0.31", "image_size", 32, "PyTorch Image Models 1.0.31, all registered names"
     ),
+    "timm-reparameterized": Collection(
+        "timm_reparameterized",
+        "timm==1.0.31",
+        "image_size",
+        32,
+        "those of timm/ that deployment merges into fewer layers (RepVGG, MobileOne, FastViT, RepViT, ...)",
+    ),
     "timm-0.6": Collection(
         "timm", "timm==0.6.13", "image_size", 32, "PyTorch Image Models 0.6.13, all registered names"
     ),

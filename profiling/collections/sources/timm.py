@@ -31,26 +31,37 @@ _EXTRA_SIZES = {
 _WRONG_ALIASES = frozenset({"ig_resnext101_32x16d", "ig_resnext101_32x32d", "ig_resnext101_32x48d"})
 
 
-def entries() -> Iterator[Entry]:
-    """Names of the timm that is on the import path, in the order of its registry."""
+Change = Callable[[nn.Module], nn.Module]
+
+
+def _as_built(model: nn.Module) -> nn.Module:
+    return model
+
+
+def entries(change: Change = _as_built) -> Iterator[Entry]:
+    """Names of the timm that is on the import path, in the order of its registry.
+
+    Args:
+        change: what is done to a network before it is recorded.
+    """
     _without_inplace_abn()
     import timm
 
     if timm.__version__.startswith("0."):
-        yield from _entries_0()
+        yield from _entries_0(change)
     else:
-        yield from _entries_1()
+        yield from _entries_1(change)
 
 
-def _entries_0() -> Iterator[Entry]:
+def _entries_0(change: Change) -> Iterator[Entry]:
     from timm.models import registry  # type: ignore[import-not-found]
 
     for name in sorted(registry._model_entrypoints):
         sizes = _sizes([registry._model_pretrained_cfgs.get(name, {})])
-        yield Entry(name, registry._model_to_module[name], sizes, _builder(name, {}))
+        yield Entry(name, registry._model_to_module[name], sizes, _builder(name, change, {}))
 
 
-def _entries_1() -> Iterator[Entry]:
+def _entries_1(change: Change) -> Iterator[Entry]:
     from timm.models import _registry as registry  # type: ignore[import-not-found]
 
     deprecated = registry.get_deprecated_models()
@@ -69,9 +80,8 @@ def _entries_1() -> Iterator[Entry]:
             if (shape := settings[key])
         }
         shapes = {size: _input_shape(plain, size) for size in sizes}
-        yield Entry(
-            name, registry._model_to_module[name], tuple(dict.fromkeys(sizes)), _builder(name, tags, shapes)
-        )
+        build = _builder(name, change, tags, shapes)
+        yield Entry(name, registry._model_to_module[name], tuple(dict.fromkeys(sizes)), build)
     for name, target in sorted(deprecated.items()):
         if name not in _WRONG_ALIASES:
             arch = target.split(".")[0]
@@ -97,13 +107,13 @@ def _no_job(_size: int) -> Iterator[Maker]:
 
 
 def _builder(
-    name: str, tags: dict[int, str], shapes: dict[int, tuple[int, int]] | None = None
+    name: str, change: Change, tags: dict[int, str], shapes: dict[int, tuple[int, int]] | None = None
 ) -> Callable[[int], Iterator[Maker]]:
     def at(size: int) -> Iterator[Maker]:
         shape = (shapes or {}).get(size, (size, size))
         for attempt in _attempts(name, tags.get(size, ""), shape):
             try:
-                model = attempt()
+                model = change(attempt())
             except Exception as error:  # a network that looks at values, or knows no such option
                 yield _raising(error)
             else:

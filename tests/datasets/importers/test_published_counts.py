@@ -17,6 +17,8 @@ import pytest
 from datasets.importers import read_source
 from datasets.importers.base import Import
 from datasets.sources import get_source
+from profiling.capture import graph_for
+from profiling.workload import Workload
 from tests.shared import shared_data
 
 
@@ -320,3 +322,16 @@ def test_rapp(imported: Any) -> None:
     assert solo["step_time_s"].sum() == pytest.approx(sum(e["latency"] for _, e in clean) / 1e3)
     assert (solo["sm_share_ratio"] < 1).sum() == sum(e["sm"] < 100 for _, e in clean)
     assert math.isclose(solo["sm_share_ratio"].min(), 0.05)
+
+
+def test_timm_names_of_merged_networks_state_what_their_graphs_have(imported: Any) -> None:
+    _, tables = imported("timm")
+    rows = tables["workloads"]
+    merged = rows[rows["architecture"].str.startswith("timm-reparameterized/")]
+    assert set(merged["campaign"].str.extract("(pt[0-9]+)")[0]) == {"pt291"}
+    one_each = merged.drop_duplicates("architecture")
+    assert len(one_each) > 30
+    for workload, stated in zip(one_each["workload"], one_each["parameter_count"], strict=True):
+        graph = graph_for(Workload.parse(workload).captured())
+        # Millions with two digits.
+        assert graph.parameter_bytes / 4 == pytest.approx(stated, rel=0.01, abs=6e3), workload

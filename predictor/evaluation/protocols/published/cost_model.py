@@ -12,7 +12,8 @@ import pandas as pd
 
 from datasets.bundle import Bundle, Floats
 from predictor.evaluation.protocols.graphs import graph_of
-from predictor.evaluation.protocols.registry import Contender, register
+from predictor.evaluation.protocols.published.steps import SETTING
+from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
 from profiling.devices import get_device
 from profiling.errors import CotenantError
 from profiling.workload import Workload
@@ -126,6 +127,15 @@ class CellCostPredictor:
         return _cell_fits[key]
 
 
+def _known_networks() -> FoldPredictor:
+    from models.baselines.residual_transfer import ResidualTransferPredictor
+
+    network = ("architecture", "image_size")
+    return ResidualTransferPredictor(
+        CostModelPredictor(), (network, (*network, "compiler", "memory_layout")), SETTING
+    )
+
+
 def _part_of(rows: pd.DataFrame) -> np.ndarray:
     """[n] part of each row's network and device, by their names."""
     numbers = [
@@ -161,6 +171,16 @@ for _name, _networks, _seconds in (("cost-model", 1, 30), ("cost-model-3", 3, 90
         )
     )
 
+register(
+    Contender(
+        "cost-model-networks",
+        _known_networks,
+        targets=("solo_step_time_s",),
+        protocols=frozenset({"timm-infer-by-device"}),
+        partial=True,
+        seconds_per_fold=60,
+    )
+)
 register(
     Contender(
         "cost-model-cells",

@@ -86,7 +86,7 @@ PROTOCOLS = (
         choose=inference,
         unit="device",
         known=("workloads",),
-        contenders=OF_STEPS,
+        contenders=(*OF_STEPS, "cost-model-networks"),
         by=_BY,
     ),
     Protocol(
