@@ -134,10 +134,11 @@ def summarize(runs: Sequence[Run]) -> list[dict[str, Any]]:
             }
             body |= {key: float(v.mean()) for key, v in values.items()}
             body.pop("users", None)  # of one seed only
-            body["seeds"] = [run.seed for run in own if run.result is not None]
             body["standard_error"] = {
                 key: float(v.std(ddof=1) / np.sqrt(len(v))) for key, v in values.items()
             }
+        if results and len(own) > 1:
+            body["seeds"] = [run.seed for run in own if run.result is not None]
         body |= {} if load is None else {"load": load}
         skipped = [name for run in own for name in run.skipped]
         body |= {"error": "; ".join(errors)} if errors else {}
@@ -153,6 +154,7 @@ def _body(run: Run) -> dict[str, Any]:
     else:
         body = run.result.to_json()
     body |= {"policy": run.policy, "seed": run.seed}
+    body |= {"skipped": list(run.skipped)} if run.skipped else {}
     return body if run.load is None else body | {"load": run.load}
 
 
@@ -187,19 +189,16 @@ def _run_on(
 
 
 def _here(tasks: Sequence[Task], report: OnProgress) -> Iterator[Run]:
-    """One after the other; a scenario is built once for all policies."""
-    scenarios: dict[ScenarioSpec, Scenario] = {}
-    for spec, policy, record in tasks:
+    """One after the other, each on a scenario of its own: the last digits of a predictor depend on what it was asked before."""
+    for number, (spec, policy, record) in enumerate(tasks):
         try:
-            key = replace(spec, columns=None)  # the same in all of them, and no key
-            if key not in scenarios:
-                scenarios[key] = build_scenario(spec)
+            scenario = build_scenario(spec)
         except CotenantError as error:
-            if not scenarios:  # nothing is done yet, so nothing is lost
+            if number == 0:  # nothing is done yet, so nothing is lost
                 raise
             yield Run(policy, spec.seed, error=error.message)
             continue
-        yield _run_on(scenarios[key], spec, policy, record, report)
+        yield _run_on(scenario, spec, policy, record, report)
 
 
 def _in_processes(tasks: Sequence[Task], workers: int) -> Iterator[Run]:

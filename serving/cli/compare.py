@@ -136,7 +136,7 @@ def command(
     for line in dict.fromkeys(f"{r['policy']} failed: {r['error']}" for r in results if "error" in r):
         typer.echo(f"cotenant: {line}", err=True)
     show_remarks(next((run.remarks for run in runs if run.remarks), ()))
-    show_skipped([line for r in results[:1] for line in r.get("skipped", ())])
+    show_skipped([line for r in results for line in r.get("skipped", ())])
     show_tenants(cluster)
     if any("error" in r for r in results):
         raise typer.Exit(1)
@@ -164,6 +164,12 @@ def _print(results: list[dict[str, Any]], seeds: int) -> None:
 
     table = Table(box=None, pad_edge=False)
     several = any("load" in r for r in results)
+
+    def row(r: dict[str, Any], *cells: str) -> None:
+        done = len(r.get("seeds", ())) or seeds
+        of_seeds = f" ({done} of {seeds} seeds)" if done < seeds else ""
+        table.add_row(r["policy"] + of_seeds, *([f"{r['load']:g}"] if several else []), *cells)
+
     table.add_column("policy", overflow="fold")
     if several:
         table.add_column("load", justify="right")
@@ -171,7 +177,7 @@ def _print(results: list[dict[str, Any]], seeds: int) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for r in results:
         if "jobs" not in r:
-            table.add_row(r["policy"], *([f"{r['load']:g}"] if several else []), "failed")
+            row(r, "failed")
             continue
         errors = r.get("standard_error", {})
         cells = []
@@ -179,7 +185,7 @@ def _print(results: list[dict[str, Any]], seeds: int) -> None:
             scale = 1e3 if key == "mean_decision_s" else 1.0
             error = f"\n±{form.format(errors[key])}" if key in errors and key in _WITH_ERROR else ""
             cells.append(form.format(scale * r[key]) + error)
-        table.add_row(r["policy"], *([f"{r['load']:g}"] if several else []), *cells)
+        row(r, *cells)
     console().print(table)
     if seeds > 1:
         console().print(f"means over {seeds} seeds, ± standard error", highlight=False)

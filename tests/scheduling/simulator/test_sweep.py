@@ -53,6 +53,21 @@ class SmallScenario:
         return simulate(jobs, cluster, get_policy(policy), SetTruth(truth), truth, config, on_progress)
 
 
+class Remembering(SmallScenario):
+    """Its truth depends on what it was asked before, as a predictor's last digits do on the sets asked together."""
+
+    def __init__(self, spec: ScenarioSpec) -> None:
+        super().__init__(spec)
+        self.asked = 0
+
+    def run(self, policy: str, *arguments: Any, **options: Any) -> SimulationResult:
+        result = super().run(policy, *arguments, **options)
+        for job in result.jobs:
+            job.finished_s = (job.finished_s or 0.0) * (1 + 1e-12 * self.asked)
+        self.asked += 1
+        return result
+
+
 class Remote:
     """A task of the stand-in: arguments and results go through pickle, as between processes."""
 
@@ -171,6 +186,34 @@ class Breaking(SmallScenario):
         if policy == "sjf":
             raise KeyboardInterrupt
         return super().run(policy, *arguments, **options)
+
+
+def test_a_run_does_not_depend_on_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "build_scenario", Remembering)
+    after_others = compare(SPEC, ["fifo", "blind", "isacpp"])[2]
+    assert timeless([after_others]) == timeless(compare(SPEC, ["isacpp"]))
+
+
+class OneSeedFails(SmallScenario):
+    """The first policy cannot run seed 3, and each seed leaves other jobs out."""
+
+    def __init__(self, spec: ScenarioSpec) -> None:
+        super().__init__(spec)
+        self.skipped = [f"job-{spec.seed} is too wide"]
+
+    def run(self, policy: str, *arguments: Any, **options: Any) -> SimulationResult:
+        if policy == "fifo" and self.spec.seed == 3:
+            raise InputError("nothing for fifo")
+        return super().run(policy, *arguments, **options)
+
+
+def test_results_say_which_seeds_are_in_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sweep, "build_scenario", OneSeedFails)
+    some, both = compare(SPEC, ["fifo", "sjf"], seeds=2, out=tmp_path)
+    assert (some["seeds"], both["seeds"]) == ([4], [3, 4])
+    assert some["error"] == "nothing for fifo."
+    kept = json.loads((tmp_path / "results.json").read_text())["runs"]
+    assert [run["skipped"] for run in kept] == [[f"job-{seed} is too wide"] for seed in (3, 4, 3, 4)]
 
 
 def test_one_that_fails_and_an_interrupt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

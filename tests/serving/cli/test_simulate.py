@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from scheduling.simulator import sweep
+from scheduling.simulator.result import SimulationResult
 from serving.cli.main import main
 from serving.cli.simulate import show_tenants
 from tests.once import gavel_tables
@@ -133,6 +135,18 @@ def test_compare_keeps_jobs_and_skips_what_cannot_run(
     code, _, err = run(capsys, "compare", *options, "--jobs", "jobs.xlsx")
     assert code == 2
     assert ".parquet" in err
+
+
+def test_compare_names_what_any_policy_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run whose worker was lost does not know; the next one does."""
+    lost = sweep.Run("fifo", 0, error="Ray: the node was lost")
+    known = sweep.Run("sjf", 0, SimulationResult("sjf", [], 0.0, 1, []), skipped=("job-1 is too wide",))
+    monkeypatch.setattr(sweep, "run_all", lambda *_: [lost, known])
+    code, _, err = run(capsys, "compare", *TRACE, "--policies", "fifo,sjf", "--skip-infeasible")
+    assert code == 1
+    assert "1 job left out that can never run on this cluster:\n  job-1 is too wide" in err
 
 
 @pytest.mark.parametrize(("kind", "policy"), [("adaptive", "sia"), ("rigid", "gavel-sia")])
