@@ -75,11 +75,15 @@ def read_config(path: Path | None) -> dict[str, Any]:
     """
     import yaml
 
+    from profiling.yaml_files import read_yaml
+
     if path is None:
         return {}
     expected = "YAML with network: and training:"
     try:
-        body = yaml.safe_load(path.read_text(encoding="utf-8"))
+        body = read_yaml(path.read_text(encoding="utf-8"))
+    except InputError as error:
+        raise error.at(path) from None
     except FileNotFoundError:
         raise InputError(f"no configuration at {path}", expected=expected, hint="check the path") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

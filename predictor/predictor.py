@@ -217,10 +217,10 @@ class Predictor:
 
         Raises:
             UnknownNameError: unknown model or device.
-            InputError: several jobs are to have MIG slices of a device that has none, or too few.
+            InputError: jobs are to have MIG slices of a device that has none, or too few.
         """
         for each in sets:
-            if each.sharing == "mig" and len(each.workloads) > 1:
+            if each.sharing == "mig":
                 check_slices(each.device, len(each.workloads))
         rows = self.rows(sets)
         return self.describer_.describe(self.version, sets, rows, self._arrays_of(sets, rows))

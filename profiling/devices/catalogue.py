@@ -81,10 +81,15 @@ def _of_catalogue(name: str) -> DeviceSpec:
     return _named(name, _catalogue())
 
 
+def spelt(name: str) -> str:
+    """The spelling of a device name that the catalogue uses: `rtx-3090` for `RTX 3090` and `rtx_3090`."""
+    return name.strip().lower().replace("_", "-").replace(" ", "-")
+
+
 def _named(name: str, known: dict[str, DeviceSpec]) -> DeviceSpec:
-    key = name.strip().lower().replace("_", "-").replace(" ", "-")
-    card, part = split_device(key)
-    card = _ALIASES.get(card, card)
+    card, part = split_device(spelt(name))
+    if card not in known:
+        card = _ALIASES.get(card, card)
     if card in known:
         return known[card] if part is None else slice_of(known[card], part)
     raise UnknownNameError(
@@ -110,17 +115,21 @@ def load_device_file(path: Path | str) -> list[DeviceSpec]:
     it has is filled in: limits of residency, and FP64, FP16 and BF16 on CUDA cores.
 
     Raises:
-        InputError: no such file, not YAML, a field that is unknown, missing or not of its type.
+        InputError: no such file, not YAML, a field that is unknown, missing or not of its type, a name that stands twice.
     """
     try:
         import yaml
+
+        from profiling.yaml_files import read_yaml
     except ImportError:
         raise UnavailableError(
             "reading a device file needs PyYAML", hint="pip install pyyaml, or use the catalogue"
         ) from None
     source = Path(path)
     try:
-        body = yaml.safe_load(source.read_text(encoding="utf-8"))
+        body = read_yaml(source.read_text(encoding="utf-8"))
+    except InputError as error:
+        raise error.at(source) from None
     except OSError as error:
         raise InputError(f"device file {source} cannot be read", got=str(error.strerror)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -131,7 +140,17 @@ def load_device_file(path: Path | str) -> list[DeviceSpec]:
             expected="name: {sm_count: ..., clock_hz: ..., ...}",
             got=type(body).__name__,
         )
-    return [device_from_mapping(str(name), row, source) for name, row in body.items()]
+    specs: dict[str, DeviceSpec] = {}
+    for name, row in body.items():
+        spec = device_from_mapping(str(name), row, source)
+        if spec.name in specs:
+            raise InputError(
+                f"device file {source} has {spec.name!r} twice",
+                expected="each name once; capitals, spaces and underscores make no difference",
+                got=repr(name),
+            )
+        specs[spec.name] = spec
+    return list(specs.values())
 
 
 def device_from_mapping(name: str, row: dict[str, Any], where: object = "") -> DeviceSpec:
@@ -140,7 +159,12 @@ def device_from_mapping(name: str, row: dict[str, Any], where: object = "") -> D
     Raises:
         InputError: a field is unknown, missing or not of its type.
     """
-    unknown = sorted(set(row) - set(_FIELDS))
+    if not name.strip() or ":" in name:
+        raise InputError(
+            f"device {name!r} in {where} could not be asked for",
+            expected="a name without a colon, behind which a MIG slice is named",
+        )
+    unknown = sorted(set(map(str, row)) - set(_FIELDS))
     if unknown:
         raise InputError(
             f"device {name!r} in {where} has an unknown field",
@@ -156,7 +180,7 @@ def device_from_mapping(name: str, row: dict[str, Any], where: object = "") -> D
         elif field.default is MISSING:
             values[key] = 0
     _fill_in(values)
-    return DeviceSpec(name=name.strip().lower(), **values)
+    return DeviceSpec(name=spelt(name), **values)
 
 
 def _fill_in(values: dict[str, Any]) -> None:

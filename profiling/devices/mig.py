@@ -246,12 +246,14 @@ def has_mig(card: str) -> bool:
 
 
 def check_slices(device: str, jobs: int) -> None:
-    """Whether a card can give each of several jobs a MIG slice of its own.
+    """Whether a device can give each of so many jobs a MIG slice of its own; a slice can for one.
 
     Raises:
         InputError: the card has no MIG, is a slice itself, or has fewer slices.
     """
     card, part = split_device(device)
+    if part is not None and jobs == 1:
+        return
     if part is not None or not has_mig(card):
         raise InputError(
             f"{device} cannot be cut into MIG slices",

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from profiling.capture.naming import check_model
-from profiling.devices import get_device, has_mig
+from profiling.devices import get_device
 from profiling.errors import InputError, UnknownNameError
 from scheduling.core.snapshot import ClusterSnapshot
 
@@ -23,15 +23,9 @@ def check_cluster(cluster: ClusterSnapshot) -> list[str]:
         raise InputError("the cluster has no GPU", expected="at least one node with one GPU", got="none")
     for node, gpu in places:
         try:
-            device = get_device(gpu.device)
+            get_device(gpu.device)
         except UnknownNameError as error:
             raise UnknownNameError(f"GPU {gpu.id} of node {node.name}: {error.message}") from None
-        if gpu.sharing == "mig" and ":mig=" not in gpu.device and not has_mig(device.name):
-            raise InputError(
-                f"GPU {gpu.id} of node {node.name} cannot be cut into MIG slices",
-                expected="sharing time-slice or mps",
-                got=f"mig on {gpu.device}",
-            )
     _check_tenants(cluster)
     names = {node.name for node in cluster.nodes}
     notes = []

@@ -9,6 +9,7 @@ from operator import is_
 from pathlib import Path
 from typing import Any
 
+from profiling.devices import has_mig, split_device
 from profiling.errors import InputError, LimitError
 from profiling.workload import SHARING_MODES, Workload
 from scheduling.core.limits import CLUSTER_GPUS, ITERATIONS
@@ -138,7 +139,7 @@ class ClusterSnapshot:
         """
         import yaml
 
-        from scheduling.core.yaml_files import read_yaml
+        from profiling.yaml_files import read_yaml
 
         source = Path(path)
         try:
@@ -283,6 +284,12 @@ def _gpus(raw: Any, where: str) -> tuple[Gpu, ...]:
         gpu = _object(item, place, {"id", "device", "sharing", "tenants", "count"})
         if not isinstance(gpu.get("device"), str):
             raise InputError(f"{place}.device is missing", expected="a catalogue name", got=gpu.get("device"))
+        if gpu.get("sharing") == "mig" and not has_mig(split_device(gpu["device"])[0]):
+            raise InputError(
+                f"{place} cannot be cut into MIG slices",
+                expected="sharing time-slice or mps",
+                got=f"mig on {gpu['device']}",
+            )
         tenants = []
         for number, described in enumerate(_list(gpu.get("tenants") or [], f"{place}.tenants")):
             tenant = _object(

@@ -70,9 +70,10 @@ def show(
     Example: `cotenant devices show rtx-3090 --json`
     """
     from profiling.devices import get_device
+    from profiling.devices.catalogue import spelt
 
     known = _known(file)
-    spec = known.get(name.strip().lower()) or get_device(name)
+    spec = known.get(spelt(name)) or get_device(name)
     if as_json:
         print_json(asdict(spec))
         return

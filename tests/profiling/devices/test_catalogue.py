@@ -245,6 +245,16 @@ def test_a_compute_capability_in_a_device_file_fills_in_what_follows_from_it(tmp
     assert (spec.peak_flops("fp16"), spec.peak_flops("fp16", tensor_core=False)) == (2e13, 5.5e12)
 
 
+@pytest.mark.parametrize("name", ["my_gpu", "My GPU", "a100-40gb"])
+def test_a_device_file_may_spell_names_as_questions_do(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINIMAL.replace("my-gpu", name))
+    monkeypatch.setenv("COTENANT_DEVICES", str(path))
+    assert get_device(name).sm_count == 10
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -254,6 +264,10 @@ def test_a_compute_capability_in_a_device_file_fills_in_what_follows_from_it(tmp
         (MINIMAL.replace("10", "many"), "has the wrong type"),
         (MINIMAL.replace("5.5e12", "-1"), "has the wrong type"),
         ("x: [", "not YAML"),
+        (MINIMAL + MINIMAL, "key 'my-gpu' is repeated"),
+        (MINIMAL + MINIMAL.replace("my-gpu", "My_GPU"), "has 'my-gpu' twice"),
+        (MINIMAL.replace("my-gpu", "'my-gpu:mig=1g'"), "could not be asked for"),
+        (MINIMAL + "  1: 4\n", "unknown field"),
     ],
 )
 def test_bad_device_files_say_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from profiling.errors import InputError
-from scheduling.core.yaml_files import read_yaml
+from profiling.yaml_files import read_yaml
 
 
 @pytest.mark.parametrize(
