@@ -102,6 +102,22 @@ def test_an_unmeasured_solo_step_time_is_learned(predictor: Predictor) -> None:
     assert narrow.upper / narrow.value < wide.upper / wide.value
 
 
+@pytest.mark.parametrize("factor", [1 / 3, 0.5, 2.0, 3.0])
+def test_repeated_observations_are_approached_and_not_passed(predictor: Predictor, factor: float) -> None:
+    """Where the job alone was predicted, too, and it may be either that is wrong."""
+    pair = ColocationSet("v100", (JOBS[0].without_solo(), JOBS[2]))
+    before = float(predictor.predict_arrays([pair]).step_time_s[0, 0])
+    off = []
+    for count in (1, 2, 4, 8, 16):
+        posterior = Posterior(predictor)
+        posterior.observe([Observation(pair, 0, before * factor)] * count)
+        after = float(posterior.predict_arrays([pair]).step_time_s[0, 0])
+        off.append(abs(math.log(after / (before * factor))))
+    assert off[0] < 0.05
+    assert off[-1] < 0.003
+    assert all(later <= earlier + 0.003 for earlier, later in zip(off[:-1], off[1:], strict=True))
+
+
 def test_absurd_observations_of_one_job_stay_with_it(predictor: Predictor) -> None:
     """A thousand step times a hundred times too long, over many sets of one job."""
     posterior = Posterior(predictor)
