@@ -94,13 +94,13 @@ class _Simulation:
             JobState(j, n, j.iterations, frozen_prefix=j.workload.frozen_prefix)
             for n, j in enumerate(ordered)
         ]
-        self.checkpoint_s = 0.0
+        self.realism = config.realism or Realism()
+        self.checkpoint_s = self.realism.checkpoint_s
         self.lost_starts: dict[int, int] = {}  # by job number, since its last checkpoint
         self.outages: NodeOutages | None = None
         if config.realism is not None:
             rng = np.random.default_rng([config.seed, 19])
             config.realism.draw_lengths(self.jobs, rng)
-            self.checkpoint_s = config.realism.checkpoint_s
             self.outages = NodeOutages(config.realism, self.snapshot, rng)
         if agent is not None:
             for state in self.jobs:
@@ -210,7 +210,7 @@ class _Simulation:
         before = {d.job.number: (self._shape(d.job.gpus), d.job.started_s) for d in decisions}
         for decision in stops:
             touched.update(dict.fromkeys(decision.job.gpus))
-            self._off(decision.job, bool(decision.gpus))
+            self._off(decision.job, bool(decision.gpus), saved=self.realism.saved_stops)
         for decision in decisions:
             self._put(decision, before[decision.job.number], touched)
         self._refresh(touched)
@@ -288,10 +288,13 @@ class _Simulation:
             job.waiting_since_s = self.snapshot.now_s
             self.snapshot.waiting[job.number] = job
 
-    def _off(self, job: JobState, moves: bool) -> None:
+    def _off(self, job: JobState, moves: bool, saved: bool = False) -> None:
+        """Take `job` off its GPUs; back to its last checkpoint, unless it is `saved` now."""
         snapshot = self.snapshot
         self._sync(job)
-        if self.checkpoint_s > 0 and job.left > 0:
+        if saved:
+            self.lost_starts.pop(job.number, None)
+        elif self.checkpoint_s > 0 and job.left > 0:
             self._lose(job)
         for gpu in job.gpus:
             start = self.since.pop((job.number, gpu))

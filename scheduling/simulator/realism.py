@@ -27,6 +27,7 @@ class Realism:
         repair_s: how long it is down then.
         checkpoint_s: seconds of running between checkpoints; who is stopped or moved, or fails with its node, loses
             what it did since. 0: nothing is lost.
+        saved_stops: who is stopped or moved by the policy takes a checkpoint first; only who fails with its node loses.
         restart_bytes_per_s: a restart also takes the job's memory over this.
         scatter_slowdown: factor on the step time of a gang that spans nodes.
         scaling: a job resized to k times its GPUs makes k ** scaling times the progress; None: as policies believe.
@@ -37,6 +38,7 @@ class Realism:
     node_mtbf_s: float = float("inf")
     repair_s: float = 3600.0
     checkpoint_s: float = 0.0
+    saved_stops: bool = False
     restart_bytes_per_s: float = float("inf")
     scatter_slowdown: float = 1.0
     scaling: float | None = None
@@ -59,16 +61,17 @@ class Realism:
 
     @classmethod
     def of(cls, parts: Sequence[str]) -> Realism:
-        """With `parts` of `PARTS`, or `all` of them."""
-        names = list(PARTS) if list(parts) == ["all"] else parts
+        """With `parts` of `PARTS`, or `all` of them, and of `OPTIONS`."""
+        known = PARTS | OPTIONS
+        names = [name for part in parts for name in (PARTS if part == "all" else [part])]
         for name in names:
-            if name not in PARTS:
+            if name not in known:
                 raise UnknownNameError(
-                    "unknown part of realism", expected="all, or some of " + ", ".join(PARTS), got=name
+                    "unknown part of realism", expected="all, or some of " + ", ".join(known), got=name
                 )
         whole = cls()
         for name in names:
-            own = {f.name: getattr(PARTS[name], f.name) for f in fields(cls)}
+            own = {f.name: getattr(known[name], f.name) for f in fields(cls)}
             plain = cls()
             whole = replace(whole, **{k: v for k, v in own.items() if v != getattr(plain, k)})
         return whole
@@ -95,6 +98,8 @@ PARTS = {
     "scatter": Realism(scatter_slowdown=1.25),
     "scaling": Realism(scaling=0.8),
 }
+# What clusters differ in; no part of `all`.
+OPTIONS = {"saved-stops": Realism(saved_stops=True)}
 
 
 class NodeOutages:

@@ -69,7 +69,7 @@ class ScenarioSpec:
         load: arrivals are scaled so that the jobs need this share of the cluster's GPU-seconds; None: as the trace says.
         elastic: so large a share of the jobs gets a range of GPUs (`scheduling.traces.elastic`).
         tunable: so large a share of the jobs may tune its batch size; 0 leaves those that the trace says may.
-        realism: parts of `scheduling.simulator.realism.PARTS` that the cluster has, or `all`; none: an ideal one.
+        realism: parts of `scheduling.simulator.realism.PARTS` that the cluster has, or `all`, and its `OPTIONS`; none: an ideal one.
         skip_infeasible: leave out jobs that can never run on the cluster; otherwise they are an error.
     """
 

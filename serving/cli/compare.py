@@ -20,6 +20,7 @@ from serving.cli.simulate import (
     Load,
     Model,
     RealismFlag,
+    SavedStops,
     Seed,
     SkipInfeasible,
     Source,
@@ -27,6 +28,7 @@ from serving.cli.simulate import (
     Tunable,
     UpstreamRounds,
     parse_columns,
+    parts_of_realism,
     show_remarks,
     show_skipped,
     show_tenants,
@@ -72,6 +74,7 @@ def command(
     kind: Kind = "adaptive",
     upstream_rounds: UpstreamRounds = False,
     realism: RealismFlag = False,
+    saved_stops: SavedStops = False,
     jobs: JobsFile = None,
     out: Annotated[
         Path | None,
@@ -112,7 +115,7 @@ def command(
     spec = ScenarioSpec(
         trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns),
         load=load, skip_infeasible=skip_infeasible, elastic=elastic, kind=kind, upstream_rounds=upstream_rounds,
-        tunable=tunable_batches, realism=("all",) if realism else (),
+        tunable=tunable_batches, realism=parts_of_realism(realism, saved_stops),
     )  # fmt: skip
     each_load = _loads(loads, load)
     with progress() as bar:

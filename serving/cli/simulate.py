@@ -69,6 +69,13 @@ RealismFlag = Annotated[
         "across nodes.",
     ),
 ]
+SavedStops = Annotated[
+    bool,
+    typer.Option(
+        "--saved-stops",
+        help="With --realism: a job that its policy stops or moves saves first; only failing nodes lose progress.",
+    ),
+]
 Kind = Annotated[
     str,
     typer.Option(
@@ -108,6 +115,7 @@ def command(
     kind: Kind = "adaptive",
     upstream_rounds: UpstreamRounds = False,
     realism: RealismFlag = False,
+    saved_stops: SavedStops = False,
     jobs: JobsFile = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -126,7 +134,7 @@ def command(
     spec = ScenarioSpec(
         trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns),
         load=load, skip_infeasible=skip_infeasible, elastic=elastic, kind=kind, upstream_rounds=upstream_rounds,
-        tunable=tunable_batches, realism=("all",) if realism else (),
+        tunable=tunable_batches, realism=parts_of_realism(realism, saved_stops),
     )  # fmt: skip
     if jobs is not None:
         check_format(jobs)
@@ -189,6 +197,15 @@ def show_remarks(counts: Sequence[RowCount]) -> None:
             typer.echo(f"{counted(rows, 'row')} of the trace {were} {done}:", err=True)
         for count in own:
             typer.echo(f"  {count}", err=True)
+
+
+def parts_of_realism(realism: bool, saved_stops: bool) -> tuple[str, ...]:
+    """What `--realism` and `--saved-stops` ask for."""
+    from profiling.errors import InputError
+
+    if saved_stops and not realism:
+        raise InputError("--saved-stops is a part of realism", expected="--realism with it")
+    return (("all", "saved-stops") if saved_stops else ("all",)) if realism else ()
 
 
 def parse_columns(text: str | None) -> dict[str, str] | None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -115,7 +116,7 @@ def test_repeated_observations_are_approached_and_not_passed(predictor: Predicto
         off.append(abs(math.log(after / (before * factor))))
     assert off[0] < 0.05
     assert off[-1] < 0.003
-    assert all(later <= earlier + 0.003 for earlier, later in zip(off[:-1], off[1:], strict=True))
+    assert all(later <= earlier + 0.003 for earlier, later in pairwise(off))
 
 
 def test_absurd_observations_of_one_job_stay_with_it(predictor: Predictor) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -104,8 +106,21 @@ def test_a_policy_that_never_lets_a_job_get_to_its_checkpoint_is_stopped() -> No
 
     jobs = [TraceJob(name, JOBS[0], 5000.0) for name in "ab"]
     config = SimulationConfig(realism=Realism(checkpoint_s=120.0))
+    policy = Policy("turns", turns, round_s=60.0)
     with pytest.raises(InfeasibleError, match="checkpoint"):
-        simulate(jobs, CLUSTER, Policy("turns", turns, round_s=60.0), SetTruth(TABLE), TABLE, config)
+        simulate(jobs, CLUSTER, policy, SetTruth(TABLE), TABLE, config)
+    config = SimulationConfig(realism=Realism(checkpoint_s=120.0, saved_stops=True))
+    assert simulate(jobs, CLUSTER, policy, SetTruth(TABLE), TABLE, config).lost_gpu_s == 0.0
+
+
+def test_a_stop_that_is_saved_loses_nothing() -> None:
+    lossy, saved = (
+        run(Realism(checkpoint_s=1800.0, saved_stops=saves), "tiresias") for saves in (False, True)
+    )
+    assert lossy.lost_gpu_s > 0
+    assert saved.lost_gpu_s == 0.0
+    assert sum(job.restarts for job in saved.jobs) > 0
+    assert run(replace(OFTEN, saved_stops=True)).lost_gpu_s > 0  # nodes fail without asking
 
 
 def test_the_table_of_jobs_says_who_ended_early() -> None:
@@ -125,6 +140,7 @@ def test_parts_are_combined_and_checked() -> None:
     whole = Realism.of(["all"])
     assert (whole.length_sigma, whole.scaling) == (0.5, 0.8)
     assert Realism.of(["scatter"]) == PARTS["scatter"]
+    assert Realism.of(["all", "saved-stops"]) == replace(whole, saved_stops=True)
     with pytest.raises(UnknownNameError, match="scatter"):
         Realism.of(["weather"])
     with pytest.raises(InputError, match="early_ratio"):

@@ -63,6 +63,16 @@ def test_jobs_that_tune_their_batch(tables: Path, capsys: pytest.CaptureFixture[
     assert "icefrog leaves batch sizes alone" in err
 
 
+def test_saved_stops_are_a_part_of_realism(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--data", str(tables), "--belief", "truth", "--policy", "gavel", "--saved-stops", "--json")
+    code, _, err = run(capsys, "simulate", *TRACE, *options)
+    assert code == 2
+    assert "--realism with it" in err
+    code, out, _ = run(capsys, "simulate", *TRACE, *options, "--realism")
+    assert code == 0
+    assert json.loads(out)["restarts"] > 0
+
+
 def test_compare_draws(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plots"
     code, text, _ = run(
