@@ -11,6 +11,7 @@ import numpy as np
 from models.features import Floats
 from predictor.learning.link import slope
 from predictor.learning.probes import Expectation
+from profiling.devices.mig import check_slices
 from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
 
@@ -79,7 +80,7 @@ def suggest_probes(
         count: how many probes.
 
     Raises:
-        InputError: there is no candidate, or `count` is not positive.
+        InputError: there is no candidate, `count` is not positive, or the device has no MIG slices for two jobs.
         UnknownNameError: unknown model or device.
     """
     candidates = list(dict.fromkeys(partners))
@@ -88,6 +89,8 @@ def suggest_probes(
             "nothing to probe", expected="at least one partner and one probe",
             got=f"{len(candidates)} partners, {count} probes",
         )  # fmt: skip
+    if sharing == "mig":
+        check_slices(device, 2)
     sets = [ColocationSet(device, (job, partner), sharing) for partner in candidates]
     rows, log_slowdown = posterior.rows_of(sets)
     parameters = posterior.config.parameters

@@ -49,3 +49,10 @@ def test_an_unknown_device_is_refused(folder: Path, capsys: pytest.CaptureFixtur
     )
     assert code == 2
     assert "abacus" in err
+
+
+def test_slices_of_a_card_without_mig_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ("probe", "--model", folder / "model", "--device", "v100", "--job", "alpha:batch_size=32")
+    code, _, err = run(capsys, *ask, "--running", "beta:batch_size=32", "--sharing", "mig")
+    assert code == 2
+    assert "v100 cannot be cut into MIG slices" in err
