@@ -81,14 +81,19 @@ async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[st
     fits = await _alone(service, job, nodes)
     never = {}
     for node in nodes:
+        small = [gpu for gpu in node.gpus if not fits[gpu.device, gpu.sharing].fits]
         if not node.gpus:
             never[node.name] = f"the node has no {kind}"
         elif job.gpus > len(node.gpus):
             never[node.name] = f"the pod wants {job.gpus} {kind}s and the node has {len(node.gpus)}"
-        elif not any(fits[gpu.device, gpu.sharing].fits for gpu in node.gpus):
-            never[node.name] = "; ".join(
-                sorted({f"{gpu.device}: {fits[gpu.device, gpu.sharing].reasons[0]}" for gpu in node.gpus})
+        elif job.gpus > len(node.gpus) - len(small):
+            some = (
+                f"the job fits on {len(node.gpus) - len(small)} of {job.gpus} {kind}s: "
+                if job.gpus > 1
+                else ""
             )
+            reasons = {f"{gpu.device}: {fits[gpu.device, gpu.sharing].reasons[0]}" for gpu in small}
+            never[node.name] = some + "; ".join(sorted(reasons))
     return never
 
 

@@ -85,9 +85,11 @@ def read_job(pod: dict[str, Any]) -> PodJob | None:
     `cotenant.dev/batch-size`, and `iterations`, `max-slowdown`, `objective`.
 
     Raises:
-        InputError: unknown annotation, or one with a wrong value; slices of several kinds, or GPUs beside slices.
+        InputError: unknown annotation, or one with a wrong value; slices of several kinds, or GPUs beside slices; what is no pod.
     """
     annotations = field(field(pod, "metadata"), "annotations") or {}
+    if not isinstance(annotations, dict):
+        raise _no_pod("metadata.annotations", "an object", annotations)
     own = {
         key.removeprefix(PREFIX).replace("-", "_"): str(value)
         for key, value in annotations.items()
@@ -122,10 +124,13 @@ def gpu_request(pod: dict[str, Any]) -> tuple[int, str | None]:
     """How many GPUs or MIG slices the containers of `pod` ask for together, at least 1, and the slices' profile.
 
     Raises:
-        InputError: slices of several kinds, or GPUs beside slices.
+        InputError: slices of several kinds, or GPUs beside slices; containers that are no list.
     """
     asked: Counter[str | None] = Counter()
-    for container in field(field(pod, "spec"), "containers") or []:
+    containers = field(field(pod, "spec"), "containers") or []
+    if not isinstance(containers, list):
+        raise _no_pod("spec.containers", "a list", containers)
+    for container in containers:
         limits = field(field(container, "resources"), "limits") or {}
         for name, value in limits.items() if isinstance(limits, dict) else ():
             of_slice = _SLICE_RESOURCE.fullmatch(name) if isinstance(name, str) else None
@@ -141,6 +146,10 @@ def gpu_request(pod: dict[str, Any]) -> tuple[int, str | None]:
         )
     profile, count = next(iter(kinds.items()), (None, 1))
     return count, profile
+
+
+def _no_pod(where: str, expected: str, got: Any) -> InputError:
+    return InputError(f"Pod has another {where}", expected=expected, got=repr(got)[:80])
 
 
 def _named(item: Any) -> bool:

@@ -116,6 +116,20 @@ def test_gangs(cluster: TestClient) -> None:
     assert scores == {"empty": 10, "busy": 0, "old": 0, "stranger": 0}
 
 
+def test_a_gang_needs_as_many_gpus_that_it_fits_on(client: TestClient) -> None:
+    nodes = [
+        {"name": "mixed", "gpus": [{"device": "v100"}, {"device": "k80"}]},
+        {"name": "enough", "gpus": [{"device": "v100", "count": 2}, {"device": "k80"}]},
+    ]
+    assert client.put("/v1/cluster", json={"nodes": nodes}).status_code == 200
+    gang = pod(workload="resnet18-cifar:batch_size=1200")  # 13 GB: too much for a K80
+    gang["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "2"
+    args = {"Pod": gang, "NodeNames": ["mixed", "enough"]}
+    result = client.post("/extender/filter", json=args).json()
+    assert result["NodeNames"] == ["enough"]
+    assert "fits on 1 of 2 GPUs: k80" in result["FailedAndUnresolvableNodes"]["mixed"]
+
+
 @dataclass(eq=False)
 class Paced(TablePredictor):
     """The table with other steps: 0.1 s alone on an H100, 0.2 s on a V100, 0.8 s on a K80."""
@@ -223,6 +237,9 @@ def test_a_pod_with_several_kinds_of_gpu(client: TestClient, other: str) -> None
         {"Pod": pod(workload="resnet18-cifar"), "Nodes": {"items": [{}]}},
         {"Pod": pod(workload="resnet18-cifar"), "Nodes": "node-a"},
         {"Pod": pod(workload="resnet18-cifar"), "Nodes": []},
+        {"Pod": {"metadata": {"annotations": "cotenant.dev/workload"}}, "NodeNames": NAMES},
+        {"Pod": {"metadata": {"annotations": [None]}}, "NodeNames": NAMES},
+        {"Pod": pod(workload="resnet18-cifar") | {"spec": {"containers": 1.5}}, "NodeNames": NAMES},
     ],
 )
 def test_errors_are_answers(cluster: TestClient, args: Any) -> None:
