@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -13,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from profiling.errors import CotenantError, InputError, LimitError
+from serving.body_errors import shape_error
 
 T = TypeVar("T")
 OffLoop = Callable[..., Awaitable[Any]]
-_PATH = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
 class MalformedError(CotenantError):
@@ -117,32 +116,11 @@ def decode(raw: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        raise _shape_error(str(error), raw) from None
+        raise shape_error(str(error), raw, kind) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MalformedError("body is not JSON", expected="one JSON value", got=str(error)) from None
     except RecursionError:
         raise LimitError("body is nested too deeply", expected="a few levels") from None
-
-
-def _shape_error(message: str, raw: bytes) -> InputError:
-    """msgspec says what was expected and where; add what came."""
-    text, _, path = message.partition(" - at `")
-    path = path.rstrip("`") or "$"
-    expected = text.replace("`", "").removeprefix("Expected ")
-    got: Any = None
-    if message.startswith("Expected ") and "got" not in text:
-        try:
-            got = msgspec.json.decode(raw)
-            for key, index in _PATH.findall(path.removeprefix("$")):
-                got = got[key] if key else got[int(index)]
-        except (LookupError, TypeError, ValueError, RecursionError, msgspec.DecodeError):
-            got = None
-        else:
-            got = repr(got)[:80]
-    where = "body" if path == "$" else f"body at {path}"
-    if not message.startswith("Expected "):
-        return InputError(f"{where}: {expected}", hint="see /openapi.json for the shape")
-    return InputError(where, expected=expected, got=got)
 
 
 def etag(*parts: Any) -> str:

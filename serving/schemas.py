@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
-from profiling.errors import LimitError
+from profiling.errors import CotenantError, LimitError
 from profiling.workload import ColocationSet, Workload
 from serving.job_ranges import RANGES, parse_job
 
@@ -49,7 +49,7 @@ class Job(Struct, forbid_unknown_fields=True, omit_defaults=True):
     compiler: Literal["eager", "compile"] = "eager"
     memory_layout: Literal["contiguous", "channels-last"] = "contiguous"
     data_on_device: bool = False
-    optimizer: Literal["sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad"] | None = None
+    optimizer: Literal["sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad", "none"] | None = None
     frozen_prefix: Annotated[int, _range("frozen_prefix")] = 0
     gradient_accumulation: Annotated[int, _range("gradient_accumulation")] = 1
     activation_checkpointing: bool = False
@@ -365,6 +365,17 @@ def set_of(body: SetBody, limit: int) -> ColocationSet:
             "a co-location set is too large", expected=f"at most {limit} jobs", got=len(body.jobs)
         )
     return ColocationSet(body.device, tuple(map(job_of, body.jobs)), body.sharing)
+
+
+def sets_of(bodies: Sequence[SetBody], limit: int, where: str) -> list[ColocationSet]:
+    """The same of many, each named by its number in `where` if it is wrong."""
+    sets = []
+    for number, body in enumerate(bodies):
+        try:
+            sets.append(set_of(body, limit))
+        except CotenantError as error:
+            raise error.at(where.format(number)) from None
+    return sets
 
 
 def plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from profiling.errors import ConflictError, InputError, LimitError, UnknownNameE
 from serving.handlers.idempotency import remember, replay
 from serving.handlers.jobs import admit_sets
 from serving.http import Once
-from serving.schemas import ObservationBody, ObservationsBody, job_of, set_of
+from serving.schemas import ObservationBody, ObservationsBody, job_of, sets_of
 from serving.service import Service
 from serving.store.tables import ObservationRow, PlacementRow
 
@@ -31,7 +31,7 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
             expected=f"at most {service.config.batch_sets}",
             got=len(body.observations),
         )
-    sets = [set_of(o.of, service.config.set_jobs) for o in body.observations]
+    sets = sets_of([o.of for o in body.observations], service.config.set_jobs, "observations[{}].of")
     for index, observation in enumerate(body.observations):
         if observation.member >= len(observation.of.jobs):
             raise InputError(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec import json
 
 from predictor.types import Prediction
-from profiling.errors import CotenantError, InputError, LimitError
+from profiling.errors import CotenantError, LimitError
 from profiling.workload import ColocationSet
 from serving.handlers.jobs import admit_sets
 from serving.http import decode
-from serving.schemas import BatchBody, SetBody, set_of
+from serving.schemas import BatchBody, SetBody, set_of, sets_of
 from serving.service import Service
 
 
@@ -54,15 +54,7 @@ def _read_batch(service: Service, raw: bytes) -> list[ColocationSet]:
     body, limit = decode(raw, BatchBody), service.config.batch_sets
     if len(body.sets) > limit:
         raise LimitError("the batch is too large", expected=f"at most {limit} sets", got=len(body.sets))
-    sets: list[ColocationSet] = []
-    for index, body_set in enumerate(body.sets):
-        try:
-            sets.append(set_of(body_set, service.config.set_jobs))
-        except InputError as error:
-            raise InputError(
-                f"sets[{index}]: {error.detail}", expected=error.expected, got=error.got
-            ) from None
-    return sets
+    return sets_of(body.sets, service.config.set_jobs, "sets[{}]")
 
 
 def _count(service: Service, predictions: list[Prediction]) -> None:

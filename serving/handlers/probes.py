@@ -7,10 +7,9 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from predictor.learning.suggesting import STANDARD_PARTNERS, suggest_probes
-from profiling.errors import InputError
-from profiling.workload import SHARING_MODES, Workload
+from profiling.workload import Workload
 from serving.handlers.jobs import admit
-from serving.schemas import JobLike, Name, job_of
+from serving.schemas import JobLike, Name, Sharing, job_of
 from serving.service import Service
 
 
@@ -22,7 +21,7 @@ class ProbesBody(Struct, forbid_unknown_fields=True):
     job: JobLike
     running: Annotated[list[JobLike], Meta(max_length=256)] = []
     count: Annotated[int, Meta(ge=1, le=64)] = 1
-    sharing: str = "time-slice"
+    sharing: Sharing = "time-slice"
 
 
 class ProbeEntry(Struct):
@@ -43,12 +42,8 @@ async def probes(service: Service, body: ProbesBody) -> dict[str, Any]:
     """The partners beside which a run of the job teaches most, given everything that was observed.
 
     Raises:
-        InputError: the sharing mode is unknown. UnknownNameError: unknown device or model.
+        UnknownNameError: unknown device or model.
     """
-    if body.sharing not in SHARING_MODES:
-        raise InputError(
-            "unknown sharing mode", expected="one of " + ", ".join(SHARING_MODES), got=body.sharing
-        )
     belief = service.belief()
     job = job_of(body.job)
     partners: list[Workload] = [job_of(running) for running in body.running] or [

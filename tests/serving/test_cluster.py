@@ -45,6 +45,16 @@ def test_replace_and_read(client: TestClient) -> None:
     assert client.put("/v1/cluster", json=answer.json()["cluster"]).json() == {"version": 2}
 
 
+def test_what_is_read_can_be_put_again(client: TestClient) -> None:
+    """A tenant given as a SPEC is read as an object; every option of it must be one of an object."""
+    job = "resnet18-cifar:optimizer=none,mode=inference,precision=fp64,framework=tensorflow"
+    gpu = {"id": "0", "device": "v100", "tenants": [{"job": job, "iterations_left": 5}]}
+    assert client.put("/v1/cluster/nodes/a", json={"gpus": [gpu]}).status_code == 201
+    stored = client.get("/v1/cluster").json()["cluster"]
+    assert client.put("/v1/cluster", json=stored).status_code == 200
+    assert client.get("/v1/cluster").json()["cluster"] == stored
+
+
 def test_compare_and_set(client: TestClient) -> None:
     client.put("/v1/cluster", json=CLUSTER)
     assert client.put("/v1/cluster", json=CLUSTER, headers={"If-Match": '"1"'}).json() == {"version": 2}

@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from fastapi.testclient import TestClient
 from structlog.testing import capture_logs
 
 from predictor.types import Prediction
-from profiling.workload import ColocationSet
+from profiling.workload import (
+    COMPILERS,
+    FRAMEWORKS,
+    MEMORY_LAYOUTS,
+    MODES,
+    OPTIMIZERS,
+    PRECISIONS,
+    ColocationSet,
+)
+from serving.schemas import Job, job_of
+from tests.serving.conftest import Start
 from tests.serving.problems import problem
 from tests.serving.table import TablePredictor, TableSource
 
@@ -82,8 +93,27 @@ def test_second_request_runs_with_its_neighbours(client: TestClient, source: Tab
         ({"device": "v100", "jobs": []}, 422, "jobs"),
         ({"device": "v100", "jobs": ["resnet18-cifar"] * 17}, 413, "at most 16"),
         ({"device": "v100"}, 422, "jobs"),
-        ({"device": "v100", "jobs": ["resnet18-cifar"], "sharing": "luck"}, 422, "luck"),
-        ({"device": "v100", "jobs": ["resnet18-cifar"], "color": "red"}, 422, "color"),
+        (
+            {"device": "v100", "jobs": ["resnet18-cifar"], "sharing": "luck"},
+            422,
+            "expected one of mig, mps, time-slice, got 'luck'",
+        ),
+        (
+            {"device": "v100", "jobs": ["resnet18-cifar"], "sharing": "m" * 100_000},
+            422,
+            f"got '{'m' * 80}'.",
+        ),
+        (
+            {"device": "v100", "jobs": [{"workload": "resnet18-cifar", "batchsize": 1}]},
+            422,
+            "$.jobs[0]: unknown field: expected one of 19 names, such as batch_size",
+        ),
+        (
+            {"device": "v100", "jobs": [{"workload": "resnet18-cifar", "optimizer": "lion"}]},
+            422,
+            "momentum, rmsprop, sgd, got 'lion'",
+        ),
+        ({"device": "v100", "jobs": ["resnet18-cifar"], "color": "red"}, 422, "got 'color'"),
         ([], 422, "object"),
     ],
 )
@@ -115,6 +145,23 @@ def test_batch(client: TestClient) -> None:
 def test_batch_names_the_bad_set(client: TestClient) -> None:
     sets = [PAIR, {"device": "v100", "jobs": ["resnet18-cifar:batch_size=0"]}]
     assert "sets[1]" in problem(client.post("/v1/predict/batch", json={"sets": sets}), 422)["detail"]
+
+
+def test_batch_names_the_set_that_is_too_large(start: Start) -> None:
+    sets = [PAIR, {"device": "v100", "jobs": ["resnet18-cifar"] * 3}]
+    answer = start(set_jobs=2).post("/v1/predict/batch", json={"sets": sets})
+    assert problem(answer, 413)["detail"].startswith("sets[1]: ")
+
+
+def test_every_choice_of_a_spec_is_one_of_an_object() -> None:
+    choices = {
+        "precision": PRECISIONS, "mode": MODES, "framework": FRAMEWORKS, "compiler": COMPILERS,
+        "memory_layout": MEMORY_LAYOUTS, "optimizer": OPTIMIZERS,
+    }  # fmt: skip
+    for option, values in choices.items():
+        for value in values:
+            job = msgspec.convert({"workload": "resnet18-cifar", option: value}, Job)
+            assert job_of(job) == job_of(f"resnet18-cifar:{option}={value}")
 
 
 def test_batch_over_the_limit(client: TestClient) -> None:

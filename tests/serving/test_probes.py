@@ -51,3 +51,8 @@ def test_standard_partners(client: TestClient) -> None:
 )
 def test_refused(client: TestClient, change: dict[str, Any], status: int) -> None:
     problem(client.post("/v1/probes", json=BODY | change), status)
+
+
+def test_an_empty_sharing_mode_is_told_from_none(client: TestClient) -> None:
+    answer = client.post("/v1/probes", json=BODY | {"sharing": ""})
+    assert problem(answer, 422)["detail"].endswith("expected one of mig, mps, time-slice, got ''.")

@@ -1,0 +1,81 @@
+"""What is wrong with a JSON body of another shape: where, what was expected there, what came."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from profiling.errors import InputError
+from profiling.names import one_of
+
+_PATH = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+_CHOICE = re.compile(r"Invalid enum value '(.*)'", re.DOTALL)
+_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_SHOWN = 80
+
+
+def shape_error(message: str, raw: bytes, kind: type) -> InputError:
+    """The error of a body that msgspec does not take as `kind`.
+
+    Args:
+        message: of `msgspec.ValidationError`.
+        raw: the body, for what came where msgspec does not say.
+    """
+    text, _, path = message.rpartition(" - at `") if " - at `" in message else (message, "", "$")
+    path = path.rstrip("`")
+    where = "body" if path == "$" else f"body at {path}"
+    steps = _PATH.findall(path.removeprefix("$"))
+    choice, unknown = _CHOICE.fullmatch(text), _FIELD.fullmatch(text)
+    if choice:
+        names = [
+            str(v) for t in _types_at(kind, steps) if isinstance(t, inspect.LiteralType) for v in t.values
+        ]
+        return InputError(where, expected=one_of(choice[1][:_SHOWN], names), got=repr(choice[1][:_SHOWN]))
+    if unknown:
+        fields = [
+            f.encode_name
+            for t in _types_at(kind, steps)
+            if isinstance(t, inspect.StructType)
+            for f in t.fields
+        ]
+        name = unknown[1][:_SHOWN]
+        return InputError(f"{where}: unknown field", expected=one_of(name, fields), got=repr(name))
+    if not text.startswith("Expected "):
+        return InputError(f"{where}: {text.replace('`', '')}", hint="see /openapi.json for the shape")
+    expected = text.replace("`", "").removeprefix("Expected ")
+    return InputError(where, expected=expected, got=None if "got" in text else _came(raw, steps))
+
+
+def _came(raw: bytes, steps: list[tuple[str, str]]) -> str | None:
+    try:
+        got = msgspec.json.decode(raw)
+        for key, index in steps:
+            got = got[key] if key else got[int(index)]
+    except (LookupError, TypeError, ValueError, RecursionError, msgspec.DecodeError):
+        return None
+    return repr(got)[:_SHOWN]
+
+
+def _types_at(kind: type, steps: list[tuple[str, str]]) -> list[Any]:
+    """What `kind` takes at a place of the body, the members of a union one by one."""
+    types = _members(inspect.type_info(kind))
+    for key, _ in steps:
+        below: list[Any] = []
+        for t in types:
+            if isinstance(t, inspect.StructType):
+                below += [f.type for f in t.fields if f.encode_name == key]
+            elif isinstance(t, inspect.ListType):
+                below.append(t.item_type)
+            elif isinstance(t, inspect.DictType):
+                below.append(t.value_type)
+        types = [member for t in below for member in _members(t)]
+    return types
+
+
+def _members(t: Any) -> list[Any]:
+    if isinstance(t, inspect.Metadata):
+        return _members(t.type)
+    return [m for u in t.types for m in _members(u)] if isinstance(t, inspect.UnionType) else [t]
