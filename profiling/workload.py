@@ -15,6 +15,20 @@ COMPILERS = ("eager", "compile")
 MEMORY_LAYOUTS = ("contiguous", "channels-last")
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad", "none")
 SHARING_MODES = ("time-slice", "mps", "mig")
+#: A step takes a microsecond to two weeks; what lies outside is a wrong unit, or an attempt to make a calculation
+#: overflow or go on forever.
+STEP_TIMES_S = (1e-6, 1.2e6)
+
+
+def check_step_time(step_time_s: float) -> None:
+    """Raise `InputError` for a step time that no job has."""
+    least, most = STEP_TIMES_S
+    if not least <= step_time_s <= most:
+        raise InputError(
+            "step_time_s is out of range",
+            expected=f"{least:g} to {most:g} seconds a step",
+            got=step_time_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +48,12 @@ class SoloProfile:
     memory_bandwidth_ratio: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("step_time_s", "memory_bytes"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise InputError(f"{name} is out of range", expected="a number above 0", got=value)
+        if self.step_time_s is not None:
+            check_step_time(self.step_time_s)
+        if self.memory_bytes is not None and not 0 < self.memory_bytes < float("inf"):
+            raise InputError(
+                "memory_bytes is out of range", expected="a number above 0", got=self.memory_bytes
+            )
         for name in ("utilization_ratio", "memory_bandwidth_ratio"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from profiling.errors import InputError
-from profiling.workload import Workload
+from profiling.workload import STEP_TIMES_S, Workload
 
-#: What a job can be, physically: the least and the most of every number. A step takes a microsecond to two weeks; what
-#: lies outside is a wrong unit, or an attempt to make a calculation overflow or go on forever.
+#: What a job can be, physically: the least and the most of every number.
 RANGES: dict[str, tuple[float, float]] = {
     "batch_size": (1, 10**6),
     "sequence_length": (1, 10**7),
@@ -16,7 +15,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "frozen_prefix": (0, 10**6),
     "gradient_accumulation": (1, 10**6),
     "sm_share_ratio": (1e-3, 1.0),
-    "step_time_s": (1e-6, 1.2e6),
+    "step_time_s": STEP_TIMES_S,
     "memory_bytes": (1.0, 1e15),
     "utilization_ratio": (0.0, 1.0),
     "memory_bandwidth_ratio": (0.0, 1.0),

@@ -6,7 +6,6 @@ import csv
 import hashlib
 import io
 import json
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,13 +16,16 @@ import numpy as np
 
 from profiling.errors import ConflictError, InputError
 from profiling.files import read_json, write_json
-from profiling.workload import ColocationSet, Workload
+from profiling.workload import ColocationSet, Workload, check_step_time
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT, VERSION = "cotenant-feedback", 1
 CAMPAIGN = "feedback"
+# Unmeasured models are known to a factor of 3; what is off by so much more is another unit or another job, and one such
+# step time would move every answer about its job.
+_MOST_OFF = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,7 @@ class Observation:
                 expected=f"0 to {len(self.colocation_set.workloads) - 1}",
                 got=self.member,
             )
-        if not 0 < self.step_time_s < math.inf:
-            raise InputError("step_time_s is out of range", expected="a number above 0", got=self.step_time_s)
+        check_step_time(self.step_time_s)
 
     @property
     def workload(self) -> Workload:
@@ -98,6 +99,18 @@ class Observation:
         }
 
 
+def check_plausible(step_time_s: float, predicted_s: float) -> None:
+    """Raise `InputError` for an observed step time that is nowhere near what the model itself predicts."""
+    if not predicted_s / _MOST_OFF <= step_time_s <= predicted_s * _MOST_OFF:
+        raise InputError(
+            "step_time_s is implausible",
+            expected=f"{predicted_s / _MOST_OFF:.3g} to {predicted_s * _MOST_OFF:.3g} s, "
+            f"1/{_MOST_OFF:g} to {_MOST_OFF:g} times the predicted {predicted_s:.3g} s",
+            got=f"{step_time_s:.6g} s",
+            hint="check that it is seconds of one step; if it is, give the job's step_time_s alone in its SPEC",
+        )
+
+
 def read_observations(path: Path | str) -> list[Observation]:
     """Read a CSV (columns device, sharing, jobs, job or member, step_time_s; jobs are separated by `;`) or a JSON file (a list,
     or an object with `observations` or `items`).
@@ -126,12 +139,17 @@ def read_observations(path: Path | str) -> list[Observation]:
             row["jobs"] = [j.strip() for j in (row.get("jobs") or "").split(";") if j.strip()]
     if not isinstance(body, list) or not body:
         raise InputError(f"no observations in {source}", expected="a list of them, or rows with a header")
+    return _read_all(body, f"{source}, row")
+
+
+def _read_all(values: list[Any], where: str) -> list[Observation]:
+    """Observations from mappings, each named by its number from 1 if it is wrong."""
     result = []
-    for number, values in enumerate(body, 1):
+    for number, one in enumerate(values, 1):
         try:
-            result.append(Observation.from_mapping(values))
+            result.append(Observation.from_mapping(one))
         except InputError as error:
-            raise InputError(f"{source}, row {number}: {error.message}") from None
+            raise error.at(f"{where} {number}") from None
     return result
 
 
@@ -142,8 +160,8 @@ def default_store() -> Path:
 
 
 def stored(store: Path | str) -> list[Observation]:
-    """Observations kept in `store`; none where there is no such file."""
-    return [Observation.from_mapping(o) for o in _body(Path(store))["observations"]]
+    """Observations kept in `store`; none where there is no such file. Raises `InputError` with the one that is wrong."""
+    return _read_all(_body(Path(store))["observations"], f"{store}, observation")
 
 
 def keep(store: Path | str, observations: Sequence[Observation]) -> list[Observation]:

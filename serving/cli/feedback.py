@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from profiling.errors import InputError
 from serving.cli.output import JsonFlag, console, job_cell, plain_table, print_json
 from serving.cli.predict import ModelOption
 
@@ -40,6 +41,7 @@ def command(
 
     from datasets.tables import write_table
     from predictor.examples.observations import (
+        check_plausible,
         default_store,
         keep,
         read_observations,
@@ -54,6 +56,13 @@ def command(
 
     predictor = load_predictor(model)
     # Everything that can be wrong with them shows here, before anything is kept.
+    for number, (one, plain) in enumerate(
+        zip(new, predictor.predict_many([o.colocation_set for o in new]), strict=True), 1
+    ):
+        try:
+            check_plausible(one.step_time_s, plain.members[one.member].step_time_s.value)
+        except InputError as error:
+            raise error.at(f"{file}, row {number}") from None
     told = [*stored(target), *new]
     posterior = Posterior(predictor)
     posterior.observe(told)

@@ -33,7 +33,7 @@ class Calibration:
 
     Attributes:
         count: of observations.
-        error_ratio: mean of exp |log(observed / predicted)| - 1.
+        error_ratio: mean of |predicted - observed| / observed.
         drift_ratio: exp of the mean log(observed / predicted), less 1: positive where steps take longer than predicted.
         coverage: part that the 90 % interval held.
     """
@@ -75,7 +75,7 @@ def by_job(points: Sequence[Point]) -> list[Calibration]:
             device,
             job,
             len(some),
-            sum(math.expm1(abs(p.log_ratio)) for p in some) / len(some),
+            sum(abs(math.expm1(-p.log_ratio)) for p in some) / len(some),
             math.expm1(sum(p.log_ratio for p in some) / len(some)),
             sum(p.covered for p in some) / len(some),
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import func, select
 
+from predictor.examples.observations import check_plausible
 from predictor.types import Prediction
 from profiling.errors import ConflictError, InputError, LimitError, UnknownNameError
 from serving.handlers.idempotency import remember, replay
@@ -16,6 +17,8 @@ from serving.schemas import ObservationBody, ObservationsBody, job_of, sets_of
 from serving.service import Service
 from serving.store.tables import ObservationRow, PlacementRow
 
+_CLOCKS_DIFFER_S = 3600.0  # at most, a caller's from ours
+
 
 async def record(service: Service, body: ObservationsBody, once: Once | None) -> tuple[int, dict[str, Any]]:
     """Predict each observed set without feedback, store both numbers, count the error, and learn from it.
@@ -23,7 +26,7 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
     Returns status and answer.
 
     Raises:
-        InputError: `member` names no job of its set. UnknownNameError: unknown device, model or placement.
+        InputError: `member` names no job of its set; a step time or time that cannot be. UnknownNameError: unknown device, model or placement.
     """
     if len(body.observations) > service.config.batch_sets:
         raise LimitError(
@@ -76,7 +79,12 @@ def _keep(
                     f"observations[{index}]: unknown placement", expected="an id of /v1/placements",
                     got=repr(observation.placement_id),
                 )  # fmt: skip
-        rows = [_row_of(o, p) for o, p in zip(body.observations, predictions, strict=True)]
+        rows = []
+        for index, (observation, prediction) in enumerate(zip(body.observations, predictions, strict=True)):
+            try:
+                rows.append(_row_of(observation, prediction, service.config.retention_s))
+            except InputError as error:
+                raise error.at(f"observations[{index}]") from None
         session.add_all(rows)
         session.flush()
         answer = {"observations": [entry_of(row) for row in rows]}
@@ -84,8 +92,17 @@ def _keep(
         return 201, answer, True
 
 
-def _row_of(observation: ObservationBody, prediction: Prediction) -> ObservationRow:
-    predicted = prediction.members[observation.member].step_time_s
+def _row_of(observation: ObservationBody, prediction: Prediction, kept_s: float) -> ObservationRow:
+    """The row of an observation that can be, and that is kept. Raises `InputError`."""
+    predicted, now = prediction.members[observation.member].step_time_s, time.time()
+    check_plausible(observation.step_time_s, predicted.value)
+    observed_at = now if observation.observed_at is None else observation.observed_at
+    if not now - kept_s <= observed_at <= now + _CLOCKS_DIFFER_S:
+        raise InputError(
+            "observed_at is no time that is kept",
+            expected=f"seconds since 1970, at most {kept_s / 86400:g} days ago (retention_s) and not to come",
+            got=observed_at, hint="leave it out for now",
+        )  # fmt: skip
     return ObservationRow(
         device=prediction.device,
         sharing=prediction.sharing,
@@ -97,7 +114,7 @@ def _row_of(observation: ObservationBody, prediction: Prediction) -> Observation
         predicted_upper_s=predicted.upper,
         error_ratio=abs(predicted.value - observation.step_time_s) / observation.step_time_s,
         model_version=prediction.model_version,
-        observed_at=observation.observed_at if observation.observed_at is not None else time.time(),
+        observed_at=observed_at,
         placement_id=observation.placement_id,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from fastapi.testclient import TestClient
 
 from serving.handlers.calibration import by_job, recent
 from serving.handlers.observations import error_by_day
+from serving.handlers.upkeep import upkeep
 from tests.serving.problems import problem
 
 
@@ -57,6 +59,7 @@ def test_record_and_list(client: TestClient) -> None:
     (day,) = error_by_day(client.app.state.service)  # type: ignore[attr-defined]
     assert (day["count"], day["coverage"]) == (2, 0.5)
     assert day["error_ratio"] == pytest.approx(0.15)
+    assert row.error_ratio == pytest.approx(0.15), "the same error by day as by job"
 
 
 def test_once(client: TestClient) -> None:
@@ -71,6 +74,10 @@ def test_once(client: TestClient) -> None:
     [
         ({"member": 2}, 422),
         ({"step_time_s": 0}, 422),
+        ({"step_time_s": 14.01}, 422),
+        ({"step_time_s": 0.00139}, 422),
+        ({"observed_at": 1.7e9}, 422),
+        ({"observed_at": 9e10}, 422),
         ({"placement_id": "nowhere"}, 404),
         ({"of": {"device": "x", "jobs": ["resnet18-cifar"]}, "member": 0}, 404),
     ],
@@ -78,3 +85,32 @@ def test_once(client: TestClient) -> None:
 def test_bad_input_stores_nothing(client: TestClient, change: dict[str, Any], status: int) -> None:
     problem(client.post("/v1/observations", json={"observations": [seen(), seen(**change)]}), status)
     assert client.get("/v1/observations").json()["items"] == []
+
+
+def test_a_step_time_nowhere_near_the_prediction_is_refused(client: TestClient) -> None:
+    """Milliseconds for seconds, say: one of them would move every answer about its job."""
+    answer = client.post("/v1/observations", json={"observations": [seen(step_time_s=140)]})
+    detail = problem(answer, 422)["detail"]
+    assert "observations[0]: step_time_s is implausible" in detail
+    assert "expected 0.0014 to 14 s, 1/100 to 100 times the predicted 0.14 s, got 140 s" in detail
+    # Who really has such a step says what it takes alone.
+    slow = {"device": "v100", "jobs": ["resnet18-cifar:step_time_s=100"]}
+    assert problem(
+        client.post("/v1/observations", json={"observations": [seen(of=slow, member=0, step_time_s=1e30)]}),
+        422,
+    )
+    for step_time_s in (0.0015, 13.9):
+        body = {"observations": [seen(step_time_s=step_time_s)]}
+        assert client.post("/v1/observations", json=body).status_code == 201
+
+
+def test_what_would_not_be_kept_is_refused(client: TestClient) -> None:
+    """A row is dropped when it is older than `retention_s` by its own time; it is not taken and dropped at once."""
+    service = client.app.state.service  # type: ignore[attr-defined]
+    for days, status in ((89.9, 201), (90.1, 422)):
+        body = {"observations": [seen(observed_at=time.time() - 86400 * days)]}
+        answer = client.post("/v1/observations", json=body)
+        assert answer.status_code == status, answer.text
+    assert "at most 90 days ago" in problem(answer, 422)["detail"]
+    upkeep(service)
+    assert len(client.get("/v1/observations").json()["items"]) == 1

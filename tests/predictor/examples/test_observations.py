@@ -80,6 +80,24 @@ def test_values_of_another_type(changes: dict[str, object]) -> None:
         Observation.from_mapping(right | changes)
 
 
+@pytest.mark.parametrize("step_time_s", ["1e-30", "9e-7", "1.3e6", "1e30", "inf", "nan"])
+def test_steps_that_no_job_takes(tmp_path: Path, step_time_s: str) -> None:
+    """The same bounds whoever reads them: files, the store, SPECs, Python."""
+    said = "1e-06 to 1.2e\\+06 seconds a step"
+    with pytest.raises(InputError, match=said):
+        Observation(PAIR, 0, float(step_time_s))
+    with pytest.raises(InputError, match=said):
+        Workload.parse(f"alpha:step_time_s={step_time_s}")
+    (tmp_path / "seen.csv").write_text(f"device,jobs,step_time_s\nv100,alpha,1\nv100,alpha,{step_time_s}\n")
+    with pytest.raises(InputError, match=f"row 2: step_time_s is out of range: expected {said}"):
+        read_observations(tmp_path / "seen.csv")
+    store = tmp_path / "feedback.json"
+    keep(store, [Observation(PAIR, 1, 0.04)])
+    store.write_text(store.read_text().replace("0.04", str(float(step_time_s)).replace("inf", "1e400")))
+    with pytest.raises(InputError, match=r"feedback\.json"):
+        stored(store)
+
+
 def test_bad_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no file at"):
         read_observations(tmp_path / "missing.csv")

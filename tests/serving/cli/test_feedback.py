@@ -11,6 +11,8 @@ from tests.serving.cli.checkpoint import folder, run
 __all__ = ["folder"]
 JOBS = ("alpha:batch_size=32,step_time_s=0.01", "beta:batch_size=32")
 
+FAR_OFF = """[{"device": "v100", "jobs": ["alpha:step_time_s=0.01"], "step_time_s": 0.01},
+    {"device": "v100", "jobs": ["alpha:step_time_s=0.01"], "step_time_s": 10}]"""
 OTHER = '[{"device": "abacus", "jobs": ["alpha"], "job": "beta", "step_time_s": 1}]'
 
 
@@ -59,7 +61,7 @@ def test_table(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_bad_input_keeps_nothing(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for body in ('[{"device": "abacus", "jobs": ["gamma"], "step_time_s": 1}]', OTHER, "[", "[{}]"):
+    for body in ('[{"device": "abacus", "jobs": ["gamma"], "step_time_s": 1}]', OTHER, FAR_OFF, "[", "[{}]"):
         (tmp_path / "seen.json").write_text(body)
         code, _, err = run(
             capsys,
@@ -73,4 +75,5 @@ def test_bad_input_keeps_nothing(folder: Path, tmp_path: Path, capsys: pytest.Ca
         assert code == 2
         assert err.startswith("cotenant: ")
         assert ("job is not in its set" in err) == (body == OTHER)
+        assert ("row 2: step_time_s is implausible" in err) == (body == FAR_OFF)
         assert not (tmp_path / "s.json").exists()
