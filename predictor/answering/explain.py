@@ -1,4 +1,4 @@
-"""Why a job is slowed: the contended resources, with parts that add up to the slowdown, and the operators behind them."""
+"""Why a job slows down: the contended resources, with parts that add up to the slowdown, and the operators behind them."""
 
 from __future__ import annotations
 
@@ -92,6 +92,6 @@ def sentence(name: str, slowdown: float, shares: list[ResourceShare]) -> str:
     demand = ", ".join(f"{kind} {share:.0%}" for kind, share in worst.operators)
     parts = "".join(f" + {s.excess:.2f} for {WORDS[s.resource]}" for s in shares if s.excess >= 0.005)
     return (
-        f"{name} takes {slowdown:.2f} times as long per step: 1 alone{parts}; "
+        f"{name}: {slowdown:.2f}x slowdown (1 alone{parts}); "
         f"its demand for {WORDS[worst.resource]} comes from {demand}"
     )

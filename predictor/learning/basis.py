@@ -65,13 +65,23 @@ class Bases:
 
 
 def reason_of(model: str, before: MemberPrediction, after: MemberPrediction, basis: Basis) -> str:
-    """What moved the step time of a job of `model`; empty where nothing did by half a percent."""
-    factor = after.step_time_s.value / before.step_time_s.value
-    if abs(math.log(factor)) < 0.005 or not basis.heaviest:
+    """What moved the answer for a job of `model`; empty where nothing did by half a percent.
+
+    The slowdown is named before and after, because the reasons of the predictor itself speak of the one before.
+    """
+    step = after.step_time_s.value / before.step_time_s.value
+    slowdown = after.slowdown.value / before.slowdown.value
+    moved = [abs(math.log(factor)) >= 0.005 for factor in (step, slowdown)]
+    if not any(moved) or not basis.heaviest:
         return ""
-    first = basis.heaviest[0]
+    parts = []
+    if moved[1]:
+        parts.append(f"slowdown from {before.slowdown.value:.2f}x to {after.slowdown.value:.2f}x")
+    if moved[0]:
+        parts.append(f"step time by {step:.2f}x")
+    first, count = basis.heaviest[0], basis.observations
     where = f"beside {' and '.join(first.partners)}" if first.partners else "alone"
     return (
-        f"{model}: step time x {factor:.2f} from {basis.observations} observations, "
-        f"most of all {first.job} {where} on {first.device}"
+        f"{model}: {count} {'observation corrects' if count == 1 else 'observations correct'} its "
+        f"{' and its '.join(parts)}, most of all {first.job} {where} on {first.device}"
     )

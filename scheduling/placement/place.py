@@ -226,9 +226,9 @@ def _ranked(grouped: GroupedGpus, ranking: Ranking, index: int) -> RankedGpu:
         reasons.append(f"{gpu.device} is empty")
     else:
         others = f"{len(names)} {'job' if len(names) == 1 else 'jobs'}"
-        reasons.append(f"slowdown {own:.2f} beside {others} on {gpu.device}")
+        reasons.append(f"{own:.2f}x slowdown beside {others} on {gpu.device}")
         reasons.extend(
-            f"delays {name} by {delays[name]:.0f} s (slowdown {ranking.slowdown[row, k]:.2f})"
+            f"delays {name} by {delays[name]:.0f} s ({ranking.slowdown[row, k]:.2f}x slowdown)"
             for k, name in enumerate(names)
         )
     return RankedGpu(

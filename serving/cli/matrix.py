@@ -83,7 +83,7 @@ def _extremes(names: list[str], slowdown: object, fits: object) -> str:
 
     def line(k: int) -> str:
         a, b = int(rows[k]), int(columns[k])
-        return f"  {together[a, b]:.2f}  {names[a]} (slowdown {values[a, b]:.2f}) and {names[b]} ({values[b, a]:.2f})"
+        return f"  {together[a, b]:.2f}  {names[a]} ({values[a, b]:.2f}x slowdown) and {names[b]} ({values[b, a]:.2f}x)"
 
     some = 5
     return "\n".join(

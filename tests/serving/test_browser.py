@@ -118,7 +118,7 @@ def test_cluster_map(browser: Any, base: str) -> None:
     browser.get(base)
     tiles = browser.find_elements(By.CSS_SELECTOR, ".tile")
     assert [t.find_element(By.CLASS_NAME, "level").text for t in tiles] == ["slowed", "unaffected", "empty"]
-    assert "slowed 1.40 times" in tiles[0].text
+    assert "1.40x slowdown" in tiles[0].text
     assert "GiB (predicted) of" in tiles[0].text
     assert "t-2" in browser.find_element(By.CSS_SELECTOR, "section[aria-labelledby=placements]").text
 

@@ -41,7 +41,7 @@ def test_overview(client: TestClient) -> None:
     client.post("/v1/observations", json={"observations": [observed]})
     page = client.get("/").text
     assert "node-&lt;a&gt;" in page
-    assert "slowed 1.40 times" in page
+    assert "1.40x slowdown" in page
     assert "t-2" in page
     assert "50.0 %" in page
     assert "table-1" in page
@@ -52,7 +52,7 @@ def test_what_if(client: TestClient) -> None:
         "/what-if", params={"device": "p100", "jobs": "resnet18-cifar\nresnet18-cifar:batch_size=8"}
     ).text
     assert "they fit" in page
-    assert "1.40 times" in page
+    assert "1.40x" in page
     assert "<option selected>p100</option>" in page
     assert "such as lstm-wikitext2" in client.get("/what-if", params={"jobs": "lstm"}).text
     wrong = client.get("/what-if", params={"jobs": "<script>alert(1)</script>"})

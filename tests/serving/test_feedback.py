@@ -55,7 +55,7 @@ def test_the_next_prediction_moves(client: TestClient) -> None:
     assert before[0] < elsewhere[0] < after[0], "observed on another device"
     batch = client.post("/v1/predict/batch", json={"sets": [SET]}).json()["predictions"][0]
     assert batch == client.post("/v1/predict", json=SET).json()
-    assert any("from 10 observations" in reason for reason in batch["reasons"])
+    assert any("10 observations correct its slowdown" in reason for reason in batch["reasons"])
 
 
 def test_observations_are_kept_beside_what_the_model_says_itself(client: TestClient) -> None:

@@ -210,9 +210,12 @@ def test_inducing_rows_answer_nearly_as_all_rows_do(predictor: Predictor) -> Non
 def test_reasons_say_what_an_answer_stands_on(predictor: Predictor) -> None:
     posterior = Posterior(predictor)
     posterior.observe([seen(predictor, PAIR, 0, 2.0)] * 3)
-    (reason,) = [
-        r for r in posterior.predict(PAIR).reasons if "from 3 observations" in r and r.startswith("alpha")
-    ]
+    answer = posterior.predict(PAIR)
+    (reason,) = [r for r in answer.reasons if "3 observations correct" in r and r.startswith("alpha")]
+    # What the predictor itself says comes first; this one says what became of it.
+    was, now = predictor.predict(PAIR).members[0].slowdown.value, answer.members[0].slowdown.value
+    assert f"alpha: {was:.2f}x slowdown (" in answer.reasons[1]
+    assert f"its slowdown from {was:.2f}x to {now:.2f}x and its step time by " in reason
     assert str(JOBS[2]) in reason
     assert "v100" in reason
     basis = posterior.basis(PAIR, 0)
