@@ -65,20 +65,17 @@ class Bases:
 
 
 def reason_of(model: str, before: MemberPrediction, after: MemberPrediction, basis: Basis) -> str:
-    """What moved the answer for a job of `model`; empty where nothing did by half a percent.
+    """What moved the answer for a job of `model`; empty where nothing did, as far as numbers are printed.
 
     The slowdown is named before and after, because the reasons of the predictor itself speak of the one before.
     """
     step = after.step_time_s.value / before.step_time_s.value
-    slowdown = after.slowdown.value / before.slowdown.value
-    moved = [abs(math.log(factor)) >= 0.005 for factor in (step, slowdown)]
-    if not any(moved) or not basis.heaviest:
-        return ""
-    parts = []
-    if moved[1]:
-        parts.append(f"slowdown from {before.slowdown.value:.2f}x to {after.slowdown.value:.2f}x")
-    if moved[0]:
+    was, now = (f"{member.slowdown.value:.2f}x" for member in (before, after))
+    parts = [f"slowdown from {was} to {now}"] if was != now else []
+    if abs(math.log(step)) >= 0.005:
         parts.append(f"step time by {step:.2f}x")
+    if not parts or not basis.heaviest:
+        return ""
     first, count = basis.heaviest[0], basis.observations
     where = f"beside {' and '.join(first.partners)}" if first.partners else "alone"
     return (

@@ -242,7 +242,7 @@ def _refusals(ranking: Ranking, count_of: Ints) -> list[str]:
     memory = ranking.has_room & ~ranking.fits
     budget = ranking.has_room & ranking.fits & ~ranking.within_budget
     texts = (
-        (room, "already hold as many jobs as may share one"),
+        (room, "refused: already at the limit of jobs that may share one"),
         (
             memory,
             "refused: predicted memory (upper bound) above the device's, or a precision that it lacks",

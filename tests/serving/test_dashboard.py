@@ -166,6 +166,8 @@ def test_page_of_a_job(client: TestClient) -> None:
     assert "predicted to take" in page
     assert "Alternatives" in page
     assert "and 2 more like it" in page
+    assert "<td>nothing else on v100</td>" in page
+    assert " on 1 node</dd>" in client.get("/").text
     assert client.get("/jobs/" + "0" * 32).status_code == 404
 
 
