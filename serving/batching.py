@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 import structlog
 
 from predictor.types import Prediction
-from profiling.errors import CotenantError, LimitError
+from profiling.devices import runs_on
+from profiling.errors import CotenantError, InputError, LimitError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
+from scheduling.core.limits import check_predictions
 from scheduling.core.snapshot import ClusterSnapshot, changed_nodes
 from serving.config import ServiceConfig
 from serving.delay import SINCE, DelayLimit, SpareTime
@@ -76,6 +78,7 @@ class Batcher:
         self._known_to: Serving | None = None
         self._renewal: asyncio.Task[Serving] | None = None
         self._met: tuple[ClusterSnapshot, Serving, set[tuple[str, str]]] | None = None
+        self._unpredictable: tuple[Serving | None, dict[Encoded, str]] = None, {}
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
@@ -158,6 +161,16 @@ class Batcher:
         await self.each_part(asked, lambda predictions: answers.extend(predictions))
         return answers
 
+    async def predict_each(self, asked: list[ColocationSet]) -> list[Prediction | InputError]:
+        """As `predict_many`, but a set that cannot be predicted has its error as its answer, and the others theirs."""
+        try:
+            return list(await self.predict_many(asked))
+        except InputError as error:
+            if len(asked) == 1:
+                return [error]
+        half = len(asked) // 2
+        return [*await self.predict_each(asked[:half]), *await self.predict_each(asked[half:])]
+
     async def each_part(
         self, asked: list[ColocationSet], use: Callable[[list[Prediction]], Any], belief: Belief | None = None
     ) -> list[Any]:
@@ -200,7 +213,8 @@ class Batcher:
         job: Workload,
         admit: Callable[[set[Workload], set[str]], Awaitable[None]],
     ) -> None:
-        """Make sure that the model has met `job` on every device type of `snapshot`, and all tenants on theirs.
+        """Make sure that the model has met `job` on every device type of `snapshot` that has its precision, and all tenants on
+        theirs, but for the `unpredictable` ones.
 
         Args:
             admit: checks names before anything is encoded.
@@ -213,13 +227,39 @@ class Batcher:
         gpus = [gpu for node in looked_at for gpu in node.gpus]
         tenants = {(g.device, g.sharing, t.job) for g in gpus for t in g.tenants}
         kinds = kinds.union((g.device, g.sharing) for g in gpus)
-        new = self.unknown(
-            serving, [*tenants, *((device, sharing, job) for device, sharing in sorted(kinds))]
-        )
+        tenants -= self.unpredictable(serving).keys()
+        own = [(device, sharing, job) for device, sharing in sorted(kinds) if runs_on(device, job.precision)]
+        new = self.unknown(serving, [*own, *tenants])
         if new:
             await admit({w for _, _, w in new}, {device for device, _, _ in new})
-            await self.encode(serving, new)
+            await self.encode(serving, own)
+            await self._meet_tenants(serving, self.unknown(serving, tenants))
         self._met = (snapshot, serving, kinds)
+
+    async def _meet_tenants(self, serving: Serving, tenants: list[Encoded]) -> None:
+        sets = [ColocationSet(device, (workload,), sharing) for device, sharing, workload in tenants]
+        try:
+            await self.encode(serving, tenants)
+            if sets:
+                await self.bulk.run(_check_alone, serving, sets)
+        except UnknownNameError:
+            raise
+        except InputError as error:
+            if len(tenants) > 1:
+                for tenant in tenants:
+                    await self._meet_tenants(serving, [tenant])
+                return
+            told = self.unpredictable(serving)
+            if len(told) >= self.jobs:
+                told.clear()
+            told[tenants[0]] = error.message
+            log.warning("tenant that cannot be predicted", job=str(tenants[0][2])[:200], error=error.message)
+
+    def unpredictable(self, serving: Serving) -> dict[Encoded, str]:
+        """Tenants that `meet` found the model unable to predict, with the reason."""
+        if self._unpredictable[0] is not serving:
+            self._unpredictable = serving, {}
+        return self._unpredictable[1]
 
     async def place(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a decision after those that came before it."""
@@ -283,6 +323,11 @@ class Batcher:
             self._renewal.cancel()
         for lane in self.lanes:
             lane.close()
+
+
+def _check_alone(serving: Serving, sets: list[ColocationSet]) -> None:
+    """Raise `InputError` where decisions would refuse what is predicted of these jobs alone."""
+    check_predictions(sets, serving.predictor.predict_arrays(sets))
 
 
 def _members(sets: Iterable[ColocationSet]) -> Iterable[Encoded]:

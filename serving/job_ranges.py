@@ -25,6 +25,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "bandwidth_bytes_per_s": (1.0, 1e15),
 }
 
+#: Most characters of a SPEC.
+SPEC_LENGTH = 500
+
 
 def spec_of(text: str) -> Workload:
     """The workload of a stored SPEC, as it was when it was stored. Raises `InputError`."""

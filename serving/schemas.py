@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from profiling.errors import CotenantError, LimitError
 from profiling.workload import ColocationSet, Workload
-from serving.job_ranges import RANGES, parse_job
+from serving.job_ranges import RANGES, SPEC_LENGTH, parse_job
 
 
 def _range(name: str) -> Meta:
@@ -25,7 +25,7 @@ NodeName = Annotated[
 ]  # fmt: skip
 Spec = Annotated[
     str,
-    Meta(min_length=1, max_length=500, description="Job SPEC: NAME[:key=value,...]", examples=["resnet18-cifar:batch_size=64"]),
+    Meta(min_length=1, max_length=SPEC_LENGTH, description="Job SPEC: NAME[:key=value,...]", examples=["resnet18-cifar:batch_size=64"]),
 ]  # fmt: skip
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 StepTime = Annotated[float, _range("step_time_s")]

@@ -96,9 +96,9 @@ class Service:
         self.cluster = ClusterReader(self.store)
         self.graphs: dict[str, ComputationGraph] = {}  # registered graphs that this process has loaded
         self.graph_changes = 0
-        self.pruned: tuple[ClusterSnapshot, ClusterSnapshot, int] | None = (
-            None  # see handlers.jobs.without_unknown
-        )
+        # Last answers of handlers.jobs.without_unknown and without_unpredictable.
+        self.pruned: tuple[ClusterSnapshot, ClusterSnapshot, int] | None = None
+        self.predictable: tuple[ClusterSnapshot, ClusterSnapshot, int] | None = None
         store_bounds: dict[str, Any] = {
             "length": 8 * config.queue_length,
             "wait_s": BUSY_S,

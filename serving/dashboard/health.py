@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from predictor.types import Prediction
 from profiling.errors import CotenantError
@@ -63,13 +62,9 @@ class Health:
             new = new[:_NEW_SETS]
             if new:
                 await admit_sets(service, new)
-                levels: list[str] = []
-
-                def note(predictions: list[Prediction]) -> Any:
-                    levels.extend(level_of(p, len(p.members)) for p in predictions)
-
-                await service.batcher.each_part(new, note, belief)
-                known.update(zip(new, levels, strict=True))
+                for asked, answer in zip(new, await service.batcher.predict_each(new), strict=True):
+                    prediction = None if isinstance(answer, CotenantError) else answer
+                    known[asked] = level_of(prediction, len(asked.workloads))
         except CotenantError:
             known = {}
         return [known.get(set_of(g), UNKNOWN) if g.tenants else EMPTY for g in gpus]

@@ -274,20 +274,18 @@ async def _tiles(service: Service, gpus: list[Gpu]) -> list[Tile]:
         for g in gpus
         if g.tenants
     }
-    predictions: dict[Any, Prediction] = {}
-    note = ""
+    answers: dict[Any, Prediction | CotenantError] = {}
     try:
         await admit_sets(service, list(asked.values()))
-        answers = await service.batcher.predict_many(list(asked.values())) if asked else []
-        predictions = dict(zip(asked, answers, strict=True))
+        each = await service.batcher.predict_each(list(asked.values())) if asked else []
+        answers.update(zip(asked, each, strict=True))
     except CotenantError as error:
-        note = error.message
+        answers = dict.fromkeys(asked, error)
     tiles = []
     for gpu in gpus:
         tenants = tuple((str(t.job), t.job_id, t.iterations_left) for t in gpu.tenants)
-        prediction = predictions.get((gpu.device, gpu.sharing, gpu.tenants))
+        answer = answers.get((gpu.device, gpu.sharing, gpu.tenants))
+        prediction, note = (None, answer.message) if isinstance(answer, CotenantError) else (answer, "")
         memory = get_device(gpu.device).memory_bytes
-        tiles.append(
-            Tile(gpu.id, gpu.device, gpu.sharing, tenants, prediction, memory, note if tenants else "")
-        )
+        tiles.append(Tile(gpu.id, gpu.device, gpu.sharing, tenants, prediction, memory, note))
     return tiles

@@ -14,10 +14,10 @@ from typing import Any
 import structlog
 
 from predictor.types import Prediction
-from profiling.devices import get_device, mig_layout, split_device
+from profiling.devices import get_device, mig_layout, runs_on, split_device
 from profiling.errors import CotenantError, InfeasibleError
 from profiling.workload import ColocationSet
-from scheduling.core.snapshot import ClusterSnapshot, Node
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
 from scheduling.placement.ranking import PlacementConfig
 from serving.extender.pods import Arguments, PodJob, field, read_arguments, read_job
 from serving.handlers.cluster import stored_state
@@ -78,29 +78,33 @@ async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[st
     asked = set(arguments.names)
     kind = f"MIG slice {job.mig_profile}" if job.mig_profile else "GPU"
     nodes = [node for node in snapshot.nodes if node.name in asked]
-    fits = await _alone(service, job, nodes)
+    alone = await _alone(service, job, nodes)
+
+    def lacking(gpu: Gpu) -> str:
+        known = alone.get((gpu.device, gpu.sharing))
+        if known is None:
+            return f"{gpu.device} has no {job.workload.precision.upper()}"
+        return "" if known.fits else f"{gpu.device}: {known.reasons[0]}"
+
     never = {}
     for node in nodes:
-        small = [gpu for gpu in node.gpus if not fits[gpu.device, gpu.sharing].fits]
+        small = [reason for reason in map(lacking, node.gpus) if reason]
+        able = len(node.gpus) - len(small)
         if not node.gpus:
             never[node.name] = f"the node has no {kind}"
         elif job.gpus > len(node.gpus):
             never[node.name] = f"the pod wants {job.gpus} {kind}s and the node has {len(node.gpus)}"
-        elif job.gpus > len(node.gpus) - len(small):
-            some = (
-                f"the job fits on {len(node.gpus) - len(small)} of {job.gpus} {kind}s: "
-                if job.gpus > 1
-                else ""
-            )
-            reasons = {f"{gpu.device}: {fits[gpu.device, gpu.sharing].reasons[0]}" for gpu in small}
-            never[node.name] = some + "; ".join(sorted(reasons))
+        elif job.gpus > able:
+            some = f"the job fits on {able} of {job.gpus} {kind}s: " if job.gpus > 1 else ""
+            never[node.name] = some + "; ".join(sorted(set(small)))
     return never
 
 
 async def _alone(service: Service, job: PodJob, nodes: Iterable[Node]) -> dict[tuple[str, str], Prediction]:
-    """What is predicted of the job alone on each type of GPU of these nodes, by device and sharing mode."""
+    """What is predicted of the job alone on each type of GPU of these nodes that has its precision, by device and sharing mode."""
     types = sorted({(gpu.device, gpu.sharing) for node in nodes for gpu in node.gpus})
     await admit(service, (job.workload,), {device for device, _ in types})
+    types = [(device, sharing) for device, sharing in types if runs_on(device, job.workload.precision)]
     predictions = await service.batcher.predict_many([ColocationSet(d, (job.workload,), s) for d, s in types])
     return dict(zip(types, predictions, strict=True))
 
@@ -158,8 +162,8 @@ async def _gang_scores(
     alone = await _alone(service, job, nodes)
     costs: dict[str, tuple[float, int]] = {}
     for node in nodes:
-        empty = [alone[gpu.device, gpu.sharing] for gpu in node.gpus if not gpu.tenants]
-        steps = sorted(answer.members[0].step_time_s.value for answer in empty if answer.fits)
+        empty = [alone.get((gpu.device, gpu.sharing)) for gpu in node.gpus if not gpu.tenants]
+        steps = sorted(known.members[0].step_time_s.value for known in empty if known and known.fits)
         if len(steps) >= job.gpus:
             costs[node.name] = steps[job.gpus - 1], len(empty) - job.gpus
     scores: dict[str, int] = {}

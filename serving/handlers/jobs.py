@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -12,11 +12,12 @@ import structlog
 from sqlalchemy import select
 
 from profiling.devices import get_device
-from profiling.errors import UnknownNameError
+from profiling.errors import InputError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import ColocationSet, Workload
 from profiling.zoo import near_models, zoo_names
-from scheduling.core.snapshot import ClusterSnapshot, Node, changed_nodes
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, changed_nodes
+from serving.model_life import Serving
 from serving.service import Service
 from serving.store.tables import WorkloadRow
 
@@ -94,7 +95,7 @@ async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> Cluste
             log.warning("tenant of an unknown workload", workload=model[:100])
     pruned = snapshot
     if missing:
-        pruned = replace(snapshot, nodes=tuple(_without(node, missing) for node in snapshot.nodes))
+        pruned = _without(snapshot, lambda gpu: any(t.job.model in missing for t in gpu.tenants))
         if not any(node.gpus for node in pruned.nodes):
             raise UnknownNameError(
                 "every GPU runs a job of an unknown workload",
@@ -106,10 +107,43 @@ async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> Cluste
     return pruned
 
 
-def _without(node: Node, models: set[str]) -> Node:
-    """The node without the GPUs on which one of `models` runs; the same object where that is none."""
-    gpus = tuple(g for g in node.gpus if not any(t.job.model in models for t in g.tenants))
-    return node if len(gpus) == len(node.gpus) else replace(node, gpus=gpus)
+def without_unpredictable(service: Service, serving: Serving, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+    """The snapshot without the GPUs that run what `Batcher.meet` found the model unable to predict: one such tenant must not
+    stand in the way of every decision.
+
+    The same object where there is none; the last answer is kept.
+
+    Raises:
+        InputError: no GPU is left.
+    """
+    told = service.batcher.unpredictable(serving)
+    if not told:
+        return snapshot
+    kept = service.predictable
+    if kept is not None and kept[0] is snapshot and kept[2] == len(told):
+        return kept[1]
+    pruned = _without(
+        snapshot, lambda gpu: any((gpu.device, gpu.sharing, t.job) in told for t in gpu.tenants)
+    )
+    if pruned is not snapshot and not any(node.gpus for node in pruned.nodes):
+        raise InputError(
+            "every GPU runs a job that cannot be predicted",
+            expected="jobs that run on their GPU as they are described",
+            got=next(iter(told.values())),
+            hint="take the tenants out of the cluster, or correct them",
+        )
+    service.predictable = (snapshot, pruned, len(told))
+    return pruned
+
+
+def _without(snapshot: ClusterSnapshot, left_out: Callable[[Gpu], bool]) -> ClusterSnapshot:
+    """The snapshot without some GPUs; nodes that keep theirs are the same objects, and so is the snapshot where all do."""
+    nodes = []
+    for node in snapshot.nodes:
+        gpus = tuple(gpu for gpu in node.gpus if not left_out(gpu))
+        nodes.append(node if len(gpus) == len(node.gpus) else replace(node, gpus=gpus))
+    same = all(now is before for now, before in zip(nodes, snapshot.nodes, strict=True))
+    return snapshot if same else replace(snapshot, nodes=tuple(nodes))
 
 
 async def admit_sets(service: Service, sets: list[ColocationSet]) -> None:

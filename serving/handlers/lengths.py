@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profiling.errors import UnknownNameError
+from profiling.errors import InputError, UnknownNameError
 from profiling.workload import ColocationSet
 from scheduling.core.limits import unknown_steps
 from serving.handlers.jobs import admit
@@ -10,8 +10,11 @@ from serving.schemas import ClusterBody, job_of
 from serving.service import Service
 
 
-async def fill_lengths(service: Service, body: ClusterBody) -> None:
+async def fill_lengths(service: Service, body: ClusterBody, refuse: bool = False) -> None:
     """Set `iterations_left` of the tenants that have none.
+
+    Args:
+        refuse: whether a tenant that cannot be predicted is an error; its GPU is left out of the ranking otherwise.
 
     Raises:
         InputError: a job or device is none.
@@ -36,6 +39,11 @@ async def fill_lengths(service: Service, body: ClusterBody) -> None:
         known.append((tenant, ColocationSet(gpu.device, (job,), gpu.sharing)))
     if not known:
         return
-    predictions = await service.batcher.predict_many([alone for _, alone in known])
+    predictions = await service.batcher.predict_each([alone for _, alone in known])
     for (tenant, _), prediction in zip(known, predictions, strict=True):
+        if isinstance(prediction, InputError):
+            if refuse:
+                raise prediction
+            tenant.iterations_left = 1.0
+            continue
         tenant.iterations_left = unknown_steps(prediction.members[0].step_time_s.value)

@@ -14,7 +14,7 @@ from scheduling.core.snapshot import ClusterSnapshot, Gpu, Tenant
 from scheduling.placement.decision import PlacementDecision
 from scheduling.placement.ranking import PlacementConfig
 from serving.handlers.cluster import check_body, read_inventory, stored_state
-from serving.handlers.jobs import admit, without_unknown
+from serving.handlers.jobs import admit, without_unknown, without_unpredictable
 from serving.handlers.lengths import fill_lengths
 from serving.schemas import ClusterBody, PlaceBody, job_of
 from serving.service import Service
@@ -62,13 +62,14 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
 
 
 async def prepare(service: Service, job: Workload, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """Encode the job and all tenants; the snapshot without the GPUs whose tenants are unknown."""
+    """Encode the job and all tenants; the snapshot without the GPUs whose tenants are unknown or cannot be predicted."""
     await admit(service, (job,))
     snapshot = await without_unknown(service, snapshot)
+    serving = service.belief().serving
     await service.batcher.meet(
-        service.belief().serving, snapshot, job, lambda workloads, devices: admit(service, workloads, devices)
+        serving, snapshot, job, lambda workloads, devices: admit(service, workloads, devices)
     )
-    return snapshot
+    return without_unpredictable(service, serving, snapshot)
 
 
 async def choose(

@@ -28,7 +28,11 @@ class ServiceClient:
     timeout_s: float = 5.0
 
     def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
+        try:
+            usable = httpx.URL(self.url).scheme in ("http", "https") and bool(httpx.URL(self.url).host)
+        except httpx.InvalidURL:
+            usable = False
+        if not usable:
             raise InputError(
                 "address of the service", expected="http://HOST:PORT or https://...", got=self.url
             )
@@ -41,7 +45,11 @@ class ServiceClient:
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         try:
             response = httpx.post(
-                f"{self.url}/v1/place", json=body, headers=headers, timeout=self.timeout_s, trust_env=False
+                f"{self.url.rstrip('/')}/v1/place",
+                json=body,
+                headers=headers,
+                timeout=self.timeout_s,
+                trust_env=False,
             )
             answer = response.json() if response.status_code == 200 else None
         except (httpx.HTTPError, ValueError) as error:

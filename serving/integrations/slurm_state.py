@@ -13,8 +13,8 @@ from typing import Any
 
 from profiling.devices import get_device
 from profiling.errors import InputError, UnknownNameError
-from profiling.workload import Workload
 from scheduling.clusters.importers.slurm import gpus_of, split_type
+from serving.job_ranges import SPEC_LENGTH, check_range, parse_job
 
 MARK = "cotenant:"
 HELD = "cotenant:held"
@@ -33,7 +33,7 @@ def read_comment(comment: str) -> Request | None:
     """The request in a job's comment; None where it has no mark.
 
     Raises:
-        InputError: the mark is there, but what follows is no SPEC, or `iterations` is not above 0.
+        InputError: the mark is there, but what follows is no SPEC that the service takes, or `iterations` is none.
     """
     if not comment.startswith(MARK):
         return None
@@ -43,13 +43,16 @@ def read_comment(comment: str) -> Request | None:
     given = [o.partition("=")[2] for o in options if o.partition("=")[0].strip() == "iterations"]
     rest = [o for o in options if o.partition("=")[0].strip() != "iterations"]
     spec = f"{model}:{','.join(rest)}" if rest else model
-    Workload.parse(spec)
+    # As the service would: one job whose comment it refuses would otherwise stand in the way of all others.
+    if len(spec) > SPEC_LENGTH:
+        raise InputError("SPEC is too long", expected=f"at most {SPEC_LENGTH} characters", got=len(spec))
+    parse_job(spec)
+    if len(given) > 1:
+        raise InputError("iterations is given twice", expected="one number above 0", got=given)
     try:
-        iterations = float(given[0]) if given else None
+        iterations = check_range("iterations", float(given[0])) if given else None
     except ValueError:
         raise InputError("iterations is not a number", expected="a number above 0", got=given[0]) from None
-    if len(given) > 1 or (iterations is not None and not 0 < iterations < float("inf")):
-        raise InputError("iterations is out of range", expected="one number above 0", got=given)
     return Request(spec, iterations)
 
 

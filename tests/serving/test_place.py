@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from predictor.types import Prediction
+from profiling.devices import get_device
+from profiling.errors import InputError
+from profiling.workload import ColocationSet
+from tests.serving.conftest import Start
 from tests.serving.problems import problem
+from tests.serving.table import TablePredictor, TableSource
 
 
 def cluster(*gpus: dict[str, Any]) -> dict[str, Any]:
@@ -90,3 +96,61 @@ def test_a_gpu_with_an_unknown_tenant_is_not_ranked(client: TestClient) -> None:
     answer = client.post("/v1/place", json=body)
     assert answer.status_code == 200, answer.text
     assert [choice["gpu"] for choice in answer.json()["ranked"]] == ["1"]
+
+
+class Particular(TablePredictor):
+    """Refuses, as the real one does, jobs with too many frozen layers and precisions that the device lacks."""
+
+    def _one(self, asked: ColocationSet) -> Prediction:
+        for job in asked.workloads:
+            if job.frozen_prefix > 9 or not get_device(asked.device).supports(job.precision):
+                raise InputError("this job cannot be", got=job)
+        return super()._one(asked)
+
+
+BAD = "resnet18-cifar:frozen_prefix=99"
+
+
+def test_a_tenant_that_cannot_be_predicted_takes_out_its_own_gpu_only(
+    start: Start, source: TableSource
+) -> None:
+    source.predictor = Particular()
+    client = start()
+    for length in ({"iterations_left": 1}, {}):
+        bad = {"id": "2", "device": "v100", "tenants": [{"job": BAD, **length}]}
+        body = {"job": "resnet18-cifar", "iterations": 5, "cluster": cluster(bad, BUSY, EMPTY)}
+        answer = client.post("/v1/place", json=body)
+        assert answer.status_code == 200, answer.text
+        assert [choice["gpu"] for choice in answer.json()["ranked"]] == ["1", "0"]
+        alone = client.post("/v1/place", json=body | {"cluster": cluster(bad)})
+        assert "frozen_prefix=99" in problem(alone, 422)["detail"]
+    # The same on the stored cluster, on the dashboard, and in the extender.
+    bad["tenants"] = [{"job": BAD, "iterations_left": 1}]
+    assert client.put("/v1/cluster", json=cluster(bad, BUSY, EMPTY)).status_code == 200
+    page = client.get("/").text
+    assert "1.00x slowdown" in page
+    assert page.count("this job cannot be") == 1
+    assert client.post("/v1/placements", json={"job": "lstm-wikitext2", "iterations": 5}).json()["gpu"] == "1"
+    pod = {"metadata": {"annotations": {"cotenant.dev/workload": "lstm-wikitext2"}}}
+    (score,) = client.post("/extender/prioritize", json={"Pod": pod, "NodeNames": ["a"]}).json()
+    assert score["Score"] == 10
+    # What is asked for itself is still refused.
+    problem(client.post("/v1/placements", json={"job": BAD, "iterations": 5}), 422)
+
+
+def test_a_job_goes_to_the_types_that_have_its_precision(start: Start, source: TableSource) -> None:
+    source.predictor = Particular()
+    client = start()
+    gpus = cluster({"id": "0", "device": "k80"}, {"id": "1", "device": "a100"})
+    body = {"job": "resnet18-cifar:precision=bf16", "iterations": 5, "cluster": gpus}
+    answer = client.post("/v1/place", json=body)
+    assert answer.status_code == 200, answer.text
+    assert [choice["gpu"] for choice in answer.json()["ranked"]] == ["1"]
+    old = body | {"cluster": cluster({"id": "0", "device": "k80"})}
+    assert "has BF16" in problem(client.post("/v1/place", json=old), 409)["detail"]
+    nodes = [{"name": name, "gpus": [{"device": name}]} for name in ("k80", "a100")]
+    assert client.put("/v1/cluster", json={"nodes": nodes}).status_code == 200
+    pod = {"metadata": {"annotations": {"cotenant.dev/workload": body["job"]}}}
+    result = client.post("/extender/filter", json={"Pod": pod, "NodeNames": ["k80", "a100"]}).json()
+    assert (result["NodeNames"], result["Error"]) == (["a100"], "")
+    assert result["FailedAndUnresolvableNodes"] == {"k80": "k80 has no BF16"}

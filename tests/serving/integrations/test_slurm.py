@@ -36,6 +36,19 @@ def away() -> ServiceClient:
         return ServiceClient(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=1)
 
 
+@pytest.mark.parametrize("url", ["127.0.0.1:8080", "http://", "http://[::1", "ftp://a"])
+def test_an_address_that_is_none(url: str) -> None:
+    with pytest.raises(InputError, match="address of the service"):
+        ServiceClient(url)
+
+
+def test_an_address_may_end_with_a_slash(service: ServiceClient) -> None:
+    cluster = {"nodes": [{"name": "a", "gpus": [{"device": "v100"}]}]}
+    answer = ServiceClient(f"{service.url}/").place("resnet18-cifar", 10, cluster)
+    assert answer is not None
+    assert answer["decision"] == "place"
+
+
 def held(comment: str = "cotenant:resnet18-cifar:batch_size=64,iterations=1000") -> SlurmJob:
     jobs, _ = recorded()
     waiting = next(j for j in jobs if j.state == "PENDING")

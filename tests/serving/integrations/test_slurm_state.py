@@ -54,7 +54,9 @@ def test_comments(comment: str, expected: Request | None) -> None:
 @pytest.mark.parametrize(
     "comment",
     ["cotenant:", "cotenant:a:what=1", "cotenant:a,iterations=0", "cotenant:a,iterations=x",
-     "cotenant:a,iterations=inf", "cotenant:a,iterations=1,iterations=2", "cotenant:a; scancel 1:b=2"],
+     "cotenant:a,iterations=inf", "cotenant:a,iterations=1,iterations=2", "cotenant:a; scancel 1:b=2",
+     # Fine as a SPEC, but the service would refuse the whole cluster of such a tenant.
+     "cotenant:a:batch_size=2000000", "cotenant:a,iterations=1e13", "cotenant:a,iterations=nan", "cotenant:" + "a" * 501],
 )  # fmt: skip
 def test_bad_comments(comment: str) -> None:
     with pytest.raises(InputError):
