@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from predictor.types import Floats, PredictionArrays, SetPredictor
 from profiling.devices import runs_on
+from profiling.devices.mig import check_slices
+from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
 from scheduling.core.limits import check_predictions
 
@@ -219,10 +221,15 @@ class SetCache:
         self._append(keys, groups[:known], answer, alone)
 
     def _predict(self, sets: list[ColocationSet]) -> PredictionArrays:
-        """The predictor's answer; a set with a job whose precision the device lacks does not fit, and is not asked for."""
+        """The predictor's answer; a set for which the device lacks a precision or MIG slices does not fit, and is not asked for."""
         kinds = {(s.device, w.precision) for s in sets for w in s.workloads}
         lacking = {kind for kind in kinds if not runs_on(*kind)}
-        possible = np.array([not any((s.device, w.precision) in lacking for w in s.workloads) for s in sets])
+        possible = np.array(
+            [
+                _has_slices(s) and not any((s.device, w.precision) in lacking for w in s.workloads)
+                for s in sets
+            ]
+        )
         if possible.all():
             return self.predictor.predict_arrays(sets)
         members = np.array([len(s.workloads) for s in sets])
@@ -322,3 +329,14 @@ def contention(slowdown: Floats, share: Floats, solo_share: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         compute = np.where(known, solo_share / share, slowdown)
     return np.maximum(1.0, (2.0 * slowdown + compute) / 3.0)
+
+
+def _has_slices(asked: ColocationSet) -> bool:
+    """Whether the device has a MIG slice for each job, where they are to have one each."""
+    if asked.sharing != "mig" or len(asked.workloads) == 1:
+        return True
+    try:
+        check_slices(asked.device, len(asked.workloads))
+    except InputError:
+        return False
+    return True

@@ -245,7 +245,7 @@ def _refusals(ranking: Ranking, count_of: Ints) -> list[str]:
         (room, "refused: already at the limit of jobs that may share one"),
         (
             memory,
-            "refused: predicted memory (upper bound) above the device's, or a precision that it lacks",
+            "refused: predicted memory (upper bound) above the device's, or a precision or MIG slices that it lacks",
         ),
         (budget, "refused: a member would exceed its slowdown budget"),
     )

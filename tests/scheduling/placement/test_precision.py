@@ -35,6 +35,20 @@ def test_a_bf16_job_goes_to_the_card_that_has_it() -> None:
         place(BF16, 100, ClusterSnapshot((Node("n", (Gpu("0", "v100"), busy)),)), predictor())
 
 
+def test_jobs_share_by_mig_only_where_there_are_slices() -> None:
+    """Two jobs on a V100 that is said to share by MIG: the predictor would refuse to answer for them."""
+    for device, places in (("v100", ["1"]), ("a100", ["1", "0"])):
+        busy = Gpu("0", device, "mig", (Tenant(JOBS[1], 10.0),))
+        cluster = ClusterSnapshot((Node("n", (busy, Gpu("1", "a100"))),))
+        devices = {"a100": 40 * GIB, "v100": 16 * GIB}
+        solo = {(name, job): Solo(0.1, 2 * GIB, 0.1) for name in devices for job in JOBS[:2]}
+        ratios = {(name, (JOBS[0], JOBS[1])): (0.9, 0.9) for name in devices}
+        table = TablePredictor(solo, ratios, devices)
+        decision = place(JOBS[0], 100, cluster, table)
+        assert [r.gpu for r in decision.ranked] == places
+        assert any("MIG slices" in reason for reason in decision.reasons) == (device == "v100")
+
+
 def test_sets_that_cannot_run_stand_beside_those_that_can() -> None:
     cache = SetCache(predictor())
     numbers = [cache.workload_id(BF16), cache.workload_id(JOBS[1])]
