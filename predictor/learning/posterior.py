@@ -22,7 +22,7 @@ from predictor.learning.basis import Label, reason_of
 from predictor.learning.config import Drift, PosteriorConfig
 from predictor.learning.corrected import Basis, Corrector, shifted
 from predictor.learning.corrections import Corrections
-from predictor.learning.evidence import process_of
+from predictor.learning.evidence import evidence_of
 from predictor.learning.kernel import Members
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.members import MemberScale, default_scale
@@ -197,7 +197,8 @@ class Posterior:
         state = self._state
         if state is None:
             kept = self._observed.lowest(self.config.most_observed)
-            process = process_of(self._observed, kept, self._known, self.config, self._earlier)
+            evidence = evidence_of(self._observed, kept, self._known, self.config)
+            process = Process(self.config.parameters, evidence, self.config.most_rows, self._earlier)
             pairs = PairAnswers(process, self._prior, self._known)
             shifts = Shifts(pairs, self._observed, kept[process.used], self._labels)
             kept_pairs = PairSlowdowns(self.predictor, self._slowdown)
