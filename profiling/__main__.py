@@ -9,6 +9,7 @@ import typer
 
 from profiling.campaign.console import export, run, status
 from profiling.errors import CotenantError
+from profiling.notes import warnings_as_notes
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Measure jobs on this machine.")
 campaign = typer.Typer(no_args_is_help=True, help="Run a plan; it resumes wherever it was killed.")
@@ -21,7 +22,8 @@ app.add_typer(campaign, name="campaign")
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; a `CotenantError`, or a file that cannot be used, becomes one line on stderr and an exit code."""
     try:
-        app(args=arguments)
+        with warnings_as_notes():
+            app(args=arguments)
     except CotenantError as error:
         print(f"profiling: {error.message}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None

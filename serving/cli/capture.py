@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,12 +59,7 @@ def command(
     workload = Workload.from_mapping(
         {**base.to_mapping(), **{key: value for key, value in given.items() if value is not None}}
     )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        graph = graph_for(workload, local=True)
-    for warning in caught:
-        if issubclass(warning.category, UserWarning):
-            typer.echo(f"note: {warning.message}", err=True)
+    graph = graph_for(workload, local=True)
     if fold:
         graph = fold_repeats(graph)
     register_graph(graph)  # so that its hash names it in a job SPEC

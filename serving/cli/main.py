@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from profiling.errors import CotenantError
+from profiling.notes import warnings_as_notes
 from serving.cli.lazy import LazyGroup
 from serving.cli.lists import fold_lists
 
@@ -56,7 +57,8 @@ def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     try:
         # Named, because train.py calls this too and `train.py train` is no command.
-        app(args=fold_lists([word for word in given if word != DEBUG]), prog_name="cotenant")
+        with warnings_as_notes():
+            app(args=fold_lists([word for word in given if word != DEBUG]), prog_name="cotenant")
     except CotenantError as error:
         if DEBUG in given:
             traceback.print_exception(error)

@@ -43,6 +43,21 @@ def test_what_cannot_be_used(
     assert err.count("\n") == 1
 
 
+def test_what_a_capture_takes_for_granted_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "noted_factory.py").write_text(
+        "import torch\n\nclass Net(torch.nn.Linear):\n    def forward(self, x):\n"
+        "        return torch.special.bessel_j0(super().forward(x))\n\n"
+        "def make(batch_size=4):\n    return Net(8, 2), torch.randn(batch_size, 8)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SystemExit):
+        main(["predict", "--device", "v100", "--job", "noted_factory:make"])
+    note = "note: noted_factory:make: operators without a canonical kind, counted by their shapes"
+    assert capsys.readouterr().err.startswith(note)
+
+
 @pytest.mark.parametrize("columns", ["80", "160"])
 @pytest.mark.parametrize("command", list(COMMANDS))
 def test_every_command_has_help(
