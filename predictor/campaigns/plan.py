@@ -110,7 +110,7 @@ def plan_campaign(
 
     Args:
         jobs: take part as they are; none: the zoo, at batch sizes that suit the device.
-        predictor: whose uncertainty weighs the sets; None, or one that does not know the device: all sets weigh the same.
+        predictor: whose uncertainty weighs the sets; None, or one that does not know the device or a job: all sets weigh the same.
 
     Raises:
         UnknownNameError: there is no such job or predictor.
@@ -212,7 +212,7 @@ def candidate(workload: Workload, rates: DeviceSpec) -> Candidate:
     """
     from profiling.capture import graph_for
 
-    graph = graph_for(workload)
+    graph = graph_for(workload, local=True)
     seconds = default_cost_model().cost(graph, rates, workload).step_time_s
     demands = (
         graph.step_flops,
@@ -287,7 +287,7 @@ def _frozen_runs(
                 request = RunRequest("freezing", (job,), device, cached_activations=cached)
                 reason = f"{k} of {c.layers} layers frozen"
                 runs.append(PlannedRun(request, _expected_s([c], config, settings), reason))
-    return list({r.request.run_id: r for r in runs}.values())
+    return list({r.request: r for r in runs}.values())
 
 
 def share_runs(
@@ -344,7 +344,7 @@ def _uncertainty(requests: Sequence[RunRequest], device: str, predictor: str | N
     sets = [ColocationSet(device, r.workloads, r.sharing) for r in requests]
     try:
         predictions = loaded.predict_many(sets)
-    except CotenantError:  # such as a device that is in no catalogue
+    except CotenantError:  # such as a device that is in no catalogue, or a factory of the user
         return np.ones(len(requests))
     widths = np.array(
         [np.mean([m.slowdown.upper - m.slowdown.lower for m in p.members]) for p in predictions]

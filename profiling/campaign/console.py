@@ -129,15 +129,15 @@ def _dry_run(plan: CampaignPlan, folders: Sequence[Path], as_json: bool) -> None
     known = read_results(folders).records
     if as_json:
         runs = [
-            {"id": p.request.run_id, **p.request.to_mapping(), "expected_s": p.expected_s, "reason": p.reason,
-             "done": p.request.run_id in known}
+            {"id": plan.run_id(p), **p.request.to_mapping(), "expected_s": p.expected_s, "reason": p.reason,
+             "done": plan.run_id(p) in known}
             for p in plan.runs
         ]  # fmt: skip
         _print_json({"runs": runs, **campaign_status(plan, folders).to_json()})
         return
     for planned in plan.runs:
-        mark = "done" if planned.request.run_id in known else f"{planned.expected_s:4.0f} s"
-        print(f"{planned.request.run_id}  {mark:>6}  {planned.request}  [{planned.reason}]")
+        mark = "done" if plan.run_id(planned) in known else f"{planned.expected_s:4.0f} s"
+        print(f"{plan.run_id(planned)}  {mark:>6}  {planned.request}  [{planned.reason}]")
     now = campaign_status(plan, folders)
     print(
         f"{now.total} runs, {now.done} done, about {format_duration(now.remaining_s)} left", file=sys.stderr

@@ -62,7 +62,7 @@ def run_on_ray(
                 writer.append_environment(environment)
                 results.environments[environment["fingerprint"]] = environment
             writer.append_run(record)
-            results.records[run.request.run_id] = record
+            results.records[plan.run_id(run)] = record
             on_done(run, status(plan, folders))
     return status(plan, folders)
 

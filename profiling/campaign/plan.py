@@ -57,7 +57,7 @@ class CampaignPlan:
             raise InputError(
                 "unknown device to measure on", expected="one of " + ", ".join(DEVICES), got=self.device
             )
-        seen: set[str] = set()
+        seen: set[RunRequest] = set()
         for run in self.runs:
             if run.request.device != self.device:
                 raise InputError(
@@ -65,9 +65,13 @@ class CampaignPlan:
                     expected=self.device,
                     got=run.request.device,
                 )
-            if run.request.run_id in seen:
+            if run.request in seen:
                 raise InputError("a run is in the plan twice", expected="each run once", got=str(run.request))
-            seen.add(run.request.run_id)
+            seen.add(run.request)
+
+    def run_id(self, run: PlannedRun) -> str:
+        """What the slices call `run`, measured as this plan says."""
+        return run.request.run_id(self.settings)
 
     @property
     def expected_s(self) -> float:

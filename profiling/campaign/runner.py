@@ -46,12 +46,12 @@ def status(plan: CampaignPlan, folders: Sequence[Path]) -> CampaignStatus:
 
 
 def _status(plan: CampaignPlan, results: Results, folders: Sequence[Path]) -> CampaignStatus:
-    done = [r for r in plan.runs if r.request.run_id in results.records]
-    left = [r for r in plan.runs if r.request.run_id not in results.records]
+    done = [r for r in plan.runs if plan.run_id(r) in results.records]
+    left = [r for r in plan.runs if plan.run_id(r) not in results.records]
     return CampaignStatus(
         total=len(plan.runs),
         done=len(done),
-        failed=sum(_failed(results.records[r.request.run_id]) for r in done),
+        failed=sum(_failed(results.records[plan.run_id(r)]) for r in done),
         remaining_s=sum(r.expected_s for r in left) * pace(plan, results),
         torn_lines=results.torn_lines,
         stored_bytes=sum(p.stat().st_size for f in folders for p in f.glob("slice-*.jsonl")),
@@ -61,9 +61,9 @@ def _status(plan: CampaignPlan, results: Results, folders: Sequence[Path]) -> Ca
 def pace(plan: CampaignPlan, results: Results) -> float:
     """Time taken / time expected over the finished runs; 1 before there are any."""
     finished = [
-        (results.records[r.request.run_id]["wall_s"], r.expected_s)
+        (results.records[plan.run_id(r)]["wall_s"], r.expected_s)
         for r in plan.runs
-        if r.request.run_id in results.records
+        if plan.run_id(r) in results.records
     ]
     expected = sum(e for _, e in finished)
     return sum(w for w, _ in finished) / expected if expected > 0 else 1.0
@@ -112,7 +112,7 @@ def run_campaign(
             on_start(run, _status(plan, results, folders))
             record = {**measure(run.request, plan.settings), "environment": environment["fingerprint"]}
             writer.append_run(record)
-            results.records[run.request.run_id] = record
+            results.records[plan.run_id(run)] = record
     return status(plan, folders)
 
 
@@ -121,7 +121,7 @@ def what_is_left(
 ) -> Iterator[PlannedRun]:
     """Runs of `plan` that are not among `results`, which may grow meanwhile, until the next would end later than `limit_s` after `began`."""
     for run in plan.runs:
-        known = results.records.get(run.request.run_id)
+        known = results.records.get(plan.run_id(run))
         if known is not None and not (retry_failed and _failed(known)):
             continue
         expected = run.expected_s * pace(plan, results)

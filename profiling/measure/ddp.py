@@ -80,7 +80,7 @@ def measure_ddp(request: RunRequest, settings: MeasureSettings, device_name: str
         }
     return {
         "version": 1,
-        "id": request.run_id,
+        "id": request.run_id(settings),
         "request": request.to_mapping(),
         "device": device_name,
         "started_at": started,

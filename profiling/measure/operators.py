@@ -16,23 +16,37 @@ from profiling.workload import Workload
 _FLOPS_PER_BYTE = 10.0
 
 
-def export_operators(record: dict[str, Any], folder: Path, local: bool = False) -> dict[str, Any] | None:
+def own_graph(workload: Workload) -> dict[str, Any] | None:
+    """The graph of a factory's job, to be kept with its operator times: its code may change, or not be where they are exported.
+
+    None for a model of the zoo. This runs the user's code.
+
+    Raises:
+        InputError: the job cannot be captured.
+    """
+    if ":" not in workload.model:
+        return None
+    from profiling.capture import graph_for
+
+    return graph_for(workload, local=True).to_dict()
+
+
+def export_operators(record: dict[str, Any], folder: Path) -> dict[str, Any] | None:
     """Put the times of an `operators` record on the nodes of its graph and write `NAME.json` and `NAME.graph.txt`.
 
-    `record["nodes"]` becomes one row per node (for the `graphs` table). A record without times is left alone.
-
-    Args:
-        local: the record was made here and now, so a factory that it names may be imported; of a record that was read, none is.
+    `record["nodes"]` becomes one row per node (for the `graphs` table). A record without times is left alone, and so is that of
+    a factory without its graph: none is imported for a record that was read.
 
     Returns:
         what was written to the JSON file.
     """
-    if not record.get("operators"):
+    workload = Workload.parse(record["members"][0]["workload"])
+    own = record.get("graph")
+    if not record.get("operators") or (":" in workload.model and own is None):
         return None
     from profiling.capture import graph_for
 
-    workload = Workload.parse(record["members"][0]["workload"])
-    graph = graph_for(workload, local=local)
+    graph = graph_for(workload) if own is None else ComputationGraph.from_dict(own)
     profile = record["operators"]
     forward, backward = times_per_node(graph, profile["rows"])
     record["nodes"] = node_rows(graph, forward, backward)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from profiling.errors import InputError
+from profiling.measure.settings import MeasureSettings
 from profiling.workload import SHARING_MODES, Workload
 
 KINDS = ("solo", "colocation", "freezing", "operators", "ddp")
@@ -64,10 +64,9 @@ class RunRequest:
         if self.processes < 1 or (self.kind != "ddp" and self.processes > 1):
             raise InputError("processes is out of range", expected="1, or more for ddp", got=self.processes)
 
-    @cached_property
-    def run_id(self) -> str:
-        """Twelve hexadecimal digits over everything that is measured: equal requests, equal names."""
-        body = json.dumps(self.to_mapping(), sort_keys=True)
+    def run_id(self, settings: MeasureSettings) -> str:
+        """Twelve hexadecimal digits over what is measured and how: equal requests under equal settings, equal names."""
+        body = json.dumps(self.to_mapping() | settings.deciding(), sort_keys=True)
         return hashlib.sha256(body.encode()).hexdigest()[:12]
 
     def to_mapping(self) -> dict[str, Any]:

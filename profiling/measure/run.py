@@ -13,6 +13,7 @@ from profiling.devices import has_mig, mig_layout
 from profiling.errors import InputError
 from profiling.measure.device_usage import UsageMeter
 from profiling.measure.environment import device_name
+from profiling.measure.operators import own_graph
 from profiling.measure.request import RunRequest
 from profiling.measure.session import Session
 from profiling.measure.settings import MeasureSettings
@@ -47,11 +48,12 @@ def measure(
     began = time.monotonic()
     record: dict[str, Any] = {
         "version": 1,
-        "id": request.run_id,
+        "id": request.run_id(settings),
         "request": request.to_mapping(),
         "device": catalogue_name,
         "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "host_input": settings.host_input,
+        "notes": [],
     }
     core = pinned_core(settings) if request.device == "cpu" else None
     meter = UsageMeter(request.device, settings)
@@ -82,7 +84,7 @@ def measure(
         record |= {
             "sharing": sharing.mode,
             "core": core,
-            "notes": [*sharing.notes, *meter.notes],
+            "notes": [*record["notes"], *sharing.notes, *meter.notes],
             "wall_s": round(time.monotonic() - began, 3),
         }
     return record
@@ -245,3 +247,11 @@ def _operators(session: Session, record: dict[str, Any]) -> None:
     member = session.members[0]
     record["members"][0] |= {"outcome": member.outcome, "message": member.message}
     record["operators"] = answer["operators"] if answer else []
+    if not answer:
+        return
+    try:
+        graph = own_graph(member.workload)
+    except InputError as error:  # what was measured is kept
+        record["notes"].append(f"operator times are on no graph: {error}")
+    else:
+        record |= {"graph": graph} if graph else {}

@@ -78,6 +78,12 @@ class MeasureSettings:
     def to_mapping(self) -> dict[str, Any]:
         return asdict(self)
 
+    def deciding(self) -> dict[str, Any]:
+        """What figures depend on, where it is not the default: a setting that is added later changes no run's name."""
+        given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        # How long to wait for the dead, and where to measure, is up to the machine.
+        return {name: value for name, value in given.items() if name not in ("timeout_s", "core")}
+
     @classmethod
     def from_mapping(cls, values: dict[str, Any]) -> MeasureSettings:
         """Raises `InputError` for a key that is not a setting or a value out of its range."""

@@ -90,15 +90,17 @@ def command(
     for request in requests:
         record = measure(request, settings, lambda text: print(text, file=sys.stderr))
         if request.kind == "operators":
-            export_operators(record, output / "graphs", local=True)
+            export_operators(record, output / "graphs")
         records.append(record)
-    again = {record["id"] for record in records}
-    kept = [record for record in earlier if record["id"] not in again]
+    again = [record["request"] for record in records]
+    kept = [record for record in earlier if record["request"] not in again]
     counts = write_tables(output, [*kept, *records], campaign=campaign, environment=environment)
     if json:
         print_json({"environment": environment, "tables": counts, "records": records})
     else:
         _print(records[0], counts, output)
+        for note in dict.fromkeys(note for record in records for note in record["notes"]):
+            print(f"note: {note}", file=sys.stderr)
     if any(m["outcome"] != "ok" for r in records for m in r["members"]):
         raise typer.Exit(1)
 
@@ -139,8 +141,6 @@ def _print(record: dict[str, Any], counts: dict[str, int], output: Path) -> None
     for m in record["members"]:
         if m["outcome"] != "ok":
             print(f"{m['workload']}: {m['outcome']}: {m['message']}", file=sys.stderr)
-    for note in record["notes"]:
-        print(f"note: {note}", file=sys.stderr)
     console().print(
         "written to " + str(output) + ": " + ", ".join(f"{n} ({c} rows)" for n, c in counts.items())
     )

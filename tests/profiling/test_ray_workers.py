@@ -100,8 +100,8 @@ def test_errors_of_tasks_and_of_the_connection(
 def test_a_campaign_is_resumed_where_its_cluster_died(ray: Callable[..., Cluster], tmp_path: Path) -> None:
     plan = small_plan(6)
 
-    def measure(request: RunRequest, _settings: MeasureSettings) -> dict[str, Any]:
-        return record_of(request)
+    def measure(request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
+        return record_of(request, settings)
 
     cluster = ray(a=0, b=0)
     with pytest.raises(UnavailableError):

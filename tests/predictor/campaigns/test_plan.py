@@ -86,6 +86,16 @@ def test_plan_of_given_jobs(tmp_path: Path) -> None:
     assert CampaignPlan.load(plan.save(tmp_path / "plan.json")).runs[0].request == plan.runs[0].request
 
 
+def test_plan_of_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "planned_factory.py").write_text(
+        "import torch\n\ndef make(batch_size=4):\n    return torch.nn.Linear(8, 2), torch.randn(batch_size, 8)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    jobs = [Workload("planned_factory:make", batch_size=size) for size in (4, 8)]
+    plan = plan_campaign("cpu", jobs, PlanConfig(budget_s=60, frozen_models=0))
+    assert {r.request.kind for r in plan.runs} == {"solo", "colocation", "operators"}
+
+
 def test_equal_seeds_plan_equally() -> None:
     config = PlanConfig(budget_s=120, frozen_models=0, operators=False)
     plans = [plan_campaign("cpu", JOBS, config, predictor=None) for _ in range(2)]

@@ -26,7 +26,7 @@ def small_plan(runs: int, expected_s: float = 0.01) -> CampaignPlan:
     return CampaignPlan("test", "cpu", tuple(PlannedRun(r, expected_s, "test") for r in requests))
 
 
-def record_of(request: RunRequest, seconds: float = 0.0) -> dict[str, Any]:
+def record_of(request: RunRequest, settings: MeasureSettings, seconds: float = 0.0) -> dict[str, Any]:
     """What a run of `request` could have measured; large enough that a kill may hit the middle of its line."""
     time.sleep(seconds)
     member = {
@@ -40,7 +40,7 @@ def record_of(request: RunRequest, seconds: float = 0.0) -> dict[str, Any]:
         "solo_step_time_s": 0.01,
     }
     return {
-        "id": request.run_id,
+        "id": request.run_id(settings),
         "request": request.to_mapping(),
         "device": "cpu",
         "started_at": "2026-01-01T00:00:00+00:00",
@@ -57,8 +57,8 @@ def record_of(request: RunRequest, seconds: float = 0.0) -> dict[str, Any]:
 def main() -> None:
     plan, folder, seconds = CampaignPlan.load(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
 
-    def measure(request: RunRequest, _settings: MeasureSettings) -> dict[str, Any]:
-        return record_of(request, seconds)
+    def measure(request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
+        return record_of(request, settings, seconds)
 
     def tell(*_: object) -> None:
         # what is printed here was finished before: the killer's own record of what must not be lost

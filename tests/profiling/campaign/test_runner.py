@@ -18,8 +18,8 @@ from profiling.workload import Workload
 from tests.profiling.campaign.support import record_of, small_plan
 
 
-def stand_in(request: RunRequest, _settings: MeasureSettings) -> dict[str, Any]:
-    return record_of(request)
+def stand_in(request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
+    return record_of(request, settings)
 
 
 def test_runs_what_is_left_and_no_more(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_runs_what_is_left_and_no_more(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def measure(request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
-        asked.append(request.run_id)
+        asked.append(request.run_id(settings))
         if len(asked) == 3:
             raise KeyboardInterrupt
         return stand_in(request, settings)
@@ -40,6 +40,17 @@ def test_runs_what_is_left_and_no_more(tmp_path: Path) -> None:
     assert len(asked) == 7
     run_campaign(plan, tmp_path, measure=measure)
     assert len(asked) == 7
+
+
+def test_run_under_other_settings_is_another_run(tmp_path: Path) -> None:
+    plan = small_plan(2)
+    longer = replace(plan, settings=MeasureSettings(window_s=9.0, timeout_s=20.0))
+    run_campaign(plan, tmp_path, measure=stand_in)
+    assert status(longer, [tmp_path]).done == 0
+    run_campaign(longer, tmp_path, measure=stand_in)
+    assert (status(plan, [tmp_path]).done, status(longer, [tmp_path]).done) == (2, 2)
+    # how long to wait for a member that died changes no figure
+    assert status(replace(longer, settings=MeasureSettings(window_s=9.0)), [tmp_path]).done == 2
 
 
 def test_limit_begins_no_run_that_would_end_later(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from profiling.capture.pipedream_profile import parse_profile
 from profiling.graph import ComputationGraph, Operator, chain
-from profiling.measure.operators import export_operators, node_rows, pipedream_text, times_per_node
+from profiling.measure.operators import export_operators, node_rows, own_graph, pipedream_text, times_per_node
+from profiling.workload import Workload
 
 GRAPH: ComputationGraph = chain(
     [
@@ -91,11 +92,14 @@ def test_times_of_a_factory_are_put_on_its_graph(tmp_path: Path, monkeypatch: py
         "import torch\n\ndef make(batch_size=4):\n    return torch.nn.Linear(8, 2), torch.randn(batch_size, 8)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    record = {
+    record: dict[str, Any] = {
         "members": [{"workload": "timed_factory:make"}],
+        "graph": own_graph(Workload("timed_factory:make")),
         "device": "cpu",
         "operators": {"rows": [row("", "linear")], "optimizer_s": 0.5, "step_time_s": 4.0},
     }
-    body = export_operators(record, tmp_path / "graphs", local=True)
+    body = export_operators(record, tmp_path / "graphs")
     assert body is not None
     assert (sum(body["forward_time_s"]), sum(body["backward_time_s"])) == (1.0, 2.0)
+    del record["graph"]
+    assert export_operators(record, tmp_path / "graphs") is None
