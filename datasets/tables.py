@@ -158,7 +158,7 @@ def _cells(field: Field, column: pd.Series) -> tuple[pd.Series, list[tuple[int, 
         numbers = pd.to_numeric(column.where(~missing, None), errors="coerce").astype("float64")
         wrong = ~missing & numbers.isna()
         if field.kind == "integer":
-            wrong |= numbers.notna() & (numbers % 1 != 0)
+            wrong |= numbers.notna() & ((numbers % 1 != 0) | (numbers.abs() >= 2.0**63))
         bad = list(np.flatnonzero(wrong | (missing & (field.required and not field.derived))))
         typed = numbers.where(~wrong)
         if field.kind == "integer":

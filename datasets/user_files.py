@@ -56,11 +56,14 @@ def read_user_file(path: Path | str) -> pd.DataFrame:
     source = Path(path)
     try:
         if source.suffix == ".parquet":
-            return pd.read_parquet(source)
-        frame = pd.read_csv(source, dtype=str, keep_default_na=False, skipinitialspace=True)
+            frame = pd.read_parquet(source)
+        else:
+            frame = pd.read_csv(source, dtype=str, keep_default_na=False, skipinitialspace=True)
     except FileNotFoundError:
         raise InputError(f"no file at {source}", hint="check the path") from None
     except (pa.ArrowException, OSError) as error:
+        if getattr(error, "filename", None):  # a folder, or not ours to read
+            raise
         raise InputError(
             f"{source} is not Parquet", expected="a whole Parquet file", got=str(error)
         ) from None
@@ -70,6 +73,17 @@ def read_user_file(path: Path | str) -> pd.DataFrame:
         raise InputError(
             f"{source} is not CSV", expected="a header and rows of equal length", got=str(error)
         ) from None
+    if source.suffix != ".parquet":
+        _check_layout(source, frame)
+    if not len(frame):
+        raise InputError(f"{source} has no rows", expected="a header and a row for each measurement")
+    return frame
+
+
+def _check_layout(source: Path, frame: pd.DataFrame) -> None:
+    """Raise `InputError` for a CSV with another separator, or with rows longer than its header."""
+    import pandas as pd
+
     header = ",".join(frame.columns)
     other = max(_OTHER_SEPARATORS, key=header.count)
     if header.count(other) > header.count(","):
@@ -78,9 +92,6 @@ def read_user_file(path: Path | str) -> pd.DataFrame:
         raise InputError(
             f"{source} has rows longer than its header", expected=f"{len(frame.columns)} cells in a row"
         )
-    if not len(frame):
-        raise InputError(f"{source} has no rows", expected="a header and a row for each measurement")
-    return frame
 
 
 def guess_table(frame: pd.DataFrame) -> str:

@@ -40,3 +40,21 @@ def test_a_slowdown_where_the_throughput_ratio_belongs_is_named(tmp_path: Path) 
     # A bound is no point.
     path.write_text(template().replace("0.71,", "1,").replace("False", "True"))
     assert check_file(path)[2] == []
+
+
+@pytest.mark.parametrize("text", ["1e20", "9223372036854775808", "-1e30"])
+def test_an_integer_that_is_too_large_is_a_fault(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine.csv"
+    header, first, second = template().splitlines()
+    path.write_text(f"{header},batch_size\n{first},{text}\n{second},20\n")
+    (fault,) = check_file(path)[2]
+    assert (fault.row, fault.column, fault.got) == (1, "batch_size", repr(text))
+
+
+def test_parquet_without_rows_and_files_that_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text(template())
+    check_file(tmp_path / "mine.csv")[1].iloc[:0].to_parquet(tmp_path / "mine.parquet")
+    with pytest.raises(InputError, match="no rows"):
+        check_file(tmp_path / "mine.parquet")
+    with pytest.raises(IsADirectoryError):  # a command says which
+        check_file(tmp_path)
