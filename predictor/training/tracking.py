@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -74,6 +77,8 @@ def tracked(
 ) -> Iterator[Any]:
     """An active MLflow run; an SQLite file in the working folder where no store is set.
 
+    It ends as FINISHED, as FAILED by an error, as KILLED by Ctrl-C or SIGTERM. By SIGKILL it stays RUNNING.
+
     Args:
         name: says what the run is.
         kept: folder of a training that may be killed: the same run goes on when it is called again.
@@ -95,7 +100,26 @@ def tracked(
             write_json(
                 kept / _RUN_FILE, {"run_id": run.info.run_id, "tracking_uri": uri, "fingerprint": fingerprint}
             )
-        yield mlflow
+        try:
+            with _termination_as_exit():
+                yield mlflow
+        except (KeyboardInterrupt, SystemExit):
+            mlflow.end_run("KILLED")
+            raise
+
+
+@contextmanager
+def _termination_as_exit() -> Iterator[None]:
+    """SIGTERM ends the block by `SystemExit`, so that what it holds is closed; a handler of the caller's own stays."""
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _earlier(kept: Path | None, fingerprint: str, uri: str) -> str | None:

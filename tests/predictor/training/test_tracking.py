@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -63,8 +66,21 @@ def test_a_run_is_there_from_the_start(store: str, tmp_path: Path, monkeypatch: 
     kept = tmp_path / "model.progress"
     run_id = cut_off(kept, store, told)
     assert told == ["network 1"]
+    client = mlflow.MlflowClient()
+    assert client.get_run(run_id).info.status == "KILLED"
     with tracked(store, "trial", "another name", kept, "one"):
         again = mlflow.active_run().info  # type: ignore[union-attr]
         assert (again.run_id, again.run_name) == (run_id, "train model")
     with tracked(store, "trial", "other tables", kept, "two"):
         assert mlflow.active_run().info.run_id != run_id  # type: ignore[union-attr]
+    assert client.get_run(run_id).info.status == "FINISHED"
+
+
+def test_a_run_that_is_stopped_from_outside_says_so(store: str) -> None:
+    with pytest.raises(SystemExit) as end, tracked(store, "trial", "stopped"):
+        run_id = mlflow.active_run().info.run_id  # type: ignore[union-attr]
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5.0)
+    assert end.value.code == 143
+    assert mlflow.MlflowClient().get_run(run_id).info.status == "KILLED"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
