@@ -14,6 +14,7 @@ from predictor.examples.featurizer import GraphSource
 from predictor.fitted.checkpoint import save
 from predictor.fitted.model_card import model_card
 from predictor.predictor import Predictor
+from predictor.training.accelerator import sum_in_one_order
 from predictor.training.progress import NOTHING_KEPT, Progress, fingerprint
 from predictor.training.tracking import LiveMetrics, log_tables, tracked
 from profiling.errors import InputError
@@ -148,6 +149,7 @@ def train_run(
     Returns:
         `model_version`, `comparison` (predictor name to metrics), `run_id`, `tracking_uri`, `resumed`.
     """
+    sum_in_one_order()
     colocation, solo = training_tables(data, bundled, own_use)
     graph_source = None if graphs is None else read_graphs(graphs)
     target = out.resolve()
@@ -291,9 +293,11 @@ def learned_sets(
 
 
 def log_scores(mlflow: Any, comparison: dict[str, dict[str, Any]]) -> None:
-    """Log every number of every predictor's metrics as `NAME METRIC`."""
+    """Log every number of every predictor's metrics as `NAME METRIC`, but for those that the run has from before a kill."""
+    known = mlflow.get_run(mlflow.active_run().info.run_id).data.metrics
     for name, scores in comparison.items():
-        mlflow.log_metrics({f"{name} {k}": v for k, v in scores.items() if isinstance(v, int | float)})
+        numbers = {f"{name} {k}": v for k, v in scores.items() if isinstance(v, int | float)}
+        mlflow.log_metrics({k: v for k, v in numbers.items() if k not in known})
 
 
 def described(colocation: pd.DataFrame) -> str:

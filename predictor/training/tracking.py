@@ -37,12 +37,13 @@ class LiveMetrics:
         import mlflow
 
         self.client, self.run_id, self.report = mlflow.MlflowClient(), run_id, report
+        self._logged: dict[str, int] = {}
         self._waiting: list[Any] = []
         self._sent_s = time.monotonic()
 
     def __call__(self, phase: str, step: int, steps: int, loss: float) -> None:
         name = metric_name(phase)
-        if name is not None:
+        if name is not None and step > self._logged_up_to(name):
             from mlflow.entities import Metric
 
             self._waiting.append(Metric(name, loss, int(1000 * time.time()), step))
@@ -50,6 +51,13 @@ class LiveMetrics:
                 self.flush()
         if self.report is not None:
             self.report(phase, step, steps, loss)
+
+    def _logged_up_to(self, name: str) -> int:
+        """The step up to which the run has a curve from before a kill, after which a loop may repeat some; 0 for a new one."""
+        if name not in self._logged:
+            history = self.client.get_metric_history(self.run_id, name)
+            self._logged[name] = max((point.step for point in history), default=0)
+        return self._logged[name]
 
     def flush(self) -> None:
         """Send what was not sent yet."""

@@ -13,6 +13,7 @@ import mlflow
 import pytest
 
 from predictor.training import tracking
+from predictor.training.run import log_scores
 from predictor.training.tracking import LiveMetrics, log_tables, metric_name, tracked
 from tests.mlflow_store import empty_store
 from tests.predictor.synthetic import tables
@@ -71,16 +72,30 @@ def test_a_run_is_there_from_the_start(store: str, tmp_path: Path, monkeypatch: 
     with tracked(store, "trial", "another name", kept, "one"):
         again = mlflow.active_run().info  # type: ignore[union-attr]
         assert (again.run_id, again.run_name) == (run_id, "train model")
+        # What was done after the last state that was kept is done again, and logged once.
+        live = LiveMetrics(run_id)
+        for step in (1, 2):
+            live("network 1", step, 3, 0.5)
+        assert [m.step for m in client.get_metric_history(run_id, "loss network 1")] == [1, 2]
+        for _ in range(2):
+            log_scores(mlflow, {"e-ggat": {"mae": 0.1}})
+        assert len(client.get_metric_history(run_id, "e-ggat mae")) == 1
     with tracked(store, "trial", "other tables", kept, "two"):
         assert mlflow.active_run().info.run_id != run_id  # type: ignore[union-attr]
     assert client.get_run(run_id).info.status == "FINISHED"
 
 
-def test_a_run_that_is_stopped_from_outside_says_so(store: str) -> None:
-    with pytest.raises(SystemExit) as end, tracked(store, "trial", "stopped"):
-        run_id = mlflow.active_run().info.run_id  # type: ignore[union-attr]
+def stopped(store: str, ids: list[str]) -> None:
+    with tracked(store, "trial", "stopped"):
+        ids.append(mlflow.active_run().info.run_id)  # type: ignore[union-attr]
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5.0)
+
+
+def test_a_run_that_is_stopped_from_outside_says_so(store: str) -> None:
+    ids: list[str] = []
+    with pytest.raises(SystemExit) as end:
+        stopped(store, ids)
     assert end.value.code == 143
-    assert mlflow.MlflowClient().get_run(run_id).info.status == "KILLED"
+    assert mlflow.MlflowClient().get_run(ids[0]).info.status == "KILLED"
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
