@@ -218,10 +218,12 @@ class Session:
                     self._send(i, {"do": "stop"})
                 stopped = True
             if time.monotonic() - heard > self.settings.timeout_s:
-                for i in sorted(waiting):
+                # One that has enough only waits for the others, until it is stopped.
+                silent = waiting if stopped else waiting - enough
+                for i in sorted(silent):
                     self.members[i].process.kill()
                     self._lost(i, "killed", f"no sign of life for {self.settings.timeout_s:g} s")
-                break
+                waiting, heard = waiting - silent, time.monotonic()
         return answers
 
     def _receive(self, index: int) -> list[dict[str, Any]]:

@@ -58,3 +58,14 @@ def killed(workload: Workload, device: str) -> Any:
     import signal
 
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Hanging(_Failing):
+    def step(self, mark: Callable[[str], None] = lambda _: None) -> torch.Tensor:
+        if self.steps == self.after:
+            time.sleep(600)
+        return super().step(mark)
+
+
+def hanging(workload: Workload, device: str) -> TrainingJob:
+    return _Hanging(200, RuntimeError())

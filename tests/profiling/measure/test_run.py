@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from profiling.errors import InputError, UnavailableError
 from profiling.measure.request import RunRequest
 from profiling.measure.run import measure
+from profiling.measure.session import Session
 from profiling.measure.settings import MeasureSettings
 from profiling.measure.tables import tables
 from profiling.workload import Workload
@@ -45,6 +47,16 @@ def test_pair_alone_and_together(tmp_path: Path) -> None:
     frames = tables([record], "test")
     for name in ("workloads", "solo", "colocation"):
         assert len(validate_table(name, frames[name])) == 2
+
+
+def test_only_the_member_that_hangs_is_taken_for_dead() -> None:
+    with Session((job("plain"), job("hanging")), "cpu", QUICK) as session:
+        for index in (0, 1):
+            assert session.warm(index) is not None
+        session.settings = replace(QUICK, timeout_s=1.0)
+        answers = session.phase((0, 1), 0.4)
+        assert list(answers) == [0]
+        assert [m.outcome for m in session.members] == ["ok", "killed"]
 
 
 def test_member_that_runs_out_of_memory_is_a_labelled_row() -> None:
