@@ -49,6 +49,7 @@ _ELSEWHERE = {
     "capture/plot.py": {"matplotlib"},
     "collections/sources/huggingface.py": {"transformers"},
     "collections/sources/timm.py": {"timm"},
+    "collections/sources/timm_reparameterized.py": {"timm"},
     "collections/sources/torchvision.py": {"torchvision"},
     "devices/catalogue.py": {"yaml"},
     "ray_workers.py": {"ray"},
