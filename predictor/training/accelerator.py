@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -15,14 +14,6 @@ T = TypeVar("T")
 def training_device() -> torch.device:
     """CUDA if available, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def sum_in_one_order() -> None:
-    """Have MKL add up in one order, so that training again gives the same bits: by default a busy machine may change it.
-
-    It reads this once, before its first product in the process. A setting of the user's own stays.
-    """
-    os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
 
 
 def moved(value: T, device: torch.device) -> T:

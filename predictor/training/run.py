@@ -14,7 +14,6 @@ from predictor.examples.featurizer import GraphSource
 from predictor.fitted.checkpoint import save
 from predictor.fitted.model_card import model_card
 from predictor.predictor import Predictor
-from predictor.training.accelerator import sum_in_one_order
 from predictor.training.progress import NOTHING_KEPT, Progress, fingerprint
 from predictor.training.tracking import LiveMetrics, log_tables, tracked
 from profiling.errors import InputError
@@ -149,7 +148,6 @@ def train_run(
     Returns:
         `model_version`, `comparison` (predictor name to metrics), `run_id`, `tracking_uri`, `resumed`.
     """
-    sum_in_one_order()
     colocation, solo = training_tables(data, bundled, own_use)
     graph_source = None if graphs is None else read_graphs(graphs)
     target = out.resolve()

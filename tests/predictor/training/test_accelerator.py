@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pandas as pd
@@ -13,7 +12,7 @@ from predictor.examples.examples import examples_of
 from predictor.examples.featurizer import Featurizer
 from predictor.fitted.model import encoder_input
 from predictor.training import networks as training
-from predictor.training.accelerator import moved, sum_in_one_order, training_device
+from predictor.training.accelerator import moved, training_device
 from predictor.training.fit import solo_examples
 from predictor.training.targets import TargetBatch
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
@@ -25,17 +24,6 @@ def test_cuda_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     for available, name in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
         assert training_device().type == name
-
-
-@pytest.mark.parametrize(("given", "then"), [(None, "COMPATIBLE"), ("AVX2", "AVX2")])
-def test_order_of_sums_is_the_users_where_given(
-    given: str | None, then: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MKL_CBWR", given or "")
-    if given is None:
-        monkeypatch.delenv("MKL_CBWR")
-    sum_in_one_order()
-    assert os.environ["MKL_CBWR"] == then
 
 
 def test_all_tensors_of_a_lesson_move(measured: Tables) -> None:

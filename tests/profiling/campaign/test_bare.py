@@ -53,6 +53,7 @@ _ELSEWHERE = {
     "collections/sources/torchvision.py": {"torchvision"},
     "devices/catalogue.py": {"yaml"},
     "ray_workers.py": {"ray"},
+    "yaml_files.py": {"yaml"},
 }
 
 
