@@ -34,6 +34,7 @@ class Evidence:
         noise: [N] variance of the observation.
         bound: [N] whether the observation is an upper bound.
         rank: [N] numbers that order the rows whatever order they came in; the lowest are the inducing rows.
+        count: [N] observations that a row is the mean of, as far as they narrow it; or one number for all rows.
     """
 
     members: Members
@@ -42,6 +43,7 @@ class Evidence:
     noise: Floats
     bound: np.ndarray
     rank: Integers
+    count: Floats | float = 1.0
 
 
 class Covariances:

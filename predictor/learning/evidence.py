@@ -32,7 +32,8 @@ def evidence_of(seen: Observed, kept: Integers, known: KnownMembers, config: Pos
     observed = seen.log_step_s[kept] - seen.log_solo_s[kept]
     together = (partners >= 0).any(1)
     unknown = np.full(len(kept), float(config.learn_solo)) * known.solo_predicted[own]
-    noise = p.noise / np.minimum(seen.count[kept], config.repeats)
+    count = np.minimum(seen.count[kept], config.repeats)
+    noise = p.noise / count
     # Prior variances of the two errors; where the solo step time is known, all of the error is the slowdown's.
     of_solo = unknown * variance(p, known.members, _alone(own, partners))
     of_slowdown = variance(p, known.members, Rows(own, partners, np.zeros(len(own))))
@@ -48,6 +49,7 @@ def evidence_of(seen: Observed, kept: Integers, known: KnownMembers, config: Pos
         noise * np.where(together, steep**2, 1.0),
         np.zeros(len(kept), dtype=bool),
         seen.rank[kept],
+        count,
     )
 
 

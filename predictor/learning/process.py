@@ -71,7 +71,9 @@ class Process:
         error, spread = self._left_one_out(active, prior)
         unlike = np.abs(error) > _UNLIKE_OTHERS * spread
         if unlike.any():
-            self.noise[np.flatnonzero(active)[unlike]] += error[unlike] ** 2
+            rows = np.flatnonzero(active)[unlike]
+            # Of rows that contradict each other, the one that was observed more often is believed.
+            self.noise[rows] += error[unlike] ** 2 / np.broadcast_to(evidence.count, self.noise.shape)[rows]
             self._condition(active)
         if evidence.bound.any():
             # A bound that is kept to anyhow says next to nothing; one that is not is taken for a value.
