@@ -132,7 +132,7 @@ def _known_networks() -> FoldPredictor:
 
     network = ("architecture", "image_size")
     return ResidualTransferPredictor(
-        CostModelPredictor(), (network, (*network, "compiler", "memory_layout")), SETTING
+        CostModelPredictor(networks=3), (network, (*network, "compiler", "memory_layout")), SETTING
     )
 
 
@@ -175,10 +175,11 @@ register(
     Contender(
         "cost-model-networks",
         _known_networks,
+        version="2",
         targets=("solo_step_time_s",),
         protocols=frozenset({"timm-infer-by-device"}),
         partial=True,
-        seconds_per_fold=60,
+        seconds_per_fold=180,
     )
 )
 register(
