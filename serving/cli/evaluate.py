@@ -100,7 +100,7 @@ def command(
 
 def _check(data: Path, target: str, split: str, observe: int | None) -> None:
     """Say what cannot be done before the seconds that torch takes to import."""
-    from datasets.tables import sources_of
+    from datasets.tables import available_tables, sources_of
     from profiling.errors import InputError, UnknownNameError
 
     if target not in TARGETS:
@@ -117,6 +117,14 @@ def _check(data: Path, target: str, split: str, observe: int | None) -> None:
             expected="--split none",
             got=split,
             hint="`cotenant benchmark list` shows the protocols that leave out rows of this target",
+        )
+    present = available_tables(data)
+    others = [name for name, (table, _) in TARGETS.items() if table in present]
+    if others and target not in others:
+        raise InputError(
+            f"--target {target} needs the table {TARGETS[target][0]!r}",
+            got="a folder with " + ", ".join(present),
+            hint=f"choose --target {' or '.join(others)}",
         )
     sources_of(data, TARGETS[target][0])
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,13 @@ def test_evaluate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "10 sets that the model was trained on" in run(capsys, *ask)[1]
     assert run(capsys, *ask, "--split", "by-moon")[0] == 2
     assert run(capsys, "evaluate", "--data", folder / "nowhere", "--model", folder / "model")[0] == 2
+
+
+def test_evaluate_names_the_targets_that_a_folder_allows(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(folder / "tables" / "solo.parquet", tmp_path)
+    code, _, err = run(capsys, "evaluate", "--data", tmp_path)
+    assert code == 2
+    assert "colocation" in err
+    assert "choose --target step-time" in err
