@@ -28,15 +28,20 @@ _JOBS_AT_ONCE = 256
 
 # [n, 3] value and ends of the 90 % interval of each row, NaN where there is no prediction, and the reason for each of those.
 Answers = tuple[Floats, list[str]]
+# Called with how many jobs are answered, of how many.
+Report = Callable[[int, int], None]
 
 
-def evaluate_rows(predictor: Predictor, target: str, frame: pd.DataFrame) -> dict[str, Any]:
+def evaluate_rows(
+    predictor: Predictor, target: str, frame: pd.DataFrame, report: Report = lambda _done, _all: None
+) -> dict[str, Any]:
     """Score `predictor` as it is on the rows of a table; nothing that was measured is given to it.
 
     Args:
         predictor: fitted.
         target: a key of `ROW_TARGETS`.
         frame: the target's table: `solo` (runs on one device), `memory` (whole devices; bounds are scored apart) or `operators`.
+        report: follows the jobs as they are answered.
 
     Returns:
         `target`, `metrics` of the measured points with `coverage_90`, `by_family`, `by_model`, `by_device`, `bounds` where
@@ -49,7 +54,7 @@ def evaluate_rows(predictor: Predictor, target: str, frame: pd.DataFrame) -> dic
     bundle = Bundle(what.name, _scored(what, frame).reset_index(drop=True), frame.iloc[:0])
     if not len(bundle.rows):
         raise _nothing_to_score(what, target, frame)
-    values, reasons = _ANSWERS[what.name](predictor, bundle.without_targets().rows)
+    values, reasons = _ANSWERS[what.name](predictor, bundle.without_targets().rows, report)
     answered = ~np.isnan(values[:, 0])
     if not answered.any():
         raise InputError(
@@ -111,34 +116,31 @@ def _scores(bundle: Bundle, values: Floats, answered: np.ndarray) -> dict[str, A
     return result
 
 
-def _jobs(quantity: str) -> Callable[[Predictor, pd.DataFrame], Answers]:
+def _jobs(quantity: str) -> Callable[[Predictor, pd.DataFrame, Report], Answers]:
     """Answers that a predictor gives of a job alone on a device."""
 
-    def answer(predictor: Predictor, rows: pd.DataFrame) -> Answers:
+    def answer(predictor: Predictor, rows: pd.DataFrame, report: Report) -> Answers:
         featurizer = predictor.fitted_.model.featurizer
-        asked: dict[tuple[str, str], ColocationSet | str] = {}
-        for spec, device in zip(rows["workload"], rows["device"], strict=True):
-            if (spec, device) not in asked:
+        pairs = list(zip(rows["workload"], rows["device"], strict=True))
+        asked, known, reasons = list(dict.fromkeys(pairs)), {}, {}
+        for start in range(0, len(asked), _JOBS_AT_ONCE):
+            report(start, len(asked))
+            sets = {}
+            for spec, device in asked[start : start + _JOBS_AT_ONCE]:
                 try:
                     workload = Workload.parse(spec)
                     featurizer.job(workload, device)
-                    asked[spec, device] = ColocationSet(device, (workload,))
+                    sets[spec, device] = ColocationSet(device, (workload,))
                 except CotenantError as error:
-                    asked[spec, device] = error.message
-        sets = {key: answer for key, answer in asked.items() if isinstance(answer, ColocationSet)}
-        keys, known = list(sets), {}
-        for start in range(0, len(keys), _JOBS_AT_ONCE):
-            some = keys[start : start + _JOBS_AT_ONCE]
-            for key, prediction in zip(
-                some, predictor.predict_many([sets[key] for key in some]), strict=True
-            ):
+                    reasons[spec, device] = error.message
+            for key, prediction in zip(sets, predictor.predict_many(list(sets.values())), strict=True):
                 q = getattr(prediction.members[0], quantity)
                 known[key] = (q.value, q.lower, q.upper)
-        pairs = list(zip(rows["workload"], rows["device"], strict=True))
+        report(len(asked), len(asked))
         values = np.array([known.get(pair, (np.nan,) * 3) for pair in pairs], dtype=np.float64).reshape(-1, 3)
         if quantity == "solo_step_time_s":
             values *= _host_factors(featurizer, rows, set(known))[:, None]
-        return values, [str(asked[pair]) for pair in pairs if pair not in known]
+        return values, [reasons[pair] for pair in pairs if pair not in known]
 
     return answer
 
@@ -156,14 +158,14 @@ def _host_factors(featurizer: Featurizer, rows: pd.DataFrame, answered: set[tupl
     return np.array([factors.get(key, 1.0) for key in keys])
 
 
-def _operators(predictor: Predictor, rows: pd.DataFrame) -> Answers:
+def _operators(predictor: Predictor, rows: pd.DataFrame, _report: Report) -> Answers:
     """Of the predictor's cost model, which states no interval for a single operator."""
     seconds, reasons = operator_times(predictor.fitted_.model.featurizer.cost_model, rows)
     ends = np.full_like(seconds, np.nan)
     return np.stack([seconds, ends, ends], 1), reasons
 
 
-_ANSWERS: dict[str, Callable[[Predictor, pd.DataFrame], Answers]] = {
+_ANSWERS: dict[str, Callable[[Predictor, pd.DataFrame, Report], Answers]] = {
     "solo_step_time_s": _jobs("solo_step_time_s"),
     "memory_bytes": _jobs("memory_bytes"),
     "latency_s": _operators,

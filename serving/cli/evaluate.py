@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serving.cli.output import JsonFlag, console, counted, plain_table, print_json
+from serving.cli.output import JsonFlag, console, counted, plain_table, print_json, progress
 from serving.cli.predict import ModelOption
 
 if TYPE_CHECKING:
@@ -84,7 +84,14 @@ def command(
     from serving.cli.train import reporting
 
     if target != SETS:
-        result = evaluate_rows(predictor, target, read_table(data, TARGETS[target][0]))
+        with progress() as bar:
+            task = bar.add_task(f"evaluate {target}", total=None)
+            result = evaluate_rows(
+                predictor,
+                target,
+                read_table(data, TARGETS[target][0]),
+                lambda done, jobs: bar.update(task, completed=done, total=jobs),
+            )
     else:
         colocation, solo = read_sets(data)
         if observe is not None:

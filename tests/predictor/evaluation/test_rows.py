@@ -17,8 +17,16 @@ OWN = {"source": "mine", "campaign": "mine-2026-01", "licence": "CC0-1.0", "orig
 def test_steps_alone(predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     solo = measured[1]
     unknown = solo.iloc[:2].assign(workload="omega:batch_size=32", architecture="omega")
-    result = evaluate_rows(predictor, "step-time", pd.concat([solo, unknown], ignore_index=True))
+    seen: list[tuple[int, int]] = []
+    result = evaluate_rows(
+        predictor,
+        "step-time",
+        pd.concat([solo, unknown], ignore_index=True),
+        lambda done, jobs: seen.append((done, jobs)),
+    )
     assert result["metrics"]["n"] == len(solo)
+    jobs = len({*zip(solo["workload"], solo["device"], strict=True)}) + 2
+    assert seen == [(0, jobs), (jobs, jobs)]
     assert set(result["metrics"]) >= {
         "mape_percent",
         "median_ape_percent",
