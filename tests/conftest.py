@@ -35,7 +35,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_configure() -> None:
     """A folder for what the workers of a run share, made by the process that starts them; one fork server for a worker's tests."""
-    os.environ.setdefault(FOLDER, tempfile.mkdtemp(prefix="cotenant-tests-"))
+    if FOLDER not in os.environ:
+        os.environ[FOLDER] = tempfile.mkdtemp(prefix="cotenant-tests-")
     share_the_fork_server()
 
 
