@@ -1,0 +1,46 @@
+"""Tables of figures on the pages say what is stored under `benchmarks/results`."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from benchmarks.protocols import FOLDER, table, targets
+from tests.docs.blocks import ROOT
+
+PAGE = (ROOT / "docs/benchmarks.md").read_text().splitlines()
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_protocols() -> None:
+    stored = set(table().splitlines()[2:])
+    written = {
+        re.sub(r" \((\w+) seeds\)", "", line)
+        for line in PAGE
+        if len(cells(line)) == 10 and (FOLDER / cells(line)[0]).is_dir()
+    }
+    assert written == stored
+
+
+def test_targets() -> None:
+    """The page adds to what is printed, and takes nothing away."""
+    for line in targets().splitlines()[2:]:
+        name, *said = cells(line)
+        (row,) = [cells(other) for other in PAGE if re.match(rf"\| {name}[ (]", other) and len(cells(other)) == 5]
+        assert all(part in whole for part, whole in zip(said, row[1:], strict=True)), name
+
+
+@pytest.mark.parametrize("campaign", ["lucid", "gavel2019", "gavel2020", "miso"])
+def test_few_shot(campaign: str) -> None:
+    name = f"{campaign}-few-shot"
+    stored = [
+        cells(line.replace(", coverage", ", coverage of 90 % intervals"))
+        for line in (FOLDER / name / "results.md").read_text().splitlines()
+    ]
+    written = [cells(line)[1:] for line in PAGE if line.startswith(f"| {name} |")]
+    assert written
+    assert [row for row in written if row not in stored and row[0] != "*target*"] == []
