@@ -29,7 +29,7 @@ Predicts step time, slowdown, memory and utilisation of training jobs that share
 
 * {len(manifest.set_ids)} measured co-location sets; sources: {", ".join(manifest.sources)}; licences: {", ".join(manifest.licences)}.{_own_use(manifest)}
 * Architectures: {", ".join(manifest.architectures)}.
-* {len(fitted.model.networks)} co-location networks of width {fitted.model.config.width} over one workload encoder of width {fitted.model.config.encoder.width}.{_process(predictor)}{_ancestors(manifest)}
+* {_counted(len(fitted.model.networks), "co-location network")} of width {fitted.model.config.width} over one workload encoder of width {fitted.model.config.encoder.width}.{_process(predictor)}{_ancestors(manifest)}
 
 ## How good it is
 
@@ -39,19 +39,19 @@ Predicts step time, slowdown, memory and utilisation of training jobs that share
 |---|---|---|---|---|---|
 {rows}
 
-Intervals are meant to hold 90 % of new values. They come from architectures that were left out in turn: half width of the log
-ratio {intervals.quantile["solo"]:.2f} x ({intervals.floor} + log slowdown) with solo measurements and
+Intervals are meant to hold 90 % of new values. They come from architectures that were left out in turn. For a pair, the
+half width of the log ratio is {intervals.quantile["solo"]:.2f} x ({intervals.floor} + log slowdown) with solo measurements and
 {intervals.quantile["graph"]:.2f} x ({intervals.floor} + log slowdown) without; the solo step time of a model that was never
 measured is known to a factor of {_factor(intervals.solo_log_error)}.
 
 ## Limits
 
-* Memory is analytic: the process's context, state, {heads.activation_factor:.2f} x activations from the graph ({heads.half_activation_factor:.2f} in half
-  precision) and the largest workspace. Where no
-  GPU memory was among the training rows, these are defaults. Utilisation is the share of time in which any member's kernel runs, phases independent{_learned_utilization(predictor)}.
-* Co-location was measured on {", ".join(manifest.coverage.devices)} ({", ".join(manifest.coverage.sharing)}), in
-  {", ".join(manifest.coverage.precisions)}; elsewhere answers say what was never measured, and intervals are {intervals.device_factor["solo"]:.2f} times as wide on other types
-  of device, {intervals.device_factor["graph"]:.2f} times where a job was not measured alone.
+* Memory is analytic: the process's context, state, {heads.activation_factor:.2f} x activations from the graph
+  ({heads.half_activation_factor:.2f} in half precision) and the largest workspace. Where no GPU memory was among the training rows, these
+  are defaults. Utilisation is the share of time in which any member's kernel runs, phases independent{_learned_utilization(predictor)}.
+* Co-location was measured on {", ".join(manifest.coverage.devices)} ({", ".join(manifest.coverage.sharing)}), of
+  {" and ".join(manifest.coverage.modes)} jobs, in {", ".join(manifest.coverage.precisions)}; elsewhere answers say what was never measured. On other types of device
+  intervals are {intervals.device_factor["solo"]:.2f} times as wide with solo measurements, {intervals.device_factor["graph"]:.2f} times without.{_shared(manifest)}
 * A workload outside the training domain is flagged; its interval may be too narrow.
 * The largest sets among the training rows have {manifest.largest_set} members.
 """
@@ -66,7 +66,17 @@ def _process(predictor: Predictor) -> str:
     process = predictor.fitted_.model.process
     if process is None:
         return ""
-    return f"\n* A Gaussian process over {len(process.seen.members)} measured members; a slowdown is the geometric mean of its answer and the networks'."
+    return f"\n* A Gaussian process over {len(process.seen.members)} measured members; the slowdown of a pair is the geometric mean of its answer and the networks'. Larger sets, and devices and sharing modes without measured sets, are left to the networks."
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _shared(manifest: Manifest) -> str:
+    if not manifest.coverage.modes or "inference" in manifest.coverage.modes:
+        return ""
+    return "\n* Inference jobs together were never measured: they are answered by processor sharing."
 
 
 def _ancestors(manifest: Manifest) -> str:

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import predictor
+from predictor import load_predictor
+from predictor.fitted.model_card import model_card
+from profiling.files import read_json
+
+SHIPPED = Path(predictor.__file__).parent / "checkpoints" / "default"
+
+
+def test_shipped_card_is_what_the_code_says_of_the_checkpoint() -> None:
+    comparison = read_json(SHIPPED / "metrics.json")["comparison"]
+    card = model_card(load_predictor("default"), comparison)
+    assert (SHIPPED / "MODEL_CARD.md").read_text() == card
+
+
+def test_card_says_who_answers_for_what() -> None:
+    card = model_card(load_predictor("default"), {})
+    assert "* 1 co-location network of width" in card
+    assert "the slowdown of a pair is the geometric mean" in card
+    assert "Larger sets, and devices and sharing modes without measured sets, are left to the networks." in card
+    assert "Inference jobs together were never measured: they are answered by processor sharing." in card
