@@ -40,7 +40,7 @@ def slices(
     gpus: Annotated[int, typer.Option(min=1, help="Plan for this many cards together.")] = 1,
     max_together: Annotated[int, typer.Option(help="Maximum number of jobs on a slice.")] = 4,
     model: Annotated[
-        str, typer.Option(help="Predictor: `default`, a registered name, or a folder.")
+        str, typer.Option(help="Predictor: `default`, a folder, or `models:/NAME@ALIAS`.")
     ] = "default",
     as_json: JsonFlag = False,
 ) -> None:

@@ -60,8 +60,8 @@ def command(
 
     With `--from` a predictor learns from a few new sets, in seconds to a minute, and keeps what it knew.
 
-    Examples: `python train.py --data tables --out my-model`,
-    `python train.py --from my-model --data new-tables --out my-next-model`
+    Examples: `cotenant train --data tables --out my-model`,
+    `cotenant train --from my-model --data new-tables --out my-next-model`
     """
     from datasets.tables import sources_of
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,26 @@ def test_commands_in_the_text_exist() -> None:
         for typed in re.findall(r"`(cotenant [a-z][^`\n]*)`", page.read_text()):
             if not re.search(r"[A-Z|\[…]|\.\.\.", re.sub(r"\b[A-Z_]{2,}=\S*", "", typed)):
                 parse(fold_lists(typed.split()[1:]), lenient=True)
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+    """What is typed for each command, and its help."""
+    if not hasattr(command, "list_commands"):
+        yield " ".join(("cotenant", *path)), command.help or ""
+        return
+    context = command.make_context("cotenant", [], resilient_parsing=True)
+    for name in command.list_commands(context):
+        yield from leaves(command.get_command(context, name), (*path, name))
+
+
+@pytest.mark.parametrize(("typed", "told"), [pytest.param(*leaf, id=leaf[0]) for leaf in leaves(group())])
+def test_help_has_an_example(typed: str, told: str) -> None:
+    """README says so."""
+    examples = re.findall(rf"{typed}(?: [^`\n]*)?(?=`|\n|$)", told.replace("\\\n", " "))
+    assert examples
+    for example in examples:
+        words = shlex.split(example, comments=True)
+        parse(fold_lists(split(split(words, ">")[0], "|")[0][1:]))
 
 
 def parse(words: list[str], lenient: bool = False) -> None:
