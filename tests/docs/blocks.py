@@ -72,6 +72,14 @@ class Block:
                 parts += split(words, "&&")
         return parts
 
+    def shown(self, words: list[str]) -> str:
+        """What the block says that the command behind a prompt prints; empty if it does not say."""
+        for part in re.split(r"(?m)^\$ ", self.text)[1:]:
+            typed, _, printed = part.partition("\n")
+            if typed.count("'") % 2 == 0 and shlex.split(typed, comments=True) == words:
+                return printed
+        return ""
+
 
 def split(words: list[str], mark: str) -> list[list[str]]:
     """The words between marks."""

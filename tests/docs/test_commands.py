@@ -148,6 +148,16 @@ def test_blocks_run(
             run(block, words, capsys)
 
 
+def squeezed(printed: str) -> str:
+    """Without the width of columns, and without how long something took."""
+    return re.sub(r"\d+\.\d+ (ok|s)\b", r"\1", " ".join(printed.split()))
+
+
+def pattern(shown: str) -> str:
+    """The same, with `...` for whatever a page leaves out."""
+    return ".*".join(re.escape(squeezed(part)) for part in shown.split("\n...\n"))
+
+
 def run(block: Block, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Run a command of a page; those of this project in this process, which has imported everything."""
     program, *rest = words
@@ -161,6 +171,8 @@ def run(block: Block, words: list[str], capsys: pytest.CaptureFixture[str]) -> N
             main(rest)
         out = capsys.readouterr()
         assert not done.value.code, f"{block}: {' '.join(words)}\n{out.out}{out.err}"
+        if shown := block.shown(words):
+            assert re.fullmatch(pattern(shown), squeezed(out.out)), f"{block}\n{out.out}"
         if target:
             Path(target).write_text(out.out)
     elif program == "curl":
