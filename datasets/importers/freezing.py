@@ -135,7 +135,7 @@ def _add_step(
     result.read += 1
     note = None
     if name == "yolov3-voc":
-        # Upstream measured these two first, without a warm-up; across GPUs its steps scatter by 6 %.
+        # Upstream measured these two first, without a warm-up; across GPUs its steps scatter by 11 %.
         note = "warm-up" if frozen == 0 and batch in (4, 24) else "noisy" if gpus > 1 else None
     if note:
         result.flagged[note] += 1
