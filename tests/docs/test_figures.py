@@ -30,7 +30,9 @@ def test_targets() -> None:
     """The page adds to what is printed, and takes nothing away."""
     for line in targets().splitlines()[2:]:
         name, *said = cells(line)
-        (row,) = [cells(other) for other in PAGE if re.match(rf"\| {name}[ (]", other) and len(cells(other)) == 5]
+        (row,) = [
+            cells(other) for other in PAGE if re.match(rf"\| {name}[ (]", other) and len(cells(other)) == 5
+        ]
         assert all(part in whole for part, whole in zip(said, row[1:], strict=True)), name
 
 
