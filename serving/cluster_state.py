@@ -7,13 +7,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from sqlalchemy import Connection, bindparam, select
 
+from profiling.devices import has_mig
+from profiling.errors import InputError
+from profiling.workload import Workload
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Link, Node, Tenant
 from serving.job_ranges import spec_of
 from serving.store import Store
 from serving.store.tables import ClusterRow, NodeRow, TenantRow, table_of
 
+log = structlog.get_logger("cotenant.cluster")
 _NAMES_A_QUERY = 500
 
 _CLUSTER, _NODES, _TENANTS = (table_of(row).c for row in (ClusterRow, NodeRow, TenantRow))
@@ -97,7 +102,11 @@ class ClusterReader:
             if known is not None and changes < known.changes:  # another database in the same place
                 self.forget()
                 known = None
-            self._take(connection, known.changes if known else -1)
+            try:
+                self._take(connection, known.changes if known else -1)
+            except Exception:  # what was taken in is neither this state nor the one before
+                self.forget()
+                raise
             links = connection.execute(_READ_LINKS).scalar() or []
             if links != self._raw_links:
                 self._raw_links, self._links = links, tuple(Link(**link) for link in links)
@@ -150,15 +159,34 @@ class ClusterReader:
     def _gpu(self, raw: dict[str, Any], sitting: list[Any], before: Gpu | None) -> Gpu:
         if sitting:
             tenants = tuple(
-                Tenant(spec_of(t.job), t.iterations_left, t.job_id, t.max_slowdown) for t in sitting
+                Tenant(_job_of(t.job), t.iterations_left, t.job_id, t.max_slowdown) for t in sitting
             )
-            gpu = Gpu(raw["id"], raw["device"], raw["sharing"], tenants)
+            gpu = Gpu(raw["id"], raw["device"], sharing_of(raw), tenants)
             return before if before is not None and gpu == before else gpu
         # Empty GPUs of a type are one object: policies group equal objects faster than equal values.
-        key = (raw["id"], raw["device"], raw["sharing"])
+        key = (raw["id"], raw["device"], sharing_of(raw))
         if key not in self._gpus:
             self._gpus[key] = Gpu(*key)
         return self._gpus[key]
+
+
+def _job_of(spec: str) -> Workload:
+    """The job of a stored tenant. One that an earlier version took and that is refused by now is a model of that name, which
+    nobody knows: its GPU is left out of decisions, and the others are not."""
+    try:
+        return spec_of(spec)
+    except InputError as error:
+        log.warning("stored tenant is no job", job=spec[:200], error=error.message)
+        return Workload(spec)
+
+
+def sharing_of(stored_gpu: dict[str, Any]) -> str:
+    """How a stored GPU is shared. Earlier versions took `mig` for any card; one without MIG can only be time-sliced then."""
+    device, sharing = stored_gpu["device"], str(stored_gpu["sharing"])
+    if sharing == "mig" and not has_mig(device.partition(":")[0]):
+        log.warning("stored GPU without MIG is time-sliced", gpu=stored_gpu["id"], device=device)
+        return "time-slice"
+    return sharing
 
 
 def to_mapping(state: ClusterState, names: Iterable[str] | None = None) -> dict[str, Any]:

@@ -13,11 +13,11 @@ import structlog
 from predictor.examples.observations import Observation, set_id_of
 from predictor.learning.posterior import Posterior
 from predictor.types import SetPredictor
-from profiling.errors import CotenantError
+from profiling.errors import CotenantError, InputError
 from scheduling.placement.place import Placer
 from serving.model_life import Serving
 from serving.store import Store
-from serving.store.observations import StoredObservation, read_stored
+from serving.store.observations import read_stored
 
 log = structlog.get_logger("cotenant.feedback")
 
@@ -80,11 +80,11 @@ class _Learned:
         set_ids = () if fitted is None else fitted.manifest.set_ids
         return cls(serving, Posterior(serving.predictor), frozenset(set_ids))
 
-    def learned(self, stored: StoredObservation) -> bool:
+    def learned(self, model_version: str, observation: Observation) -> bool:
         """Whether the model itself learned from the observation: it was made before the model served, and its set is in the manifest."""
-        if stored.model_version == self.serving.version or not self.trained_on:
+        if model_version == self.serving.version or not self.trained_on:
             return False
-        return set_id_of(stored.observation.colocation_set) in self.trained_on
+        return set_id_of(observation.colocation_set) in self.trained_on
 
 
 class Feedback:
@@ -154,11 +154,17 @@ class Feedback:
     def _read(self, known: _Learned) -> _Learned:
         first = known.seen[0] if len(known.seen) == _OVERLAP else 0
         before, last = set(known.seen), deque([first] if first else [], maxlen=_OVERLAP)
-        new: list[Observation] = []
+        new, refused = list[Observation](), list[InputError]()
         for stored in read_stored(self.store, first):
             last.append(stored.id)
-            if stored.id not in before and not known.learned(stored):
+            if stored.id in before:
+                continue
+            if isinstance(stored.observation, InputError):
+                refused.append(stored.observation)
+            elif not known.learned(stored.model_version, stored.observation):
                 new.append(stored.observation)
+        if refused:
+            log.warning("stored observations are left out", count=len(refused), first=refused[0].message)
         seen = tuple(last)
         if seen == known.seen:
             return known

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "cotenant-feedback", 1
 CAMPAIGN = "feedback"
-# Unmeasured models are known to a factor of 3; what is off by so much more is another unit or another job, and one such
-# step time would move every answer about its job.
-_MOST_OFF = 100.0
+#: Unmeasured models are known to a factor of 3; what is off by so much more is another unit or another job, and one such
+#: step time would move every answer about its job.
+MOST_OFF = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +102,11 @@ class Observation:
 
 def check_plausible(step_time_s: float, predicted_s: float) -> None:
     """Raise `InputError` for an observed step time that is nowhere near what the model itself predicts."""
-    if not predicted_s / _MOST_OFF <= step_time_s <= predicted_s * _MOST_OFF:
+    if not predicted_s / MOST_OFF <= step_time_s <= predicted_s * MOST_OFF:
         raise InputError(
             "step_time_s is implausible",
-            expected=f"{predicted_s / _MOST_OFF:.3g} to {predicted_s * _MOST_OFF:.3g} s, "
-            f"1/{_MOST_OFF:g} to {_MOST_OFF:g} times the predicted {predicted_s:.3g} s",
+            expected=f"{predicted_s / MOST_OFF:.3g} to {predicted_s * MOST_OFF:.3g} s, "
+            f"1/{MOST_OFF:g} to {MOST_OFF:g} times the predicted {predicted_s:.3g} s",
             got=f"{step_time_s:.6g} s",
             hint="check that it is seconds of one step; if it is, give the job's step_time_s alone in its SPEC",
         )
@@ -139,17 +140,12 @@ def read_observations(path: Path | str) -> list[Observation]:
             row["jobs"] = [j.strip() for j in (row.get("jobs") or "").split(";") if j.strip()]
     if not isinstance(body, list) or not body:
         raise InputError(f"no observations in {source}", expected="a list of them, or rows with a header")
-    return _read_all(body, f"{source}, row")
-
-
-def _read_all(values: list[Any], where: str) -> list[Observation]:
-    """Observations from mappings, each named by its number from 1 if it is wrong."""
     result = []
-    for number, one in enumerate(values, 1):
+    for number, one in enumerate(body, 1):
         try:
             result.append(Observation.from_mapping(one))
         except InputError as error:
-            raise error.at(f"{where} {number}") from None
+            raise error.at(f"{source}, row {number}") from None
     return result
 
 
@@ -160,8 +156,30 @@ def default_store() -> Path:
 
 
 def stored(store: Path | str) -> list[Observation]:
-    """Observations kept in `store`; none where there is no such file. Raises `InputError` with the one that is wrong."""
-    return _read_all(_body(Path(store))["observations"], f"{store}, observation")
+    """Observations kept in `store`; none where there is no such file.
+
+    Those that an earlier version kept and that are refused by now stay in the file and are left out, with a warning.
+
+    Raises:
+        InputError: the file is no such store.
+    """
+    return _valid(_body(Path(store))["observations"], store)
+
+
+def _valid(values: list[Any], store: Path | str) -> list[Observation]:
+    result: list[Observation] = []
+    refused: list[str] = []
+    for number, one in enumerate(values, 1):
+        try:
+            result.append(Observation.from_mapping(one))
+        except InputError as error:
+            refused.append(error.at(f"observation {number}").message)
+    if refused:
+        warnings.warn(
+            f"{store}: {len(refused)} of {len(values)} observations are left out, the first: {refused[0]}",
+            stacklevel=3,
+        )
+    return result
 
 
 def keep(store: Path | str, observations: Sequence[Observation]) -> list[Observation]:
@@ -181,7 +199,7 @@ def keep(store: Path | str, observations: Sequence[Observation]) -> list[Observa
     body["observations"] += new
     body["batches"].append(digest)
     write_json(target, body)
-    return [Observation.from_mapping(o) for o in body["observations"]]
+    return _valid(body["observations"], target)
 
 
 def _body(path: Path) -> dict[str, Any]:

@@ -252,11 +252,18 @@ def export_observations(
     """
     from datasets.importers import write_source
     from predictor.examples.observations import CAMPAIGN, training_tables
+    from profiling.errors import InputError
     from serving.store import Store, check_exists
     from serving.store.observations import read_stored
 
     check_exists(database)
-    observations = [stored.observation for stored in read_stored(Store(database))]
+    stored = [row.observation for row in read_stored(Store(database))]
+    observations = [one for one in stored if not isinstance(one, InputError)]
+    refused = [one for one in stored if isinstance(one, InputError)]
+    if refused:
+        typer.echo(
+            f"note: {len(refused)} of {len(stored)} are left out, the first: {refused[0].message}", err=True
+        )
     tables = dict(zip(("colocation", "solo"), training_tables(observations), strict=True))
     kept = {name: frame for name, frame in tables.items() if len(frame)}
     if kept:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from predictor.types import Prediction
-from profiling.errors import CotenantError
+from profiling.errors import CotenantError, UnknownNameError
 from profiling.workload import ColocationSet
 from scheduling.core.snapshot import Gpu
 from serving.feedback import Belief
-from serving.handlers.jobs import admit_sets
+from serving.handlers.jobs import predict_each
 from serving.service import Service
 
 EMPTY, UNAFFECTED, SLOWED, CROWDED, TOO_LARGE, UNKNOWN = (
@@ -61,10 +61,10 @@ class Health:
             new = list(dict.fromkeys(s for s in (set_of(g) for g in gpus if g.tenants) if s not in known))
             new = new[:_NEW_SETS]
             if new:
-                await admit_sets(service, new)
-                for asked, answer in zip(new, await service.batcher.predict_each(new), strict=True):
+                for asked, answer in (await predict_each(service, new)).items():
                     prediction = None if isinstance(answer, CotenantError) else answer
-                    known[asked] = level_of(prediction, len(asked.workloads))
+                    if not isinstance(answer, UnknownNameError):  # it may be registered any time
+                        known[asked] = level_of(prediction, len(asked.workloads))
         except CotenantError:
             known = {}
         return [known.get(set_of(g), UNKNOWN) if g.tenants else EMPTY for g in gpus]

@@ -16,7 +16,7 @@ from serving.dashboard.error_plot import error_plot
 from serving.dashboard.health import LEVELS, Health, level_of
 from serving.handlers.calibration import by_job, recent
 from serving.handlers.cluster import stored_state
-from serving.handlers.jobs import admit_sets, zoo
+from serving.handlers.jobs import admit_sets, predict_each, zoo
 from serving.handlers.models import events, state
 from serving.handlers.observations import error_by_day, observations_of
 from serving.handlers.placements import get_placement, list_placements
@@ -276,9 +276,8 @@ async def _tiles(service: Service, gpus: list[Gpu]) -> list[Tile]:
     }
     answers: dict[Any, Prediction | CotenantError] = {}
     try:
-        await admit_sets(service, list(asked.values()))
-        each = await service.batcher.predict_each(list(asked.values())) if asked else []
-        answers.update(zip(asked, each, strict=True))
+        each = await predict_each(service, list(dict.fromkeys(asked.values())))
+        answers.update((key, each[one]) for key, one in asked.items())
     except CotenantError as error:
         answers = dict.fromkeys(asked, error)
     tiles = []

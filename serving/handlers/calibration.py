@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
+from profiling.errors import InputError
 from serving.job_ranges import spec_of
 from serving.service import Service
+from serving.store.observations import PLAUSIBLE
 from serving.store.tables import ObservationRow
 
 # Latest observations that are looked at.
@@ -47,22 +49,31 @@ class Calibration:
 
 
 def recent(service: Service, most: int = _MOST) -> list[Point]:
-    """The latest observations beside what the model itself said of them, oldest first."""
+    """The latest plausible observations beside what the model itself said of them, oldest first."""
     row = ObservationRow
     query = (
         select(
             row.observed_at, row.device, row.jobs, row.member, row.step_time_s, row.predicted_step_time_s,
             row.predicted_lower_s, row.predicted_upper_s,
         )
+        .where(PLAUSIBLE)
         .order_by(row.id.desc())
         .limit(most)
     )  # fmt: skip
     with service.store.read() as session:
         points = [
-            Point(at, device, spec_of(jobs[member]).model, math.log(step / predicted), lower <= step <= upper)
+            Point(at, device, _model_of(jobs[member]), math.log(step / predicted), lower <= step <= upper)
             for at, device, jobs, member, step, predicted, lower, upper in session.execute(query)
         ]
     return sorted(points, key=lambda point: point.observed_at)
+
+
+def _model_of(spec: str) -> str:
+    """The model of a stored SPEC, be it one that is refused by now."""
+    try:
+        return spec_of(spec).model
+    except InputError:
+        return spec
 
 
 def by_job(points: Sequence[Point]) -> list[Calibration]:

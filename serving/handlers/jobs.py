@@ -11,8 +11,9 @@ from functools import lru_cache
 import structlog
 from sqlalchemy import select
 
+from predictor.types import Prediction
 from profiling.devices import get_device
-from profiling.errors import InputError, UnknownNameError
+from profiling.errors import CotenantError, InputError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import ColocationSet, Workload
 from profiling.zoo import near_models, zoo_names
@@ -149,6 +150,22 @@ def _without(snapshot: ClusterSnapshot, left_out: Callable[[Gpu], bool]) -> Clus
 async def admit_sets(service: Service, sets: list[ColocationSet]) -> None:
     """`admit` for whole sets."""
     await admit(service, {w for s in sets for w in s.workloads}, {s.device for s in sets})
+
+
+async def predict_each(
+    service: Service, sets: list[ColocationSet]
+) -> dict[ColocationSet, Prediction | CotenantError]:
+    """What is predicted of each set, or why it cannot be: one of an unknown workload leaves the others theirs."""
+    answers: dict[ColocationSet, Prediction | CotenantError] = {}
+    for asked in sets:
+        try:
+            await admit_sets(service, [asked])
+        except UnknownNameError as error:
+            answers[asked] = error
+    known = [asked for asked in sets if asked not in answers]
+    if known:
+        answers.update(zip(known, await service.batcher.predict_each(known), strict=True))
+    return answers
 
 
 def load_graphs(service: Service, hashes: set[str]) -> None:

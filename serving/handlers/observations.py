@@ -15,6 +15,7 @@ from serving.handlers.jobs import admit_sets
 from serving.http import Once
 from serving.schemas import ObservationBody, ObservationsBody, job_of, sets_of
 from serving.service import Service
+from serving.store.observations import PLAUSIBLE
 from serving.store.tables import ObservationRow, PlacementRow
 
 _CLOCKS_DIFFER_S = 3600.0  # at most, a caller's from ours
@@ -141,7 +142,7 @@ def observations_of(service: Service, placement_id: str, limit: int = 50) -> lis
 
 
 def error_by_day(service: Service, days: int = 30) -> list[dict[str, Any]]:
-    """Mean error and coverage per day and model version, oldest first."""
+    """Mean error and coverage of plausible observations per day and model version, oldest first."""
     day = func.floor(ObservationRow.observed_at / 86400)
     covered = ObservationRow.step_time_s.between(
         ObservationRow.predicted_lower_s, ObservationRow.predicted_upper_s
@@ -149,7 +150,7 @@ def error_by_day(service: Service, days: int = 30) -> list[dict[str, Any]]:
     query = (
         select(day, ObservationRow.model_version, func.count(), func.avg(ObservationRow.error_ratio),
                func.sum(func.cast(covered, type_=ObservationRow.member.type)))
-        .where(ObservationRow.observed_at > time.time() - days * 86400)
+        .where(ObservationRow.observed_at > time.time() - days * 86400, PLAUSIBLE)
         .group_by(day, ObservationRow.model_version)
         .order_by(day)
     )  # fmt: skip

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from predictor.examples.observations import Observation
+from predictor.examples.observations import MOST_OFF, Observation, check_plausible
+from profiling.errors import InputError
 from profiling.workload import ColocationSet
 from serving.job_ranges import spec_of
 from serving.store.engine import Store
@@ -16,13 +17,21 @@ from serving.store.tables import ObservationRow
 _AT_ONCE = 5_000
 
 
+_ROW = ObservationRow
+#: Of a stored row: its step time is one that `check_plausible` takes. Earlier versions took any.
+PLAUSIBLE = _ROW.step_time_s.between(
+    _ROW.predicted_step_time_s / MOST_OFF, _ROW.predicted_step_time_s * MOST_OFF
+)
+
+
 @dataclass(frozen=True, slots=True)
 class StoredObservation:
-    """An observation, its number, and the version of the model that served when it was made."""
+    """An observation, its number, and the version of the model that served when it was made; the error where an earlier version
+    took what is refused by now."""
 
     id: int
     model_version: str
-    observation: Observation
+    observation: Observation | InputError
 
 
 def read_stored(store: Store, after: int = 0) -> Iterator[StoredObservation]:
@@ -33,12 +42,23 @@ def read_stored(store: Store, after: int = 0) -> Iterator[StoredObservation]:
     """
     row = ObservationRow
     query = (
-        select(row.id, row.model_version, row.device, row.sharing, row.jobs, row.member, row.step_time_s)
+        select(row.id, row.model_version, row.device, row.sharing, row.jobs, row.member, row.step_time_s,
+               row.predicted_step_time_s)
         .where(row.id > after)
         .order_by(row.id)
         .execution_options(yield_per=_AT_ONCE)
-    )
+    )  # fmt: skip
     with store.read() as session:
-        for number, version, device, sharing, jobs, member, step_time_s in session.execute(query):
-            colocation_set = ColocationSet(device, tuple(map(spec_of, jobs)), sharing)
-            yield StoredObservation(number, version, Observation(colocation_set, member, step_time_s))
+        for number, version, *values in session.execute(query):
+            yield StoredObservation(number, version, _observation(*values))
+
+
+def _observation(
+    device: str, sharing: str, jobs: list[str], member: int, step_time_s: float, predicted_s: float
+) -> Observation | InputError:
+    try:
+        colocation_set = ColocationSet(device, tuple(map(spec_of, jobs)), sharing)
+        check_plausible(step_time_s, predicted_s)
+        return Observation(colocation_set, member, step_time_s)
+    except InputError as error:
+        return error

@@ -92,10 +92,14 @@ def test_steps_that_no_job_takes(tmp_path: Path, step_time_s: str) -> None:
     with pytest.raises(InputError, match=f"row 2: step_time_s is out of range: expected {said}"):
         read_observations(tmp_path / "seen.csv")
     store = tmp_path / "feedback.json"
-    keep(store, [Observation(PAIR, 1, 0.04)])
-    store.write_text(store.read_text().replace("0.04", str(float(step_time_s)).replace("inf", "1e400")))
-    with pytest.raises(InputError, match=r"feedback\.json"):
-        stored(store)
+    keep(store, [Observation(PAIR, 1, 0.04), Observation(PAIR, 1, 0.05)])
+    store.write_text(store.read_text().replace("0.04", f'"{step_time_s}"'))
+    kept = store.read_text()
+    with pytest.warns(
+        UserWarning, match=r"feedback\.json: 1 of 2 observations .* observation 1: step_time_s"
+    ):
+        assert stored(store) == [Observation(PAIR, 1, 0.05)]
+    assert store.read_text() == kept, "nothing is lost"
 
 
 def test_bad_files(tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""What earlier versions stored and this one refuses is left out, said, and kept; all else goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import update
+from structlog.testing import capture_logs
+from typer.testing import CliRunner
+
+from serving.cli.main import app
+from serving.store import Store
+from serving.store.tables import NodeRow, ObservationRow, TenantRow
+from tests.serving.conftest import Start
+
+JOB = "resnet18-cifar:batch_size=32"
+NODES = {
+    "nodes": [
+        {"name": "a", "gpus": [{"id": "0", "device": "v100"}]},
+        {
+            "name": "b",
+            "gpus": [{"id": "0", "device": "v100", "tenants": [{"job": JOB, "iterations_left": 100.0}]}],
+        },
+    ]
+}
+REFUSED = f"{JOB},step_time_s=1e-30"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(f"sqlite:///{tmp_path}/store.db")
+
+
+def test_a_tenant_that_is_no_job_any_more(start: Start, store: Store) -> None:
+    """It keeps its GPU, which gets no other job; the node next to it does, and the cluster can be read."""
+    start().put("/v1/cluster", json=NODES)
+    with store.write() as session:
+        session.execute(update(TenantRow).values(job=REFUSED))
+    client = start()
+    body = client.get("/v1/cluster").json()
+    tenant = body["cluster"]["nodes"][1]["gpus"][0]["tenants"][0]
+    assert tenant == {"job": {"workload": REFUSED}, "iterations_left": 100.0}
+    placed = client.post("/v1/placements", json={"job": JOB, "iterations": 10})
+    assert (placed.status_code, placed.json()["node"]) == (201, "a")
+    page = client.get("/").text
+    assert "step_time_s=1e-30" in page
+    assert "unaffected" in page, "the other GPU's job is predicted"
+    with store.read() as session:
+        assert {t.job for t in session.query(TenantRow)} == {REFUSED, JOB}
+    empty = {"gpus": [{"id": "0", "device": "v100"}]}
+    assert client.put("/v1/cluster/nodes/b?replace_tenants=true", json=empty).status_code == 200
+    assert client.post("/v1/placements", json={"job": JOB, "iterations": 10}).json()["node"] == "b"
+
+
+def test_a_card_without_mig_that_was_to_have_some(start: Start, store: Store) -> None:
+    start().put("/v1/cluster", json=NODES)
+    with store.write() as session:
+        session.execute(update(NodeRow).values(gpus=[{"id": "0", "device": "v100", "sharing": "mig"}]))
+    with capture_logs() as logs:
+        client = start()
+        body = client.get("/v1/cluster").json()
+    assert any(line["event"] == "stored GPU without MIG is time-sliced" for line in logs)
+    assert [node["gpus"][0]["sharing"] for node in body["cluster"]["nodes"]] == ["time-slice"] * 2
+    for job_id in ("t-1", "t-2"):
+        placed = client.post("/v1/placements", json={"job": JOB, "iterations": 10, "job_id": job_id})
+        assert placed.status_code == 201
+    node = client.get("/v1/cluster").json()["cluster"]["nodes"][1]
+    put = client.put("/v1/cluster/nodes/b", json={"gpus": node["gpus"]})
+    assert put.status_code == 200, "its tenants are not in the way"
+
+
+def row(**changes: Any) -> ObservationRow:
+    values = {
+        "device": "v100", "sharing": "time-slice", "jobs": [JOB], "member": 0, "step_time_s": 0.13,
+        "predicted_step_time_s": 0.1, "predicted_lower_s": 0.09, "predicted_upper_s": 0.11, "error_ratio": 0.23,
+        "model_version": "table-1", "observed_at": 1.8e9,
+    }  # fmt: skip
+    return ObservationRow(**values | changes)
+
+
+def test_observations_that_are_refused_by_now(start: Start, store: Store, tmp_path: Path) -> None:
+    with store.write() as session:
+        session.add_all(row() for _ in range(10))
+        session.add(row(step_time_s=1e-30, error_ratio=1e29))
+        session.add(row(step_time_s=1e-6, error_ratio=1e5))
+        session.add(row(jobs=[REFUSED]))
+    with capture_logs() as logs:
+        client = start(retention_s=1e10)
+    left_out = [line for line in logs if line["event"] == "stored observations are left out"]
+    assert [line["count"] for line in left_out] == [3]
+    assert "implausible" in left_out[0]["first"]
+    asked = {"device": "v100", "jobs": [JOB]}
+    assert step_time(client, asked) == pytest.approx(0.13, rel=0.03)
+    new = client.post("/v1/observations", json={"observations": [{"of": asked, "step_time_s": 0.13}]})
+    assert new.status_code == 201
+    assert len(client.get("/v1/observations").json()["items"]) == 14
+    page = client.get("/").text
+    assert "23.1 %" in page, "the mean error"
+    database = f"sqlite:///{tmp_path}/store.db"
+    told = CliRunner().invoke(
+        app, ["data", "export-observations", "--database", database, "-o", str(tmp_path)]
+    )
+    assert "note: 3 of 14 are left out, the first: step_time_s is implausible" in told.stderr
+    assert "11 observations" in told.stdout
+
+
+def step_time(client: TestClient, asked: dict[str, Any]) -> float:
+    return float(client.post("/v1/predict", json=asked).json()["members"][0]["step_time_s"]["value"])
