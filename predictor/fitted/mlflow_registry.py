@@ -27,7 +27,7 @@ def use_store(tracking_uri: str | None) -> None:
     """Set the MLflow store: the one named, else that of the environment, else an SQLite file in the working folder.
 
     Raises:
-        InputError: MLflow knows no such kind of store.
+        InputError: MLflow knows no such kind of store, or cannot read it.
     """
     import logging
     import os
@@ -35,7 +35,9 @@ def use_store(tracking_uri: str | None) -> None:
     check_store(address_of(tracking_uri))
     # Takes seconds to import; a wrong path should not wait for it.
     import mlflow
+    from alembic.util import CommandError
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     # That a new store gets its tables, or that an example is validated, is no news.
     for name in ("mlflow.store.db.utils", "mlflow.pyfunc"):
@@ -55,6 +57,13 @@ def use_store(tracking_uri: str | None) -> None:
             "the MLflow store cannot be used",
             expected="sqlite:///FILE, http(s)://HOST, or a folder",
             got=f"{mlflow.get_tracking_uri()}: {' '.join(str(error).split())[:160]}",
+        ) from None
+    except (SQLAlchemyError, CommandError) as error:
+        raise InputError(
+            "the MLflow store cannot be used",
+            expected="a whole database of MLflow",
+            got=f"{mlflow.get_tracking_uri()}: {' '.join(str(error).split())[:160]}",
+            hint="if MLflow was ended while it made the file, it holds no runs yet: delete it; else restore a copy",
         ) from None
 
 
@@ -101,10 +110,28 @@ def use_experiment(name: str) -> None:
     import mlflow
 
     uri = mlflow.get_tracking_uri()
+    if is_absent(uri):
+        _make_store(Path(uri.removeprefix("sqlite:///")))
     if uri.startswith("sqlite:///") and mlflow.get_experiment_by_name(name) is None:
         folder = Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts"
         mlflow.create_experiment(name, artifact_location=folder.as_uri())
     mlflow.set_experiment(name)
+
+
+def _make_store(file: Path) -> None:
+    """Make an SQLite store whole or not at all. MLflow takes seconds to make its tables, and fails ever after where a kill
+    left some of them."""
+    import tempfile
+    from contextlib import suppress
+
+    import mlflow
+
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
+        made = Path(folder) / file.name
+        mlflow.MlflowClient(f"sqlite:///{made}", f"sqlite:///{made}").search_experiments()
+        # Another training may have been faster. Where there are no hard links, MLflow makes the store in its place.
+        with suppress(OSError):
+            file.hardlink_to(made)
 
 
 def log_predictor(folder: Path, colocation: pd.DataFrame) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,9 +13,11 @@ from pathlib import Path
 import mlflow
 import pytest
 
+from predictor.fitted.mlflow_registry import use_experiment, use_store
 from predictor.training import tracking
 from predictor.training.run import log_scores
 from predictor.training.tracking import LiveMetrics, log_tables, metric_name, tracked
+from profiling.errors import InputError
 from tests.mlflow_store import empty_store
 from tests.predictor.synthetic import tables
 
@@ -99,3 +102,33 @@ def test_a_run_that_is_stopped_from_outside_says_so(store: str) -> None:
     assert end.value.code == 143
     assert mlflow.MlflowClient().get_run(ids[0]).info.status == "KILLED"
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_new_store_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While MLflow makes its tables, a kill leaves no file that later commands would take for a store."""
+    before, client, file = mlflow.get_tracking_uri(), mlflow.MlflowClient, tmp_path / "mlflow.db"
+    seen: list[bool] = []
+
+    def slow(*where: str) -> mlflow.MlflowClient:
+        made = client(*where)
+        seen.append(file.exists())
+        return made
+
+    monkeypatch.setattr(mlflow, "MlflowClient", slow)
+    try:
+        use_store(f"sqlite:///{file}")
+        use_experiment("trial")
+        assert seen == [False]
+        assert [e.name for e in client().search_experiments()] == ["trial", "Default"]
+        assert list(tmp_path.iterdir()) == [file]
+    finally:
+        mlflow.set_tracking_uri(before)
+
+
+def test_a_store_that_was_cut_off_while_it_was_made(store: str) -> None:
+    """As a kill left it in the middle of MLflow's migrations; the error names the file and says what to do."""
+    with sqlite3.connect(store.removeprefix("sqlite:///")) as database:
+        database.execute("DROP TABLE alembic_version")
+        database.execute("DROP TABLE logged_models")
+    with pytest.raises(InputError, match=r"store/mlflow\.db: .* holds no runs yet: delete it"):
+        use_store(store)
