@@ -47,7 +47,8 @@ def test_a_tenant_that_is_no_job_any_more(start: Start, store: Store) -> None:
     assert (placed.status_code, placed.json()["node"]) == (201, "a")
     page = client.get("/").text
     assert "step_time_s=1e-30" in page
-    assert "unaffected" in page, "the other GPU's job is predicted"
+    assert "1.00x slowdown" in page, "of the other GPU's job"
+    assert page.count("unknown model") == 1
     with store.read() as session:
         assert {t.job for t in session.query(TenantRow)} == {REFUSED, JOB}
     empty = {"gpus": [{"id": "0", "device": "v100"}]}
