@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse
 
 from serving.http import answer
 from serving.openapi import operation
@@ -39,6 +40,7 @@ def routes(service: Service) -> APIRouter:
     @router.get(
         "/metrics",
         summary="Prometheus metrics",
+        response_class=PlainTextResponse,
         **operation(scope="read", answer={"type": "string"}, media="text/plain"),
     )
     async def metrics() -> Response:

@@ -40,6 +40,7 @@ def test_wheel_talks_to_the_service(
     models = importlib.import_module("cotenant_client.models")
     predict = importlib.import_module("cotenant_client.api.predict.post_predict")
     place = importlib.import_module("cotenant_client.api.place.post_place")
+    metrics = importlib.import_module("cotenant_client.api.health.get_metrics")
     app = create_app(
         ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db", log_level="error"), TableSource()
     )
@@ -61,3 +62,4 @@ def test_wheel_talks_to_the_service(
         body = models.PlaceBody(job="resnet18-cifar", cluster=models.ClusterBody(nodes=[node]))
         decision = place.sync(client=client, body=body)
         assert decision.decision == "place"
+        assert "cotenant_placements_total" in metrics.sync(client=client)
