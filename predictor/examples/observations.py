@@ -163,10 +163,7 @@ def stored(store: Path | str) -> list[Observation]:
     Raises:
         InputError: the file is no such store.
     """
-    return _valid(_body(Path(store))["observations"], store)
-
-
-def _valid(values: list[Any], store: Path | str) -> list[Observation]:
+    values = _body(Path(store))["observations"]
     result: list[Observation] = []
     refused: list[str] = []
     for number, one in enumerate(values, 1):
@@ -177,13 +174,13 @@ def _valid(values: list[Any], store: Path | str) -> list[Observation]:
     if refused:
         warnings.warn(
             f"{store}: {len(refused)} of {len(values)} observations are left out, the first: {refused[0]}",
-            stacklevel=3,
+            stacklevel=2,
         )
     return result
 
 
-def keep(store: Path | str, observations: Sequence[Observation]) -> list[Observation]:
-    """Add observations to `store` (whole or not at all); returns all of them.
+def keep(store: Path | str, observations: Sequence[Observation]) -> None:
+    """Add observations to `store`, whole or not at all.
 
     Raises:
         ConflictError: exactly these were added before; nothing is changed.
@@ -199,7 +196,6 @@ def keep(store: Path | str, observations: Sequence[Observation]) -> list[Observa
     body["observations"] += new
     body["batches"].append(digest)
     write_json(target, body)
-    return _valid(body["observations"], target)
 
 
 def _body(path: Path) -> dict[str, Any]:

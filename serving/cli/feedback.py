@@ -67,10 +67,10 @@ def command(
     posterior = Posterior(predictor)
     posterior.observe(told)
     drift, corrections = posterior.drift(told), posterior.to_json()
-    everything = keep(target, new)
+    keep(target, new)
     written = {}
     if rows is not None:
-        for name, frame in zip(("colocation", "solo"), training_tables(everything), strict=True):
+        for name, frame in zip(("colocation", "solo"), training_tables(told), strict=True):
             write_table(rows, name, frame)
             written[name] = len(frame)
     result = {

@@ -114,8 +114,10 @@ def test_bad_files(tmp_path: Path) -> None:
 def test_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, observation = tmp_path / "deep" / "feedback.json", Observation(PAIR, 1, 0.04)
     assert stored(store) == []
-    assert keep(store, [observation]) == [observation]
-    assert keep(store, [observation, observation]) == [observation] * 3 == stored(store)
+    keep(store, [observation])
+    assert stored(store) == [observation]
+    keep(store, [observation, observation])
+    assert stored(store) == [observation] * 3
     with pytest.raises(ConflictError, match="recorded already"):
         keep(store, [observation])
     assert len(stored(store)) == 3
