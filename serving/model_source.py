@@ -89,9 +89,15 @@ class RegistrySource:
     @property
     def client(self) -> Any:
         if self._client is None:
-            from mlflow import MlflowClient
+            from mlflow import MlflowClient, get_tracking_uri
 
-            self._client = MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri)
+            from predictor.fitted.mlflow_registry import is_absent, usable
+
+            uri = self.tracking_uri or get_tracking_uri()
+            if is_absent(uri):  # MLflow would make it
+                raise UnavailableError("there is no MLflow store", expected="one that exists", got=uri)
+            with usable(uri):
+                self._client = MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri)
         return self._client
 
     def tag(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +37,6 @@ def use_store(tracking_uri: str | None) -> None:
     check_store(address_of(tracking_uri))
     # Takes seconds to import; a wrong path should not wait for it.
     import mlflow
-    from alembic.util import CommandError
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
 
     # That a new store gets its tables, or that an example is validated, is no news.
     for name in ("mlflow.store.db.utils", "mlflow.pyfunc"):
@@ -50,19 +49,31 @@ def use_store(tracking_uri: str | None) -> None:
         mlflow.set_tracking_uri(tracking_uri or DEFAULT_TRACKING)
     if is_absent(mlflow.get_tracking_uri()):
         return
-    try:
+    with usable(mlflow.get_tracking_uri()):
         mlflow.MlflowClient()
+
+
+@contextmanager
+def usable(uri: str) -> Iterator[None]:
+    """While a client of that store is made. Raises `InputError` where MLflow cannot use it."""
+    from alembic.util import CommandError
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
     except MlflowException as error:
         raise InputError(
             "the MLflow store cannot be used",
             expected="sqlite:///FILE, http(s)://HOST, or a folder",
-            got=f"{mlflow.get_tracking_uri()}: {' '.join(str(error).split())[:160]}",
+            got=f"{uri}: {' '.join(str(error).split())[:160]}",
         ) from None
     except (SQLAlchemyError, CommandError) as error:
+        cause = getattr(error, "orig", None) or error
         raise InputError(
             "the MLflow store cannot be used",
             expected="a whole database of MLflow",
-            got=f"{mlflow.get_tracking_uri()}: {' '.join(str(error).split())[:160]}",
+            got=f"{uri}: {' '.join(str(cause).split())[:160]}",
             hint="if MLflow was ended while it made the file, it holds no runs yet: delete it; else restore a copy",
         ) from None
 
@@ -122,7 +133,6 @@ def _make_store(file: Path) -> None:
     """Make an SQLite store whole or not at all. MLflow takes seconds to make its tables, and fails ever after where a kill
     left some of them."""
     import tempfile
-    from contextlib import suppress
 
     import mlflow
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from predictor.fitted.domain import Domain
 from profiling.capture import graph_for
-from profiling.errors import UnavailableError
+from profiling.errors import InputError, UnavailableError
 from serving.model_life import ModelLife
 from serving.model_source import RegistrySource
 from tests.mlflow_store import empty_store
@@ -37,6 +38,20 @@ def checkpoint(folder: Path, seed: int) -> Path:
     )
     fitted = Fitted(model, domain=Domain(np.zeros((0, 0)), 0.0))
     return save(Predictor.of(fitted, "new", config, TrainingConfig()), folder)
+
+
+def test_a_store_that_is_absent_or_half_made(tmp_path: Path) -> None:
+    """MLflow would make the one, and fails on the other with an error of SQLAlchemy; the file's name is said."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    with pytest.raises(UnavailableError, match=r"mlflow\.db"):
+        RegistrySource("cotenant", uri).tag()
+    assert list(tmp_path.iterdir()) == []
+    empty_store(tmp_path / "mlflow.db")
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        database.execute("DROP TABLE alembic_version")
+        database.execute("DROP TABLE logged_models")
+    with pytest.raises(InputError, match=r"mlflow\.db: .*; if MLflow was ended"):
+        RegistrySource("cotenant", uri).tag()
 
 
 def test_champion_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
