@@ -131,12 +131,12 @@ def run(config: object) -> None:
     assert isinstance(config, ServiceConfig)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     logs.configure(config.log_level)
-    # uvicorn drains, and then raises the signal again: to have been asked to stop is no failure.
-    signal.signal(signal.SIGTERM, _stop)
     Store(
         config.database_url
     ).close()  # a database that cannot be used is one clear line, not a worker's traceback
     address.check(config.host, config.port)
+    # uvicorn drains, and then raises the signal again: to have been asked to stop is no failure.
+    signal.signal(signal.SIGTERM, _stop)
     os.environ |= config.to_environment()
     if config.port:  # the one line for people; what follows on stderr are JSON logs
         host = f"[{config.host}]" if ":" in config.host else config.host

@@ -59,6 +59,7 @@ def test_bad_settings_are_one_line(
     with pytest.raises(SystemExit) as stopped:
         main(["serve", *arguments])
     assert stopped.value.code == 2
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "as it was for whoever goes on in this process"
     message = capsys.readouterr().err
     assert words in message
     assert message.count("\n") == 1
