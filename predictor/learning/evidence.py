@@ -10,6 +10,7 @@ from predictor.learning.config import PosteriorConfig
 from predictor.learning.covariances import Evidence
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.link import slope, to_scale
+from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.observed import Observed
 from predictor.learning.rows import Rows, variance
 
@@ -20,18 +21,24 @@ if TYPE_CHECKING:
 _STEPS = 6
 
 
-def evidence_of(seen: Observed, kept: Integers, known: KnownMembers, config: PosteriorConfig) -> Evidence:
+def evidence_of(
+    seen: Observed, kept: Integers, known: KnownMembers, config: PosteriorConfig, measured: MeasuredAlone
+) -> Evidence:
     """Rows `kept` of what was observed, on the process's scale.
 
     A row says what the error of the solo step time and that of the slowdown come to together, which is not linear in the two. It is
     linear around the most probable pair of them given that row alone.
+
+    Args:
+        measured: jobs whose step time alone is what was observed, not what was predicted.
     """
     p = config.parameters
     own, partners = seen.own[kept], seen.partners[kept]
     expected = seen.log_slowdown[kept]
-    observed = seen.log_step_s[kept] - seen.log_solo_s[kept]
     together = (partners >= 0).any(1)
     unknown = np.full(len(kept), float(config.learn_solo)) * known.solo_predicted[own]
+    observed = seen.log_step_s[kept] - seen.log_solo_s[kept]
+    observed = observed - unknown * measured.of(known.members)[own]
     count = np.minimum(seen.count[kept], config.repeats)
     noise = p.noise / count
     # Prior variances of the two errors; where the solo step time is known, all of the error is the slowdown's.

@@ -25,6 +25,7 @@ from predictor.learning.corrections import Corrections
 from predictor.learning.evidence import evidence_of
 from predictor.learning.kernel import Members
 from predictor.learning.known_members import KnownMembers
+from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.members import MemberScale, default_scale
 from predictor.learning.observed import Observed, ObservedKey, key_of, set_of
 from predictor.learning.pair_answers import PairAnswers
@@ -197,13 +198,16 @@ class Posterior:
         state = self._state
         if state is None:
             kept = self._observed.lowest(self.config.most_observed)
-            evidence = evidence_of(self._observed, kept, self._known, self.config)
+            measured = MeasuredAlone.among(self._observed, kept, self._known, self.config)
+            evidence = evidence_of(self._observed, kept, self._known, self.config, measured)
             process = Process(self.config.parameters, evidence, self.config.most_rows, self._earlier)
-            pairs = PairAnswers(process, self._prior, self._known)
+            pairs = PairAnswers(process, self._prior, self._known, measured)
             shifts = Shifts(pairs, self._observed, kept[process.used], self._labels)
             kept_pairs = PairSlowdowns(self.predictor, self._slowdown)
             under_mps = frozenset(key[0] for key in self._observed.keys if key[1] == "mps" and key[3])
-            state = self._state = _State(process, Corrections(process), shifts, kept_pairs, under_mps)
+            state = self._state = _State(
+                process, Corrections(process, measured), shifts, kept_pairs, under_mps
+            )
             self._earlier = None
         return state
 

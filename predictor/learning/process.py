@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
 # Standard deviations beyond which a row, or everything that was seen of a job, is no longer believed to be like the rest.
-_CANNOT_BE, _UNLIKE_OTHERS = 3.0, 4.0
+CANNOT_BE, _UNLIKE_OTHERS = 3.0, 4.0
 # How much of what cannot be true is attributed to the job or the row itself: this many times its square, against the variance of all else.
 _OWN_FAULT = 10.0
 _JITTER = 1e-8
@@ -87,7 +87,7 @@ class Process:
         evidence, members = self.evidence, self.evidence.members
         spread = np.sqrt(prior + self.noise)
         own = evidence.rows.own
-        off = np.abs(evidence.target) > _CANNOT_BE * spread
+        off = np.abs(evidence.target) > CANNOT_BE * spread
         if not off.any():
             return
         centre = np.zeros(len(own))
@@ -96,14 +96,14 @@ class Process:
         for group in groups:
             rows = (keys == group).all(1)
             middle = float(np.median(evidence.target[rows]))
-            if abs(middle) > _CANNOT_BE * float(spread[rows].mean()):
+            if abs(middle) > CANNOT_BE * float(spread[rows].mean()):
                 setting, job = group.tolist()
                 self.private[setting, job] = _OWN_FAULT * middle**2
                 centre[rows] = middle
                 # Nor do differences between its sets say anything of its partners.
                 self.noise[rows] += middle**2
         error = evidence.target - centre
-        off = np.abs(error) > _CANNOT_BE * spread
+        off = np.abs(error) > CANNOT_BE * spread
         self.noise[off] += _OWN_FAULT * error[off] ** 2
 
     def _with_private(self) -> Floats | None:
