@@ -16,26 +16,37 @@ if TYPE_CHECKING:
     from scheduling.pipeline.states import StateSpace
 
 
-def part_bytes(space: StateSpace, start: Any, end: Any, in_flight: float, share: float) -> Any:
+def part_bytes(
+    space: StateSpace, start: Any, end: Any, in_flight: float, share: float, recomputed: float = 1
+) -> Any:
     """Bytes of a stage: weights once (a flush needs no stash), microbatches in flight, fixed bytes.
 
-    A microbatch is a `share`-th of the batch. `start` and `end` are boundaries, numbers or arrays.
+    A microbatch is a `share`-th of the batch. Where a stage keeps its inputs alone, it has activations of `recomputed`
+    microbatches beside them. `start` and `end` are boundaries, numbers or arrays.
     """
     activations, parameters = (
         column[end] - column[start] for column in (space.activation_bytes, space.parameter_bytes)
     )
-    kept = (
-        in_flight * space.output_bytes[start] + activations if space.inputs_only else in_flight * activations
-    )
+    if space.inputs_only:
+        kept = in_flight * space.output_bytes[start] + recomputed * activations
+    else:
+        kept = in_flight * activations
     total = parameters + kept / share
     return total if space.fixed_bytes is None else total + space.fixed_bytes[end] - space.fixed_bytes[start]
 
 
 class ChainCut:
-    """Cuts of a chain; part `p` holds `in_flight[p]` microbatches, each a `share`-th of the batch."""
+    """Cuts of a chain; part `p` holds `in_flight[p]` microbatches, each a `share`-th of the batch (see `part_bytes`)."""
 
-    def __init__(self, space: StateSpace, in_flight: Sequence[float], share: float) -> None:
+    def __init__(
+        self,
+        space: StateSpace,
+        in_flight: Sequence[float],
+        share: float,
+        recomputed: Sequence[float] | None = None,
+    ) -> None:
         self.space, self.in_flight, self.share = space, in_flight, share
+        self.recomputed = recomputed or [1] * len(in_flight)
 
     def by_time(self, limit_bytes: float) -> list[int] | None:
         """Boundaries of the parts with the least slowest one, none over the limit; None if there are none."""
@@ -49,7 +60,9 @@ class ChainCut:
         return self.space.compute_s[end] - self.space.compute_s[start]
 
     def _bytes(self, part: int, start: NDArray[np.intp], end: NDArray[np.intp]) -> NDArray[np.float64]:
-        result: NDArray[np.float64] = part_bytes(self.space, start, end, self.in_flight[part], self.share)
+        result: NDArray[np.float64] = part_bytes(
+            self.space, start, end, self.in_flight[part], self.share, self.recomputed[part]
+        )
         return result
 
     def _least(

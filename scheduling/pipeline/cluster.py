@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from profiling.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scheduling.pipeline.states import StateSpace
 
 MAX_WORKERS = 4096
@@ -98,6 +100,23 @@ class Span:
     versions: int
     memory_bytes: float
     place: tuple[int, ...] = ()
+
+
+def devices_of(cluster: PipelineCluster, spans: Sequence[Span]) -> list[tuple[int, ...]]:
+    """Numbers of the devices of each stage, neighbours on the innermost level first, groups filled stage by stage."""
+    members = {
+        span.place[: depth + 1]: own for span in spans for depth, own in enumerate(span.replicas[::-1])
+    }
+    devices = []
+    for span in spans:
+        numbers = [0]
+        for depth, own in enumerate(span.replicas[::-1]):
+            *outside, stage = span.place[: depth + 1]
+            before = sum(members[(*outside, earlier)] for earlier in range(stage))
+            count = cluster.workers[-1 - depth]
+            numbers = [number * count + before + member for number in numbers for member in range(own)]
+        devices.append(tuple(numbers))
+    return devices
 
 
 def shortage(space: StateSpace, spans: list[Span], limit: float) -> InfeasibleError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from models.cost import default_cost_model
 from profiling.devices import DeviceSpec
@@ -111,11 +111,25 @@ def block_states(name: str, blocks: Sequence[Block], granularity: str = "block")
 
 
 def graph_states(
-    graph: ComputationGraph, device: DeviceSpec, precision: str = "fp32", granularity: str = "block"
+    graph: ComputationGraph,
+    device: DeviceSpec | None,
+    times: Sequence[tuple[float, float]] | None = None,
+    granularity: str = "block",
 ) -> StateSpace:
-    """States of a captured graph, timed for a device type."""
-    blocks = blocks_of(graph, operator_times(graph, device, precision), granularity)
-    return block_states(graph.name, blocks, granularity)
+    """States of a captured graph, with these times of its operators, or timed for a device type.
+
+    Gradients and optimiser state are what a worker holds once, in proportion to its parameters.
+
+    Raises:
+        InputError: neither times nor a device.
+    """
+    if times is None:
+        if device is None:
+            raise InputError(f"{graph.name} has no times", expected="device= a catalogue name, or times=")
+        times = operator_times(graph, device, str(graph.options.get("precision", "fp32")))
+    space = block_states(graph.name, blocks_of(graph, times, granularity), granularity)
+    kept = (graph.gradient_bytes + graph.optimizer_state_bytes) / max(float(space.parameter_bytes[-1]), 1.0)
+    return replace(space, fixed_bytes=space.parameter_bytes * kept)
 
 
 def _crossing_bytes(graph: ComputationGraph, cuts: Sequence[int]) -> list[float]:

@@ -29,8 +29,7 @@ def read_states(
     from profiling.devices import get_device
     from scheduling.pipeline.computation import graph_states
 
-    precision = str(graph.options.get("precision", "fp32"))
-    return graph_states(graph, get_device(str(device)), precision, granularity)
+    return graph_states(graph, get_device(str(device)), granularity=granularity)
 
 
 def read_graph(

@@ -6,16 +6,17 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from profiling.errors import InputError
 from profiling.graph import ComputationGraph
-from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
-from scheduling.pipeline.schedules import check_schedule, worker_orders
-from scheduling.pipeline.stage_costs import link_s, stage_times
+from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster, devices_of
+from scheduling.pipeline.schedules import check_counts, check_schedule, worker_orders
+from scheduling.pipeline.stage_costs import stage_times
 from scheduling.pipeline.states import StateSpace
 from scheduling.pipeline.timeline import Timeline, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from scheduling.pipeline.straight import Straight
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def plan(
     """Split a model over a cluster.
 
     `pipedream` chooses replicas for each stage (SOSP 2019, weights stashed, no flush). The others cut the model into `p`
-    equal-width stages and run `d` copies of the whole pipeline; all `p` and the largest `d` for it are tried.
+    equal-width stages and run `d` copies of the whole pipeline; all `p` are tried, each with the `d` that can be fastest.
 
     Args:
         graph: a captured graph, or states that were read from elsewhere.
@@ -141,14 +142,16 @@ def plan(
         InputError: neither device nor times, or a count out of range.
     """
     check_schedule(schedule)
-    for name, value in (("microbatches", microbatches), ("chunks", chunks), ("depth", depth or 1)):
-        if value < 1:
-            raise InputError(f"number of {name} is out of range", expected="an integer from 1", got=value)
+    check_counts(microbatches=microbatches, chunks=chunks, depth=1 if depth is None else depth)
     if memory_cap is not None:
         cluster = replace(cluster, memory_bytes=memory_cap)
     batch_size = None
     if isinstance(graph, ComputationGraph):
-        space, batch_size = _timed(graph, device, times, granularity), graph.batch_size
+        from profiling.devices import get_device
+        from scheduling.pipeline.computation import graph_states
+
+        spec = None if device is None else get_device(device)
+        space, batch_size = graph_states(graph, spec, times, granularity), graph.batch_size
     else:
         space = graph
     if recompute:
@@ -167,26 +170,7 @@ def plan(
         batch_size,
         depth,
     )
-    return _as_plan(space, cluster, schedule, microbatches, *best)
-
-
-def _timed(
-    graph: ComputationGraph,
-    device: str | None,
-    times: Sequence[tuple[float, float]] | None,
-    granularity: str,
-) -> StateSpace:
-    from scheduling.pipeline.computation import block_states, blocks_of, operator_times
-
-    if times is None:
-        if device is None:
-            raise InputError(f"{graph.name} has no times", expected="device= a catalogue name, or times=")
-        from profiling.devices import get_device
-
-        times = operator_times(graph, get_device(device), str(graph.options.get("precision", "fp32")))
-    space = block_states(graph.name, blocks_of(graph, times, granularity), granularity)
-    kept = (graph.gradient_bytes + graph.optimizer_state_bytes) / max(float(space.parameter_bytes[-1]), 1.0)
-    return replace(space, fixed_bytes=space.parameter_bytes * kept)
+    return _as_plan(space, cluster, schedule, microbatches, best)
 
 
 def _replicated(space: StateSpace, cluster: PipelineCluster, minibatches: int, allow_idle: bool) -> Plan:
@@ -196,25 +180,28 @@ def _replicated(space: StateSpace, cluster: PipelineCluster, minibatches: int, a
     options = PartitionOptions(activation_compression_ratio=1.0)
     bottleneck, spans = solve_optimal(space, cluster, options, idle=allow_idle)
     replicas = [math.prod(span.replicas) for span in spans]
-    numbers = iter(range(sum(replicas)))
     stages = [
         _stage(
             space,
             span.start,
             span.end,
             1.0,
-            [next(numbers) for _ in range(count)],
+            devices,
             span.versions,
             span.memory_bytes,
         )
-        for span, count in zip(spans, replicas, strict=True)
+        for span, devices in zip(spans, devices_of(cluster, spans), strict=True)
     ]
-    parts = [
-        stage_times(
-            space, span, 1.0, link_s(space, cluster, span.end, stage.devices[-1], stage.devices[-1] + 1)
-        )
-        for span, stage in zip(spans, stages, strict=True)
-    ]
+    parts = []
+    for span, following in zip(spans, [*spans[1:], None], strict=True):
+        send = 0.0
+        if following is not None:
+            # They meet in the group of the outermost level on which they are different stages.
+            depth = next(
+                d for d, (a, b) in enumerate(zip(span.place, following.place, strict=True)) if a != b
+            )
+            send = float(space.output_bytes[span.end]) / cluster.bandwidth_bytes_per_s[-1 - depth]
+        parts.append(stage_times(space, span, 1.0, send))
     timeline = simulate(worker_orders("pipedream", len(parts), minibatches, replicas=replicas), parts)
     used = sum(stage.replicas * (stage.forward_s + stage.backward_s) / stage.replicas for stage in stages)
     words = bottleneck_in_words(space, spans, cluster, options, bottleneck)
@@ -237,28 +224,23 @@ def _as_plan(
     cluster: PipelineCluster,
     schedule: str,
     microbatches: int,
-    bounds: list[int],
-    copies: int,
-    step_time_s: float,
-    timeline: Timeline,
-    in_flight: list[int],
-    memory: list[float],
+    found: Straight,
 ) -> Plan:
+    bounds, copies, timeline, step_time_s = found.bounds, found.copies, found.timeline, found.step_time_s
     parts = len(bounds) - 1
     width = len(timeline.bubble_s)
     stages = []
     for index in range(parts):
         worker = index % width
-        devices = list(range(worker * copies, (worker + 1) * copies))
         stages.append(
             _stage(
                 space,
                 bounds[index],
                 bounds[index + 1],
                 copies * microbatches,
-                devices,
-                in_flight[worker],
-                memory[worker],
+                range(worker * copies, (worker + 1) * copies),
+                found.in_flight[worker],
+                found.memory_bytes[worker],
             )
         )
     slowest = max(range(parts), key=lambda i: stages[i].forward_s + stages[i].backward_s)
@@ -290,7 +272,7 @@ def _stage(
     start: int,
     end: int,
     share: float,
-    devices: list[int],
+    devices: Sequence[int],
     in_flight: int,
     memory_bytes: float,
 ) -> PlannedStage:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from profiling.errors import InputError, UnknownNameError
 
 SCHEDULES = ("pipedream", "gpipe", "1f1b", "interleaved", "zb-h1")
+MAX_MICROBATCHES = 1024
+"""Every action of every microbatch is simulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,18 @@ def check_schedule(name: str) -> str:
     return name
 
 
+def check_counts(**counts: int) -> None:
+    """Refuse what is no number of stages, microbatches or chunks; the argument's name is what is counted."""
+    for name, value in counts.items():
+        most = MAX_MICROBATCHES if name == "microbatches" else None
+        if not isinstance(value, int) or value < 1 or (most is not None and value > most):
+            raise InputError(
+                f"number of {name} is out of range",
+                expected=f"an integer from 1 to {most}" if most else "an integer from 1",
+                got=value,
+            )
+
+
 def worker_orders(
     schedule: str, stages: int, microbatches: int, *, chunks: int = 1, replicas: Sequence[int] | None = None
 ) -> list[list[Action]]:
@@ -50,9 +64,7 @@ def worker_orders(
         InputError: a count is out of range; `interleaved` needs microbatches in multiples of the depth.
     """
     check_schedule(schedule)
-    for name, value in (("stages", stages), ("microbatches", microbatches), ("chunks", chunks)):
-        if value < 1:
-            raise InputError(f"number of {name} is out of range", expected="an integer from 1", got=value)
+    check_counts(stages=stages, microbatches=microbatches, chunks=chunks)
     if schedule == "gpipe":
         return [_all_then_all(stage, microbatches) for stage in range(stages)]
     if schedule == "1f1b":

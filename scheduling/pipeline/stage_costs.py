@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from scheduling.pipeline.cluster import PipelineCluster, Span
 from scheduling.pipeline.states import StateSpace
 from scheduling.pipeline.timeline import StageTimes
@@ -20,13 +22,22 @@ def stage_times(space: StateSpace, span: Span, share: float, send_s: float) -> S
     return StageTimes(forward, backward - weight, weight, send_s)
 
 
-def link_s(space: StateSpace, cluster: PipelineCluster, cut: int, left: int, right: int) -> float:
-    """Seconds that the activations of the whole batch take over the link between two devices; 0 behind the last cut."""
-    if cut == space.count or right >= cluster.total:
-        return 0.0
-    return (
-        float(space.output_bytes[cut]) / cluster.bandwidth_bytes_per_s[shared_level(cluster, (left, right))]
-    )
+def send_s(
+    cluster: PipelineCluster, sent_bytes: float, senders: Sequence[int], receivers: Sequence[int]
+) -> float:
+    """Seconds until each sender's bytes are with its receiver, all at once; the workers of a member share its link."""
+    left, right = np.asarray(senders), np.asarray(receivers)
+    apart, slowest_s = left != right, 0.0
+    for level, bandwidth in enumerate(cluster.bandwidth_bytes_per_s):
+        group, member = cluster.inside(level + 1), cluster.inside(level)
+        here = apart & (left // group == right // group)
+        if here.any():
+            flows = max(
+                int(np.unique(side[here] // member, return_counts=True)[1].max()) for side in (left, right)
+            )
+            slowest_s = max(slowest_s, flows * sent_bytes / bandwidth)
+        apart &= ~here
+    return slowest_s
 
 
 def shared_level(cluster: PipelineCluster, devices: Sequence[int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,9 +11,9 @@ import numpy as np
 from profiling.errors import InfeasibleError
 from scheduling.pipeline.chain_cut import ChainCut, part_bytes
 from scheduling.pipeline.cluster import PipelineCluster, Span
-from scheduling.pipeline.schedules import worker_orders
-from scheduling.pipeline.stage_costs import link_s, shared_level, stage_times
-from scheduling.pipeline.timeline import StageTimes, Timeline, peak_in_flight, simulate
+from scheduling.pipeline.schedules import Action, worker_orders
+from scheduling.pipeline.stage_costs import send_s, shared_level, stage_times
+from scheduling.pipeline.timeline import Timeline, fullest, peak_held, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +25,94 @@ if TYPE_CHECKING:
 MAX_DEPTH = 64
 """Pipelines deeper than this are not tried."""
 
-Found = tuple[list[int], int, float, Timeline, list[int], list[float]]
+
+@dataclass(frozen=True, slots=True)
+class Straight:
+    """A pipeline with a flush and its copies.
+
+    Attributes:
+        bounds: boundaries of the parts.
+        step_time_s: of the timeline and of the gradients' sum over the copies behind it.
+        in_flight, memory_bytes: per worker of a copy.
+    """
+
+    bounds: list[int]
+    copies: int
+    step_time_s: float
+    timeline: Timeline
+    in_flight: list[int]
+    memory_bytes: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The workers of one copy.
+
+    Attributes:
+        kept: per part, microbatches that its worker holds when it holds most.
+        recomputed: per part, most microbatches between their backward, which computes activations again, and the end of
+            what needs them.
+    """
+
+    schedule: str
+    microbatches: int
+    orders: list[list[Action]]
+    kept: list[int]
+    recomputed: list[int]
+
+    @classmethod
+    def of(cls, schedule: str, depth: int, microbatches: int, chunks: int) -> _Row:
+        orders = worker_orders(schedule, depth, microbatches, chunks=chunks)
+        kept, recomputed = [0] * (depth * chunks), [1] * (depth * chunks)
+        for worker, order in enumerate(orders):
+            for part, count in fullest(order).items():
+                kept[part] = count
+            if schedule == "zb-h1":
+                recomputed[worker] = int(peak_held(order, [0.0] * depth, [1.0] * depth))
+        return cls(schedule, microbatches, orders, kept, recomputed)
+
+    @property
+    def depth(self) -> int:
+        return len(self.orders)
+
+    @property
+    def chunks(self) -> int:
+        return len(self.kept) // self.depth
+
+    def parts(self, worker: int) -> range:
+        return range(worker, len(self.kept), self.depth)
+
+    def in_flight(self, worker: int) -> int:
+        return sum(self.kept[part] for part in self.parts(worker))
+
+    def sums(self, column: NDArray[np.float64], bounds: list[int]) -> list[float]:
+        """What each worker's parts add up to."""
+        return [
+            sum(float(column[bounds[p + 1]] - column[bounds[p]]) for p in self.parts(worker))
+            for worker in range(self.depth)
+        ]
+
+    def memory_bytes(self, space: StateSpace, bounds: list[int], share: int) -> list[float]:
+        """Per worker at its fullest: weights once, what is fixed, and the microbatches that it holds then."""
+        activations = np.diff(space.activation_bytes[bounds]) / share
+        inputs = space.output_bytes[bounds[:-1]] / share
+        kept, again = (inputs, activations) if space.inputs_only else (activations, 0 * activations)
+        once = space.parameter_bytes + (0.0 if space.fixed_bytes is None else space.fixed_bytes)
+        return [
+            held + peak_held(order, kept.tolist(), again.tolist())
+            for held, order in zip(self.sums(once, bounds), self.orders, strict=True)
+        ]
+
+    def cut(self, space: StateSpace, share: int, limit_bytes: float) -> list[int] | None:
+        """The slowest part least; no part over its share of the limit, or, where that cannot be, the fullest part least.
+
+        Several parts of a worker are taken to share the limit equally: what they hold together is known when all are cut.
+        """
+        limit_bytes /= self.chunks
+        if space.is_chain:
+            chain = ChainCut(space, self.kept, share, self.recomputed)
+            return chain.by_time(limit_bytes) or chain.by_memory()
+        return _cut_branching(space, self.kept, self.recomputed, share, limit_bytes)
 
 
 def best_copies(
@@ -36,34 +124,35 @@ def best_copies(
     allow_idle: bool,
     batch_size: int | None,
     depth: int | None = None,
-) -> Found:
-    """Boundaries of the parts, copies, step seconds, timeline, and per worker of a copy: in flight and memory.
+) -> Straight:
+    """The fastest pipeline of every depth (or the one asked for) that the workers, the cuts and the batch allow.
 
-    Every depth (or the one asked for) that the workers, the cuts and the batch allow is tried with as many copies as there are workers for; a
-    microbatch has at least one sample.
+    A microbatch has at least one sample.
 
     Raises:
         InfeasibleError: nothing fits the memory, or no depth is possible.
     """
-    best: Found | None = None
+    best: Straight | None = None
     short: tuple[float, str] | None = None
     wanted = depth
-    for depth in range(1, min(cluster.total, MAX_DEPTH, space.count) + 1):
-        if wanted not in (None, depth):
+    deepest = min(cluster.total, MAX_DEPTH, space.count)
+    for depth in range(1, deepest + 1):
+        if wanted not in (None, depth) or depth * chunks > space.count:
             continue
-        copies = cluster.total // depth
-        if batch_size is not None:
-            copies = min(copies, batch_size // microbatches)
-        if copies < 1 or (not allow_idle and copies * depth != cluster.total):
+        if schedule == "interleaved" and microbatches % depth:
             continue
-        if depth * chunks > space.count or (chunks > 1 and microbatches % depth):
+        most = cluster.total // depth if batch_size is None else batch_size // microbatches
+        counts = _copies(cluster, depth, min(most, cluster.total // depth), allow_idle)
+        row = _Row.of(schedule, depth, microbatches, chunks) if counts else None
+        fastest = row.cut(space, 1, math.inf) if row else None
+        if row is None or fastest is None:
             continue
-        outcome = _one_depth(space, cluster, schedule, microbatches, chunks, depth, copies)
-        if isinstance(outcome, tuple) and isinstance(outcome[0], list):
-            if best is None or outcome[2] < best[2] * (1 - 1e-12):
+        for copies in counts:
+            outcome = _with_copies(space, cluster, row, fastest, copies, best)
+            if isinstance(outcome, Straight):
                 best = outcome
-        elif short is None or outcome[0] < short[0]:
-            short = outcome
+            elif outcome is not None and (short is None or outcome[0] < short[0]):
+                short = outcome
     if best is not None:
         return best
     if short is not None:
@@ -74,79 +163,96 @@ def best_copies(
         )
     raise InfeasibleError(
         f"no {schedule} pipeline of {space.name} is possible with {cluster.total} workers",
-        expected=f"a depth of 1 to {min(cluster.total, MAX_DEPTH, space.count)}, a batch with a sample for each microbatch, a cut for each stage"
-        + (", microbatches in multiples of the depth" if chunks > 1 else ""),
+        expected=f"a depth of 1 to {deepest}, a batch with a sample for each microbatch, a cut for each stage"
+        + (", microbatches in multiples of the depth" if schedule == "interleaved" else ""),
         got=f"depth {wanted or 'any'}, batch {batch_size}, {microbatches} microbatches, {space.count} places to cut",
     )
 
 
-def _one_depth(
+def _copies(cluster: PipelineCluster, depth: int, most: int, allow_idle: bool) -> list[int]:
+    """Numbers of copies that can be the fastest, the largest first.
+
+    As long as links stay the same, more copies are either always faster or, where summing gradients takes longer than
+    computing, always slower. So only the largest numbers that keep some stages inside a group count, and the largest of all.
+    """
+    if not allow_idle:
+        return [most] if most * depth == cluster.total else []
+    groups = [cluster.inside(level) for level in range(len(cluster.workers))]
+    counts = {most, *(group // stages for group in groups for stages in range(1, depth + 1))}
+    return sorted((count for count in counts if 1 <= count <= most), reverse=True)
+
+
+def _with_copies(
     space: StateSpace,
     cluster: PipelineCluster,
-    schedule: str,
-    microbatches: int,
-    chunks: int,
-    depth: int,
+    row: _Row,
+    fastest: list[int],
     copies: int,
-) -> Found | tuple[float, str]:
-    share = copies * microbatches
-    held = _in_flight(schedule, microbatches, depth, chunks)
+    best: Straight | None,
+) -> Straight | tuple[float, str] | None:
+    """The pipeline with so many copies; None if it is no faster than `best`; bytes and words if it does not fit.
+
+    `fastest` are the boundaries where memory has no limit.
+    """
+    share = copies * row.microbatches
     limit = math.inf if cluster.memory_bytes is None else cluster.memory_bytes
-    # With several chunks a worker's memory is known only when all are cut; each may take its share of the limit.
-    in_flight = [held[p % depth] / chunks for p in range(depth * chunks)]
-    if space.is_chain:
-        chain = ChainCut(space, in_flight, share)
-        bounds = chain.by_time(limit / chunks) or chain.by_memory()
-    else:
-        bounds = _cut_branching(space, in_flight, share, limit / chunks)
-    if bounds is None:
-        return math.inf, "there are not enough places to cut"
-    needed = [
-        sum(
-            float(part_bytes(space, bounds[p], bounds[p + 1], in_flight[p], share))
-            for p in range(worker, depth * chunks, depth)
-        )
-        for worker in range(depth)
-    ]
-    worst = max(range(depth), key=lambda worker: needed[worker])
+    bounds, needed = fastest, row.memory_bytes(space, fastest, share)
+    if max(needed) > limit:
+        bounds = row.cut(space, share, limit) or fastest
+        needed = row.memory_bytes(space, bounds, share)
+    worst = max(range(row.depth), key=lambda worker: needed[worker])
     if needed[worst] > limit:
         names = space.members(bounds[worst], bounds[worst + 1])
         return needed[worst] - limit, (
-            f"even the split over {depth} that needs least holds {needed[worst]:.4g} bytes on stage {worst + 1}"
-            f" ({names[0]} to {names[-1]}, {held[worst]} microbatches in flight), {needed[worst] - limit:.4g} too many"
+            f"even the split over {row.depth} that needs least holds {needed[worst]:.4g} bytes on stage {worst + 1}"
+            f" ({names[0]} to {names[-1]}, {row.in_flight(worst)} microbatches in flight), {needed[worst] - limit:.4g} too many"
         )
-    parts: list[StageTimes] = []
-    for p in range(depth * chunks):
-        left, right = (p % depth) * copies, ((p + 1) % depth) * copies
-        send = link_s(space, cluster, bounds[p + 1], left, right) / share
-        parts.append(stage_times(space, Span(bounds[p], bounds[p + 1], (1,), 1, 0.0), share, send))
-    timeline = simulate(worker_orders(schedule, depth, microbatches, chunks=chunks), parts)
-    sync = 0.0
-    for worker in range(depth):
-        devices = range(worker * copies, (worker + 1) * copies)
-        bandwidth = cluster.bandwidth_bytes_per_s[shared_level(cluster, devices)]
-        parameters = sum(
-            float(space.parameter_bytes[bounds[p + 1]] - space.parameter_bytes[bounds[p]])
-            for p in range(worker, depth * chunks, depth)
+    sync_s = 0.0
+    for worker, parameters in enumerate(row.sums(space.parameter_bytes, bounds)):
+        level = shared_level(cluster, _devices(worker, copies))
+        ring = 2 * (copies - 1) / copies * parameters
+        sync_s = max(sync_s, ring / cluster.bandwidth_bytes_per_s[level])
+    atleast_s = max(row.sums(space.compute_s, bounds)) / copies + sync_s
+    if best is not None and atleast_s >= best.step_time_s * (1 - 1e-12):
+        return None
+    times = []
+    for part in range(len(row.kept)):
+        sent = float(space.output_bytes[bounds[part + 1]]) / share
+        to, back = (_devices(p % row.depth, copies) for p in (part, part + 1))
+        times.append(
+            stage_times(
+                space,
+                Span(bounds[part], bounds[part + 1], (1,), 1, 0.0),
+                share,
+                send_s(cluster, sent, to, back),
+            )
         )
-        sync = max(sync, 2 * (copies - 1) / copies * parameters / bandwidth)
-    return bounds, copies, timeline.total_s + sync, timeline, list(timeline.peak_in_flight), needed
+    timeline = simulate(row.orders, times)
+    step_s = timeline.total_s + sync_s
+    if best is not None and step_s >= best.step_time_s * (1 - 1e-12):
+        return None
+    return Straight(bounds, copies, step_s, timeline, list(timeline.peak_in_flight), needed)
+
+
+def _devices(worker: int, copies: int) -> range:
+    """Numbers of the devices that a worker of each copy is on."""
+    return range(worker * copies, (worker + 1) * copies)
 
 
 def _cut_branching(
-    space: StateSpace, in_flight: Sequence[float], share: float, limit: float
+    space: StateSpace, kept: Sequence[float], recomputed: Sequence[float], share: float, limit: float
 ) -> list[int] | None:
     """Boundaries of the parts: the slowest least within the memory, else the fullest least."""
     every = np.arange(space.count + 1)
 
     def memory(part: int) -> NDArray[np.float64]:
-        return part_bytes(space, every[:, None], every[None, :], in_flight[part], share)
+        return part_bytes(space, every[:, None], every[None, :], kept[part], share, recomputed[part])
 
     def time(part: int) -> NDArray[np.float64]:
         allowed = space.subset & (memory(part) <= limit)
         return np.where(allowed, space.compute_s[None, :] - space.compute_s[:, None], np.inf)
 
-    parts = len(in_flight)
+    parts = len(kept)
     return cut(time, parts) or cut(lambda part: np.where(space.subset, memory(part), np.inf), parts)
 
 
@@ -164,10 +270,3 @@ def cut(cost: Callable[[int], NDArray[np.float64]], parts: int) -> list[int] | N
         through = np.maximum(tables[part], cost(part)[:, bounds[-1]])
         bounds.append(int(np.flatnonzero(through == tables[part + 1][bounds[-1]])[0]))
     return bounds[::-1]
-
-
-def _in_flight(schedule: str, microbatches: int, depth: int, chunks: int) -> list[int]:
-    """Most (microbatch, part) pairs that each worker holds."""
-    orders = worker_orders(schedule, depth, microbatches, chunks=chunks)
-    split = schedule == "zb-h1"
-    return [peak_in_flight(order, split) for order in orders]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -99,7 +100,7 @@ def simulate(orders: Sequence[Sequence[Action]], times: Sequence[StageTimes]) ->
         tuple(slots),
         total,
         tuple(total - b for b in busy),
-        tuple(peak_in_flight(order, split) for order in orders),
+        tuple(sum(fullest(order).values()) for order in orders),
     )
 
 
@@ -128,10 +129,37 @@ def _duration(action: Action, times: Sequence[StageTimes], split: bool) -> float
     return part.input_gradient_s + (0.0 if split else part.weight_gradient_s)
 
 
-def peak_in_flight(order: Sequence[Action], split: bool) -> int:
-    held = peak = 0
-    last = "W" if split else "B"
+def fullest(order: Sequence[Action]) -> dict[int, int]:
+    """Part → microbatches that a worker holds of it when it holds most in all."""
+    held: Counter[int] = Counter()
+    most: Counter[int] = Counter()
+    last = _last(order)
     for action in order:
-        held += (action.kind == "F") - (action.kind == last)
+        held[action.stage] += (action.kind == "F") - (action.kind == last)
+        if held.total() > most.total():
+            most = held.copy()
+    return dict(most)
+
+
+def peak_held(order: Sequence[Action], kept: Sequence[float], recomputed: Sequence[float]) -> float:
+    """Most that a worker holds at once.
+
+    `kept` and `recomputed` are by part, for one microbatch: held from its forward, and from its backward, until its last
+    action is done.
+    """
+    held = peak = 0.0
+    last = _last(order)
+    for action in order:
+        if action.kind == "F":
+            held += kept[action.stage]
+        if action.kind == "B":
+            held += recomputed[action.stage]
         peak = max(peak, held)
+        if action.kind == last:
+            held -= kept[action.stage] + recomputed[action.stage]
     return peak
+
+
+def _last(order: Sequence[Action]) -> str:
+    """The kind of action after which a microbatch's activations are not needed."""
+    return "W" if any(action.kind == "W" for action in order) else "B"

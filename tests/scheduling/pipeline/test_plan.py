@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import math
+from pathlib import Path
 
 import pytest
 
 from profiling.errors import InfeasibleError, InputError, UnknownNameError
 from profiling.graph import ComputationGraph, Operator, TensorEdge
-from scheduling.pipeline.cluster import PipelineCluster
+from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
 from scheduling.pipeline.computation import block_states, blocks_of
+from scheduling.pipeline.inputs import read_states
+from scheduling.pipeline.partition import partition
 from scheduling.pipeline.plan import Plan, plan
 from scheduling.pipeline.schedules import SCHEDULES
 from scheduling.pipeline.states import antichain_states
@@ -139,3 +143,36 @@ def test_what_cannot_be_asked() -> None:
         PipelineCluster((4, 4), (1e9,))
     with pytest.raises(InputError, match="memory limit"):
         PipelineCluster((4,), (1e9,), -1.0)
+
+
+@pytest.mark.parametrize("workers", [(4, 3), (2, 2, 2), (3, 2), (4, 2, 1)])
+def test_devices_are_where_the_search_put_the_replicas(workers: tuple[int, ...]) -> None:
+    """A stage on three machines that has one worker of each is not on three workers of one machine."""
+    levels = len(workers)
+    for seed in range(12):
+        space = antichain_states(random_profile(seed, 6, density=0.0))
+        cluster = PipelineCluster(workers, (1e8, 1e9, 1e7)[:levels])
+        stages = partition(space, cluster, PartitionOptions(1.0)).stages
+        planned = plan(space, cluster, "pipedream").stages
+        devices = [device for stage in planned for device in stage.devices]
+        assert len(devices) == len(set(devices))
+        assert set(devices) <= set(range(cluster.total))
+        for stage, placed in zip(stages, planned, strict=True):
+            for level in range(levels):
+                groups = {device // cluster.inside(level) for device in placed.devices}
+                assert len(groups) == math.prod(stage.level_replicas[level:])
+
+
+def test_a_pipedream_plan_says_the_same_through_both_doors(tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    graph().save(path)
+    cluster = PipelineCluster((3,), (1e9,))
+    stages = partition(read_states(str(path), "v100"), cluster, PartitionOptions(1.0)).stages
+    planned = plan(graph(), cluster, "pipedream", device="v100").stages
+    assert [stage.memory_bytes for stage in stages] == [stage.memory_bytes for stage in planned]
+
+
+def test_more_microbatches_than_can_be_simulated_are_refused() -> None:
+    for schedule in SCHEDULES:
+        with pytest.raises(InputError, match="1 to 1024"):
+            plan(graph(), PipelineCluster((2,), (1e9,)), schedule, 10**9, times=TIMES)

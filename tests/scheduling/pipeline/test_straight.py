@@ -1,0 +1,152 @@
+"""Pipelines with a flush: what a plan says of memory, links and copies against its own timeline, counted one by one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiling.errors import InfeasibleError
+from scheduling.pipeline.cluster import PipelineCluster
+from scheduling.pipeline.plan import Plan, plan
+from scheduling.pipeline.stage_costs import send_s
+from scheduling.pipeline.states import StateSpace, antichain_states
+from tests.scheduling.pipeline.literal import random_profile
+
+FLUSHED = ("gpipe", "1f1b", "interleaved", "zb-h1")
+
+
+def space_of(seed: int, nodes: int, density: float) -> StateSpace:
+    return antichain_states(random_profile(seed, nodes, density=density))
+
+
+def bounds_of(space: StateSpace, chosen: Plan) -> list[int]:
+    """Boundaries of the stages, by the nodes that are done behind each."""
+    done: list[str] = []
+    bounds = [0]
+    for stage in chosen.stages:
+        done += stage.modules
+        bounds.append(next(b for b in range(space.count + 1) if set(space.members(0, b)) == set(done)))
+    return bounds
+
+
+def peak_bytes(space: StateSpace, chosen: Plan, worker: int, recompute: bool) -> float:
+    """What a worker holds at its fullest: its weights, and what the timeline's actions put and take away in turn."""
+    bounds, width = bounds_of(space, chosen), len(chosen.timeline.bubble_s)
+    share = chosen.stages[0].replicas * chosen.microbatches
+    activations = np.diff(space.activation_bytes[bounds]) / share
+    inputs = space.output_bytes[bounds[:-1]] / share
+    last = "W" if chosen.schedule == "zb-h1" else "B"
+    held = peak = 0.0
+    for slot in chosen.timeline.slots:
+        kind, part = slot.action.kind, slot.action.stage
+        if slot.worker != worker:
+            continue
+        if kind == "F":
+            held += inputs[part] if recompute else activations[part]
+        if kind == "B" and recompute:
+            held += activations[part]
+        peak = max(peak, held)
+        if kind == last:
+            held -= activations[part] + (inputs[part] if recompute else 0.0)
+    weights = np.diff(space.parameter_bytes[bounds])[worker::width].sum()
+    return float(weights + peak)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    schedule=st.sampled_from(FLUSHED),
+    workers=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    microbatches=st.sampled_from([1, 2, 4, 6]),
+    chunks=st.integers(1, 3),
+    recompute=st.booleans(),
+    density=st.sampled_from([0.0, 0.3]),
+)
+def test_memory_and_transfers_are_those_of_the_timeline(
+    seed: int,
+    schedule: str,
+    workers: list[int],
+    microbatches: int,
+    chunks: int,
+    recompute: bool,
+    density: float,
+) -> None:
+    space = space_of(seed, 7, density)
+    bandwidths = 10.0 ** np.random.default_rng(seed).uniform(7, 10, len(workers))
+    cluster = PipelineCluster(tuple(workers), tuple(bandwidths.tolist()))
+    chosen = plan(space, cluster, schedule, microbatches, recompute=recompute, chunks=chunks)
+    bounds, width = bounds_of(space, chosen), len(chosen.timeline.bubble_s)
+    for number, stage in enumerate(chosen.stages):
+        expected = peak_bytes(space, chosen, number % width, recompute)
+        assert stage.memory_bytes == pytest.approx(expected, rel=1e-9)
+    share = chosen.stages[0].replicas * microbatches
+    ends = {(s.action.kind, s.action.microbatch, s.action.stage): s for s in chosen.timeline.slots}
+    for (kind, microbatch, part), slot in ends.items():
+        before = {"F": part - 1, "B": part + 1}.get(kind, -1)
+        if not 0 <= before < len(chosen.stages):
+            continue
+        pairs = zip(chosen.stages[before].devices, chosen.stages[part].devices, strict=True)
+        sent = float(space.output_bytes[bounds[max(part, before)]]) / share
+        slowest_s = max(
+            0.0 if a == b else sent / bandwidths[level_of(a, b, workers)] for a, b in pairs
+        )  # the least that it takes, were no link shared
+        came_s = ends[kind, microbatch, before].end_s
+        assert slot.start_s >= came_s + slowest_s - 1e-9 * (1 + came_s)
+
+
+def level_of(a: int, b: int, workers: list[int]) -> int:
+    sizes = [math.prod(workers[: level + 1]) for level in range(len(workers))]
+    return next(level for level, size in enumerate(sizes) if a // size == b // size)
+
+
+def test_workers_of_a_member_share_its_link() -> None:
+    cluster = PipelineCluster((4, 2), (100.0, 10.0))
+    assert send_s(cluster, 50.0, [0], [1]) == 0.5
+    assert send_s(cluster, 50.0, [0, 1], [2, 3]) == 0.5
+    assert send_s(cluster, 50.0, [0], [4]) == 5.0
+    assert send_s(cluster, 50.0, [0, 1, 2, 3], [4, 5, 6, 7]) == 20.0
+    assert send_s(cluster, 50.0, [2, 3], [3, 4]) == 5.0  # the slower of two
+    assert send_s(cluster, 50.0, [3], [3]) == 0.0
+
+
+@pytest.mark.parametrize("schedule", FLUSHED)
+def test_one_more_worker_on_a_slow_network_is_left_idle(schedule: str) -> None:
+    """Summing gradients over it would take longer than all that it saves."""
+    space = space_of(3, 8, 0.0)
+    alone = plan(space, PipelineCluster((1,), (1e3,)), schedule, 4)
+    for workers in ((2,), (3,), (1, 2), (2, 2, 2)):
+        more = plan(space, PipelineCluster(workers, (1e3,) * len(workers)), schedule, 4)
+        assert more.step_time_s <= alone.step_time_s
+    inside = plan(space, PipelineCluster((4,), (1e10,)), schedule, 4)
+    across = plan(space, PipelineCluster((4, 2), (1e10, 1e3)), schedule, 4)
+    assert across.step_time_s <= inside.step_time_s
+    with_all = plan(space, PipelineCluster((2,), (1e3,)), schedule, 4, allow_idle=False, depth=1)
+    assert with_all.workers_used == 2
+    assert with_all.step_time_s > alone.step_time_s
+
+
+def test_interleaved_with_one_chunk_tries_the_depths_that_divide_the_microbatches() -> None:
+    space = space_of(5, 8, 0.0)
+    chosen = plan(space, PipelineCluster((3,), (1e9,)), "interleaved", 8, chunks=1)
+    assert len(chosen.stages) in (1, 2)
+    with pytest.raises(InfeasibleError, match="multiples of the depth"):
+        plan(space, PipelineCluster((3,), (1e9,)), "interleaved", 8, chunks=1, depth=3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), schedule=st.sampled_from(FLUSHED), recompute=st.booleans())
+def test_a_plan_under_a_limit_keeps_to_it(seed: int, schedule: str, recompute: bool) -> None:
+    space = space_of(seed, 9, 0.0)
+    space = replace(space, fixed_bytes=2 * space.parameter_bytes)
+    free = plan(space, PipelineCluster((4,), (1e9,)), schedule, 4, recompute=recompute)
+    limit = 0.8 * max(stage.memory_bytes for stage in free.stages)
+    try:
+        held = plan(space, PipelineCluster((4,), (1e9,)), schedule, 4, limit, recompute)
+    except InfeasibleError:
+        return
+    assert max(stage.memory_bytes for stage in held.stages) <= limit
