@@ -46,15 +46,22 @@ def by_priority(
 def best_list(
     cluster: RingCluster, jobs: Sequence[RingJob], execution: Execution | None = None
 ) -> RingSchedule:
-    """The shortest schedule over all priorities and picks."""
-    return min(
-        (
-            by_priority(cluster, jobs, execution, priority=priority, pick=pick)
-            for priority in PRIORITIES
-            for pick in PICKS
-        ),
-        key=lambda schedule: schedule.makespan_s,
-    )
+    """The shortest schedule over all priorities and picks.
+
+    Raises:
+        InfeasibleError: none of them ends: a gang is larger than the cluster, an iteration longer than a slot.
+    """
+    schedules: list[RingSchedule] = []
+    failure: InfeasibleError | None = None
+    for priority in PRIORITIES:
+        for pick in PICKS:
+            try:
+                schedules.append(by_priority(cluster, jobs, execution, priority=priority, pick=pick))
+            except InfeasibleError as error:
+                failure = failure or error
+    if failure is not None and not schedules:
+        raise failure
+    return min(schedules, key=lambda schedule: schedule.makespan_s)
 
 
 def local_search(
@@ -86,7 +93,11 @@ def local_search(
         else:
             a, b = source.sample(range(len(trial)), 2)
             trial[a], trial[b] = trial[b], trial[a]
-        schedule = any_that_fits(cluster, trial, source.choice((fa_ffp, whole_or_wait)), execution)
+        pick = source.choice((fa_ffp, whole_or_wait))
+        try:
+            schedule = any_that_fits(cluster, trial, pick, execution)
+        except InfeasibleError:  # a job that shares its links makes no progress in a slot
+            continue
         if schedule is None:
             continue
         trial_score = (schedule.makespan_s, schedule.mean_completion_s)

@@ -37,16 +37,18 @@ def sjf_bco(
     """The best schedule over theta (work that a GPU may be given) and kappa (gang size up to which FA-FFP places).
 
     Two corrections to the algorithm as printed: a kappa that leaves a job without GPUs counts as infeasible (printed, its
-    makespan stays too small and wins), and theta is bisected on feasibility (printed, on strict improvement, where it
+    makespan stays too small and wins), as does one under which a job makes no progress in a slot, and theta is bisected on feasibility (printed, on strict improvement, where it
     sticks). Only gang sizes that occur are tried as kappa, since those between change nothing.
 
     Raises:
-        InfeasibleError: a gang is larger than the cluster.
+        InfeasibleError: no kappa gives a schedule that ends.
     """
     config = config or SjfBcoConfig()
     in_order = sorted(jobs, key=lambda job: job.gpus)
     if not in_order:
         return RingSchedule(())
+
+    failures: list[InfeasibleError] = []
 
     def best_of_kappas(theta_s: float) -> RingSchedule | None:
         best: RingSchedule | None = None
@@ -57,7 +59,11 @@ def sjf_bco(
                     return fa_ffp(job, run, theta_s, packing=config.packing)
                 return lbsgf(job, run, theta_s, packing=config.packing, load_factor=config.load_factor)
 
-            schedule = in_line(cluster, in_order, pick, execution)
+            try:
+                schedule = in_line(cluster, in_order, pick, execution)
+            except InfeasibleError as error:
+                failures.append(error)
+                continue
             if schedule is not None and (best is None or schedule.makespan_s < best.makespan_s):
                 best = schedule
         return best
@@ -65,7 +71,11 @@ def sjf_bco(
     estimates = {job.name: estimate_s(cluster, job) for job in in_order}
     best = best_of_kappas(float("inf"))
     if best is None:
-        raise InfeasibleError("no kappa places every job", expected="servers that hold every gang")
+        raise (
+            failures[0]
+            if failures
+            else InfeasibleError("no kappa places every job", expected="servers that hold every gang")
+        )
     # Below `low` no schedule exists; at `high` one does: the bound that the unbounded run kept by itself.
     work = sum(estimates[job.name] * job.gpus for job in in_order) / sum(cluster.servers)
     low = max(work, *estimates.values())

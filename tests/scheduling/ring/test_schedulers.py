@@ -171,3 +171,18 @@ def test_exact_refuses_what_it_cannot_do():
     incumbent = list_scheduling(place, jobs, execution)
     with pytest.raises(LimitError, match="too large"):
         exact(place, jobs, execution, incumbent, largest=5)
+
+
+@pytest.mark.parametrize("scheduler", [best_list, local_search, sjf_bco])
+def test_a_list_under_which_a_job_never_ends_is_passed_over(scheduler):
+    """Packed, the third gang is split, and one step of it takes longer than a slot; it can wait for a server instead."""
+    place = cluster(3, 3)
+    jobs = [job(name, 2, gradient_size=1e4) for name in "abc"]
+    execution = Execution(slot_s=1.0)
+    with pytest.raises(InfeasibleError, match="never ends"):
+        by_priority(place, jobs, execution, pick="pack")
+    schedule = scheduler(place, jobs, execution)
+    check(place, jobs, schedule, execution)
+    assert all(len(assignment.placement) == 1 for assignment in schedule.assignments)
+    with pytest.raises(InfeasibleError, match="never ends"):
+        scheduler(place, [job("a", 4, gradient_size=1e4)], execution)
