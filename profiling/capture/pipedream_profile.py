@@ -7,7 +7,6 @@ parameter_size=BYTES[ -- stage_id=N]`, then one edge a line, `<tab>ID -- ID`. An
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from profiling.errors import InputError
 
 _COLUMNS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 _MAX_BYTES = 64 * 2**20
+# Milliseconds or bytes of one layer: far more than any has, and sums over all layers are finite.
+_MOST = 1e18
 _NODE = (
     "ID -- DESCRIPTION -- "
     + ", ".join(f"{c}=NUMBER" for c in _COLUMNS)
@@ -148,8 +149,10 @@ def _numbers(text: str, column: str, where: str) -> list[float]:
         numbers = [float(item) for item in items]
     except ValueError:
         raise InputError(f"{where}: {column}", expected="a number or a list [a; b]", got=repr(text)) from None
-    if not all(0 <= number < math.inf for number in numbers):
-        raise InputError(f"{where}: {column} is out of range", expected="a number from 0", got=text)
+    if not all(0 <= number <= _MOST for number in numbers):
+        raise InputError(
+            f"{where}: {column} is out of range", expected=f"a number from 0 to {_MOST:g}", got=text
+        )
     return numbers
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from scheduling.pipeline.states import StateSpace
 
 MAX_WORKERS = 4096
+MAX_BANDWIDTH_BYTES_PER_S = 1e18
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,12 @@ class PipelineCluster:
                 "too many workers", expected=f"at most {MAX_WORKERS} in all levels together", got=self.total
             )
         for value in self.bandwidth_bytes_per_s:
-            if not (math.isfinite(value) and value > 0):
-                raise InputError("bandwidth is out of range", expected="bytes per second above 0", got=value)
+            if not 1 <= value <= MAX_BANDWIDTH_BYTES_PER_S:
+                raise InputError(
+                    "bandwidth is out of range",
+                    expected=f"bytes per second from 1 to {MAX_BANDWIDTH_BYTES_PER_S:g}",
+                    got=value,
+                )
         if self.memory_bytes is not None and not self.memory_bytes > 0:
             raise InputError("memory limit is out of range", expected="bytes above 0", got=self.memory_bytes)
 
@@ -77,9 +82,11 @@ class PartitionOptions:
 
     def __post_init__(self) -> None:
         ratio = self.activation_compression_ratio
-        if ratio is not None and not (math.isfinite(ratio) and ratio > 0):
+        if ratio is not None and not 1e-6 <= ratio <= 1e6:
             raise InputError(
-                "activation compression ratio is out of range", expected="a number above 0", got=ratio
+                "activation compression ratio is out of range",
+                expected="a number from 1e-6 to 1e6",
+                got=ratio,
             )
 
 

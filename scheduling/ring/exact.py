@@ -65,11 +65,17 @@ def exact(
             "exact schedules are in slot time", expected="slots, server uplinks and the clamped form", got=got
         )
     check_gangs(cluster, jobs)
-    programme = _Programme(cluster, jobs, slot_s, round(incumbent.makespan_s / slot_s))
-    if programme.size > largest:
-        raise LimitError(
-            "the instance is too large to solve exactly", expected=f"{largest} variables", got=programme.size
-        )
+
+    def limit(size: int) -> None:
+        if size > largest:
+            raise LimitError(
+                "the instance is too large to solve exactly", expected=f"{largest} variables", got=size
+            )
+
+    slots = round(incumbent.makespan_s / slot_s)
+    limit(slots * len(jobs))  # at least as many; the programme itself may be too large to write down
+    programme = _Programme(cluster, jobs, slot_s, slots)
+    limit(programme.size)
     result = programme.solve(time_limit_s)
     if result.status == 2:
         raise InfeasibleError("no schedule within the incumbent's makespan", hint="is it in slot time?")

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from profiling.errors import InputError
 from scheduling.ring.fabric import SERVER_UPLINKS, Fabric, Link, Placement
 
+MAX_GPUS = 100_000
+"""Of one cluster; schedulers keep a list of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class RingCluster:
@@ -40,6 +43,8 @@ class RingCluster:
         _check("xi1", self.xi1, "a number above 0 and at most 1", lambda x: 0 < x <= 1)
         if not self.servers or any(count < 1 for count in self.servers):
             raise InputError("servers", expected="at least one, each with 1 GPU or more", got=self.servers)
+        if sum(self.servers) > MAX_GPUS:
+            raise InputError("servers", expected=f"at most {MAX_GPUS} GPUs together", got=sum(self.servers))
 
 
 @dataclass(frozen=True, slots=True)

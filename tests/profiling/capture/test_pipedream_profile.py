@@ -34,6 +34,7 @@ def test_reads_nodes_and_edges() -> None:
         ("node1 -- Conv", "line 1: expected ID"),
         (GOOD.replace("=3.000", "=fast"), "line 1: backward_compute_time: expected a number"),
         (GOOD.replace("=3.000", "=nan"), "line 1: backward_compute_time is out of range"),
+        (GOOD.replace("=3.000", "=1e308"), "line 1: backward_compute_time is out of range"),
         (GOOD.replace("parameter_size", "weights"), "line 1: expected parameter_size"),
         (GOOD.replace(", parameter_size=4.000", ""), "line 1: expected the four columns"),
         (GOOD.replace("stage_id=1", "stage_id=one"), "line 2: expected stage_id"),

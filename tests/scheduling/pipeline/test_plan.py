@@ -176,3 +176,9 @@ def test_more_microbatches_than_can_be_simulated_are_refused() -> None:
     for schedule in SCHEDULES:
         with pytest.raises(InputError, match="1 to 1024"):
             plan(graph(), PipelineCluster((2,), (1e9,)), schedule, 10**9, times=TIMES)
+
+
+@pytest.mark.parametrize("bandwidth", [0.0, 1e-300, 1e300, float("nan")])
+def test_a_bandwidth_that_gives_no_finite_time_is_refused(bandwidth: float) -> None:
+    with pytest.raises(InputError, match="bandwidth is out of range"):
+        PipelineCluster((4,), (bandwidth,))

@@ -129,3 +129,8 @@ def test_placements_that_cannot_be(placement, words):
 def test_clusters_that_cannot_be(change):
     with pytest.raises(InputError):
         replace(CLUSTER, **change)
+
+
+def test_more_gpus_than_a_scheduler_can_list_are_refused():
+    with pytest.raises(InputError, match="at most 100000 GPUs"):
+        replace(CLUSTER, servers=(1_000_000,) * 1000)

@@ -186,3 +186,9 @@ def test_a_list_under_which_a_job_never_ends_is_passed_over(scheduler):
     assert all(len(assignment.placement) == 1 for assignment in schedule.assignments)
     with pytest.raises(InfeasibleError, match="never ends"):
         scheduler(place, [job("a", 4, gradient_size=1e4)], execution)
+
+
+def test_exact_refuses_a_long_schedule_before_it_writes_it_down():
+    jobs, execution = [job("a", 2, iterations=1e12)], Execution(slot_s=1.0)
+    with pytest.raises(LimitError, match="too large"):
+        exact(cluster(2), jobs, execution, best_list(cluster(2), jobs, execution))
