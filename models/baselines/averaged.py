@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
 from datasets.bundle import Bundle, Floats
-
-
-class _Part(Protocol):
-    def fit(self, train: Bundle, seed: int) -> object: ...
-
-    def predict(self, test: Bundle) -> Floats: ...
+from models.baselines.contract import FoldPredictor
 
 
 class AveragedPredictor:
@@ -23,7 +17,7 @@ class AveragedPredictor:
         parts: predictors of positive quantities; NaN where they have no answer.
     """
 
-    def __init__(self, parts: Sequence[_Part]) -> None:
+    def __init__(self, parts: Sequence[FoldPredictor]) -> None:
         self.parts = tuple(parts)
 
     def fit(self, train: Bundle, seed: int = 0) -> AveragedPredictor:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
 from datasets.bundle import Bundle, Floats
 from models.baselines.columns import group_names
-
-
-class _Inner(Protocol):
-    def fit(self, train: Bundle, seed: int) -> object: ...
-
-    def predict(self, test: Bundle) -> Floats: ...
+from models.baselines.contract import FoldPredictor
 
 
 class ResidualTransferPredictor:
@@ -30,7 +24,7 @@ class ResidualTransferPredictor:
         setting: columns that together are a setting.
     """
 
-    def __init__(self, inner: _Inner, jobs: Sequence[Sequence[str]], setting: Sequence[str]) -> None:
+    def __init__(self, inner: FoldPredictor, jobs: Sequence[Sequence[str]], setting: Sequence[str]) -> None:
         self.inner, self.jobs, self.setting = inner, tuple(map(tuple, jobs)), tuple(setting)
 
     def fit(self, train: Bundle, seed: int = 0) -> ResidualTransferPredictor:

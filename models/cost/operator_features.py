@@ -95,7 +95,7 @@ def context_of(workload: Workload, is_processor: bool) -> Floats:
 
 
 def operator_features(columns: Columns, context: Floats, batch_size: int = 1) -> Floats:
-    """[N, len(OPERATOR_FEATURES)], float32; equal at every batch size.
+    """[N, len(OPERATOR_FEATURES)], float32; equal at every batch size, but for convolutions with weights for every sample.
 
     Args:
         columns: of the graph.

@@ -20,21 +20,20 @@ from predictor.learning.process import CANNOT_BE
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-_JOBS = 2**31
+_MOST_JOBS = 2**31
 
 
 class MeasuredAlone:
-    """By device and job.
+    """By device and job; none by default.
 
     Args:
-        shifts: (device, job) -> log of measured over predicted step time alone; numbers are those of `Members`.
+        jobs: [J] numbers of device and job as one (`_number`), rising.
+        shifts: [J] log of measured over predicted step time alone.
     """
 
-    def __init__(self, shifts: dict[tuple[int, int], float] | None = None) -> None:
-        shifts = shifts or {}
-        codes = np.array([device * _JOBS + job for device, job in shifts], dtype=np.int64)
-        order = np.argsort(codes)
-        self._codes, self._shifts = codes[order], np.array(list(shifts.values()), dtype=np.float64)[order]
+    def __init__(self, jobs: Integers | None = None, shifts: Floats | None = None) -> None:
+        self._jobs = np.zeros(0, np.int64) if jobs is None else jobs
+        self._shifts = np.zeros(0) if shifts is None else shifts
 
     @classmethod
     def among(
@@ -49,19 +48,22 @@ class MeasuredAlone:
             return cls()
         error = seen.log_step_s[rows] - seen.log_solo_s[rows]
         weight = np.minimum(seen.count[rows], config.repeats)
-        codes = known.members.device[own] * _JOBS + known.members.job[own]
         # The same job alone under several sharing modes is one measurement.
-        jobs, index = np.unique(codes, return_inverse=True)
+        jobs, index = np.unique(_number(known.members)[own], return_inverse=True)
         total = np.bincount(index, weight)
         mean = np.bincount(index, weight * error) / total
         prior = float(kernel_of_itself(p).solo[0, 0])
         off = np.abs(mean) > CANNOT_BE * np.sqrt(prior + p.noise / np.minimum(total, config.repeats))
-        return cls({divmod(int(c), _JOBS): float(m) for c, m in zip(jobs[off], mean[off], strict=True)})
+        return cls(jobs[off], mean[off])
 
     def of(self, members: Members) -> Floats:
         """[V] log of measured over predicted step time alone; 0 where the process explains it."""
-        if not len(self._codes):
+        if not len(self._jobs):
             return np.zeros(len(members))
-        wanted = members.device * _JOBS + members.job
-        at = np.minimum(np.searchsorted(self._codes, wanted), len(self._codes) - 1)
-        return np.where(self._codes[at] == wanted, self._shifts[at], 0.0)
+        wanted = _number(members)
+        at = np.minimum(np.searchsorted(self._jobs, wanted), len(self._jobs) - 1)
+        return np.where(self._jobs[at] == wanted, self._shifts[at], 0.0)
+
+
+def _number(members: Members) -> Integers:
+    return members.device * _MOST_JOBS + members.job

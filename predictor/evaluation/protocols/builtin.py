@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datasets.targets import TARGETS
-from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
+from models.baselines.contract import FoldPredictor
+from predictor.evaluation.protocols.registry import Contender, register
 from profiling.errors import CotenantError
 
 _TOGETHER = ("throughput_ratio", "set_memory_bytes", "set_utilization_ratio")

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.bundle import Bundle
-from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
+from models.baselines.contract import FoldPredictor
+from predictor.evaluation.protocols.registry import Contender, register
 
 if TYPE_CHECKING:
     from models.colocation_network import NetworkConfig

@@ -27,12 +27,8 @@ import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from datasets.bundle import Bundle
+from models.baselines.contract import FoldPredictor
 from profiling.errors import ConflictError, UnknownNameError
 
 # What every predictor of sets is asked for.
@@ -43,16 +39,6 @@ MODULES = (
     "predictor.evaluation.protocols.networks",
     "predictor.evaluation.protocols.process",
 )
-
-
-class FoldPredictor(Protocol):
-    """Fitted once, asked once."""
-
-    def fit(self, train: Bundle, seed: int) -> Any:
-        """Learn from `train`, which holds the targets."""
-
-    def predict(self, test: Bundle) -> NDArray[np.float64]:
-        """[n] one value for each of `test.rows`, in the unit of the target; NaN where there is no answer."""
 
 
 @dataclass(frozen=True, slots=True)

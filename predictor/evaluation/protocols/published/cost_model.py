@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 
 from datasets.bundle import Bundle, Floats
+from models.baselines.contract import FoldPredictor
 from predictor.evaluation.protocols.graphs import graph_of
 from predictor.evaluation.protocols.published.steps import SETTING
-from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
+from predictor.evaluation.protocols.registry import Contender, register
 from profiling.devices import get_device
 from profiling.errors import CotenantError
 from profiling.workload import Workload

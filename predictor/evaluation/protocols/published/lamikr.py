@@ -6,10 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from datasets.splits import Fold
+from models.baselines.contract import FoldPredictor
 from predictor.evaluation.protocols.protocol import Protocol
 from predictor.evaluation.protocols.published.steps import OF_STEPS, TARGETS
 from predictor.evaluation.protocols.published.timm import training
-from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
+from predictor.evaluation.protocols.registry import Contender, register
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,9 +7,10 @@ import pandas as pd
 from datasets.bundle import Bundle
 from datasets.sources import SOURCES
 from datasets.splits import Fold, deal
+from models.baselines.contract import FoldPredictor
 from predictor.evaluation.protocols.features import per_step
 from predictor.evaluation.protocols.protocol import Protocol, Tables
-from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
+from predictor.evaluation.protocols.registry import Contender, register
 
 _TARGETS = ("memory_bytes",)
 _FOLDS = 10

@@ -6,8 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from datasets.splits import Fold
+from models.baselines.contract import FoldPredictor
 from predictor.evaluation.protocols.protocol import Protocol, Tables
-from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
+from predictor.evaluation.protocols.registry import Contender, register
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from datasets.bundle import Bundle, Floats
+from models.baselines.contract import FoldPredictor
 from predictor.evaluation.protocols.published.mix_profiles import mix_features
-from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
+from predictor.evaluation.protocols.registry import Contender, register
 from profiling.errors import InputError
 
 _PROTOCOLS = frozenset({"miso-other-share", "miso-other-share-by-model"})

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from datasets.bundle import Bundle, Floats
+from models.baselines.contract import FoldPredictor
 from predictor.evaluation.protocols.protocol import Protocol, Tables
-from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
+from predictor.evaluation.protocols.registry import Contender, register
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from datasets.bundle import Bundle, Floats
+from models.baselines.contract import FoldPredictor
 from predictor.evaluation.protocols.protocol import Protocol, Tables
 from predictor.evaluation.protocols.published.slice_demand import slice_shares
 from predictor.evaluation.protocols.published.steps import register_parts, whole_step_s
-from predictor.evaluation.protocols.registry import FoldPredictor
 
 if TYPE_CHECKING:
     import pandas as pd

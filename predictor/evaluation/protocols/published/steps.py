@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 
 from datasets.bundle import Bundle, Floats
+from models.baselines.contract import FoldPredictor
 from predictor.evaluation.protocols.features import SCALES_WITH_BATCH, per_step
 from predictor.evaluation.protocols.graphs import kind_times
-from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
+from predictor.evaluation.protocols.registry import Contender, register
 
 TARGETS = ("solo_step_time_s",)
 # What makes two step times of one network differ, the device first: it is what a linear model can best do without.

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from datasets.families import family_of
 from datasets.splits import Fold, deal
+from models.baselines.contract import FoldPredictor
 from predictor.evaluation.protocols.protocol import Protocol, Tables
 from predictor.evaluation.protocols.published.steps import OF_NEIGHBOURS, OF_STEPS, SETTING, TARGETS
-from predictor.evaluation.protocols.registry import Contender, FoldPredictor, register
+from predictor.evaluation.protocols.registry import Contender, register
 
 if TYPE_CHECKING:
     import pandas as pd
