@@ -147,31 +147,33 @@ def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: boo
 
     Raises:
         InputError: together with what is there the rows are not valid (a set id given twice); nothing is written.
-        ConflictError: the rows claim a source that has an importer.
+        ConflictError: the rows claim a source that has an importer, or another process holds the folder for minutes.
     """
     import pandas as pd
 
     from datasets.sources import SOURCES
     from datasets.tables import available_tables, read_table, write_table
     from profiling.errors import ConflictError
+    from profiling.files import only_writer
 
     taken = set(rows["source"]) & set(SOURCES)
     if taken:
         raise ConflictError(
             "rows would replace imported ones", expected="a source of your own", got=", ".join(sorted(taken))
         )
-    if table in available_tables(directory):
-        old = read_table(directory, table)
-        same = old["source"].isin(set(rows["source"]))
-        if not replace and "set_id" in rows:
-            same &= old["set_id"].isin(set(rows["set_id"]))
-        elif not replace:
-            there = set(_as_tuples(old[same]))
-            rows = rows[[row not in there for row in _as_tuples(rows[old.columns])]]
-            same &= False
-        parts = [part for part in (old[~same], rows) if len(part)]
-        rows = pd.concat(parts, ignore_index=True)
-    return write_table(directory, table, rows)
+    with only_writer(directory):
+        if table in available_tables(directory):
+            old = read_table(directory, table)
+            same = old["source"].isin(set(rows["source"]))
+            if not replace and "set_id" in rows:
+                same &= old["set_id"].isin(set(rows["set_id"]))
+            elif not replace:
+                there = set(_as_tuples(old[same]))
+                rows = rows[[row not in there for row in _as_tuples(rows[old.columns])]]
+                same &= False
+            parts = [part for part in (old[~same], rows) if len(part)]
+            rows = pd.concat(parts, ignore_index=True)
+        return write_table(directory, table, rows)
 
 
 def _as_tuples(frame: pd.DataFrame) -> list[tuple[object, ...]]:

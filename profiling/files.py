@@ -10,7 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from profiling.errors import InputError
+from filelock import FileLock, Timeout
+
+from profiling.errors import ConflictError, InputError
+
+# Longer than any import holds a folder.
+_PATIENCE_S = 300.0
 
 
 @contextlib.contextmanager
@@ -48,6 +53,29 @@ def write_whole(path: Path | str, data: bytes | str) -> Path:
         Path(temporary).unlink(missing_ok=True)
         raise
     return target
+
+
+@contextlib.contextmanager
+def only_writer(folder: Path | str, wait_s: float = _PATIENCE_S) -> Iterator[None]:
+    """Keep other processes from changing `folder` between reading its files and writing them.
+
+    The lock is on the file `.lock` in it and is released with the process, however that ends.
+
+    Raises:
+        ConflictError: another process holds the folder for longer than `wait_s` seconds.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    lock = FileLock(Path(folder) / ".lock", timeout=wait_s)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ConflictError(
+            f"another process writes to {folder}", hint="wait for it, or choose another folder"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def write_json(path: Path | str, value: Any) -> Path:

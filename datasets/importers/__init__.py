@@ -39,11 +39,27 @@ def import_source(name: str, folder: Path | str, directory: Path | str) -> dict[
 
 
 def write_source(name: str, tables: dict[str, pd.DataFrame], directory: Path | str) -> None:
-    """Replace the rows of source `name` in every table of `directory` by `tables`."""
+    """Replace the rows of source `name` in every table of `directory` by `tables`.
+
+    Raises:
+        ConflictError: another process holds the folder for minutes.
+    """
+    from profiling.files import only_writer, write_whole
+
+    with only_writer(directory):
+        for table, data in _merged(name, tables, directory).items():
+            path = Path(directory) / f"{table}.parquet"
+            if data is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_whole(path, data)
+
+
+def _merged(name: str, tables: dict[str, pd.DataFrame], directory: Path | str) -> dict[str, bytes | None]:
+    """The tables of `directory` that change, as files; None where no row is left."""
     import pandas as pd
 
     from datasets.tables import available_tables, read_table, sources_of, table_bytes
-    from profiling.files import write_whole
 
     files: dict[str, bytes | None] = {}
     present = available_tables(directory)
@@ -58,9 +74,4 @@ def write_source(name: str, tables: dict[str, pd.DataFrame], directory: Path | s
             parts.append(tables[table])
         parts = [part for part in parts if len(part)]
         files[table] = table_bytes(table, pd.concat(parts, ignore_index=True)) if parts else None
-    for table, data in files.items():
-        path = Path(directory) / f"{table}.parquet"
-        if data is None:
-            path.unlink(missing_ok=True)
-        else:
-            write_whole(path, data)
+    return files

@@ -13,10 +13,10 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from profiling.errors import ConflictError, LimitError
-from profiling.files import naming
+from profiling.errors import LimitError
+from profiling.files import naming, only_writer
 
 SLICE_BYTES = 2 * 2**20
 MAX_SLICES = 8
@@ -92,25 +92,12 @@ class SliceWriter:
         self.folder, self.first, self.slice_bytes = folder, first, slice_bytes
 
     def __enter__(self) -> SliceWriter:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock: IO[str] = open(self.folder / ".lock", "w")
-        try:
-            # The system releases it with the process, however that ends.
-            import fcntl
-
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:
-            pass
-        except OSError:
-            self._lock.close()
-            raise ConflictError(
-                f"a campaign is already running in {self.folder}",
-                hint="wait for it, or choose another folder",
-            ) from None
+        self._turn = only_writer(self.folder, wait_s=0)
+        self._turn.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lock.close()
+        self._turn.__exit__(None, None, None)
 
     def append_environment(self, environment: dict[str, Any]) -> None:
         self._append(_encode("environment", environment))

@@ -60,6 +60,7 @@ def command(
     """
     from profiling.capture import named_workload
     from profiling.errors import InputError
+    from profiling.files import only_writer
     from profiling.measure.environment import describe_environment
     from profiling.measure.operators import export_operators
     from profiling.measure.request import RunRequest
@@ -86,15 +87,18 @@ def command(
         requests += [RunRequest("operators", (w,), device) for w in dict.fromkeys(workloads)]
     environment = describe_environment(device)
     campaign = f"profile-{environment['fingerprint'][:8]}"
-    earlier, records = stored_records(output, campaign), []
+    stored_records(output, campaign)  # a folder of another campaign is told of before the measurements
+    records = []
     for request in requests:
         record = measure(request, settings, lambda text: print(text, file=sys.stderr))
         if request.kind == "operators":
             export_operators(record, output / "graphs")
         records.append(record)
     again = [record["request"] for record in records]
-    kept = [record for record in earlier if record["request"] not in again]
-    counts = write_tables(output, [*kept, *records], campaign=campaign, environment=environment)
+    with only_writer(output):
+        earlier = stored_records(output, campaign)
+        kept = [record for record in earlier if record["request"] not in again]
+        counts = write_tables(output, [*kept, *records], campaign=campaign, environment=environment)
     if json:
         print_json({"environment": environment, "tables": counts, "records": records})
     else:

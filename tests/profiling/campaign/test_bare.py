@@ -1,4 +1,4 @@
-"""Measuring runs where only torch, numpy, pandas, pyarrow, psutil, nvidia-ml-py, typer and rich are installed."""
+"""Measuring runs where only torch (and its filelock), numpy, pandas, pyarrow, psutil, NVML, typer and rich are there."""
 
 from __future__ import annotations
 
@@ -38,7 +38,18 @@ def test_profiling_imports_nothing_else() -> None:
     assert done.returncode == 0, done.stderr
 
 
-_PRESENT = {"torch", "numpy", "pandas", "pyarrow", "psutil", "pynvml", "typer", "rich", "profiling"}
+_PRESENT = {
+    "torch",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "psutil",
+    "pynvml",
+    "typer",
+    "rich",
+    "profiling",
+    "filelock",
+}
 # reading ONNX files and device files of one's own and drawing graphs is for where everything is installed; libraries
 # of networks are there when their collections are rebuilt
 _ELSEWHERE = {

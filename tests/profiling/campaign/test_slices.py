@@ -75,7 +75,7 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
 
 
 def test_two_writers_are_kept_apart(tmp_path: Path) -> None:
-    with SliceWriter(tmp_path), pytest.raises(ConflictError, match="already running"), SliceWriter(tmp_path):
+    with SliceWriter(tmp_path), pytest.raises(ConflictError, match="process writes"), SliceWriter(tmp_path):
         pass
     with SliceWriter(tmp_path):
         pass
