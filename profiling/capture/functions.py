@@ -12,152 +12,28 @@ from torch.overrides import TorchFunctionMode
 
 from profiling.capture import fused
 from profiling.capture.answers import note, truth_of
+from profiling.capture.autocast import TO_FLOAT, TO_HALF, TO_WIDEST, autocast_regions, lower_type
 from profiling.training import tensors_of
 
-# Lists of https://docs.pytorch.org/docs/stable/amp.html (CUDA) and of ATen/autocast_mode.h; names of C functions, and of those that
-# are made of a listed one (a square is a power, 1 / x a reciprocal); in-place forms left out.
-_TO_HALF = frozenset(
-    [
-        "matmul",
-        "addbmm",
-        "addmm",
-        "addmv",
-        "addr",
-        "baddbmm",
-        "bmm",
-        "chain_matmul",
-        "linalg_multi_dot",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "conv_tbc",
-        "conv_transpose1d",
-        "conv_transpose2d",
-        "conv_transpose3d",
-        "convolution",
-        "linear",
-        "linalg_vecdot",
-        "mm",
-        "mv",
-        "prelu",
-        "scaled_dot_product_attention",
-        "lstm",
-        "gru",
-        "rnn_tanh",
-        "rnn_relu",
-        "lstm_cell",
-        "gru_cell",
-        "rnn_tanh_cell",
-        "rnn_relu_cell",
-        "__matmul__",
-        "einsum",
-    ]
-)
-_TO_FLOAT = frozenset(
-    [
-        "acos",
-        "asin",
-        "binary_cross_entropy_with_logits",
-        "cosh",
-        "cosine_embedding_loss",
-        "cdist",
-        "cosine_similarity",
-        "cross_entropy_loss",
-        "cumprod",
-        "cumsum",
-        "dist",
-        "erfinv",
-        "exp",
-        "expm1",
-        "group_norm",
-        "hinge_embedding_loss",
-        "kl_div",
-        "l1_loss",
-        "layer_norm",
-        "native_layer_norm",
-        "log",
-        "log10",
-        "log_softmax",
-        "log1p",
-        "log2",
-        "margin_ranking_loss",
-        "mse_loss",
-        "multilabel_margin_loss",
-        "multi_margin_loss",
-        "nll_loss",
-        "nll_loss_nd",
-        "norm",
-        "normalize",
-        "pdist",
-        "poisson_nll_loss",
-        "pow",
-        "prod",
-        "reciprocal",
-        "rsqrt",
-        "sinh",
-        "smooth_l1_loss",
-        "soft_margin_loss",
-        "softmax",
-        "softmin",
-        "softplus",
-        "sum",
-        "renorm",
-        "tan",
-        "triplet_margin_loss",
-        "ctc_loss",
-        "huber_loss",
-        "square",
-        "__rdiv__",
-        "__rpow__",
-        "__rtruediv__",
-        "special_expm1",
-        "logsumexp",
-        "linalg_norm",
-        "linalg_vector_norm",
-        "linalg_matrix_norm",
-        "frobenius_norm",
-        "nuclear_norm",
-        "rms_norm",
-        "upsample_nearest1d",
-        "upsample_nearest2d",
-        "upsample_nearest3d",
-        "_upsample_nearest_exact1d",
-        "_upsample_nearest_exact2d",
-        "_upsample_nearest_exact3d",
-        "upsample_linear1d",
-        "upsample_bilinear2d",
-        "_upsample_bilinear2d_aa",
-        "upsample_trilinear3d",
-        "upsample_bicubic2d",
-        "_upsample_bicubic2d_aa",
-    ]
-)
-# They take the widest type of their arguments; so do addcdiv, addcmul, atan2, cross, grid_sampler and index_put, by themselves.
-_TO_WIDEST = frozenset(["bilinear", "dot", "scatter_add", "tensordot", "vdot"])
 _RECURRENT = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 class DeviceFunctions(TorchFunctionMode):
-    """Sends attention, recurrent layers and dropout to their fused forms, and casts as autocast would.
+    """Sends attention, recurrent layers and dropout to their fused forms, and casts as autocast would."""
 
-    Args:
-        autocast: the lower-precision type, or None without autocast.
-    """
-
-    def __init__(self, autocast: torch.dtype | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._autocast = autocast
-        self._weights: dict[int, Tensor] = {}
+        self._weights: dict[tuple[int, torch.dtype], Tensor] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if self._autocast is not None:
-            if name in _TO_HALF:
-                args, kwargs = self._cast((args, kwargs), self._autocast)
-            elif name in _TO_FLOAT or (name in _TO_WIDEST and _has_float32((args, kwargs))):
+        if (lower := lower_type()) is not None:
+            if name in TO_HALF:
+                args, kwargs = self._cast((args, kwargs), lower)
+            elif name in TO_FLOAT or (name in TO_WIDEST and _has_float32((args, kwargs))):
                 args, kwargs = self._cast((args, kwargs), torch.float32)
         if name == "__bool__" and (answer := truth_of(args[0])) is not None:
             return answer
@@ -183,9 +59,9 @@ class DeviceFunctions(TorchFunctionMode):
             if not value.is_leaf or not value.requires_grad:
                 return value.to(dtype)
             # Autocast keeps the cast weight for the whole forward pass.
-            if id(value) not in self._weights:
-                self._weights[id(value)] = value.to(dtype)
-            return self._weights[id(value)]
+            if (id(value), dtype) not in self._weights:
+                self._weights[id(value), dtype] = value.to(dtype)
+            return self._weights[id(value), dtype]
         if isinstance(value, dict):
             return {key: self._cast(item, dtype) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -217,11 +93,7 @@ def fused_functions(autocast: torch.dtype | None = None) -> Iterator[DeviceFunct
     try:
         for module, name in places:
             setattr(module, name, lambda *_: False)
-        # Modules that ask whether autocast is on are told so; the CPU's casts nothing that is on `meta`.
-        with (
-            torch.autocast("cpu", torch.bfloat16, enabled=autocast is not None),
-            DeviceFunctions(autocast) as mode,
-        ):
+        with autocast_regions(autocast), DeviceFunctions() as mode:
             yield mode
     finally:
         for module, name, function in saved:

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from profiling.capture.functions import _TO_FLOAT, _TO_HALF, _TO_WIDEST, fused_functions
+from profiling.capture.autocast import TO_FLOAT, TO_HALF, TO_WIDEST
+from profiling.capture.functions import fused_functions
 
 CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "x ** 2": lambda x: x**2,
@@ -74,6 +75,39 @@ def test_autocast_leaves_products_of_one_type_as_they_are() -> None:
         assert torch.tensordot(half, half, 1).dtype == torch.float16
 
 
+@pytest.mark.parametrize("device", ["cuda", "meta"])
+def test_a_region_without_autocast_keeps_the_types_of_its_inputs(device: str) -> None:
+    half = torch.empty(2, 4, device="meta", dtype=torch.float16)
+    weight = torch.empty(4, 4, device="meta", requires_grad=True)
+    with fused_functions(torch.float16):
+        assert torch.is_autocast_enabled(device)
+        with torch.autocast(device, enabled=False):
+            assert not torch.is_autocast_enabled(device)
+            assert F.layer_norm(half, (4,)).dtype == torch.float16
+            assert F.linear(half.float(), weight).dtype == torch.float32
+        assert F.layer_norm(half, (4,)).dtype == torch.float32
+        assert F.linear(half.float(), weight).dtype == torch.float16
+
+
+def test_a_model_may_switch_autocast_on_for_itself() -> None:
+    wide = torch.empty(2, 4, device="meta")
+    with fused_functions():
+        with torch.autocast("cuda", torch.bfloat16):
+            assert torch.get_autocast_dtype("cuda") == torch.bfloat16
+            assert F.linear(wide, wide).dtype == torch.bfloat16
+        with torch.amp.autocast_mode.autocast("meta"):
+            assert F.linear(wide, wide).dtype == torch.float16
+        assert F.linear(wide, wide).dtype == torch.float32
+
+
+def test_autocast_is_torch_s_own_again_afterwards() -> None:
+    before = torch.autocast.__init__, torch.is_autocast_enabled, torch.get_autocast_dtype
+    with fused_functions(torch.float16):
+        pass
+    assert (torch.autocast.__init__, torch.is_autocast_enabled, torch.get_autocast_dtype) == before
+    assert not torch.is_autocast_enabled("cpu")
+
+
 def test_the_lists_have_every_operator_that_torch_casts_on_a_gpu() -> None:
     # What takes the widest type of its arguments by itself, and what is called by another that is listed.
     widest = {"addcdiv", "addcmul", "atan2", "cross", "grid_sampler", "index_put"}
@@ -85,5 +119,5 @@ def test_the_lists_have_every_operator_that_torch_casts_on_a_gpu() -> None:
         if name.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA")
     }
     public = {name for name in names if not name.startswith("_") or name.startswith("_upsample")}
-    assert public - _TO_HALF - _TO_FLOAT - _TO_WIDEST <= widest | inner | refused
+    assert public - TO_HALF - TO_FLOAT - TO_WIDEST <= widest | inner | refused
     assert len(public) > 80
