@@ -51,6 +51,7 @@ _ADVANCE = (
     .values(changes=_CLUSTER.c.changes + 1, version=_CLUSTER.c.version + bindparam("counts"))
     .returning(_CLUSTER.c.version, _CLUSTER.c.changes)
 )
+_READ_VERSION = select(_CLUSTER.c.version).where(_CLUSTER.c.id == 1)
 # For reports of nodes, which are many: prepared once, and past the object-relational mapper.
 _NODES, _TENANTS = table_of(NodeRow), table_of(TenantRow)
 _READ_GPUS = select(_NODES.c.gpus).where(
@@ -77,13 +78,18 @@ def advance(session: Session, expected: int | None = None, counts: bool = True) 
     if row is None:
         connection.execute(insert(_CLUSTER).values(id=1, version=int(counts), changes=1, links=[]))
     change = Change(int(counts), 1) if row is None else Change(row.version, row.changes)
-    before = change.version - int(counts)
-    if expected is not None and before != expected:
+    _check_version(change.version - int(counts), expected)
+    return change
+
+
+def _check_version(version: int, expected: int | None) -> int:
+    """The version, where it is the one that the caller means. Raises `PreconditionError`."""
+    if expected is not None and version != expected:
         raise PreconditionError(
-            "the cluster has changed", expected=f"version {expected}", got=f"version {before}",
+            "the cluster has changed", expected=f"version {expected}", got=f"version {version}",
             hint="read /v1/cluster and try again",
         )  # fmt: skip
-    return change
+    return version
 
 
 def check_body(body: ClusterBody, gpus: int) -> int:
@@ -164,23 +170,25 @@ def put_node(
     replace_tenants: bool = False,
     entry: audit.Entry | None = None,
 ) -> tuple[int, bool]:
-    """Add a node, or change its GPUs. Returns the new version and whether the node is new; raises as `replace_cluster`.
+    """Add a node, or change its GPUs. Returns the version and whether the node is new; raises as `replace_cluster`.
+
+    A report of what is stored already is no change: the version stays.
 
     Args:
         entry: is put on record in the same transaction.
     """
     node = inventory.snapshot.nodes[0]
     with service.store.write() as session:
-        row = advance(session, expected)
         if not replace_tenants and _as_it_was(session, node, inventory):
-            now = service.store.now(session)
-            session.connection().execute(_REPORTED, {"node": node.name, "heard": now})
-            new = False
+            connection = session.connection()
+            version, new = _check_version(connection.execute(_READ_VERSION).scalar_one(), expected), False
+            connection.execute(_REPORTED, {"node": node.name, "heard": service.store.now(session)})
         else:
-            new = _put(service, session, row, inventory, replace_tenants)
+            row = advance(session, expected)
+            version, new = row.version, _put(service, session, row, inventory, replace_tenants)
         if entry is not None:
             audit.add(service.store, session, entry, 201 if new else 200)
-        return row.version, new
+        return version, new
 
 
 def _as_it_was(session: Session, node: Node, inventory: Inventory) -> bool:

@@ -166,6 +166,19 @@ def test_a_node_that_reports_what_is_known_is_heard_of_and_nothing_else(
     assert (fewer.status_code, row()[0] > revision) == (200, True)
 
 
+def test_a_report_of_what_is_known_leaves_the_version(client: TestClient) -> None:
+    """A version that every node's report raises would fail every `If-Match` of a busy cluster."""
+    client.put("/v1/cluster", json=CLUSTER)
+    path, node = "/v1/cluster/nodes/a", {"gpus": [{"device": "v100", "count": 2}]}
+    for headers in ({}, {"If-Match": '"1"'}):
+        told = client.put(path, json=node, headers=headers)
+        assert (told.status_code, told.json(), told.headers["etag"]) == (200, {"version": 1}, '"1"')
+    assert client.get("/v1/cluster", headers={"If-None-Match": '"1"'}).status_code == 304
+    problem(client.put(path, json=node, headers={"If-Match": '"2"'}), 412)
+    assert client.put(path, json={"gpus": [{"device": "v100"}]}).json() == {"version": 2}
+    problem(client.put(path, json={"gpus": [{"device": "v100"}]}, headers={"If-Match": '"1"'}), 412)
+
+
 def committed(service: Service) -> list[list[str]]:
     """The statements of each transaction that is committed from now on."""
     transactions: list[list[str]] = []
