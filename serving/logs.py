@@ -9,6 +9,10 @@ from typing import Any
 import structlog
 
 _SECRET = ("authorization", "token", "password", "secret", "database_url", "cookie")
+# Without the local variables: they hold the headers of requests, tokens among them, and the store's address.
+_TRACEBACKS = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
 
 
 def _without_secrets(_: Any, __: str, event: Any) -> Any:
@@ -41,7 +45,7 @@ def configure(level: str = "info") -> None:
             structlog.stdlib.filter_by_level,
             structlog.stdlib.add_logger_name,
             *shared,
-            structlog.processors.dict_tracebacks,
+            _TRACEBACKS,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from serving.logs import configure
 
@@ -31,3 +32,23 @@ def test_lines_go_to_the_stderr_of_their_time(restored: None, monkeypatch: pytes
     logging.getLogger("any").info("still there", extra={"api_token": "ct_1"})
     line = json.loads(second.getvalue())
     assert (line["event"], line["api_token"], line["level"]) == ("still there", "***", "info")
+
+
+def test_a_fault_is_logged_without_the_values_around_it(
+    restored: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Local variables hold headers of requests, and the address of the store with its password."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    configure()
+
+    def fail(headers: dict[str, str]) -> None:
+        raise ZeroDivisionError("by zero")
+
+    try:
+        fail({"authorization": "Bearer ct_secret"})
+    except ZeroDivisionError as error:
+        structlog.get_logger("test").error("request failed", exc_info=error)
+    line = json.loads(stream.getvalue())
+    assert [frame["name"] for frame in line["exception"][0]["frames"]][-1] == "fail"
+    assert "ct_secret" not in stream.getvalue()
