@@ -151,7 +151,7 @@ class _Exchange:
             return
         site = self.headers.get(b"sec-fetch-site", b"none")
         origin = self.headers.get(b"origin")
-        foreign = origin is not None and urlsplit(origin.decode("latin-1")).netloc.lower() != host.lower()
+        foreign = origin is not None and _name_of(origin.decode("latin-1")) != host.lower()
         if site not in (b"none", b"same-origin") or foreign:
             raise ForbiddenError("cross-site request refused", expected="the same origin, or a bearer token")
 
@@ -201,6 +201,14 @@ class _Exchange:
                 duration_s=round(seconds, 6),
                 caller=caller,
             )
+
+
+def _name_of(origin: str) -> str | None:
+    """Host and port of an `Origin`; None where it is no address."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 _REASONS = {

@@ -299,7 +299,8 @@ def test_other_sites_and_rebound_names_reach_nothing(client: TestClient) -> None
     problem(client.put(**put, headers=json | {"Host": "evil.example"}), 421)
     problem(client.put(**put, headers=json | {"Host": "169.254.169.254"}), 421)
     problem(client.put(**put, headers=json | {"Sec-Fetch-Site": "cross-site"}), 403)
-    problem(client.put(**put, headers=json | {"Origin": "http://evil.example"}), 403)
+    for origin in ("http://evil.example", "null", "http://[evil", "http://127.0.0.1.evil.example"):
+        problem(client.put(**put, headers=json | {"Origin": origin}), 403)
     problem(client.put(**put, headers={"Content-Type": "text/plain"}), 415)
     problem(client.put(**put), 415)
     problem(client.post("/v1/models/reload", headers={"Sec-Fetch-Site": "same-site"}), 403)
