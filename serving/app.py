@@ -99,9 +99,10 @@ def create_app(config: ServiceConfig | None = None, source: ModelSource | None =
         generate_unique_id_function=openapi.operation_id,
     )
     app.state.service = service
-    for group in _GROUPS:
-        app.include_router(group.routes(service))
-    problems.install(app)
+    routers = [group.routes(service) for group in _GROUPS]
+    for router in routers:
+        app.include_router(router)
+    problems.install(app, [route for router in routers for route in router.routes])
     openapi.install(app)
     app.add_middleware(RequestMiddleware, service=service)
     return app

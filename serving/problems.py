@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -9,6 +10,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from msgspec import json
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Route
 
 from profiling.errors import CotenantError, InputError
 from serving.auth import authenticate
@@ -16,8 +18,12 @@ from serving.http import problem
 from serving.middleware import headers_for
 
 
-def install(app: FastAPI) -> None:
-    """Answer errors of handlers, of parameters and of routing alike."""
+def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Answer errors of handlers, of parameters and of routing alike.
+
+    Args:
+        routes: all of the application, for the methods that an address has.
+    """
 
     @app.exception_handler(CotenantError)
     async def _ours(request: Request, error: CotenantError) -> Response:
@@ -42,10 +48,17 @@ def install(app: FastAPI) -> None:
             404: "there is nothing at this address; see /openapi.json",
             405: f"this address does not answer {request.method}; see the Allow header",
         }.get(error.status_code, str(error.detail))
+        headers = error.headers
+        if error.status_code == 405:  # the exception knows the methods of one route of several
+            headers = {"Allow": ", ".join(_methods(routes, request.url.path))}
         body = {
             "type": "about:blank", "title": title, "status": error.status_code, "detail": detail,
             "instance": request.url.path,
         }  # fmt: skip
-        return Response(
-            json.encode(body), error.status_code, error.headers, media_type="application/problem+json"
-        )
+        return Response(json.encode(body), error.status_code, headers, media_type="application/problem+json")
+
+
+def _methods(routes: Sequence[BaseRoute], path: str) -> list[str]:
+    """The methods that an address answers."""
+    here = (route for route in routes if isinstance(route, Route) and route.path_regex.match(path))
+    return sorted({method for route in here for method in route.methods or ()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from fastapi.testclient import TestClient
 
 from profiling.devices import list_devices
@@ -23,6 +24,22 @@ def test_routing_errors(client: TestClient) -> None:
     problem(client.get("/v1/nowhere"), 404)
     assert problem(client.get("/v1/predict"), 405)
     assert "POST" in client.get("/v1/predict").headers["allow"]
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/v1/cluster", "GET, PUT"),
+        ("/v1/cluster/nodes/a", "DELETE, GET, PUT"),
+        ("/v1/placements", "GET, POST"),
+        ("/login", "GET, POST"),
+        ("/v1/devices", "GET"),
+    ],
+)
+def test_a_wrong_method_is_told_all_that_the_address_has(client: TestClient, path: str, methods: str) -> None:
+    answer = client.patch(path)
+    problem(answer, 405)
+    assert answer.headers["allow"] == methods
 
 
 def test_health_and_metrics(client: TestClient) -> None:
