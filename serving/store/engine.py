@@ -34,7 +34,7 @@ def check_exists(url: str) -> None:
     """Raise `InputError` where `url` names a SQLite file that is not there, which `Store` would make."""
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         return  # `Store` says what is wrong with it
     file = parsed.database if parsed.get_backend_name() == "sqlite" else None
     if file and file != ":memory:" and not Path(file).exists():
@@ -56,8 +56,13 @@ class Store:
         try:
             parsed = make_url(url)
             self.sqlite = parsed.get_backend_name() == "sqlite"
+            if self.sqlite and parsed.database in (None, "", ":memory:"):
+                raise InputError(
+                    "a store in memory cannot be used",
+                    expected="sqlite:///FILE: threads and processes share it",
+                )
             self._folder: Path | None = None
-            if self.sqlite and parsed.database and parsed.database != ":memory:":
+            if self.sqlite and parsed.database:
                 self._folder = Path(parsed.database).parent
                 self._folder.mkdir(parents=True, exist_ok=True)
             options: dict[str, Any] = (
@@ -81,6 +86,12 @@ class Store:
                 expected="sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME",
                 got=" ".join(str(error).split()),
                 hint="PostgreSQL needs the extra `postgres`: pip install -e '.[postgres]' in the checkout",
+            ) from None
+        except ValueError:  # its message may hold a part of the password
+            raise InputError(
+                "database address has a port that is no number",
+                expected="postgresql+psycopg://USER@HOST:PORT/NAME",
+                hint="write @, : and / of a password as %40, %3A and %2F",
             ) from None
         except OSError as error:
             raise UnavailableError("cannot create the database's folder", got=str(error)) from None

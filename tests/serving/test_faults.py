@@ -78,6 +78,12 @@ def _limit_pages(store: Store):  # type: ignore[no-untyped-def]
 def test_store_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="sqlite"):
         Store("nonsense")
+    for memory in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
+        with pytest.raises(InputError, match="in memory"):
+            Store(memory)
+    with pytest.raises(InputError, match="port that is no number") as raised:
+        Store("postgresql+psycopg://u:p@ss:word@localhost/x")
+    assert "word" not in raised.value.message.replace("password", "")
     monkeypatch.setitem(sys.modules, "psycopg", None)  # as where the extra is not installed
     with pytest.raises(InputError, match="postgres"):
         Store("postgresql+psycopg://localhost/x")
