@@ -21,6 +21,7 @@ ENVIRONMENT = "COTENANT_DEVICES"
 _FIELDS = {f.name: f for f in fields(DeviceSpec) if f.name != "name"}
 _TEXT = {"vendor", "architecture", "compute_capability", "memory_type", "source"}
 _INTEGERS = {"sm_count", "memory_bus_bits", *RESIDENCY}
+_PCIE_BYTES_PER_S = 15.75e9  # PCIe 3.0 x16; what a step copies to the device takes some time on any
 _ALIASES = {"a100-40gb": "a100", "v100-16gb": "v100", "h100-80gb": "h100", "h200-141gb": "h200"}
 _FILES = (
     "nvidia_kepler_and_pascal",
@@ -47,10 +48,31 @@ def _catalogue() -> dict[str, DeviceSpec]:
 
 def list_devices() -> list[DeviceSpec]:
     """All known device types: the catalogue, then those of the files that `COTENANT_DEVICES` names."""
+    return list(_known().values())
+
+
+def _known() -> dict[str, DeviceSpec]:
+    """The same by name."""
+    paths = tuple(filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)))
+    return _with_files(tuple((path, _stamp(path)) for path in paths)) if paths else _catalogue()
+
+
+@lru_cache(maxsize=8)
+def _with_files(files: tuple[tuple[str, object], ...]) -> dict[str, DeviceSpec]:
+    """The catalogue and the types of some files, read once for each state of them: services ask all the time."""
     known = dict(_catalogue())
-    for path in filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)):
+    for path, _ in files:
         known.update({spec.name: spec for spec in load_device_file(path)})
-    return list(known.values())
+    return known
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    """What changes where a file does; None where there is none."""
+    try:
+        state = os.stat(path)
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_size, state.st_ino
 
 
 def device_names() -> list[str]:
@@ -73,7 +95,7 @@ def get_device(name: str) -> DeviceSpec:
     """
     if not os.environ.get(ENVIRONMENT):
         return _of_catalogue(name)
-    return _named(name, {spec.name: spec for spec in list_devices()})
+    return _named(name, _known())
 
 
 @lru_cache(maxsize=1024)
@@ -110,9 +132,10 @@ def runs_on(name: str, precision: str) -> bool:
 def load_device_file(path: Path | str) -> list[DeviceSpec]:
     """Read device types from YAML: `{name: {field of DeviceSpec: value, ...}, ...}`.
 
-    Fields that have no value are 0, empty, or (`vendor`) `custom`; `sm_count`, `clock_hz`, `fp32_flops`,
-    `memory_bytes` and `memory_bandwidth_bytes_per_s` must be given. With a known `compute_capability`, what every GPU of
-    it has is filled in: limits of residency, and FP64, FP16 and BF16 on CUDA cores.
+    Fields that have no value are 0, empty, (`vendor`) `custom`, or (`pcie_bytes_per_s`) that of PCIe 3.0 x16; `sm_count`,
+    `clock_hz`, `fp32_flops`, `memory_bytes` and `memory_bandwidth_bytes_per_s` must be given. With a known
+    `compute_capability`, what every GPU of it has is filled in: limits of residency, and FP64, FP16 and BF16 on CUDA
+    cores.
 
     Raises:
         InputError: no such file, not YAML, a field that is unknown, missing or not of its type, a name that stands twice.
@@ -179,6 +202,7 @@ def device_from_mapping(name: str, row: dict[str, Any], where: object = "") -> D
             values.setdefault(key, "")
         elif field.default is MISSING:
             values[key] = 0
+    values["pcie_bytes_per_s"] = values["pcie_bytes_per_s"] or _PCIE_BYTES_PER_S
     _fill_in(values)
     return DeviceSpec(name=spelt(name), **values)
 

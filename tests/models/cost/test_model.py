@@ -208,3 +208,15 @@ def test_a_smaller_share_of_the_multiprocessors_is_never_faster() -> None:
         ]
         assert seconds == sorted(seconds)
         assert seconds[-1] < 20.0 * seconds[0] * 1.01
+
+
+def test_a_device_of_a_file_with_the_least_that_it_must_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "my-gpu: {sm_count: 58, clock_hz: 2.04e+9, fp32_flops: 30.3e+12, memory_bytes: 25769803776,"
+        " memory_bandwidth_bytes_per_s: 300e+9}"
+    )
+    monkeypatch.setenv("COTENANT_DEVICES", str(path))
+    assert 0 < step_s(Workload(NAMES[0], 16), "my-gpu") < 10

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from profiling.devices import get_device, list_devices, load_device_file, runs_on
+from profiling.devices import catalogue, device_names, get_device, list_devices, load_device_file, runs_on
 from profiling.devices.compute_capability import RESIDENCY, compute_capabilities
 from profiling.devices.spec import CARDS_WITH, DEVICE_PRECISIONS, DeviceSpec
 from profiling.errors import InputError, UnknownNameError
@@ -234,6 +234,28 @@ def test_user_device_from_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert get_device("v100").name == "v100"
     with pytest.raises(InputError, match="give bf16_flops in its device file"):
         spec.check_precision("bf16")
+
+
+def test_a_device_file_is_read_once_and_again_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINIMAL)
+    monkeypatch.setenv("COTENANT_DEVICES", str(path))
+    read: list[Path | str] = []
+
+    def counted(path: Path | str) -> list[DeviceSpec]:
+        read.append(path)
+        return load_device_file(path)
+
+    monkeypatch.setattr(catalogue, "load_device_file", counted)
+    assert {get_device("my-gpu").sm_count for _ in range(100)} == {10}
+    assert get_device("v100").name == "v100"
+    assert len(read) == 1
+    path.write_text(MINIMAL.replace("sm_count: 10", "sm_count: 1000"))
+    assert get_device("my-gpu").sm_count == 1000
+    assert "my-gpu" in device_names()
+    assert len(read) == 2
 
 
 def test_a_compute_capability_in_a_device_file_fills_in_what_follows_from_it(tmp_path: Path) -> None:
