@@ -1,6 +1,13 @@
 """GPU types by their public numbers: a catalogue, a user's own, and what this machine has."""
 
-from profiling.devices.catalogue import device_names, get_device, list_devices, load_device_file, runs_on
+from profiling.devices.catalogue import (
+    device_names,
+    get_device,
+    is_known,
+    list_devices,
+    load_device_file,
+    runs_on,
+)
 from profiling.devices.discovery import discover, discover_cpu, discover_gpus
 from profiling.devices.mig import has_mig, mig_layout, split_device, with_sm_share
 from profiling.devices.spec import DeviceSpec
@@ -13,6 +20,7 @@ __all__ = [
     "discover_gpus",
     "get_device",
     "has_mig",
+    "is_known",
     "list_devices",
     "load_device_file",
     "mig_layout",

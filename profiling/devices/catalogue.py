@@ -121,6 +121,15 @@ def _named(name: str, known: dict[str, DeviceSpec]) -> DeviceSpec:
     )
 
 
+def is_known(name: str) -> bool:
+    """Whether `get_device` knows a device type of that name."""
+    try:
+        get_device(name)
+    except UnknownNameError:
+        return False
+    return True
+
+
 def runs_on(name: str, precision: str) -> bool:
     """Whether the device type of that name supports `precision`; True for an unknown type."""
     try:

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from predictor.types import Prediction
 from profiling.devices import device_names, get_device, split_device
-from profiling.errors import CotenantError, InputError
+from profiling.errors import CotenantError, InputError, UnknownNameError
 from profiling.workload import SHARING_MODES, ColocationSet
 from scheduling.core.snapshot import Gpu, Node
 from serving.dashboard.error_plot import error_plot
@@ -285,6 +285,10 @@ async def _tiles(service: Service, gpus: list[Gpu]) -> list[Tile]:
         tenants = tuple((str(t.job), t.job_id, t.iterations_left) for t in gpu.tenants)
         answer = answers.get((gpu.device, gpu.sharing, gpu.tenants))
         prediction, note = (None, answer.message) if isinstance(answer, CotenantError) else (answer, "")
-        memory = get_device(gpu.device).memory_bytes
+        memory = 0.0
+        try:
+            memory = get_device(gpu.device).memory_bytes
+        except UnknownNameError as error:  # a type of a device file that was there when the cluster was put
+            note = error.message
         tiles.append(Tile(gpu.id, gpu.device, gpu.sharing, tenants, prediction, memory, note))
     return tiles

@@ -1,7 +1,8 @@
 """Filter and prioritize from the stored cluster state.
 
 Filter takes out only nodes where the job can never run: no GPU of the node holds it even when it is alone. A node that
-the stored state does not know stays in, without preference: we advise, the scheduler decides. A pod that asks for MIG
+the stored state does not know, or one with a GPU of an unknown type, stays in, without preference: we advise, the
+scheduler decides. A pod that asks for MIG
 slices (`nvidia.com/mig-3g.20gb`) is judged by the slices of that profile alone.
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 import structlog
 
 from predictor.types import Prediction
-from profiling.devices import get_device, mig_layout, runs_on, split_device
+from profiling.devices import get_device, is_known, mig_layout, runs_on, split_device
 from profiling.errors import CotenantError, InfeasibleError
 from profiling.workload import ColocationSet
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
@@ -74,8 +75,12 @@ async def prioritize_nodes(service: Service, body: Any) -> list[dict[str, Any]]:
 
 async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[str, str]:
     """Nodes, with the reason, that can never run the job."""
-    snapshot = _offered((await service.read(stored_state, service)).snapshot, job.mig_profile)
-    asked = set(arguments.names)
+    stored = (await service.read(stored_state, service)).snapshot
+    snapshot = _offered(stored, job.mig_profile)
+    # Of a node with a GPU of an unknown type nothing is known, either.
+    asked = set(arguments.names).difference(
+        node.name for node in stored.nodes if not all(is_known(gpu.device) for gpu in node.gpus)
+    )
     kind = f"MIG slice {job.mig_profile}" if job.mig_profile else "GPU"
     nodes = [node for node in snapshot.nodes if node.name in asked]
     alone = await _alone(service, job, nodes)
@@ -101,8 +106,9 @@ async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[st
 
 
 async def _alone(service: Service, job: PodJob, nodes: Iterable[Node]) -> dict[tuple[str, str], Prediction]:
-    """What is predicted of the job alone on each type of GPU of these nodes that has its precision, by device and sharing mode."""
-    types = sorted({(gpu.device, gpu.sharing) for node in nodes for gpu in node.gpus})
+    """What is predicted of the job alone on each known type of GPU of these nodes that has its precision, by device and sharing
+    mode."""
+    types = sorted({(g.device, g.sharing) for node in nodes for g in node.gpus if is_known(g.device)})
     await admit(service, (job.workload,), {device for device, _ in types})
     types = [(device, sharing) for device, sharing in types if runs_on(device, job.workload.precision)]
     predictions = await service.batcher.predict_many([ColocationSet(d, (job.workload,), s) for d, s in types])
@@ -121,7 +127,9 @@ def _offered(snapshot: ClusterSnapshot, mig_profile: str | None) -> ClusterSnaps
 
 
 def _profile_of(device: str) -> str | None:
-    """`3g.20gb` of the slice `a100:mig=3g`; None for a whole card."""
+    """`3g.20gb` of the slice `a100:mig=3g`; None for a whole card, and an unknown type."""
+    if not is_known(device):
+        return None
     card, part = split_device(get_device(device).name)
     return None if part is None else mig_layout(card).profile(part).name
 

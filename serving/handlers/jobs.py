@@ -12,7 +12,7 @@ import structlog
 from sqlalchemy import select
 
 from predictor.types import Prediction
-from profiling.devices import get_device
+from profiling.devices import get_device, is_known
 from profiling.errors import CotenantError, InputError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import ColocationSet, Workload
@@ -70,7 +70,8 @@ async def admit(service: Service, workloads: Iterable[Workload], devices: Iterab
 
 
 async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """The snapshot without the GPUs whose tenants' graphs are not registered any more: those cannot be predicted.
+    """The snapshot without the GPUs whose tenants' graphs are not registered any more, and those whose type this process does
+    not know (its device file is gone): they cannot be predicted.
 
     The same object where there is none, because policies remember it; the last answer is kept.
 
@@ -94,18 +95,35 @@ async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> Cluste
             missing.discard(model)
         except UnknownNameError:
             log.warning("tenant of an unknown workload", workload=model[:100])
+    strange = {d for d in {gpu.device for node in looked_at for gpu in node.gpus} if not is_known(d)}
+    if strange:
+        log.warning("GPUs of an unknown type", devices=sorted(strange)[:10])
     pruned = snapshot
-    if missing:
-        pruned = _without(snapshot, lambda gpu: any(t.job.model in missing for t in gpu.tenants))
+    if missing or strange:
+        pruned = _without(
+            snapshot, lambda gpu: gpu.device in strange or any(t.job.model in missing for t in gpu.tenants)
+        )
         if not any(node.gpus for node in pruned.nodes):
-            raise UnknownNameError(
-                "every GPU runs a job of an unknown workload",
-                expected="models of the zoo, or graph:HASH of /v1/workloads",
-                got=", ".join(repr(model[:80]) for model in sorted(missing)[:3]),
-                hint="register the graphs with POST /v1/workloads, or take the tenants out of the cluster",
-            )
+            raise _nothing_known(missing, strange)
     service.pruned = (snapshot, pruned, service.graph_changes)
     return pruned
+
+
+def _nothing_known(models: set[str], devices: set[str]) -> UnknownNameError:
+    """The error of a cluster on which every GPU runs one of these models, or is of one of these types."""
+    if devices:
+        return UnknownNameError(
+            "every GPU is of an unknown type, or runs a job of an unknown workload",
+            expected="a GPU of a type of /v1/devices",
+            got=", ".join(repr(name[:80]) for name in sorted(devices)[:3]),
+            hint="start the service with the file of these types in COTENANT_DEVICES",
+        )
+    return UnknownNameError(
+        "every GPU runs a job of an unknown workload",
+        expected="models of the zoo, or graph:HASH of /v1/workloads",
+        got=", ".join(repr(model[:80]) for model in sorted(models)[:3]),
+        hint="register the graphs with POST /v1/workloads, or take the tenants out of the cluster",
+    )
 
 
 def without_unpredictable(service: Service, serving: Serving, snapshot: ClusterSnapshot) -> ClusterSnapshot:

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from profiling.devices import get_device
 from profiling.errors import CotenantError, InfeasibleError, InputError, LimitError
 from profiling.workload import Workload
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Tenant
@@ -34,7 +35,7 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
     if isinstance(body.cluster, ClusterBody):
         check_body(body.cluster, service.config.cluster_gpus)
         await fill_lengths(service, body.cluster)
-        snapshot = (await service.batcher.bulk.run(read_inventory, body.cluster)).snapshot
+        snapshot = await service.batcher.bulk.run(_given, body.cluster)
     else:
         snapshot = (await service.read(stored_state, service)).snapshot
     if body.job is not UNSET:
@@ -61,8 +62,16 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
     return {"decisions": decisions}
 
 
+def _given(body: ClusterBody) -> ClusterSnapshot:
+    """The cluster of a body. Raises `InputError`, and `UnknownNameError` for a device, which a stored cluster may have."""
+    snapshot = read_inventory(body).snapshot
+    for device in {gpu.device for _, gpu in snapshot.gpus()}:
+        get_device(device)
+    return snapshot
+
+
 async def prepare(service: Service, job: Workload, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """Encode the job and all tenants; the snapshot without the GPUs whose tenants are unknown or cannot be predicted."""
+    """Encode the job and all tenants; the snapshot without the GPUs that are unknown or whose tenants are, or cannot be predicted."""
     await admit(service, (job,))
     snapshot = await without_unknown(service, snapshot)
     serving = service.belief().serving

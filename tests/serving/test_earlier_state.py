@@ -73,6 +73,67 @@ def test_a_card_without_mig_that_was_to_have_some(start: Start, store: Store) ->
     assert put.status_code == 200, "its tenants are not in the way"
 
 
+def test_a_gpu_type_whose_device_file_is_gone(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its GPUs get no jobs; decisions, the extender and the dashboard go on with the others."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(
+        "my-gpu: {sm_count: 58, clock_hz: 2e+9, fp32_flops: 3e+13, memory_bytes: 2.4e+10,"
+        " memory_bandwidth_bytes_per_s: 3e+11}"
+    )
+    monkeypatch.setenv("COTENANT_DEVICES", str(mine))
+    tenant = {"job": JOB, "iterations_left": 100.0}
+    strange = {"name": "c", "gpus": [{"device": "my-gpu", "tenants": [tenant]}, {"device": "my-gpu"}]}
+    body = {"nodes": [*NODES["nodes"], strange]}
+    first = start()
+    assert first.put("/v1/cluster", json=body).status_code == 200
+    first.__exit__(None, None, None)
+    monkeypatch.delenv("COTENANT_DEVICES")
+    with capture_logs() as logs:
+        client = start()
+        stored = client.get("/v1/cluster").json()["cluster"]["nodes"][2]["gpus"]
+        assert [gpu["device"] for gpu in stored] == ["my-gpu"] * 2
+        placed = client.post("/v1/placements", json={"job": JOB, "iterations": 10})
+    assert any(line["event"] == "GPUs of an unknown type" for line in logs)
+    assert (placed.status_code, placed.json()["node"]) == (201, "a")
+    ranked = client.post("/v1/place", json={"job": JOB, "iterations": 10}).json()["ranked"]
+    assert {gpu["node"] for gpu in ranked} == {"a", "b"}
+    told = client.post("/v1/place", json={"job": JOB, "cluster": {"nodes": [strange]}})
+    assert told.status_code == 404, "a cluster that is given now is to be right"
+    page = client.get("/")
+    assert page.status_code == 200
+    assert "device &#39;my-gpu&#39; is not in the catalogue" in page.text
+    names = ["a", "b", "c"]
+    for wanted in ("nvidia.com/gpu", "nvidia.com/mig-3g.20gb"):
+        limits = {"containers": [{"resources": {"limits": {wanted: "1"}}}]}
+        pod = {"metadata": {"annotations": {"cotenant.dev/workload": JOB}}, "spec": limits}
+        asked = {"Pod": pod, "NodeNames": names}
+        kept = client.post("/extender/filter", json=asked).json()
+        assert kept["Error"] == ""
+        assert kept["NodeNames"] == (names if wanted == "nvidia.com/gpu" else ["c"])
+        scores = client.post("/extender/prioritize", json=asked).json()
+        assert {s["Host"]: s["Score"] > 0 for s in scores}["c"] is False
+    gone = [node for node in body["nodes"] if node["name"] == "c"]
+    assert (
+        client.put("/v1/cluster?replace_tenants=true", json={"nodes": NODES["nodes"][:1]}).status_code == 200
+    )
+    assert client.put("/v1/cluster", json={"nodes": gone}).status_code == 404
+    assert client.delete("/v1/cluster/nodes/a?replace_tenants=true").status_code == 200
+
+
+def test_a_cluster_of_unknown_gpu_types_alone(start: Start, store: Store) -> None:
+    start().put("/v1/cluster", json=NODES)
+    with store.write() as session:
+        session.execute(
+            update(NodeRow).values(gpus=[{"id": "0", "device": "my-gpu", "sharing": "time-slice"}])
+        )
+    told = start().post("/v1/placements", json={"job": JOB, "iterations": 10})
+    assert told.status_code == 404
+    assert "'my-gpu'" in told.json()["detail"]
+    assert "COTENANT_DEVICES" in told.json()["detail"]
+
+
 def row(**changes: Any) -> ObservationRow:
     values = {
         "device": "v100", "sharing": "time-slice", "jobs": [JOB], "member": 0, "step_time_s": 0.13,
