@@ -68,6 +68,8 @@ class Metrics:
             "captures", "Graphs captured for a request, by outcome", ("outcome",), **shared
         )
         self.reloads = Counter("model_reloads", "Model loads by outcome", ("outcome",), **shared)
+        for outcome in ("loaded", "refused", "failed"):
+            self.reloads.labels(outcome)  # a count that begins at 1 is no increase to Prometheus, nor to the alert
         self.model_info = Gauge(
             "model_info", "1 for the version that serves", ("version",), multiprocess_mode="livemax", **shared
         )

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from serving.metrics import DIRECTORY_VARIABLE, _forget_dead
+from serving.metrics import DIRECTORY_VARIABLE, Metrics, _forget_dead
+
+
+def test_the_first_model_that_is_refused_is_an_increase() -> None:
+    """`increase()` of a series that begins at 1 is 0: the alert on refused models would miss the first."""
+    text = Metrics().render().decode()
+    for outcome in ("loaded", "refused", "failed"):
+        assert f'cotenant_model_reloads_total{{outcome="{outcome}"}} 0.0' in text
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
