@@ -49,6 +49,34 @@ def test_scheduler_configuration() -> None:
     assert extender["ignorable"] is True
     assert extender["nodeCacheCapable"] is True
     assert (extender["filterVerb"], extender["prioritizeVerb"]) == ("filter", "prioritize")
+    # With the default name it would wait for the cluster's own scheduler to give up its lease.
+    election = config["leaderElection"]
+    assert election["leaderElect"] is True
+    assert election["resourceName"] == config["profiles"][0]["schedulerName"]
+    # The service speaks HTTP: HTTPS is the proxy's, under its own name, and the network policy lets its pods in.
+    services = {d["metadata"]["name"]: d["spec"]["ports"] for _, d in MANIFESTS if d["kind"] == "Service"}
+    assert [port["port"] for port in services["cotenant"]] == [80]
+    assert extender["urlPrefix"].removeprefix("https://").partition(".")[0] not in services
+    client = {"podSelector": {"matchLabels": {"cotenant.dev/client": "true"}}}
+    (policy,) = (d for _, d in MANIFESTS if d["kind"] == "NetworkPolicy")
+    assert client in policy["spec"]["ingress"][0]["from"]
+    assert "- podSelector" in (DEPLOY / "helm" / "cotenant" / "templates" / "networkpolicy.yaml").read_text()
+
+
+def test_the_chart_probes_as_the_manifest_does() -> None:
+    """Readiness is told within a second, which is the default time limit of a probe."""
+    (deployment,) = (d for _, d in MANIFESTS if d["kind"] == "Deployment")
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    chart = (DEPLOY / "helm" / "cotenant" / "templates" / "deployment.yaml").read_text()
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        (block,) = re.findall(rf"^ {{10}}{name}:\n((?: {{12}}.*\n)+)", chart, re.MULTILINE)
+        assert yaml.safe_load(block) == container[name], name
+
+
+def test_nothing_scrapes_without_a_token() -> None:
+    """Scraping by annotations sends none, and `/metrics` takes one."""
+    (deployment,) = (d for _, d in MANIFESTS if d["kind"] == "Deployment")
+    assert "annotations" not in deployment["spec"]["template"]["metadata"]
 
 
 def test_the_sample_pod_is_understood() -> None:
@@ -73,6 +101,11 @@ def test_helm_values_follow_their_schema() -> None:
     jsonschema.validate(values, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(values | {"replica": 2}, schema)
+    for name in ("image", "database", "persistence", "bootstrapToken", "networkPolicy", "serviceMonitor"):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(values | {name: values[name] | {"enable": True}}, schema)
+    # What Helm adds where the chart is a dependency of another one.
+    jsonschema.validate(values | {"global": {}}, schema)
     # Every value that a template reads is one that there is.
     for template in (chart / "templates").glob("*.yaml"):
         for path in re.findall(r"\.Values\.([A-Za-z.]+)", template.read_text()):
