@@ -69,7 +69,9 @@ class Metrics:
         )
         self.reloads = Counter("model_reloads", "Model loads by outcome", ("outcome",), **shared)
         for outcome in ("loaded", "refused", "failed"):
-            self.reloads.labels(outcome)  # a count that begins at 1 is no increase to Prometheus, nor to the alert
+            self.reloads.labels(
+                outcome
+            )  # a count that begins at 1 is no increase to Prometheus, nor to the alert
         self.model_info = Gauge(
             "model_info", "1 for the version that serves", ("version",), multiprocess_mode="livemax", **shared
         )

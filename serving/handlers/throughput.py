@@ -14,6 +14,12 @@ from serving.handlers.jobs import admit
 from serving.schemas import JobLike, Name, job_of
 from serving.service import Service
 
+# Prefixes of one call of the lane, which others wait for: half a second for a network of hundreds of layers.
+_TOGETHER = 8
+_KIND = (
+    "layer-throughput"  # no sharing mode: what is remembered of these jobs says nothing of their co-location
+)
+
 
 class ThroughputBody(Struct, forbid_unknown_fields=True):
     """A job on a device, with its first layers frozen in each of `frozen_prefixes` (its own where there is none)."""
@@ -40,21 +46,35 @@ async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
         InputError: more layers are frozen than there are, or more nodes than GPUs.
         UnknownNameError: unknown device or model.
     """
-    belief = service.belief()
+    belief, batcher = service.belief(), service.batcher
     job = job_of(body.job)
     await admit(service, (job,), (body.device,))
-    await service.batcher.encode(belief.serving, [(body.device, "time-slice", job)])
-    points = await service.batcher.bulk.run(_points, belief, job, body)
-    return {"points": points}
+    await batcher.encode(belief.serving, [(body.device, "time-slice", job)])
+    job = await batcher.bulk.run(_with_step_time, belief, job, body.device)
+    prefixes = body.frozen_prefixes or [job.frozen_prefix]
+    distinct, points, plain = list(dict.fromkeys(prefixes)), dict[int, dict[str, Any]](), job.without_solo()
+    for first in range(0, len(distinct), _TOGETHER):
+        some = distinct[first : first + _TOGETHER]
+        points.update(zip(some, await batcher.bulk.run(_points, belief, job, body, some), strict=True))
+        # The predictor keeps each as a job of its own, which counts towards a fresh copy of it.
+        batcher.remember(
+            belief.serving, [(body.device, _KIND, replace(plain, frozen_prefix=k)) for k in some]
+        )
+    return {"points": [points[prefix] for prefix in prefixes]}
 
 
-def _points(belief: Belief, job: Workload, body: ThroughputBody) -> list[dict[str, Any]]:
-    if job.solo.step_time_s is None:  # what observations say of the job's step time is said here too
-        arrays = belief.predictor.predict_arrays([ColocationSet(body.device, (job,))])
-        job = replace(job, solo=replace(job.solo, step_time_s=float(arrays.solo_step_time_s[0, 0])))
+def _with_step_time(belief: Belief, job: Workload, device: str) -> Workload:
+    """The job with its solo step time; what observations say of it is said here too."""
+    if job.solo.step_time_s is not None:
+        return job
+    arrays = belief.predictor.predict_arrays([ColocationSet(device, (job,))])
+    return replace(job, solo=replace(job.solo, step_time_s=float(arrays.solo_step_time_s[0, 0])))
+
+
+def _points(belief: Belief, job: Workload, body: ThroughputBody, prefixes: list[int]) -> list[dict[str, Any]]:
     return [
         belief.serving.predictor.throughput(
             job, body.device, prefix, body.gpus, body.cache, nodes=body.nodes, rewrapped=body.rewrapped
         ).to_json()
-        for prefix in body.frozen_prefixes or [job.frozen_prefix]
+        for prefix in prefixes
     ]

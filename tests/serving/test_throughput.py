@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from profiling.workload import Workload
+from serving.feedback import Belief
+from serving.handlers import throughput
+from serving.handlers.throughput import ThroughputBody
 from tests.serving.problems import problem
 
 BODY = {"device": "v100", "job": "resnet18-cifar:batch_size=64", "frozen_prefixes": [0, 10, 20]}
@@ -21,6 +25,27 @@ def test_points(client: TestClient) -> None:
     assert times == sorted(times, reverse=True)
     assert times[0] == pytest.approx(0.1)  # what the predictor says of the job alone
     assert points[0]["speedup"] == pytest.approx(1.0)
+
+
+def test_many_prefixes_are_answered_in_pieces_and_each_once(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network of hundreds of layers takes a tenth of a second for each: in one piece, the lane counts as stuck."""
+    pieces: list[list[int]] = []
+
+    def points(belief: Belief, job: Workload, body: ThroughputBody, prefixes: list[int]) -> Any:
+        pieces.append(prefixes)
+        return answered(belief, job, body, prefixes)
+
+    answered = throughput._points
+    monkeypatch.setattr(throughput, "_points", points)
+    asked = [k % 41 for k in range(1000)]
+    answer = client.post("/v1/layer-throughput", json=BODY | {"frozen_prefixes": asked})
+    assert [p["frozen_prefix"] for p in answer.json()["points"]] == asked
+    assert sorted(k for piece in pieces for k in piece) == list(range(41))
+    assert max(map(len, pieces)) <= 8
+    batcher = client.app.state.service.batcher  # type: ignore[attr-defined]
+    assert sum(kind == "layer-throughput" for _, kind, _ in batcher._known) == 41
 
 
 def test_the_job_s_own_prefix(client: TestClient) -> None:
