@@ -115,6 +115,11 @@ def list_tokens(store: Store) -> list[dict[str, object]]:
         ]  # fmt: skip
 
 
+def _of_bootstrap(key: str) -> str:
+    """The token of a session that was opened with the bootstrap token of this digest: it ends with that token."""
+    return f"bootstrap:{key}"
+
+
 class Authenticator:
     """Looks tokens up, and remembers valid ones: for seconds, and for `grace_s` while the store does not answer."""
 
@@ -158,7 +163,7 @@ class Authenticator:
             opened = session.get(SessionRow, key)
             if opened is None or opened.expires_at < now:
                 raise UnauthorizedError("the session has ended", hint="sign in again")
-            if opened.token == "":
+            if self._bootstrap is not None and opened.token == _of_bootstrap(self._bootstrap):
                 return Caller("bootstrap", frozenset(SCOPES))
             row = session.get(TokenRow, opened.token)
         else:
@@ -174,7 +179,8 @@ class Authenticator:
         with self.store.write() as session:
             now = self.store.now(session)
             session.execute(delete(SessionRow).where(SessionRow.expires_at < now))
-            own = "" if caller.name == "bootstrap" and digest(token) == self._bootstrap else caller.name
+            is_bootstrap = caller.name == "bootstrap" and digest(token) == self._bootstrap
+            own = _of_bootstrap(digest(token)) if is_bootstrap else caller.name
             session.add(
                 SessionRow(digest=digest(identifier), token=own, created_at=now, expires_at=now + SESSION_S)
             )

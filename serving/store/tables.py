@@ -134,7 +134,8 @@ class TokenRow(Base):
 
 
 class SessionRow(Base):
-    """A signed-in browser: the SHA-256 of what its cookie holds, and the token that it signed in with ('' for bootstrap)."""
+    """A signed-in browser: the SHA-256 of what its cookie holds, and the name of the token that it signed in with
+    (`bootstrap:DIGEST` for that of the environment)."""
 
     __tablename__ = "sessions"
     digest: Mapped[str] = mapped_column(String(64), primary_key=True)

@@ -85,6 +85,24 @@ def test_tokens_are_hashed_and_revoked(start: Start, store: Store, monkeypatch: 
         create_token(store, "other", ["everything"])
 
 
+@pytest.mark.parametrize("later", [None, "another-first-token"])
+def test_a_session_ends_with_its_bootstrap_token(
+    start: Start, monkeypatch: pytest.MonkeyPatch, later: str | None
+) -> None:
+    monkeypatch.setenv("COTENANT_BOOTSTRAP_TOKEN", "the-first-token")
+    first = start(auth="on")
+    assert first.post("/login", data={"token": "the-first-token"}, follow_redirects=False).status_code == 303
+    cookies = dict(first.cookies)
+    assert first.get("/").status_code == 200
+    if later is None:
+        monkeypatch.delenv("COTENANT_BOOTSTRAP_TOKEN")
+    else:
+        monkeypatch.setenv("COTENANT_BOOTSTRAP_TOKEN", later)
+    second = start(auth="on")
+    second.cookies.update(cookies)
+    problem(second.get("/v1/cluster"), 401)
+
+
 def test_bootstrap_token(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COTENANT_BOOTSTRAP_TOKEN", "first-of-all")
     client = start(auth="on")
