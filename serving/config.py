@@ -10,6 +10,7 @@ from typing import Any
 
 from profiling.errors import InputError
 from scheduling.core.limits import CLUSTER_GPUS
+from serving.hosts import Proxies
 
 #: Worker processes are started afresh; the settings reach them through this variable.
 ENVIRONMENT_VARIABLE = "COTENANT_SERVICE_CONFIG"
@@ -60,7 +61,7 @@ class ServiceConfig:
         retention_s: how long ended, expired and waiting placements, observations, events and the audit log are kept.
         stale_s: a confirmed job whose node and placement were not heard of for so long is shown as stale.
         allowed_hosts: names that the Host header may have besides addresses; loopback names and `host` always.
-        trusted_proxies: addresses whose X-Forwarded-For and X-Forwarded-Proto are believed.
+        trusted_proxies: addresses and networks whose X-Forwarded-For and X-Forwarded-Proto are believed.
         reservation_s: how long a decided placement holds its GPU before it is confirmed.
         drain_s: how long running requests are waited for after SIGTERM.
         log_level: `debug`, `info`, `warning` or `error`.
@@ -125,6 +126,7 @@ class ServiceConfig:
                 expected="--host 127.0.0.1, or --auth on",
                 got=f"--host {self.host} --auth off",
             )
+        Proxies(self.trusted_proxies)
         if not 0 <= self.port <= 65535:
             raise InputError("port is out of range", expected="0 to 65535", got=self.port)
         if self.log_level not in ("debug", "info", "warning", "error"):

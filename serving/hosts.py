@@ -1,8 +1,10 @@
-"""Host names that requests may use, checked against DNS rebinding."""
+"""Host names that requests may use, checked against DNS rebinding, and addresses of proxies that are believed."""
 
 from __future__ import annotations
 
 import ipaddress
+
+from profiling.errors import InputError
 
 
 class Hosts:
@@ -39,3 +41,43 @@ class Hosts:
         except ValueError:
             return False
         return address.is_loopback if self.on_loopback else True
+
+
+class Proxies:
+    """Addresses whose `X-Forwarded-For` and `-Proto` are believed.
+
+    Args:
+        trusted: addresses, and networks such as `10.0.0.0/8`.
+
+    Raises:
+        InputError: one of them is neither; a name is not looked up.
+    """
+
+    def __init__(self, trusted: tuple[str, ...]) -> None:
+        self.networks = []
+        for text in trusted:
+            try:
+                self.networks.append(ipaddress.ip_network(text))
+            except ValueError:
+                raise InputError(
+                    "trusted proxy is no address",
+                    expected="an IP address or a network, such as 10.0.0.7 or 10.0.0.0/8",
+                    got=text,
+                ) from None
+        self._known: dict[str, bool] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.networks)
+
+    def trusts(self, client: str) -> bool:
+        """Whether a connection from this address is one of a trusted proxy."""
+        answer = self._known.get(client)
+        if answer is None:
+            try:
+                address = ipaddress.ip_address(client)
+                answer = any(address in network for network in self.networks)
+            except ValueError:
+                answer = False
+            if len(self._known) < 1000:
+                self._known[client] = answer
+        return answer

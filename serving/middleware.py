@@ -111,9 +111,9 @@ class _Exchange:
 
     def _check(self) -> None:
         """Where the request comes from, and what it announces. Raises a `CotenantError`."""
-        config, client = self.service.config, self.scope.get("client")
-        if config.trusted_proxies and client and client[0] in config.trusted_proxies:
-            self._believe_proxy(client)
+        proxies, client = self.service.proxies, self.scope.get("client")
+        if proxies and client and proxies.trusts(client[0]):
+            client = self._believe_proxy(client)
         self._check_origin()
         if self.headers.get(b"content-encoding", b"identity") != b"identity":
             raise MediaTypeError(
@@ -129,12 +129,14 @@ class _Exchange:
         caller = self.headers.get(b"authorization")
         CALLER.set(str(hash(caller)) if caller else str(client[0] if client else ""))
 
-    def _believe_proxy(self, client: tuple[str, int]) -> None:
+    def _believe_proxy(self, client: tuple[str, int]) -> tuple[str, int]:
+        """Take the address and scheme that a trusted proxy tells. Returns the client."""
         forwarded = self.headers.get(b"x-forwarded-for", b"").decode("latin-1").rpartition(",")[2].strip()
         if forwarded:
-            self.scope["client"] = (forwarded[:64], client[1])
+            client = self.scope["client"] = (forwarded[:64], client[1])
         if self.headers.get(b"x-forwarded-proto", b"").strip().lower() == b"https":
             self.scope["scheme"] = "https"
+        return client
 
     def _check_origin(self) -> None:
         """Refuse names that are not ours (a page whose name was rebound to this address) and other sites' requests.

@@ -28,7 +28,7 @@ from serving.cluster_state import ClusterReader
 from serving.config import ServiceConfig
 from serving.delay import DelayLimit
 from serving.feedback import POLL_S, Belief, Feedback, MakePlacer
-from serving.hosts import Hosts
+from serving.hosts import Hosts, Proxies
 from serving.lanes import Lane
 from serving.limits import RateLimit, Slots
 from serving.listener import Listener
@@ -82,6 +82,7 @@ class Service:
             self.metrics, config.capture_processes, config.capture_s, config.capture_memory_bytes
         )
         self.hosts = Hosts(config.host, config.on_loopback, config.allowed_hosts)
+        self.proxies = Proxies(config.trusted_proxies)
         self.listener = Listener(config, self.metrics, self.delay)
         self.authenticator = Authenticator(self.store, config.token_grace_s)
         self.rate = RateLimit(config.rate_per_s, config.rate_burst)

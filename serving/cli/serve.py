@@ -85,7 +85,7 @@ def serve(
         list[str] | None,
         typer.Option(
             envvar="COTENANT_TRUSTED_PROXY",
-            help="Address whose X-Forwarded headers are trusted; may be repeated.",
+            help="Address or network whose X-Forwarded headers are trusted; may be repeated.",
         ),
     ] = None,
     limit: Annotated[

@@ -20,6 +20,7 @@ from profiling.errors import ConflictError, InputError, UnknownNameError
 from profiling.workload import ColocationSet
 from serving.auth import create_token, list_tokens, revoke_token
 from serving.config import ServiceConfig
+from serving.hosts import Proxies
 from serving.limits import RateError, RateLimit
 from serving.routing import ServiceRoute
 from serving.store import Store
@@ -346,7 +347,8 @@ def test_allowed_hosts(start: Start) -> None:
 def test_sessions(start: Start, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.auth._REMEMBER_S", 0.0)
     token = create_token(store, "eyes", ["read"])
-    client = start(auth="on", trusted_proxies=("testclient",))
+    client = start(auth="on", trusted_proxies=("192.0.2.1", "10.0.0.0/8"))
+    client._transport.client = ("10.1.2.3", 50_000)  # type: ignore[attr-defined]
     made = client.post(
         "/login", data={"token": token}, headers={"X-Forwarded-Proto": "https"}, follow_redirects=False
     )
@@ -362,6 +364,16 @@ def test_sessions(start: Start, store: Store, monkeypatch: pytest.MonkeyPatch) -
     problem(client.post("/v1/predict", json=SET, headers=signed_in), 401)
     assert client.post("/logout", headers=signed_in, follow_redirects=False).headers["location"] == "/login"
     problem(client.get("/", headers=signed_in), 401)
+
+
+def test_trusted_proxies() -> None:
+    proxies = Proxies(("192.0.2.1", "10.0.0.0/8", "2001:db8::/32"))
+    trusted = ("192.0.2.1", "10.9.8.7", "2001:db8::1")
+    assert all(proxies.trusts(client) for client in trusted)
+    assert not any(proxies.trusts(client) for client in ("192.0.2.2", "11.0.0.1", "testclient", "", "::1"))
+    for wrong in ("proxy.example", "10.0.0.7/8", "10.0.0.0/33", ""):
+        with pytest.raises(InputError, match="no address"):
+            ServiceConfig(trusted_proxies=(wrong,))
 
 
 def test_two_authorization_headers(start: Start, store: Store) -> None:

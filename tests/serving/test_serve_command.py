@@ -12,7 +12,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+import typer
 
+from serving.cli import serve
 from serving.cli.main import main
 from tests.waiting import LONG_S, until
 
@@ -48,6 +50,7 @@ def test_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--host", "0.0.0.0", "--auth", "off"], "loopback"),
         (["--workers", "0"], "workers"),
+        (["--trusted-proxy", "proxy.example"], "no address"),
         (["--database", "nonsense"], "sqlite:///FILE"),
         (["--model", "nosuch"], "no such model"),
         (["--policy", "nosuch"], "unknown policy"),
@@ -121,3 +124,12 @@ def test_a_killed_parent_leaves_no_orphans(tmp_path: Path) -> None:
     service.wait()
     _, alive = psutil.wait_procs(children, LONG_S)
     assert alive == []
+
+
+def test_every_setting_is_in_the_table_of_settings() -> None:
+    """The options of `serve`, and the environment variables that set them."""
+    table = (Path(__file__).parents[2] / "docs" / "operations.md").read_text().partition("## Tokens")[0]
+    for option in typer.main.get_command(serve.app).params:
+        if isinstance(option.envvar, str):  # the others are Typer's own
+            assert f"`{option.opts[0]}" in table, option.opts[0]
+            assert f"`{option.envvar}`" in table, option.envvar
