@@ -71,7 +71,8 @@ def _given(body: ClusterBody) -> ClusterSnapshot:
 
 
 async def prepare(service: Service, job: Workload, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """Encode the job and all tenants; the snapshot without the GPUs that are unknown or whose tenants are, or cannot be predicted."""
+    """Encode the job and all tenants; the snapshot without GPUs of unknown types, and those whose tenants are unknown or cannot
+    be predicted."""
     await admit(service, (job,))
     snapshot = await without_unknown(service, snapshot)
     serving = service.belief().serving
