@@ -177,6 +177,7 @@ class _Refusal:
 _TOO_LARGE = _Refusal(
     b"431 Request Header Fields Too Large", b"over-limit", b"the head of the request is too large."
 )
+_MALFORMED = _Refusal(b"400 Bad Request", b"malformed", b"the request is not HTTP/1.1.")
 _SLOW = _Refusal(b"408 Request Timeout", b"over-limit", b"the request did not arrive in time.")
 _BUSY = _Refusal(
     b"503 Service Unavailable", b"unavailable", b"the service is overloaded. try again in a second."
@@ -208,6 +209,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        # There are no websockets here, and a connection that went to uvicorn's protocol for them would never be given back.
+        self.ws_protocol_class = None
         app = config.loaded_app
         while not hasattr(app, "state"):  # uvicorn's own middleware around it
             app = app.app
@@ -287,6 +290,16 @@ class BoundedProtocol(HttpToolsProtocol):
         self.listener.metrics.connections_ended.labels("head").inc()
         self.transport.write(refusal.render(close=True))
         self.transport.close()
+
+    def send_400_response(self, _msg: str) -> None:
+        """Answer what is no HTTP, in place of uvicorn's plain text."""
+        self._discard = True
+        self.listener.metrics.connections_ended.labels("malformed").inc()
+        self.transport.write(_MALFORMED.render(close=True))
+        self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """The request is answered as any other; uvicorn would log that a library is missing."""
 
     def on_message_begin(self) -> None:
         if self._shed is not None:  # came together with the next request, whose answer must not come first

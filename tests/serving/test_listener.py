@@ -64,6 +64,34 @@ def live(port: int) -> int:
     return httpx.get(f"http://127.0.0.1:{port}/v1/health/live", timeout=LONG_S, trust_env=False).status_code
 
 
+def test_what_is_no_http_is_told_as_a_problem(tmp_path: Path) -> None:
+    head = b"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    with service(tmp_path) as port:
+        for sent in (b"GARBAGE\r\n\r\n", head + b"Content-Length: -1\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n"):
+            with connected(port, sent) as connection:
+                told = answer(connection)
+            assert told.startswith(b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json"), (
+                sent
+            )
+        assert live(port) == 200
+
+
+def test_requests_to_upgrade_are_answered_as_others_and_keep_nothing(tmp_path: Path) -> None:
+    head = (
+        b"GET /v1/devices/v100 HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    app = create_app(
+        ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db", log_level="error"), TableSource()
+    )
+    listener = app.state.service.listener
+    with serve(app) as port:
+        for _ in range(20):
+            with connected(port, head) as connection:
+                assert next_answer(connection).startswith(b"HTTP/1.1 200 OK")
+        until(lambda: not listener.connections, "the connections are given back")
+
+
 def test_a_long_head_is_refused_early(tmp_path: Path) -> None:
     with (
         service(tmp_path, header_bytes=4096) as port,
