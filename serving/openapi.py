@@ -46,10 +46,11 @@ _ERRORS = {
     415: "Media type is not supported",
     422: "Input is not what was expected",
     429: "Too many requests",
+    431: "The head of the request is too large",
     503: "Not available now: no model, a busy service, or the store is away",
     504: "No answer in time",
 }
-_EVERYWHERE = (400, 401, 403, 408, 413, 415, 421, 422, 429, 503, 504)
+_EVERYWHERE = (400, 401, 403, 408, 413, 415, 421, 422, 429, 431, 503, 504)
 _TYPES: set[Any] = set()
 
 

@@ -70,7 +70,9 @@ def test_openapi(client: TestClient) -> None:
         for method, operation in operations.items():
             assert operation["summary"], path
             if path.startswith("/v1/"):
-                assert "application/problem+json" in operation["responses"]["503"]["content"], (path, method)
+                for status in ("408", "413", "429", "431", "503", "504"):
+                    told = operation["responses"][status]["content"]
+                    assert "application/problem+json" in told, (path, method, status)
     body = document["paths"]["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]
     example = body["examples"]["pair"]["value"]
     assert client.post("/v1/predict", json=example).status_code == 200
