@@ -63,30 +63,30 @@ def run(
     data: Annotated[Path, typer.Option(help="Folder of tables, as `cotenant data import` writes it.")] = Path(
         "data"
     ),
-    predictors: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
+    predictors: Annotated[str | None, typer.Option(help="Run only these, separated by commas.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Fits per fold, with seeds from 0.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder for results; a stopped run resumes from it.")] = Path(
         "benchmarks/results/protocols"
     ),
     ray: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Fit on the nodes of this Ray cluster; or `auto`."),
+        typer.Option(metavar="ADDRESS", help="Address of a Ray cluster to run the fits on, or `auto`."),
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Run a protocol for every registered predictor; stored results that are still valid are not computed again.
+    """Run a protocol for every registered predictor; stored results that are still valid are reused.
 
     Example: `cotenant benchmark run lucid-by-model --data data/`
     """
     from predictor.evaluation.protocols.names import check_name
 
-    check_name(name)  # before the seconds of imports below
+    check_name(name)  # before the imports below, which take seconds
     from predictor.evaluation.protocols.few_shot.catalogue import LEARNING_CURVES
 
     if name in LEARNING_CURVES:
         if predictors or seeds != 1 or ray:
             raise InputError(
-                f"{name} runs all of its learners at once, with seeds of its own",
+                f"{name} always runs all of its learners, with its own seeds",
                 expected="no --predictors, --seeds or --ray",
             )
         _learning_curve(LEARNING_CURVES[name], data, out, json)

@@ -35,7 +35,7 @@ def plan(
     sm_share: Annotated[
         list[float] | None,
         typer.Option(
-            help="SM share (below 1) at which some models are measured alone under MPS; may be repeated."
+            help="SM share (below 1) for solo measurements of some models under MPS; may be repeated."
         ),
     ] = None,
     share_models: Annotated[int, typer.Option(help="Number of models measured at the SM shares.")] = 6,
@@ -53,7 +53,7 @@ def plan(
     predictor: Annotated[
         str, typer.Option(help="Predictor whose uncertainty weights the sets, or `none`.")
     ] = "default",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     json: JsonFlag = False,
 ) -> None:
     """Choose the most informative runs for a time budget and write `plan.json`.
@@ -66,7 +66,7 @@ def plan(
 
     workloads = [
         named_workload(spec) for spec in job or ()
-    ]  # what is misspelt is said before seconds of imports
+    ]  # report a misspelt name before the imports, which take seconds
     from predictor.campaigns.plan import PlanConfig, plan_campaign
     from profiling.campaign.console import format_duration
     from profiling.campaign.runner import parse_duration

@@ -1,4 +1,4 @@
-"""`cotenant capture`: a model into its computation graph."""
+"""`cotenant capture`: turn a model into its computation graph."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def command(
     plot: Annotated[Path | None, typer.Option(help="Draw the graph: .svg, .png or .pdf.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Turn a model into the computation graph of one training step; nothing is computed and no GPU is needed.
+    """Turn a model into the computation graph of one training step, without running it or needing a GPU.
 
     `module:factory` runs local code. The factory returns `(module, inputs)`, `(module, inputs, loss)` or a
-    `TrainingJob`, and gets `batch_size` and `sequence_length` if it has such parameters.
+    `TrainingJob`; `batch_size` and `sequence_length` are passed if it accepts them.
 
     Example: `cotenant capture resnet50-imagenet --batch-size 64 --precision amp --plot resnet50.svg`
     """
     from profiling.capture import fold_repeats, graph_for, register_graph
     from profiling.workload import Workload
 
-    # A zoo SPEC has its options behind a colon; so has a module its factory.
+    # A colon separates the options in a zoo SPEC, and the factory in module:factory.
     base = Workload.parse(model) if "=" in model else Workload(model=model)
     given: dict[str, Any] = {
         "batch_size": batch_size,
@@ -103,7 +103,7 @@ def _print(graph: Any) -> None:
     )
     table.add_row("activations", f"{_si(graph.activation_bytes)}B at the peak")
     table.add_row("kernels", f"about {graph.kernel_count:.0f} per step")
-    table.add_row("tensor cores", f"{100 * graph.tensor_core_ratio:.0f} % of FLOPs (type and shape allow)")
+    table.add_row("tensor cores", f"{100 * graph.tensor_core_ratio:.0f} % of FLOPs (by type and shape)")
     table.add_row("host input", f"{_si(graph.host_input_bytes)}B per step")
     table.add_row("kinds", ", ".join(f"{kind} {count}" for kind, count in summary["kinds"].items()))
     table.add_row("hash", graph.content_hash[:16])

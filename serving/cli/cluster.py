@@ -17,7 +17,7 @@ app = typer.Typer(
 )
 _COUNTED = {"nodes": "node", "gpus": "GPU", "tenants": "tenant", "links": "link"}
 Cluster = Annotated[
-    str, typer.Argument(help="cluster.yaml, or the name of one that comes with the project (`small-mixed`).")
+    str, typer.Argument(help="cluster.yaml, or the name of a built-in cluster (`small-mixed`).")
 ]
 
 
@@ -46,7 +46,8 @@ def init(
 
 @app.command()
 def validate(cluster: Cluster, as_json: JsonFlag = False) -> None:
-    """Check a cluster: its form, every device and model, and the links. Exit code 2 names the first mistake.
+    """Check a cluster: its structure, every device and model, and the links. The first mistake is reported
+    with exit code 2.
 
     Example: `cotenant cluster validate cluster.yaml`
     """
@@ -73,7 +74,7 @@ def validate(cluster: Cluster, as_json: JsonFlag = False) -> None:
 
 @app.command("list")
 def list_clusters(as_json: JsonFlag = False) -> None:
-    """List the clusters that come with the project; every command that takes a cluster takes these names.
+    """List the built-in clusters; every command that takes a cluster accepts these names.
 
     Example: `cotenant cluster list`
     """
@@ -125,7 +126,8 @@ def import_(
     ] = None,
     node: Annotated[str, typer.Option(help="Name of the node; nvidia-smi prints none.")] = "node",
 ) -> None:
-    """Make a cluster.yaml from what `nvidia-smi`, Slurm or Kubernetes print. Jobs that run there are not imported.
+    """Make a cluster.yaml from the output of `nvidia-smi`, Slurm or Kubernetes. Running jobs are not
+    imported.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`cotenant compare`: several policies over one trace."""
+"""`cotenant compare`: run several policies over one trace."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _COLUMNS = {
     "re-\nstarts": ("restarts", "{:,.0f}"),
     "decision\nms": ("mean_decision_s", "{:.2f}"),
 }
-# With these the standard error is printed, where there are several seeds.
+# Printed with a standard error when there are several seeds.
 _WITH_ERROR = ("mean_jct_s", "p99_jct_s", "makespan_s")
 
 
@@ -56,7 +56,10 @@ def command(
     ] = "fifo,exclusive,blind,isacpp",
     seed: Seed = 0,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Number of seeds, from --seed on: means with standard errors.")
+        int,
+        typer.Option(
+            min=1, help="Number of seeds, starting at --seed; results are means with standard errors."
+        ),
     ] = 1,
     data: Data = None,
     source: Source = None,
@@ -78,12 +81,14 @@ def command(
     jobs: JobsFile = None,
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="Folder for plots and results.json, which grows run by run."),
+        typer.Option(
+            "-o", "--out", help="Folder for plots and results.json, which is updated after each run."
+        ),
     ] = None,
     gantt_filter: Annotated[
-        str, typer.Option(help="Draw Gantt charts only of GPUs whose type, node or id contains this text.")
+        str, typer.Option(help="Draw Gantt charts only for GPUs whose type, node or id contains this text.")
     ] = "",
-    workers: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Number of parallel runs.")] = 1,
     ray: Annotated[
         bool, typer.Option("--ray", help="Run on Ray (the extra `ray`) instead of processes.")
     ] = False,
@@ -91,7 +96,7 @@ def command(
 ) -> None:
     """Run several policies over one trace: a table, and plots of completion times, queue, utilisation and Gantt.
 
-    A policy that fails does not stop the others; exit code 1 means that one failed.
+    If a policy fails, the others still run and the exit code is 1.
 
     Example: `cotenant compare --trace synthetic:rate=30,jobs=60 --cluster small-mixed --policies fifo,isacpp --seeds 3 -o plots`
     """

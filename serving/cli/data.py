@@ -17,8 +17,12 @@ app = typer.Typer(
 @app.command("import")
 def import_(
     source: Annotated[str, typer.Argument(help="Name of the source; see `cotenant data sources`.")],
-    src: Annotated[Path, typer.Argument(help="A clone of upstream, or a folder with its files by name.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the tables; other sources stay there.")],
+    src: Annotated[
+        Path, typer.Argument(help="A clone of the upstream repository, or a folder with its files.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder of the tables; rows of other sources are kept.")
+    ],
     json: JsonFlag = False,
 ) -> None:
     """Import others' measurements into tidy tables (Parquet).
@@ -47,7 +51,7 @@ def import_(
 
 @app.command()
 def sources(json: JsonFlag = False) -> None:
-    """List the sources that can be imported, where they are, and what their licences allow.
+    """List the sources that can be imported, where to get them, and what their licences allow.
 
     Example: `cotenant data sources`
     """
@@ -61,7 +65,7 @@ def sources(json: JsonFlag = False) -> None:
     screen = console()
     for source in SOURCES.values():
         screen.print(f"[bold]{source.name}[/]  {source.holds}", highlight=False)
-        screen.print(f"    clone    {source.upstream or '(no public place)'}", highlight=False)
+        screen.print(f"    clone    {source.upstream or '(not public)'}", highlight=False)
         screen.print(f"    licence  {source.licence}: {source.use}", highlight=False)
         screen.print(f"    shipped models may be trained on it: {'yes' if source.may_ship else 'no'}")
         screen.print(f"    reads    {', '.join(source.files)}", highlight=False)
@@ -129,16 +133,17 @@ def validate(
         typer.Option(
             "--out",
             "-o",
-            help="If valid, add its rows to this folder; sets that are there already are replaced.",
+            help="If valid, add its rows to this folder; existing sets are replaced.",
         ),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="With --out: in place of all rows of the same sources.")
+        bool, typer.Option("--replace", help="With --out: replace all rows of the same sources.")
     ] = False,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of faults to print.")] = 20,
     json: JsonFlag = False,
 ) -> None:
-    """Validate a file of measurements: row, column, expected and actual value of every fault. Exit code 2 if there is one.
+    """Validate a file of measurements and print row, column, expected and actual value of every fault. Exit
+    code 2 if there are any.
 
     Example: `cotenant data validate mine.csv -o data/`
     """
@@ -174,8 +179,8 @@ def graphs(
 ) -> None:
     """Build a PyTorch Geometric dataset: co-location sets, each member with its computation graph.
 
-    The graphs of jobs that were measured alone are stored beside them. The folder it prints is what `cotenant train --graphs`
-    takes. Rows that were built before are reused. Example: `cotenant data graphs data/ -o graphs/`
+    The graphs of jobs measured alone are stored with them. Pass the printed folder to `cotenant train
+    --graphs`. Rows built before are reused. Example: `cotenant data graphs data/ -o graphs/`
     """
     from datasets.graph_dataset import ColocationDataset
     from datasets.sets import read_sets
@@ -233,20 +238,23 @@ def template(
 
 @app.command("export-observations")
 def export_observations(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the tables; other sources stay there.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder of the tables; rows of other sources are kept.")
+    ],
     database: Annotated[
         str,
         typer.Option(
             "--database",
             envvar="COTENANT_DATABASE",
-            help="Store of a service: sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME.",
+            help="Database of the service: sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME.",
         ),
     ] = "sqlite:///cotenant.db",
     json: JsonFlag = False,
 ) -> None:
-    """Write the observations that a service stored as tidy tables, for `cotenant train --data`.
+    """Write the observations stored by a service as tidy tables for `cotenant train --data`.
 
-    A model trained on them that serves later does not take the same observations in again. Exit code 1 if there are none.
+    A model trained on them does not learn the same observations again when it is served. Exit code 1 if there
+    are none.
 
     Example: `cotenant data export-observations --database sqlite:///cotenant.db -o data/`
     """
@@ -262,7 +270,7 @@ def export_observations(
     refused = [one for one in stored if isinstance(one, InputError)]
     if refused:
         typer.echo(
-            f"note: {len(refused)} of {len(stored)} are left out, the first: {refused[0].message}", err=True
+            f"note: {len(refused)} of {len(stored)} were skipped, the first: {refused[0].message}", err=True
         )
     tables = dict(zip(("colocation", "solo"), training_tables(observations), strict=True))
     kept = {name: frame for name, frame in tables.items() if len(frame)}

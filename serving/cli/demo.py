@@ -22,13 +22,14 @@ Now your own model. A factory returns the module and one batch of inputs:
 
 
 def command(
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the stream of jobs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the job stream.")] = 0,
     plot: Annotated[Path, typer.Option(help="Picture to write: .svg, .png or .pdf.")] = Path("out/demo.svg"),
     as_json: JsonFlag = False,
 ) -> None:
     """Predict which pairs of eight models share a GPU well, and run a dozen jobs on four GPUs with and without sharing.
 
-    Everything comes from the default predictor; nothing is measured here. The picture shows which job held which GPU.
+    All numbers come from the default predictor; nothing is measured. The picture shows which job ran on which
+    GPU.
 
     Example: `cotenant demo --seed 1 --plot demo.png`
     """
@@ -159,8 +160,8 @@ def _print(ranked: list[Any], placed: list[Any], results: dict[str, Any], plot: 
     than_alone, than_blind = (_compared(hours["isacpp"], hours[name]) for name in ("exclusive", "blind"))
     out.print(
         f"\nSharing by prediction took {than_alone} GPU hours than one job per GPU,\n"
-        f"{than_blind} than sharing wherever memory fits. A dozen jobs decide little:\n"
-        "docs/scheduling.md has measured pairs on traces of hundreds.",
+        f"{than_blind} than sharing wherever memory fits. A dozen jobs prove little:\n"
+        "docs/scheduling.md has traces of hundreds of jobs, with measured pairs.",
         highlight=False,
     )
     out.print(f"Picture: {plot.resolve()}\n", highlight=False, soft_wrap=True)

@@ -16,14 +16,14 @@ _LISTED = {"FP64": "fp64", "FP32": "fp32", "TF32": "tf32", "FP16": "fp16", "BF16
 FileOption = Annotated[
     Path | None,
     typer.Option(
-        "--file", help="YAML file of additional types; COTENANT_DEVICES names one for every command."
+        "--file", help="YAML file of additional types; set COTENANT_DEVICES to use one in every command."
     ),
 ]
 
 
 @app.command("list")
 def list_types(file: FileOption = None, as_json: JsonFlag = False) -> None:
-    """List all device types, and those of this machine.
+    """List all device types, and the devices of this machine.
 
     Example: `cotenant devices list --file my-gpus.yaml`
     """
@@ -50,7 +50,7 @@ def list_types(file: FileOption = None, as_json: JsonFlag = False) -> None:
             f"{s.memory_bandwidth_bytes_per_s / 1e9:.0f}",
         )
     console().print(table)
-    console().print("FP64 to FP8: dense peak in TFLOP/s, on tensor cores where there are any")
+    console().print("FP64 to FP8: dense peak in TFLOP/s, on tensor cores if the GPU has them")
     for s in here:
         console().print(
             f"here: {s.name} ({s.architecture}), {s.sm_count} units, {s.memory_bytes / 2**30:.1f} GiB"
@@ -65,7 +65,7 @@ def show(
     file: FileOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the figures of one type and their source.
+    """Show the specifications of one type and their source.
 
     Example: `cotenant devices show rtx-3090 --json`
     """

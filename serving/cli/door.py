@@ -29,7 +29,7 @@ def slurm(
     ] = None,
     period: Annotated[float, typer.Option(help="Seconds between checks of the queue.")] = 1.0,
 ) -> None:
-    """Assign jobs that `job_submit.lua` holds back to the node that the service ranks first. Runs until it is stopped.
+    """Assign jobs held by `job_submit.lua` to the node that the service ranks first. Runs until stopped.
 
     Example: `cotenant door slurm --device tesla=v100`
     """

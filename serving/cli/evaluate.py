@@ -24,7 +24,7 @@ TARGETS = {
     "operator-time": ("operators", "seconds of an operator"),
 }
 SPLITS = ("none", "by-pair", "by-model", "by-device", "by-campaign", "by-source")
-# Metrics shown, with headings that leave room for a model's name in 80 columns; --json has all.
+# Metrics shown, with headings short enough to leave room for a model name in 80 columns; --json has all.
 _COLUMNS = {
     "n": "n",
     "mape_percent": "MAPE\n%",
@@ -34,7 +34,7 @@ _COLUMNS = {
     "spearman": "Spear-\nman",
     "coverage_90": "in 90 %\nrange",
 }
-# More models than this are shown by family.
+# Above this number, models are grouped by family.
 MANY_MODELS = 30
 
 
@@ -48,11 +48,11 @@ def command(
     split: Annotated[
         str, typer.Option(help="none, by-pair, by-model, by-device, by-campaign or by-source.")
     ] = "none",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the split, the training and the draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the split, the training and the sampling.")] = 0,
     observe: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Sets to observe first, per device, of each architecture that is new to the model."
+            min=0, help="Number of sets to observe first, per device, for each architecture new to the model."
         ),
     ] = None,
     probes: Annotated[
@@ -62,13 +62,14 @@ def command(
 ) -> None:
     """Score a predictor on measured rows.
 
-    The target names the table: `throughput-ratio` scores the members of `colocation`, `step-time` the runs of `solo`,
-    `memory` the rows of `memory`, `operator-time` those of `operators`. The last three are always predicted from graphs alone.
-    With `--observe K` some sets of every architecture that the model has not learned from are observed, without refitting,
-    and the rest is scored.
+    The target names the table: `throughput-ratio` scores the members of `colocation`, `step-time` the runs of
+    `solo`, `memory` the rows of `memory`, `operator-time` those of `operators`. The last three are always
+    predicted from graphs only. With `--observe K`, K sets of every architecture new to the model are
+    observed, without refitting, and the rest are scored.
 
-    With `--split none` the model is scored as it is, on co-location sets that it was not trained on. Any other split
-    fits its configuration from scratch for every fold and scores what was left out (`throughput-ratio` only).
+    With `--split none` the model is scored as is, on co-location sets that it was not trained on. Any other
+    split trains its configuration from scratch for every fold and scores the held-out part
+    (`throughput-ratio` only).
 
     Examples: `cotenant evaluate --data tables --split by-model --json`,
     `cotenant evaluate --data tables --target step-time`
@@ -106,7 +107,7 @@ def command(
 
 
 def _check(data: Path, target: str, split: str, observe: int | None) -> None:
-    """Say what cannot be done before the seconds that torch takes to import."""
+    """Reject invalid combinations before torch is imported, which takes seconds."""
     from datasets.tables import available_tables, sources_of
     from profiling.errors import InputError, UnknownNameError
 
@@ -116,14 +117,14 @@ def _check(data: Path, target: str, split: str, observe: int | None) -> None:
         raise UnknownNameError("unknown split", expected="one of " + ", ".join(SPLITS), got=split)
     if target != SETS and observe is not None:
         raise InputError(
-            "--observe goes with co-location sets", expected=f"--target {SETS}", got=f"--target {target}"
+            "--observe needs co-location sets", expected=f"--target {SETS}", got=f"--target {target}"
         )
     if target != SETS and split != "none":
         raise InputError(
-            f"--split {split} does not go with --target {target}",
+            f"--split {split} cannot be used with --target {target}",
             expected="--split none",
             got=split,
-            hint="`cotenant benchmark list` shows the protocols that leave out rows of this target",
+            hint="`cotenant benchmark list` shows the protocols that hold out rows of this target",
         )
     present = available_tables(data)
     others = [name for name, (table, _) in TARGETS.items() if table in present]

@@ -16,7 +16,8 @@ def command(
     file: Annotated[
         Path,
         typer.Argument(
-            help="CSV with device, sharing, jobs (SPECs separated by `;`), job, step_time_s; or JSON as of `/v1/observations`."
+            help="CSV with device, sharing, jobs (SPECs separated by `;`), job, step_time_s; or JSON in the "
+            "format of `/v1/observations`."
         ),
     ],
     model: ModelOption = "default",
@@ -30,7 +31,7 @@ def command(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Feed observed step times back: prints what they change and how far predictions were off; `--rows` keeps them for training.
+    """Feed observed step times back, and print what they change and how far predictions were off.
 
     They take effect in `cotenant predict --feedback STORE`.
 
@@ -50,12 +51,12 @@ def command(
     )
 
     target, new = store or default_store(), read_observations(file)
-    # Below are seconds of imports; a file that cannot be read was said before.
+    # An unreadable file is reported before the imports below, which take seconds.
     from predictor import load_predictor
     from predictor.learning.posterior import Posterior
 
     predictor = load_predictor(model)
-    # Everything that can be wrong with them shows here, before anything is kept.
+    # Validate all of them before storing any.
     for number, (one, plain) in enumerate(
         zip(new, predictor.predict_many([o.colocation_set for o in new]), strict=True), 1
     ):
@@ -85,7 +86,7 @@ def command(
         print_json(result)
         return
     numbers = ("seen", "observed", "step\ntime x")
-    title = f"What observations change ({predictor.version})"
+    title = f"Effect of the observations ({predictor.version})"
     table = plain_table("device", "job", "beside", *numbers, right=numbers, title=title)
     for c in corrections:
         beside = "\n".join(map(job_cell, c["beside"])) or "-"
@@ -94,8 +95,9 @@ def command(
     out = console()
     out.print(table)
     out.print(
-        f"{len(new)} added, {drift.count} in {target}; typically off by a factor of {exp(drift.before):.2f} as it is, "
-        f"{exp(drift.after):.2f} with what was known before each"
+        f"{len(new)} added, {drift.count} in {target}; typically off by a factor of {exp(drift.before):.2f} "
+        f"without feedback, "
+        f"{exp(drift.after):.2f} with the earlier observations"
     )
     for name, count in written.items():
         out.print(f"{count} rows of {name} in {rows}")

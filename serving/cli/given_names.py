@@ -1,4 +1,4 @@
-"""Shows captured models under the SPEC that the caller gave; inside they go by their graph's hash."""
+"""Shows captured models under the caller's SPEC; internally they are identified by their graph's hash."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 def as_given(specs: Sequence[str], workloads: Sequence[Workload]) -> Callable[[Any], Any]:
-    """A function from a text, or a JSON value with texts, to the same with the SPECs (and their names) in place of hashes.
+    """A function that replaces hashes in a text or JSON value with the SPECs and their names.
 
     Args:
         specs: as the caller wrote them.
-        workloads: what `local_workload` made of each.
+        workloads: the result of `local_workload` for each.
     """
     from profiling.workload import Workload
 

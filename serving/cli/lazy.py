@@ -1,4 +1,4 @@
-"""A command group whose members are imported when they are called or when their own help is asked for."""
+"""A command group that imports its commands only when they are called or their help is requested."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from profiling.errors import UnknownNameError
 from profiling.names import one_of
 
 # name: (module under serving.cli, short help for the list). A module has either `app` (a group) or `command` (a
-# function). The list is here and not in the modules, because reading it must not import them.
+# function). The list is here because reading it must not import the modules.
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "Show which models share a GPU well, and a dozen jobs with and without sharing."),
     "zoo": ("zoo", "Models of the zoo: list, check."),
@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("evaluate", "Score a predictor on measurements."),
     "predict": ("predict", "Predict how a set of jobs shares a device."),
     "matrix": ("matrix", "Predict how every pair of jobs shares a device."),
-    "probe": ("probe", "Choose which job to run beside another to learn most about it."),
+    "probe": ("probe", "Choose the most informative job to run beside another."),
     "place": ("place", "Choose a GPU for a job on a cluster."),
     "cluster": (
         "cluster",
@@ -44,12 +44,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("report", "Write an HTML report about a folder of measurements."),
 }
 
-# Below this width, in columns, the boxes of a command's help would cut names of options short.
+# Below this width, in columns, boxes in a command's help would truncate option names.
 _BOXES = 110
 
 
 def _plain_if_narrow(command: Any) -> Any:
-    """The command, its help without boxes in a narrow terminal; a group of commands keeps them, and its members do not."""
+    """Turn off the boxes in a command's help in narrow terminals; groups keep them, their commands do not."""
     for member in getattr(command, "commands", {}).values():
         _plain_if_narrow(member)
     if not hasattr(command, "commands") and shutil.get_terminal_size().columns < _BOXES:
@@ -60,7 +60,7 @@ def _plain_if_narrow(command: Any) -> Any:
 class LazyGroup(typer.core.TyperGroup):
     """Resolves `COMMANDS` on demand."""
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (as its protocol)
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (required by the base class)
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -88,7 +88,7 @@ class LazyGroup(typer.core.TyperGroup):
             )
         return super().resolve_command(ctx, args)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (as its protocol)
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (required by the base class)
         from rich.console import Console
         from rich.table import Table
 

@@ -1,7 +1,7 @@
 """The `cotenant` command.
 
-Groups and commands live in one file each and are imported only when they are called, so that `--help` answers at once
-although torch takes seconds to import.
+Each group or command has its own file and is imported only when called, so `--help` is instant although torch
+takes seconds to import.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def _root(
         bool, typer.Option(DEBUG, help="Show tracebacks of errors, including those of your own code.")
     ] = False,
 ) -> None:
-    """Keeps the group a group."""
+    """Global options; also makes typer build a group, though no command is registered here."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command; a `CotenantError`, or a file that cannot be used, becomes one line on stderr and an exit code."""
+    """Run the command; a `CotenantError` or an unusable file becomes one line on stderr and an exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        # Named, because train.py calls this too and `train.py train` is no command.
+        # Set explicitly, because train.py calls this too and `train.py train` is not a command.
         with warnings_as_notes():
             app(args=fold_lists([word for word in given if word != DEBUG]), prog_name="cotenant")
     except CotenantError as error:
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         raise SystemExit(141) from None
     except OSError as error:
-        if error.filename is None:  # no file of the caller's: a fault
+        if error.filename is None:  # not about a file, so a bug
             raise
         path = error.filename if error.filename2 is None else error.filename2
         print(

@@ -1,4 +1,4 @@
-"""`cotenant matrix`: how every pair of some jobs shares a device."""
+"""`cotenant matrix`: how every pair of jobs shares a device."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def command(
     names = job or zoo_names()
     ColocationSet(
         device, tuple(map(named_workload, names)), sharing
-    )  # what is misspelt is said before any capture
+    )  # report a misspelt name before capturing anything
     if plot is not None:
         check_plot_format(plot)
     jobs = [local_workload(name) for name in names]
@@ -73,7 +73,7 @@ def command(
 
 
 def _extremes(names: list[str], slowdown: object, fits: object) -> str:
-    """The best and the worst pairs in lines, where a table would be too wide."""
+    """The best and worst pairs as lines, for when a table would be too wide."""
     import numpy as np
 
     values, possible = np.asarray(slowdown), np.asarray(fits)
@@ -88,10 +88,10 @@ def _extremes(names: list[str], slowdown: object, fits: object) -> str:
     some = 5
     return "\n".join(
         [
-            f"{len(order)} of {len(rows)} pairs fit. Work done together (1.00: no more than taking turns), most first:",
+            f"{len(order)} of {len(rows)} pairs fit. Work done together, highest first (1.00: no gain):",
             *(line(k) for k in order[:some]),
             "and least:",
             *(line(k) for k in order[-some:]),
-            "--json has all of them, --plot FILE.svg draws them.",
+            "Use --json for all pairs, --plot FILE.svg for a heat map.",
         ]
     )

@@ -17,7 +17,7 @@ StoreOption = Annotated[
     str | None,
     typer.Option("--tracking-uri", help="MLflow store (default: sqlite:///mlflow.db)."),
 ]
-# Metrics of a comparison that are shown, with heading and format; --json has all.
+# Metrics shown in a comparison, with heading and format; --json has all.
 _METRICS = {
     "mape_percent": ("MAPE %", ".1f"),
     "median_ape_percent": ("median APE %", ".1f"),
@@ -27,7 +27,7 @@ _METRICS = {
 
 @app.command("list")
 def list_versions(tracking_uri: StoreOption = None, as_json: JsonFlag = False) -> None:
-    """List the versions in the registry, newest first, with their error on pairs left out.
+    """List the versions in the registry, newest first, with their error on held-out pairs.
 
     Example: `cotenant models list`
     """
@@ -41,9 +41,9 @@ def list_versions(tracking_uri: StoreOption = None, as_json: JsonFlag = False) -
     if as_json:
         print_json({"versions": rows})
     elif rows:
-        _show(rows, "registered predictors, each with its error on the pairs that its own training left out")
+        _show(rows, "registered predictors, each with its error on the pairs held out of its own training")
     else:
-        console().print("no predictor is registered yet; train one with `cotenant train`")
+        console().print("no predictor registered yet; train one with `cotenant train`")
 
 
 @app.command()
@@ -53,7 +53,7 @@ def promote(
         Path | None,
         typer.Option(
             "--data",
-            help="Folder of tidy tables to compare on (default: the pairs that its training left out).",
+            help="Folder of tidy tables to compare on (default: the pairs held out of its training).",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Promote it even if it is worse.")] = False,
@@ -62,8 +62,9 @@ def promote(
 ) -> None:
     """Make a version the champion, which `--model models:/cotenant@champion` and the service load.
 
-    It is compared with the current champion, or with the shipped predictor where there is none, on the same sets, none of which
-    either has learned from. Exit code 1 means that it is worse, or that there is no such set; nothing changes then.
+    It is compared with the current champion, or with the shipped predictor if there is none, on sets that
+    neither has learned from. Exit code 1 means that it is worse or that there are no such sets; the champion
+    then stays.
 
     Examples: `cotenant models promote 3`, `cotenant models promote 3 --data tables`
     """
@@ -92,16 +93,17 @@ def export(
     members: Annotated[int, typer.Option(help="Jobs per set of the exported set network.")] = 2,
     as_json: JsonFlag = False,
 ) -> None:
-    """Write both parts as ONNX: the workload encoder, and the set network for sets of a fixed size (any number of sets).
+    """Export both parts to ONNX: the workload encoder, and the set network for sets of a fixed size (any
+    number of sets).
 
-    Each file is run in ONNX Runtime and compared with torch; beyond 1e-5 nothing is written. `export.json` names the inputs'
-    columns.
+    Each file is run in ONNX Runtime and compared with torch; if they differ by more than 1e-5, nothing is
+    written. `export.json` names the columns of the inputs.
 
     Example: `cotenant models export --model default --members 2 -o onnx`
     """
     from predictor import load_predictor
 
-    predictor = load_predictor(model)  # a wrong name is said before torch is imported
+    predictor = load_predictor(model)  # report a wrong name before torch is imported
     from predictor.fitted.onnx_export import export as write_onnx
 
     result = write_onnx(predictor, out, members)
@@ -133,13 +135,13 @@ def _show_promotion(result: dict[str, Any]) -> None:
             )
         out.print(table)
         points = same_rows["difference_points"]
-        # Of a single set there is nothing to draw from.
+        # A single set cannot be resampled.
         ends = f" (95 %: {points['lower']:+.1f} to {points['upper']:+.1f})" if same_rows["sets"] > 1 else ""
         out.print(f"MAPE differs by {points['value']:+.1f} points{ends}", highlight=False)
         for role, count in same_rows["left_out"].items():
             if count:
                 out.print(
-                    f"left out: {counted(count, 'set')} that {names[role]} learned from", highlight=False
+                    f"skipped: {counted(count, 'set')} that {names[role]} learned from", highlight=False
                 )
     if result["reason"] is not None:
         out.print(result["reason"], highlight=False)
@@ -147,9 +149,7 @@ def _show_promotion(result: dict[str, Any]) -> None:
         out.print(f"version {version} is the champion", highlight=False)
     else:
         why = "cannot be compared" if same_rows is None else f"is worse than {names['incumbent']},"
-        out.print(
-            f"version {version} {why} and was not promoted (--force does it all the same)", highlight=False
-        )
+        out.print(f"version {version} {why} and was not promoted (--force overrides)", highlight=False)
 
 
 def _show(rows: list[dict[str, Any]], title: str) -> None:

@@ -13,7 +13,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON value ins
 
 
 def print_json(value: Any) -> None:
-    """Print a JSON value on stdout; NaN and infinity are refused, because JSON has none."""
+    """Print a JSON value on stdout; NaN and infinity are refused, because JSON has neither."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
@@ -25,11 +25,11 @@ def console() -> Any:
 
 
 def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = None) -> Any:
-    """A rich table without borders, for terminals of 80 columns: what is too long goes on in the next line, uncut.
+    """A rich table without borders, for terminals of 80 columns; long cells wrap and are never truncated.
 
     Args:
-        columns: their headings.
-        right: those of numbers, aligned to the right.
+        columns: column headings.
+        right: headings of the right-aligned (number) columns.
     """
     from rich.table import Table
 
@@ -40,7 +40,7 @@ def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = No
 
 
 def bullets(lines: Sequence[str]) -> Any:
-    """A list for a console; a long line goes on under its beginning."""
+    """A list for a console; long lines wrap with a hanging indent."""
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 1))
@@ -55,7 +55,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def duration(seconds: float, digits: int = 3) -> str:
-    """A step time for people, to so many significant digits.
+    """A step time for people, rounded to `digits` significant digits.
 
     >>> duration(0.01762), duration(2.5), duration(0.01762, 4)
     ('17.6 ms', '2.5 s', '17.62 ms')
@@ -67,7 +67,7 @@ _CELL = 24  # characters of a line of options
 
 
 def job_cell(spec: str) -> str:
-    """A job SPEC for a table's cell: the name, and its options in the next lines, none of them cut."""
+    """A job SPEC for a table cell: the name, with its options on the lines below, none truncated."""
     name, separator, options = spec.rpartition(":") if "=" in spec else (spec, "", "")
     lines = [name] if separator else []
     for option in options.split(",") if separator else [spec]:
@@ -79,7 +79,8 @@ def job_cell(spec: str) -> str:
 
 
 def progress() -> Any:
-    """A rich progress bar on stderr: spinner, text, bar, count, time gone and time left; nothing where that is no terminal."""
+    """A rich progress bar on stderr: spinner, text, bar, count, elapsed and remaining time; silent if not a
+    terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

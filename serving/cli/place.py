@@ -1,4 +1,4 @@
-"""`cotenant place`: one job on a cluster as it is."""
+"""`cotenant place`: choose a GPU for one job on a cluster."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def command(
         ),
     ],
     iterations: Annotated[
-        float | None, typer.Option(help="Steps that the job will run (default: an hour's worth).")
+        float | None, typer.Option(help="Number of steps that the job will run (default: one hour's worth).")
     ] = None,
     objective: Annotated[str, typer.Option(help="jct, interference or makespan.")] = "jct",
     max_slowdown: Annotated[float, typer.Option(help="Maximum predicted slowdown of any member.")] = 2.0,
-    wait: Annotated[bool, typer.Option(help="Allow the answer to wait.")] = True,
-    gpus: Annotated[int, typer.Option(help="Number of whole GPUs of a gang.")] = 1,
+    wait: Annotated[bool, typer.Option(help="Allow waiting as an answer.")] = True,
+    gpus: Annotated[int, typer.Option(help="Number of whole GPUs for a gang.")] = 1,
     limit: Annotated[int, typer.Option(help="Number of GPUs to rank.")] = 32,
     model: Annotated[
         str,

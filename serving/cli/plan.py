@@ -1,4 +1,4 @@
-"""`cotenant plan`: planners of several GPUs for one model."""
+"""`cotenant plan`: pipeline stages, rings and slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cotenant plan pipeline`: a model cut into stages over many workers."""
+"""`cotenant plan pipeline`: split a model into stages over many workers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def pipeline(
         bool, typer.Option("--compat", help="Reproduce PipeDream's public optimizer exactly.")
     ] = False,
     device: Annotated[
-        str | None, typer.Option(help="Device type to time a graph.json or a SPEC for, e.g. v100.")
+        str | None, typer.Option(help="Device type for the times of a graph.json or SPEC, e.g. v100.")
     ] = None,
     schedule: Annotated[
         str | None,
@@ -61,7 +61,9 @@ def pipeline(
             help="Where a zoo or captured model may be cut: before a block, a module, or any operator."
         ),
     ] = "block",
-    microbatches: Annotated[int, typer.Option(help="Microbatches per step, or drawn by --plot.")] = 8,
+    microbatches: Annotated[
+        int, typer.Option(help="Number of microbatches per step, or drawn by --plot.")
+    ] = 8,
     chunks: Annotated[int, typer.Option(help="Model chunks per worker (interleaved).")] = 2,
     depth: Annotated[
         int | None, typer.Option(help="With --schedule: pipeline depth (default: searched for).")
@@ -109,7 +111,7 @@ def pipeline(
         return
     if depth is not None or recompute or (fewer_machines and not compat):
         raise InputError(
-            "an option is missing one that it requires",
+            "an option needs another one",
             expected="--depth and --recompute with --schedule, --fewer-machines with --compat",
         )
     states = read_states(graph, device, as_published=compat, granularity=granularity)
@@ -187,7 +189,7 @@ def _print(plan: Partition) -> None:
     out.print(f"Bottleneck: {plan.bottleneck}.")
     if plan.workers_used < plan.workers:
         out.print(
-            f"{plan.workers - plan.workers_used} of {plan.workers} workers would not help; they stay idle."
+            f"{plan.workers - plan.workers_used} of {plan.workers} workers would not help and stay idle."
         )
     if plan.search in ("branches merged", "execution order"):
         out.print(f"Too many cuts to search exhaustively; searched: {plan.search}.")

@@ -1,4 +1,5 @@
-"""`cotenant plan ring`: how fast ring-all-reduce jobs run beside each other, and when each should start where."""
+"""`cotenant plan ring`: how fast ring-all-reduce jobs run beside each other, and when and where to start
+each."""
 
 from __future__ import annotations
 
@@ -22,14 +23,16 @@ def ring(
     clamp: Annotated[
         bool,
         typer.Option(
-            "--clamp/--literal", help="k = xi1 p clamped to at least 1, or as printed in the paper."
+            "--clamp/--literal",
+            help="k = xi1 p, clamped to at least 1 or exactly as printed in the paper.",
         ),
     ] = True,
     duty_cycle: Annotated[
         bool,
         typer.Option(
             "--duty-cycle",
-            help="A neighbour contends only for the part of its step in which it exchanges, not all the time as in the paper.",
+            help="Count contention only during the part of a step in which a neighbour exchanges, not all "
+            "the time as in the paper.",
         ),
     ] = False,
     policy: Annotated[
@@ -37,32 +40,34 @@ def ring(
         typer.Option(
             help="Schedule the jobs instead, all from time 0: sjf-bco, sjf-bco-literal, list, first-fit, random, "
             "longest-first, best-list, local-search or exact (small cases, with --slot-s); or online, each from its "
-            "arrival_s. The case's placement is then not read."
+            "arrival_s. The placement in the case is then ignored."
         ),
     ] = "",
     slot_s: Annotated[
-        float, typer.Option(help="With --policy: slot length, seconds; 0: continuous time.")
+        float, typer.Option(help="With --policy: slot length in seconds; 0 for continuous time.")
     ] = 0.0,
     order: Annotated[
         str,
-        typer.Option(help="With --policy online: the queue by arrival, narrowest, shortest or least-work."),
+        typer.Option(help="With --policy online: queue order: arrival, narrowest, shortest or least-work."),
     ] = "arrival",
     pick: Annotated[
         str,
         typer.Option(
-            help="With --policy online: GPUs by pack, spread, or whole-or-wait (split only what no server holds)."
+            help="With --policy online: choice of GPUs: pack, spread, or whole-or-wait (split only jobs "
+            "that fit no server)."
         ),
     ] = "pack",
     backfill: Annotated[
         str,
         typer.Option(
-            help="With --policy online: who may pass a job that cannot start: none, any, or reserve (EASY backfilling)."
+            help="With --policy online: which jobs may overtake one that cannot start: none, any, or "
+            "reserve (EASY backfilling)."
         ),
     ] = "none",
     admission: Annotated[
         str,
         typer.Option(
-            help="With --policy online: jobs start always, or split only when cheaper-than-waiting."
+            help="With --policy online: start jobs always, or split them only if cheaper-than-waiting."
         ),
     ] = "always",
     json: JsonFlag = False,

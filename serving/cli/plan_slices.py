@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 
 def slices(
     device: Annotated[
-        str, typer.Option(help="The card: a100, a100-80gb, a30, h100, h200, or any GPU for sharing alone.")
+        str,
+        typer.Option(help="The card: a100, a100-80gb, a30, h100, h200; or any GPU, for sharing without MIG."),
     ],
     job: Annotated[
         list[str],
-        typer.Option(
-            help="Job SPEC; repeat for each. `sm_share_ratio=` in it fixes the job's share under MPS."
-        ),
+        typer.Option(help="Job SPEC; repeat for each job. `sm_share_ratio=` fixes its share under MPS."),
     ],
     iterations: Annotated[
         list[float] | None,
-        typer.Option(help="Steps left of each job, in the order of --job (default: an hour's worth alone)."),
+        typer.Option(
+            help="Remaining steps of each job, in the order of --job (default: one hour's worth alone)."
+        ),
     ] = None,
     objective: Annotated[str, typer.Option(help="throughput, jct or fairness.")] = "throughput",
     sharing: Annotated[
@@ -37,7 +38,7 @@ def slices(
         typer.Option(help="How jobs may share a card or a slice: `time-slice,mps`, one of them, or `none`."),
     ] = "time-slice,mps",
     mig: Annotated[bool, typer.Option(help="Whether the card may be partitioned.")] = True,
-    gpus: Annotated[int, typer.Option(min=1, help="Plan for this many cards together.")] = 1,
+    gpus: Annotated[int, typer.Option(min=1, help="Number of cards to plan for.")] = 1,
     max_together: Annotated[int, typer.Option(help="Maximum number of jobs on a slice.")] = 4,
     model: Annotated[
         str, typer.Option(help="Predictor: `default`, a folder, or `models:/NAME@ALIAS`.")
@@ -46,7 +47,8 @@ def slices(
 ) -> None:
     """Plan the best use of a card for these jobs: whole, time slices, MPS shares, MIG, or slices that several share.
 
-    Every valid partition and assignment within memory is considered. Exit code 1: some job does not fit.
+    Considers every valid partition and every assignment that fits in memory. Exit code 1: some job does not
+    fit.
 
     Example: `cotenant plan slices --device a100 --job resnet50-imagenet:batch_size=32 --job lstm-wikitext2 --job dcgan-64`
     """
@@ -61,7 +63,7 @@ def slices(
     config = SliceConfig(objective=objective, sharing=modes, mig=mig, max_together=max_together)
     if iterations and len(iterations) != len(job):
         raise InputError(
-            "--iterations does not go with --job",
+            "--iterations does not match --job",
             expected=f"{len(job)} numbers, or none",
             got=len(iterations),
         )
@@ -110,7 +112,7 @@ def _fleet(
 
 
 def show(plan: SlicePlan, renamed: Callable[[Any], Any]) -> None:
-    """Print a plan as tables with its reasons; `renamed` as of `as_given`."""
+    """Print a plan as tables with its reasons; `renamed` comes from `as_given`."""
     from scheduling.slices.plan import describe
 
     out, options = console(), plan.options

@@ -14,8 +14,8 @@ JobOption = Annotated[
     list[str],
     typer.Option(
         "--job",
-        help="Job SPEC `NAME[:key=value,...]`, NAME being a zoo name, module:factory, FILE.onnx, graph.json or "
-        "the hash of a captured graph; repeat for each member.",
+        help="Job SPEC `NAME[:key=value,...]`, where NAME is a zoo name, module:factory, FILE.onnx, "
+        "graph.json or the hash of a captured graph; repeat for each job.",
     ),
 ]
 ModelOption = Annotated[str, typer.Option("--model", help="`default`, a folder, or `models:/NAME@ALIAS`.")]
@@ -27,16 +27,14 @@ def command(
     sharing: Annotated[str, typer.Option(help="time-slice, mps or mig.")] = "time-slice",
     frozen_prefix: Annotated[
         int | None,
-        typer.Option(
-            help="Freeze this many leading layers of every job whose SPEC gives no `frozen_prefix`."
-        ),
+        typer.Option(help="Freeze this many leading layers of every job whose SPEC has no `frozen_prefix`."),
     ] = None,
     model: ModelOption = "default",
     feedback: Annotated[
         Path | None,
         typer.Option(
             exists=True,
-            help="Correct predictions by the observations that `cotenant feedback` stored in this file.",
+            help="Correct predictions with the observations that `cotenant feedback` stored in this file.",
         ),
     ] = None,
     as_json: JsonFlag = False,
@@ -59,7 +57,7 @@ def command(
     get_device(device)
     ColocationSet(
         device, tuple(map(named_workload, job)), sharing
-    )  # what is misspelt is said before any capture
+    )  # report a misspelt name before capturing anything
     members = tuple(local_workload(spec) for spec in job)
     if frozen_prefix is not None:
         members = tuple(replace(m, frozen_prefix=m.frozen_prefix or frozen_prefix) for m in members)
@@ -110,5 +108,5 @@ def show(prediction: object) -> None:
 
 
 def _interval(quantity: Any) -> str:
-    scale = 1e3 if quantity.value < 1 else 1.0  # in the unit of the value above it
+    scale = 1e3 if quantity.value < 1 else 1.0  # same unit as the value above it
     return f"[{quantity.lower * scale:.3g}, {quantity.upper * scale:.3g}]"

@@ -17,17 +17,20 @@ def command(
     job: Annotated[str, typer.Option(help="The job to learn about: SPEC `NAME[:key=value,...]`.")],
     running: Annotated[
         list[str] | None,
-        typer.Option(help="Candidate neighbour; may be repeated (default: four zoo models)."),
+        typer.Option(help="Candidate partner; may be repeated (default: four zoo models)."),
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Number of probes.")] = 1,
     sharing: Annotated[str, typer.Option(help="time-slice, mps or mig.")] = "time-slice",
     model: ModelOption = "default",
     feedback: Annotated[
-        Path | None, typer.Option(exists=True, help="Start from what `cotenant feedback` keeps in this file.")
+        Path | None,
+        typer.Option(
+            exists=True, help="Start from the observations that `cotenant feedback` stored in this file."
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Choose the partner to run beside a job to learn most about how it shares the device, with the expected reduction of the error.
+    """Choose the most informative partners to run beside a job, with the error expected after each run.
 
     Example: `cotenant probe --device v100 --job vgg11-cifar:batch_size=64 --running resnet50-imagenet --running lstm-wikitext2`
     """
@@ -39,7 +42,7 @@ def command(
     own = local_workload(job)
     beside = [local_workload(spec) for spec in running or ()]
     ColocationSet(device, (own, *beside), sharing)
-    # Below are seconds of imports; what is misspelt was said before.
+    # A misspelt name is reported before the imports below, which take seconds.
     from predictor import load_predictor
     from predictor.examples.observations import stored
     from predictor.learning.posterior import Posterior

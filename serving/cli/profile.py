@@ -21,7 +21,9 @@ def command(
     output: Annotated[
         Path,
         typer.Option(
-            "-o", "--output", help="Folder for the tables and the records; earlier ones of this machine stay."
+            "-o",
+            "--output",
+            help="Folder for the tables and records; earlier ones from this machine are kept.",
         ),
     ],
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
@@ -29,24 +31,26 @@ def command(
     sm_share: Annotated[
         list[float] | None,
         typer.Option(
-            help="Share of the GPU's SMs that a job may use under MPS, in (0, 1]; once for all jobs, or once per job."
+            help="Share of the GPU's SMs that a job may use under MPS, in (0, 1]; give it once for all "
+            "jobs, or once per job."
         ),
     ] = None,
     mig: Annotated[
-        bool, typer.Option("--mig", help="Each job on a MIG slice of its own; as --sharing mig.")
+        bool, typer.Option("--mig", help="Run each job on its own MIG slice; same as --sharing mig.")
     ] = False,
     repeats: Annotated[int, typer.Option(help="Repeats per window.")] = 5,
     window: Annotated[float, typer.Option(help="Minimum length of a window, seconds.")] = 1.0,
     steps: Annotated[int, typer.Option(help="Minimum number of steps of every job in a window.")] = 5,
     host_input: Annotated[
         str,
-        typer.Option(help="resident: one batch that stays on the device; loader: a fresh batch per step."),
+        typer.Option(help="resident: reuse one batch on the device; loader: load a fresh batch every step."),
     ] = "resident",
     cached_activations: Annotated[
-        bool, typer.Option(help="For one job with a frozen prefix: read its output from a cache.")
+        bool,
+        typer.Option(help="For a single job with a frozen prefix: read the prefix's output from a cache."),
     ] = False,
     operators: Annotated[
-        bool, typer.Option(help="Also time the operators of every job; writes graphs and PipeDream files.")
+        bool, typer.Option(help="Also time the operators of every job, and write graphs and PipeDream files.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:
@@ -70,7 +74,9 @@ def command(
 
     workloads = _with_shares(tuple(map(named_workload, job)), sm_share or [])
     if mig and (sm_share or sharing not in ("time-slice", "mig")):
-        raise InputError("--mig does not go with --sm-share or another --sharing", expected="one of them")
+        raise InputError(
+            "--mig cannot be combined with --sm-share or another --sharing", expected="one of them"
+        )
     if sm_share and sharing == "time-slice":
         sharing = "mps"
     sharing = "mig" if mig else sharing
@@ -87,7 +93,7 @@ def command(
         requests += [RunRequest("operators", (w,), device) for w in dict.fromkeys(workloads)]
     environment = describe_environment(device)
     campaign = f"profile-{environment['fingerprint'][:8]}"
-    stored_records(output, campaign)  # a folder of another campaign is told of before the measurements
+    stored_records(output, campaign)  # report a folder of another campaign before measuring
     records = []
     for request in requests:
         record = measure(request, settings, lambda text: print(text, file=sys.stderr))
@@ -118,7 +124,7 @@ def _with_shares(workloads: tuple[Workload, ...], shares: list[float]) -> tuple[
         return workloads
     if len(shares) not in (1, len(workloads)):
         raise InputError(
-            "--sm-share does not go with --job", expected=f"1 or {len(workloads)} of them", got=len(shares)
+            "--sm-share does not match --job", expected=f"1 or {len(workloads)} of them", got=len(shares)
         )
     each = shares * len(workloads) if len(shares) == 1 else shares
     return tuple(replace(w, sm_share_ratio=share) for w, share in zip(workloads, each, strict=True))

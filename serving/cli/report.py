@@ -1,4 +1,4 @@
-"""`cotenant report`: one HTML page of a folder of measurements."""
+"""`cotenant report`: an HTML page about a folder of measurements."""
 
 from __future__ import annotations
 

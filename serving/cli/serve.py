@@ -19,7 +19,7 @@ app = typer.Typer(
     invoke_without_command=True,
     help="Run the REST service.\n\nExample: `cotenant serve --port 8080`, then "
     '`curl -s localhost:8080/v1/predict -H \'content-type: application/json\' -d \'{"device": "v100", "jobs": ["resnet18-cifar", "lstm-wikitext2"]}\'`\n\n'
-    "On a loopback address no token is asked for; elsewhere make one first with `cotenant serve token add`.",
+    "A loopback address needs no token; for any other, create one first with `cotenant serve token add`.",
 )
 token = typer.Typer(help="Bearer tokens of the service.", no_args_is_help=True)
 app.add_typer(token, name="token")
@@ -35,7 +35,7 @@ _DATABASE = "sqlite:///cotenant.db"
 def serve(
     context: typer.Context,
     host: Annotated[str, typer.Option(envvar="COTENANT_HOST", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(envvar="COTENANT_PORT", help="Port; 0 takes a free one.")] = 8080,
+    port: Annotated[int, typer.Option(envvar="COTENANT_PORT", help="Port; 0 for any free one.")] = 8080,
     workers: Annotated[int, typer.Option(envvar="COTENANT_WORKERS", help="Processes.")] = 1,
     model: Annotated[
         str,
@@ -51,14 +51,16 @@ def serve(
         ),
     ] = None,
     tracking_uri: Annotated[
-        str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow server of a registered model.")
+        str | None,
+        typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow server that the model is registered with."),
     ] = None,
     database: Database = _DATABASE,
     auth: Annotated[
-        str, typer.Option(envvar="COTENANT_AUTH", help="auto (tokens unless on loopback), on, off.")
+        str,
+        typer.Option(envvar="COTENANT_AUTH", help="auto (tokens required unless on loopback), on or off."),
     ] = "auto",
     rate: Annotated[
-        float, typer.Option(envvar="COTENANT_RATE", help="Requests per second per caller; 0: no limit.")
+        float, typer.Option(envvar="COTENANT_RATE", help="Requests per second per caller; 0 for no limit.")
     ] = 0.0,
     timeout: Annotated[
         float, typer.Option(envvar="COTENANT_TIMEOUT", help="Request timeout, seconds.")
@@ -69,17 +71,16 @@ def serve(
     in_flight: Annotated[
         int,
         typer.Option(
-            envvar="COTENANT_IN_FLIGHT", help="Concurrent requests per process before new ones get 503."
+            envvar="COTENANT_IN_FLIGHT",
+            help="Maximum concurrent requests per process; more are refused with 503.",
         ),
     ] = 512,
     drain: Annotated[
-        float, typer.Option(envvar="COTENANT_DRAIN", help="Seconds to finish requests on SIGTERM.")
+        float, typer.Option(envvar="COTENANT_DRAIN", help="Seconds to finish running requests after SIGTERM.")
     ] = 30.0,
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(
-            envvar="COTENANT_ALLOWED_HOST", help="Host name that requests may use; may be repeated."
-        ),
+        typer.Option(envvar="COTENANT_ALLOWED_HOST", help="Accepted host name; may be repeated."),
     ] = None,
     trusted_proxy: Annotated[
         list[str] | None,
@@ -91,7 +92,8 @@ def serve(
     limit: Annotated[
         list[str] | None,
         typer.Option(
-            envvar="COTENANT_LIMIT", help="NAME=NUMBER of a limit (see docs/operations.md); may be repeated."
+            envvar="COTENANT_LIMIT",
+            help="Set a limit as NAME=NUMBER (see docs/operations.md); may be repeated.",
         ),
     ] = None,
     log_level: Annotated[
@@ -107,7 +109,7 @@ def serve(
     if policy is not None:
         from scheduling.policies import get_policy
 
-        get_policy(policy)  # one that is not there is an error now and not in every worker
+        get_policy(policy)  # report a missing policy here, not in every worker
     config = ServiceConfig(
         host=host, port=port, workers=workers, model=model, policy=policy, tracking_uri=tracking_uri, database_url=database, auth=auth,
         rate_per_s=rate, request_timeout_s=timeout, poll_s=poll, requests_in_flight=in_flight, drain_s=drain,
@@ -117,7 +119,7 @@ def serve(
 
 
 def run(config: object) -> None:
-    """Serve until SIGTERM or SIGINT; running requests are finished first."""
+    """Serve until SIGTERM or SIGINT, then finish the running requests."""
     import uvicorn
     from uvicorn.config import STARTUP_FAILURE
     from uvicorn.supervisors import Multiprocess
@@ -133,12 +135,12 @@ def run(config: object) -> None:
     logs.configure(config.log_level)
     Store(
         config.database_url
-    ).close()  # a database that cannot be used is one clear line, not a worker's traceback
+    ).close()  # report an unusable database in one line instead of a worker's traceback
     address.check(config.host, config.port)
-    # uvicorn drains, and then raises the signal again: to have been asked to stop is no failure.
+    # uvicorn drains and then raises the signal again; a requested stop is not a failure.
     signal.signal(signal.SIGTERM, _stop)
     os.environ |= config.to_environment()
-    if config.port:  # the one line for people; what follows on stderr are JSON logs
+    if config.port:  # the one line for people; the rest of stderr is JSON logs
         host = f"[{config.host}]" if ":" in config.host else config.host
         print(
             f"cotenant serves on http://{host}:{config.port} (API reference: /docs); Ctrl-C to stop",
@@ -180,10 +182,10 @@ def _stop(_number: int, _frame: object) -> None:
 
 @token.command("add")
 def add(
-    name: Annotated[str, typer.Argument(help="Who will use it.")],
+    name: Annotated[str, typer.Argument(help="Name of the token's user.")],
     scope: Annotated[list[str], typer.Option("--scope", "-s", help="read, place or admin; may be repeated.")],
     database: Database = _DATABASE,
-    days: Annotated[float | None, typer.Option(help="Days until it expires (default: never).")] = None,
+    days: Annotated[float | None, typer.Option(help="Days until the token expires (default: never).")] = None,
 ) -> None:
     """Create a token and print it once. Example: `cotenant serve token add scheduler --scope place`."""
     from serving.auth import create_token
@@ -194,7 +196,7 @@ def add(
 
 @token.command("list")
 def listing(database: Database = _DATABASE, as_json: JsonFlag = False) -> None:
-    """List names and scopes of the tokens. Example: `cotenant serve token list --json`."""
+    """List the names and scopes of all tokens. Example: `cotenant serve token list --json`."""
     from serving.auth import list_tokens
     from serving.store import Store
 

@@ -1,4 +1,4 @@
-"""`cotenant simulate`: one policy over a trace of jobs."""
+"""`cotenant simulate`: run one policy over a trace of jobs."""
 
 from __future__ import annotations
 
@@ -24,34 +24,32 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of the model mix, the synth
 Data = Annotated[str | None, typer.Option(help="Folder of imported tables: the ground truth and the mix.")]
 Source = Annotated[
     str | None,
-    typer.Option(help="Source of the tables to use; needed where several measured the cluster's types."),
+    typer.Option(help="Source in the tables to use; required if several measured the cluster's GPU types."),
 ]
 Belief = Annotated[str, typer.Option(help="`predictor`, `truth` for an oracle, or `constant[:RATIO]`.")]
 Model = Annotated[
     str, typer.Option(help="`default`, a folder, `models:/NAME@ALIAS`, or your own `module:PREDICTOR`.")
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="Use only this many jobs, the earliest submitted.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use only this many jobs, earliest submitted first.")]
 Load = Annotated[
     float | None,
-    typer.Option(help="Scale arrivals so that the jobs ask for this share of the cluster, e.g. 0.9."),
+    typer.Option(help="Scale arrivals so that the jobs demand this share of the cluster, e.g. 0.9."),
 ]
 SkipInfeasible = Annotated[
     bool,
-    typer.Option(
-        "--skip-infeasible", help="Leave out jobs that can never run on the cluster, and name them."
-    ),
+    typer.Option("--skip-infeasible", help="Skip jobs that can never run on the cluster, and list them."),
 ]
 Elastic = Annotated[
     float,
     typer.Option(
-        min=0, max=1, help="Share of the jobs that may be resized, from 1 GPU to 2 or 4 times their own."
+        min=0, max=1, help="Share of jobs that may be resized, from 1 GPU to 2 or 4 times their own number."
     ),
 ]
 Tunable = Annotated[
     float,
     typer.Option(
         "--tunable-batches", min=0, max=1,
-        help="Share of the jobs that may tune their batch size, up to 4 to 32 times their own.",
+        help="Share of jobs that may tune their batch size, up to 4 to 32 times their own.",
     ),
 ]  # fmt: skip
 JobsFile = Annotated[
@@ -73,13 +71,14 @@ SavedStops = Annotated[
     bool,
     typer.Option(
         "--saved-stops",
-        help="With --realism: a job that its policy stops or moves saves first; only failing nodes lose progress.",
+        help="With --realism: jobs save a checkpoint before their policy stops or moves them; only node "
+        "failures lose progress.",
     ),
 ]
 Kind = Annotated[
     str,
     typer.Option(
-        help="Kind of the jobs of `sia:FILE` where the file names none: adaptive, strong-scaling or rigid."
+        help="Kind of the jobs in `sia:FILE` if the file does not say: adaptive, strong-scaling or rigid."
     ),
 ]
 UpstreamRounds = Annotated[
@@ -119,7 +118,8 @@ def command(
     jobs: JobsFile = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Simulate a trace of jobs on a cluster under one policy; actual step times are separate from those that the policy predicts.
+    """Simulate a trace of jobs on a cluster under one policy; the policy sees predicted step times, not the
+    actual ones.
 
     Example: `cotenant simulate --trace synthetic:rate=30,jobs=100 --cluster small-mixed --policy isacpp --seed 1`
     """
@@ -161,34 +161,32 @@ def command(
 
 
 def _number(value: Any) -> str:
-    """Four digits, and no exponent for seconds of many hours."""
+    """Four significant digits, and no exponent for large numbers of seconds."""
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def show_tenants(cluster: str) -> None:
-    """Say on stderr that what runs on the cluster now is not simulated."""
+    """Say on stderr that the cluster's current tenants are not simulated."""
     from scheduling.clusters import load_cluster
 
     tenants = sum(len(gpu.tenants) for _, gpu in load_cluster(cluster).gpus())
     if tenants:
-        typer.echo(
-            f"{counted(tenants, 'tenant')} of {cluster} left out: all GPUs are empty at first", err=True
-        )
+        typer.echo(f"ignoring {counted(tenants, 'tenant')} of {cluster}: all GPUs start empty", err=True)
 
 
 def show_skipped(lines: list[str]) -> None:
-    """Say on stderr which jobs were left out, one line each."""
-    distinct = list(dict.fromkeys(lines))  # seeds often leave out the same
+    """List the skipped jobs on stderr, one line each."""
+    distinct = list(dict.fromkeys(lines))  # seeds often skip the same jobs
     if distinct:
-        typer.echo(f"{counted(len(distinct), 'job')} left out that can never run on this cluster:", err=True)
+        typer.echo(f"skipped {counted(len(distinct), 'job')} that can never run on this cluster:", err=True)
     for line in distinct:
         typer.echo(f"  {line}", err=True)
 
 
 def show_remarks(counts: Sequence[RowCount]) -> None:
-    """Say on stderr how many rows of the log are ignored, or used with another value, and why: one line a reason."""
+    """Say on stderr how many rows of the log are ignored or changed, and why, one line per reason."""
     for kept, done in ((False, "ignored"), (True, "changed")):
         own = [count for count in counts if count.kept == kept]
         if own:
@@ -200,16 +198,16 @@ def show_remarks(counts: Sequence[RowCount]) -> None:
 
 
 def parts_of_realism(realism: bool, saved_stops: bool) -> tuple[str, ...]:
-    """What `--realism` and `--saved-stops` ask for."""
+    """The realism requested by `--realism` and `--saved-stops`."""
     from profiling.errors import InputError
 
     if saved_stops and not realism:
-        raise InputError("--saved-stops is a part of realism", expected="--realism with it")
+        raise InputError("--saved-stops needs --realism", expected="--realism with it")
     return (("all", "saved-stops") if saved_stops else ("all",)) if realism else ()
 
 
 def parse_columns(text: str | None) -> dict[str, str] | None:
-    """`key=value,...` as a mapping."""
+    """Parse `key=value,...` into a mapping."""
     if text is None:
         return None
     return dict(part.split("=", 1) if "=" in part else (part, "") for part in text.split(","))  # type: ignore[misc]

@@ -12,7 +12,11 @@ from serving.cli.output import JsonFlag, console, print_json, progress
 
 def command(
     data: Annotated[
-        Path, typer.Option("--data", help="Folder of tidy tables to train on, and nothing else.")
+        Path,
+        typer.Option(
+            "--data",
+            help="Folder of tidy tables to train on; it must not hold anything that you evaluate on.",
+        ),
     ],
     trials: Annotated[
         int, typer.Option(help="Total number of trials of the study, including earlier ones.")
@@ -21,11 +25,9 @@ def command(
         Path, typer.Option("--out", "-o", help="YAML file to write the best configuration to.")
     ] = Path("out/best.yaml"),
     study: Annotated[Path, typer.Option(help="SQLite file of the study.")] = Path("out/sweep.db"),
-    folds: Annotated[int, typer.Option(help="Groups of models that are left out in turn.")] = 3,
-    config: Annotated[
-        Path | None, typer.Option(help="YAML file of the configuration that the sweep starts from.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of every training and of the sweep.")] = 0,
+    folds: Annotated[int, typer.Option(help="Number of groups of models, each held out in turn.")] = 3,
+    config: Annotated[Path | None, typer.Option(help="YAML file with the initial configuration.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all trainings and of the sweep.")] = 0,
     bundled: Annotated[
         bool, typer.Option(help="Also learn from the measurements shipped with the project.")
     ] = True,
@@ -38,15 +40,17 @@ def command(
     experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "cotenant-sweep",
     as_json: JsonFlag = False,
 ) -> None:
-    """Search for a better configuration with Optuna, judged by models left out of the training tables. Needs the extra `sweep`.
+    """Search for a better configuration with Optuna, scored on models held out of the training tables. Needs
+    the extra `sweep`.
 
-    DATA must not hold sets that a protocol scores. The same command resumes the study, also after a kill.
+    DATA must not contain sets that a protocol scores. Run the same command again to resume the study, even
+    after a kill.
 
     Example: `cotenant sweep --data tables --trials 30 --out best.yaml`, then `cotenant train --data tables --config best.yaml`
     """
     from datasets.tables import sources_of
 
-    sources_of(data, "colocation")  # a folder without tables is said before seconds of imports
+    sources_of(data, "colocation")  # report a folder without tables before the imports, which take seconds
     from predictor.training.run import load_config, training_tables
     from predictor.training.sweep import sweep
 
@@ -75,5 +79,6 @@ def command(
         return
     best = result["best"]
     console().print(
-        f"best of {result['trials']} trials: number {best['trial']}, {best['mape_percent']:.2f} % on left-out models; written to {out}"
+        f"best of {result['trials']} trials: number {best['trial']}, {best['mape_percent']:.2f} % on "
+        f"held-out models; written to {out}"
     )

@@ -54,22 +54,24 @@ def command(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train the predictor on measurements, log it to MLflow, and compare it with the baselines on pairs left out.
+    """Train the predictor on measurements, log it to MLflow, and compare it with the baselines on held-out
+    pairs.
 
-    The same command resumes a run that was killed.
+    Run the same command again to resume a killed run.
 
-    With `--from` a predictor learns from a few new sets, in seconds to a minute, and keeps what it knew.
+    With `--from`, fine-tune a predictor on a few new sets, in seconds to a minute, without forgetting the old
+    ones.
 
     Examples: `cotenant train --data tables --out my-model`,
     `cotenant train --from my-model --data new-tables --out my-next-model`
     """
     from datasets.tables import sources_of
 
-    sources_of(data, "colocation")  # a folder without tables is said before seconds of imports
+    sources_of(data, "colocation")  # report a folder without tables before the imports, which take seconds
     if base is not None:
         if config is not None:
             raise InputError(
-                "--config does not go with --from",
+                "--config cannot be combined with --from",
                 expected="one of them",
                 got="both",
                 hint="the network is that of the checkpoint",
@@ -78,7 +80,7 @@ def command(
         return
     from predictor.config import read_config
 
-    read_config(config)  # so is a file that is not YAML
+    read_config(config)  # and a file that is not YAML
     from predictor.training.run import load_config, planned_steps, train_run
 
     network, training = load_config(config, seed)
@@ -100,7 +102,7 @@ def command(
     if as_json:
         print_json(result)
         return
-    _show(result, "pairs left out, co-located / solo throughput", out)
+    _show(result, "held-out pairs, co-located / solo throughput", out)
 
 
 def _fine_tune(
@@ -132,7 +134,9 @@ def _fine_tune(
     if as_json:
         print_json(result)
     else:
-        _show(result, "before and after, co-located / solo throughput; the new sets were learned from", out)
+        _show(
+            result, "before and after, co-located / solo throughput; the new sets were used in training", out
+        )
 
 
 def _show(result: dict[str, Any], title: str, out: Path) -> None:

@@ -1,4 +1,4 @@
-"""Progress of a training on stderr: stage, share done, time left."""
+"""Training progress on stderr: stage, share done, time left."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _EVERY_S = 30.0
 
 
 class StageClock:
-    """Steps done over all stages, and the time that is left by the pace so far.
+    """Steps done over all stages, and the time left at the pace so far.
 
     Args:
-        expected: steps of the whole run; 0 where unknown.
+        expected: steps of the whole run; 0 if unknown.
     """
 
     def __init__(self, expected: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -30,17 +30,17 @@ class StageClock:
         if self.began_s is None:
             self.began_s = self.clock()
         if phase not in self.done:
-            self.skipped += step - 1  # done before a kill; says nothing of the pace
+            self.skipped += step - 1  # done before a kill, so says nothing about the pace
         self.done[phase] = step
 
     @property
     def fraction(self) -> float | None:
-        """Of the whole run, 0 to 1; None where unknown."""
+        """Share of the whole run, 0 to 1; None if unknown."""
         return min(sum(self.done.values()) / self.expected, 1.0) if self.expected else None
 
     @property
     def left_s(self) -> float | None:
-        """Seconds that are left; None where unknown yet."""
+        """Seconds left; None if not known yet."""
         paced = sum(self.done.values()) - self.skipped
         if not self.expected or self.began_s is None or paced < 2:
             return None
@@ -53,7 +53,7 @@ def reporting(title: str, expected: int = 0) -> Iterator[Callable[[str, int, int
     """Follow a `predictor.config.LossCallback`: bars on a terminal, else a line per stage and every half minute.
 
     Args:
-        expected: steps of all stages together; 0 where unknown.
+        expected: steps of all stages together; 0 if unknown.
     """
     from rich.console import Console
 
@@ -69,10 +69,10 @@ def reporting(title: str, expected: int = 0) -> Iterator[Callable[[str, int, int
     def report(phase: str, step: int, steps: int, loss: float) -> None:
         nonlocal validation
         if phase.rpartition(": ")[2].startswith("validation"):
-            validation = f", MAE on architectures left out {loss:.3f}"
+            validation = f", MAE on held-out architectures {loss:.3f}"
             return
         number = ""
-        if not phase.startswith("compare: "):  # a contender's turn, which has no loss
+        if not phase.startswith("compare: "):  # a contender, which has no loss
             clock.note(phase, step)
             number = f", loss {loss:.4f}"
         show(phase, step, steps, number)

@@ -94,7 +94,7 @@ def check(
 ) -> None:
     """Capture models and compare their parameter counts with the published ones.
 
-    Ends with exit code 1 if one does not match. Example: `cotenant zoo check resnet18-cifar gpt-7b`
+    Exit code 1 if any differ. Example: `cotenant zoo check resnet18-cifar gpt-7b`
     """
     from profiling.zoo import get_model, zoo_names
     from profiling.zoo.check import check_zoo
@@ -118,7 +118,7 @@ def check(
             }
         )
     else:
-        # Plain lines: a table would cut names and numbers where the output is not a terminal.
+        # Plain lines, because a table would truncate names and numbers when the output is not a terminal.
         width = max(len(row.name) for row in rows)
         typer.echo(
             f"{'model':{width}} {'expected':>13} {'parameters':>13} {'FLOPs':>9} {'operators':>9} {'s':>6}"

@@ -40,7 +40,7 @@ def test_what_was_seen_corrects_the_next_answer(
     # The same file again changes nothing.
     code, _, err = run(capsys, *give)
     assert code == 2
-    assert "recorded already" in err
+    assert "already recorded" in err
     assert len(json.loads(store.read_text())["observations"]) == 6
 
 
@@ -74,6 +74,6 @@ def test_bad_input_keeps_nothing(folder: Path, tmp_path: Path, capsys: pytest.Ca
         )
         assert code == 2
         assert err.startswith("cotenant: ")
-        assert ("job is not in its set" in err) == (body == OTHER)
+        assert ("job is not in the set" in err) == (body == OTHER)
         assert ("row 2: step_time_s is implausible" in err) == (body == FAR_OFF)
         assert not (tmp_path / "s.json").exists()

@@ -95,7 +95,7 @@ def test_mig_is_a_sharing_mode_of_its_own(
             main(["profile", *jobs, *arguments])
         assert end.value.code == 2
     assert asked == ["mig"]
-    assert "--mig does not go with" in capsys.readouterr().err
+    assert "--mig cannot be combined with" in capsys.readouterr().err
 
 
 def test_plan_then_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

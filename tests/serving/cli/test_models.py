@@ -16,12 +16,12 @@ def test_an_empty_registry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     before, store = mlflow.get_tracking_uri(), ("--tracking-uri", f"sqlite:///{tmp_path}/empty.db")
     try:
         code, out, _ = run(capsys, "models", "list", *store)
-        assert (code, "no predictor is registered yet" in out) == (0, True)
+        assert (code, "no predictor registered yet" in out) == (0, True)
         code, out, _ = run(capsys, "models", "list", *store, "--json")
         assert json.loads(out) == {"versions": []}
         code, _, err = run(capsys, "models", "promote", "1", *store)
         assert code == 2
-        assert "no predictor is registered yet" in err
+        assert "no predictor registered yet" in err
     finally:
         mlflow.set_tracking_uri(before)
 

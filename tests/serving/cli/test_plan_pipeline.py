@@ -83,7 +83,7 @@ def test_tables_and_picture(profile: str, tmp_path: Path, capsys: pytest.Capture
     [
         (["--memory-limit", "1e6"], 1, "stage"),
         (["--memory-limit", "1e6", "--compat", "--straight"], 1, "stage 1 of 2"),
-        (["--bandwidth", "1e9"], 2, "differ in number"),
+        (["--bandwidth", "1e9"], 2, "different lengths"),
         (["--schedule", "1f1b", "--compat"], 2, "--schedule"),
         (["--schedule", "nonsense"], 2, "gpipe"),
         (["--schedule", "1f1b", "--depth", "9"], 1, "depth of 1 to 2"),

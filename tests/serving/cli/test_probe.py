@@ -55,4 +55,4 @@ def test_slices_of_a_card_without_mig_are_refused(folder: Path, capsys: pytest.C
     ask = ("probe", "--model", folder / "model", "--device", "v100", "--job", "alpha:batch_size=32")
     code, _, err = run(capsys, *ask, "--running", "beta:batch_size=32", "--sharing", "mig")
     assert code == 2
-    assert "v100 cannot be cut into MIG slices" in err
+    assert "v100 cannot be partitioned into MIG slices" in err

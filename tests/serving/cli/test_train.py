@@ -75,7 +75,7 @@ def test_bad_configuration(
         ("network: {encoder: {wdth: 8}}", ["unknown key network.encoder.wdth", "width"]),
         ("training: {epoch: 8}", ["unknown key training.epoch", "epochs"]),
         ("trainig: {epochs: 8}", ["unknown key trainig", "training"]),
-        ("network: 8", ["network is no mapping"]),
+        ("network: 8", ["network is not a mapping"]),
     ],
 )
 def test_an_unknown_key_is_named_with_what_is_near(
