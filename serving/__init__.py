@@ -1,1 +1,1 @@
-"""REST service and command line. No logic of its own."""
+"""REST service and command line. Contains no modelling or scheduling logic."""

@@ -1,4 +1,4 @@
-"""The address that a service listens on: taken once by the parent, listened on by every worker."""
+"""The service's address: bound once by the parent, listened on by every worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from profiling.errors import UnavailableError
 
 
 def check(host: str, port: int) -> None:
-    """Raises `UnavailableError` where the address cannot be bound: one clear line before anything is loaded."""
+    """Raise `UnavailableError` with one clear line if the address cannot be bound, before anything is
+    loaded."""
     try:
         with _socket_for(host, port) as probe:
             probe.bind(_resolved(host, port)[1])
@@ -18,22 +19,22 @@ def check(host: str, port: int) -> None:
             f"cannot listen on {host} port {port}",
             expected="an address of this machine and a free port",
             got=getattr(error, "strerror", None) or error,
-            hint="name others by --host and --port",
+            hint="set others with --host and --port",
         ) from None
 
 
 def reserve(host: str, port: int) -> socket.socket:
     """Bind a socket for the workers; nothing connects to it.
 
-    On Linux each worker listens on a socket of its own at this address (SO_REUSEPORT), and the kernel spreads connections over them.
-    Elsewhere that option does not spread, and workers share this one.
+    On Linux each worker listens on its own socket at this address (SO_REUSEPORT), and the kernel spreads
+    connections over them. Elsewhere the option does not spread connections, so the workers share this socket.
     """
     if sys.platform != "linux":
         shared = _socket_for(host, port)
         shared.bind(_resolved(host, port)[1])
         return shared
-    # Without SO_REUSEADDR a second service that is started meanwhile fails its check. With it, connections that
-    # a service of one worker has left in TIME_WAIT do not stand in the way.
+    # Without SO_REUSEADDR, a second service started meanwhile fails its check. With it, connections that a
+    # single-worker service left in TIME_WAIT do not block the address.
     for reuse in (False, True):
         reserved = _socket_for(host, port, reuse)
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -48,12 +49,12 @@ def reserve(host: str, port: int) -> socket.socket:
 
 
 def is_spread(reserved: socket.socket) -> bool:
-    """Whether each worker may listen on a socket of its own at that address."""
+    """Whether each worker may listen on its own socket at that address."""
     return sys.platform == "linux" and bool(reserved.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT))
 
 
 def listen_beside(reserved: socket.socket) -> socket.socket:
-    """A socket at the address of another; the caller listens on it."""
+    """A socket at the same address as `sock`; the caller listens on it."""
     own = socket.socket(reserved.family, reserved.type)
     own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -1,4 +1,4 @@
-"""Shapes of answers about served models and the audit log, shown in OpenAPI."""
+"""Response schemas for served models and the audit log, shown in OpenAPI."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ServingModel(Struct):
 
 
 class ModelState(Struct):
-    """Which version serves; null where none does."""
+    """The version in service; null if there is none."""
 
     serving: ServingModel | None
     source: str
@@ -35,7 +35,7 @@ class ModelEventPage(Struct):
 
 
 class AuditEntry(Struct):
-    """A request to a route of scope `admin`."""
+    """A request to a route with scope `admin`."""
 
     id: int
     at: float

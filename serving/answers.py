@@ -1,4 +1,4 @@
-"""A cache of answers: a prediction depends only on the question, the model and the corrections."""
+"""A cache of answers; a prediction depends only on the question, the model and the corrections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _LONGEST_BYTES = 4096
 
 
 class AnswerCache(Generic[A]):
-    """The last `limit` answers of one belief, by the bytes of the question; empty again as soon as another one holds."""
+    """The last `limit` answers of one belief, by the bytes of the question; cleared when the belief
+    changes."""
 
     def __init__(self, limit: int = 16_384) -> None:
         self.limit = limit
@@ -20,7 +21,7 @@ class AnswerCache(Generic[A]):
         self._answers: OrderedDict[bytes, A] = OrderedDict()
 
     def get(self, belief: Belief, asked: bytes) -> A | None:
-        """What was answered to this question, if it is still known."""
+        """The cached answer to this question, if any."""
         if belief is not self._belief:
             self._belief = belief
             self._answers.clear()
@@ -31,12 +32,12 @@ class AnswerCache(Generic[A]):
         return answer
 
     def put(self, belief: Belief, asked: bytes, answer: A) -> None:
-        """Keep an answer of `belief`, unless another one holds by now."""
+        """Store an answer of `belief`, unless the belief has changed since."""
         if belief is self._belief and len(asked) <= _LONGEST_BYTES:
             self._answers[asked] = answer
             if len(self._answers) > self.limit:
                 self._answers.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget everything: something else that answers depend on has changed. May be called from any thread."""
+        """Clear the cache because something else that answers depend on has changed. Thread-safe."""
         self._belief = None

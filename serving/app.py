@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-# Before numpy is imported: two OpenMP threads under load take a hundred times as long as one.
+# Must precede the import of numpy: under load, two OpenMP threads take a hundred times as long as one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from fastapi import FastAPI
@@ -59,9 +59,9 @@ _GROUPS: tuple[Any, ...] = (
 _DESCRIPTION = """\
 Predicts how deep-learning jobs share a GPU, and places jobs accordingly.
 
-A job is a SPEC, `NAME[:key=value,...]`, or an object with the same keys. Quantities come as a value with its 90 %
-interval, in the unit that the field's name says. Errors are RFC 9457 problem details that say what was expected, what
-was received, and what to do.
+A job is a SPEC, `NAME[:key=value,...]`, or an object with the same keys. Each quantity is a value with its 90
+% interval, in the unit given by the field's name. Errors are RFC 9457 problem details that state what was
+expected, what was received, and what to do.
 """
 
 
@@ -69,8 +69,8 @@ def create_app(config: ServiceConfig | None = None, source: ModelSource | None =
     """The application. `app.state.service` is its `Service`.
 
     Args:
-        config: settings; the defaults where None.
-        source: where the model comes from, in place of what `config.model` names.
+        config: settings; None for the defaults.
+        source: where the model comes from; overrides `config.model`.
 
     Raises:
         InputError: the database address cannot be used. UnavailableError: the database does not answer.
@@ -79,7 +79,7 @@ def create_app(config: ServiceConfig | None = None, source: ModelSource | None =
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        await asyncio.to_thread(zoo)  # its imports take seconds, which no request should wait for
+        await asyncio.to_thread(zoo)  # imported now, because no request should wait for its imports
         await service.start(upkeep, forget_deleted)
         try:
             yield
@@ -92,10 +92,10 @@ def create_app(config: ServiceConfig | None = None, source: ModelSource | None =
         description=_DESCRIPTION,
         version=version(),
         lifespan=lifespan,
-        openapi_url=None,  # see serving.dashboard.routes: with a scope, as every other route
-        docs_url=None,  # the dashboard serves it, without a script from elsewhere
+        openapi_url=None,  # see serving.dashboard.routes, where it has a scope like every other route
+        docs_url=None,  # served by the dashboard, without third-party scripts
         redoc_url=None,
-        redirect_slashes=False,  # Starlette would answer with the name that the Host header gives
+        redirect_slashes=False,  # Starlette would redirect to the name in the Host header
         generate_unique_id_function=openapi.operation_id,
     )
     app.state.service = service

@@ -9,7 +9,7 @@ from importlib.metadata import version as installed
 
 @lru_cache(maxsize=1)
 def version() -> str:
-    """`0` where the project runs from a folder that was never installed."""
+    """`0` if the project runs from a folder that was never installed."""
     try:
         return installed("cotenant")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Who changed what: one row for every request to a route of scope `admin`, kept as long as observations are."""
+"""The audit log: one row for every request to a route with scope `admin`, kept as long as observations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = structlog.get_logger("cotenant.audit")
 
 @dataclass(slots=True)
 class Entry:
-    """What an admin asked for, and with which status it is on record."""
+    """An admin's request and the status recorded for it."""
 
     caller: str
     action: str
@@ -30,7 +30,7 @@ class Entry:
 
     @classmethod
     def of(cls, request: Request) -> Entry:
-        """The entry of a request; the same one each time."""
+        """The entry of a request; the same object on every call."""
         state = request.scope["state"]
         entry: Entry = state.setdefault(
             "audit",
@@ -40,15 +40,16 @@ class Entry:
 
 
 def add(store: Store, session: Session, entry: Entry, status: int) -> None:
-    """Put the entry on record in the transaction that does what was asked for: both are kept, or neither."""
-    # One statement, prepared once: this is part of every change of the inventory.
+    """Record the entry in the transaction that carries out the request: both are kept, or neither."""
+    # Prepared once, because every inventory change runs it.
     row = {"caller": entry.caller, "action": entry.action, "status": status, "request_id": entry.request_id}
     session.connection().execute(_INSERT.values(at=store.clock), row)
     entry.recorded = status
 
 
 async def record(service: Service, request: Request, status: int) -> None:
-    """Keep a row where there is none yet, and log it too: a store that is away does not hide who asked."""
+    """Store the row unless it is stored already, and log it too, so that a store outage does not hide who
+    asked."""
     entry = Entry.of(request)
     log.info(
         "admin action",
@@ -71,7 +72,7 @@ def _keep(store: Store, entry: Entry, status: int) -> None:
 
 
 def entries(service: Service, after: int, limit: int) -> list[dict[str, Any]]:
-    """Actions, newest first; `after` is the id that the last page ended with."""
+    """Actions, newest first; `after` is the last id of the previous page."""
     query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
     if after:
         query = query.where(AuditRow.id < after)

@@ -1,4 +1,4 @@
-"""Bearer tokens with scopes. The store keeps their SHA-256; a token is shown once, when it is made."""
+"""Bearer tokens with scopes. The store keeps their SHA-256; a token is shown once, when it is created."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SCOPES = ("read", "place", "admin")
 BOOTSTRAP_VARIABLE = "COTENANT_BOOTSTRAP_TOKEN"
-COOKIE = "cotenant_session"  # what the dashboard's sign-in sets; it counts for reading only
+COOKIE = "cotenant_session"  # set by the dashboard's sign-in; grants read access only
 SESSION_S = 12 * 3600.0
 _PREFIX = "ct_"
 _REMEMBER_S = 5.0
@@ -44,7 +44,7 @@ class UnauthorizedError(CotenantError):
 
 
 class ForbiddenError(CotenantError):
-    """A caller that may not do this."""
+    """The caller lacks the required scope."""
 
     status = 403
     slug = "forbidden"
@@ -53,7 +53,7 @@ class ForbiddenError(CotenantError):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks."""
+    """An authenticated caller."""
 
     name: str
     scopes: frozenset[str]
@@ -67,7 +67,7 @@ def digest(token: str) -> str:
 
 
 def create_token(store: Store, name: str, scopes: list[str], days: float | None = None) -> str:
-    """Make a token, valid for `days` (without end where None).
+    """Create a token, valid for `days` (None: forever).
 
     Raises:
         InputError: unknown scope, no name, or `days` not above 0. ConflictError: the name is in use.
@@ -85,7 +85,7 @@ def create_token(store: Store, name: str, scopes: list[str], days: float | None 
     with store.write() as session:
         if session.get(TokenRow, name) is not None:
             raise ConflictError(
-                "a token of that name exists", got=name, hint="revoke it or choose another name"
+                "a token with that name exists", got=name, hint="revoke it or choose another name"
             )
         now = store.now(session)
         expires_at = None if days is None else now + days * 86_400
@@ -96,7 +96,7 @@ def create_token(store: Store, name: str, scopes: list[str], days: float | None 
 
 
 def revoke_token(store: Store, name: str) -> None:
-    """Make a token and its sessions invalid (within seconds everywhere). Raises `UnknownNameError`."""
+    """Revoke a token and its sessions (within seconds in every process). Raises `UnknownNameError`."""
     with store.write() as session:
         row = session.get(TokenRow, name)
         if row is None or row.revoked_at is not None:
@@ -116,28 +116,30 @@ def list_tokens(store: Store) -> list[dict[str, object]]:
 
 
 def _of_bootstrap(key: str) -> str:
-    """The token of a session that was opened with the bootstrap token of this digest: it ends with that token."""
+    """Token name for sessions opened with the bootstrap token with this digest; they end with that token."""
     return f"bootstrap:{key}"
 
 
 class Authenticator:
-    """Looks tokens up, and remembers valid ones: for seconds, and for `grace_s` while the store does not answer."""
+    """Looks up tokens, and caches valid ones for seconds, or for `grace_s` while the store does not
+    respond."""
 
     def __init__(self, store: Store, grace_s: float) -> None:
         self.store, self.grace_s = store, grace_s
         self._remembered: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
         bootstrap = os.environ.get(BOOTSTRAP_VARIABLE)
         self._bootstrap = digest(bootstrap) if bootstrap else None
-        # Unknown tokens cost a look at the store: each address has few of them.
+        # Unknown tokens cost a store query, so each address may try only a few.
         self.failures = RateLimit(1.0, 30)
 
     def remembered(self, key: str, longest_s: float | None = None) -> Caller | None:
-        """The caller where the credential was valid a moment ago: no look at the store."""
+        """The caller, if the credential was valid a moment ago; does not query the store."""
         entry, longest_s = self._remembered.get(key), _REMEMBER_S if longest_s is None else longest_s
         return entry[1] if entry is not None and time.monotonic() - entry[0] < longest_s else None
 
     def look_up(self, key: str, is_session: bool = False) -> Caller:
-        """The caller of a token or session by its digest. Raises `UnauthorizedError`, `UnavailableError`."""
+        """The caller that a token or session belongs to, by digest. Raises `UnauthorizedError`,
+        `UnavailableError`."""
         if not is_session and self._bootstrap is not None and hmac.compare_digest(key, self._bootstrap):
             caller = Caller("bootstrap", frozenset(SCOPES))
         else:
@@ -173,7 +175,7 @@ class Authenticator:
         return Caller(row.name, frozenset(row.scopes))
 
     def open_session(self, token: str) -> str:
-        """Sign in: the identifier of a session of this token. Raises `UnauthorizedError`."""
+        """Sign in with this token and return a session identifier. Raises `UnauthorizedError`."""
         caller = self.look_up(digest(token))
         identifier = secrets.token_urlsafe(32)
         with self.store.write() as session:
@@ -194,7 +196,7 @@ class Authenticator:
 
 
 def session_of(request: Request) -> str | None:
-    """The session that the request's cookie names."""
+    """The session named by the request's cookie."""
     try:
         cookies: SimpleCookie = SimpleCookie(request.headers.get("cookie", ""))
     except CookieError:
@@ -203,10 +205,10 @@ def session_of(request: Request) -> str | None:
 
 
 async def authenticate(service: Service, request: Request, scope: str | None) -> None:
-    """Find out who asks, and whether they may; `request.state.caller` says who.
+    """Authenticate and authorise the request; sets `request.state.caller`.
 
     Args:
-        scope: what the route takes; None for an open one.
+        scope: the scope that the route requires; None if it is open.
 
     Raises:
         UnauthorizedError: no valid token. ForbiddenError: it lacks the scope. RateError: too many requests or failures.
@@ -233,13 +235,13 @@ async def _identify(service: Service, request: Request, client: str) -> Caller:
     if headers:
         kind, _, token = headers[0].partition(" ")
         if kind.lower() != "bearer" or not token.strip():
-            raise UnauthorizedError("a bearer token is needed", expected="Authorization: Bearer TOKEN")
+            raise UnauthorizedError("a bearer token is required", expected="Authorization: Bearer TOKEN")
         credential = token.strip()
     else:
-        # The dashboard's cookie counts for reading only, so that no other site can act through a browser.
+        # The dashboard's cookie grants read access only, so that no other site can act through a browser.
         session = session_of(request) if request.method in ("GET", "HEAD") else None
         if session is None:
-            raise UnauthorizedError("a bearer token is needed", expected="Authorization: Bearer TOKEN")
+            raise UnauthorizedError("a bearer token is required", expected="Authorization: Bearer TOKEN")
         credential = session
     key = digest(credential)
     caller = authenticator.remembered(key)
@@ -259,7 +261,10 @@ async def _identify(service: Service, request: Request, client: str) -> Caller:
 
 
 def allow(caller: Caller, scope: str) -> None:
-    """Raises `ForbiddenError` where `caller` lacks `scope`; `admin` includes `place`, and `place` includes `read`."""
+    """Raise `ForbiddenError` if `caller` lacks `scope`; `admin` includes `place`, and `place` includes
+    `read`."""
     enough = SCOPES[SCOPES.index(scope) :]
     if not caller.scopes.intersection(enough):
-        raise ForbiddenError("the token lacks a scope", expected=scope, got=", ".join(sorted(caller.scopes)))
+        raise ForbiddenError(
+            "the token lacks the required scope", expected=scope, got=", ".join(sorted(caller.scopes))
+        )

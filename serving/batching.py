@@ -1,4 +1,4 @@
-"""Predictions of concurrent requests in one call: they go together for as long as every turn of the event loop brings more."""
+"""Batches the predictions of concurrent requests, for as long as every turn of the event loop brings more."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ T = TypeVar("T")
 log = structlog.get_logger("cotenant.batching")
 Encoded = tuple[str, str, Workload]  # device, sharing mode, job
 _INLINE_SETS = 64
-#: As many sets are predicted together on the event loop as take so much processor time; then it looks after others.
+#: Processor time for one batch on the event loop; then other requests get a turn.
 _TURN_S = 0.004
-#: While requests are shed, throughput counts for more: a set costs a third less among 32 than among 12.
+#: While requests are shed, throughput matters more: a set costs a third less in a batch of 32 than of 12.
 _BUSY_TURN_S = 0.008
 _FEWEST, _MOST = 8, 64
-_WEIGHT = 0.05  # of the latest measurement in the mean processor time of a set
+_WEIGHT = 0.05  # weight of the latest measurement in the mean processor time of a set
 _ENCODED_TOGETHER = 4
 #: Bodies up to this size are decoded on the event loop.
 INLINE_BYTES = 64 * 2**10
@@ -40,7 +40,7 @@ INLINE_BYTES = 64 * 2**10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Asked:
-    """A set that waits for its prediction; None where another model serves by then."""
+    """A set waiting for its prediction; resolves to None if another model serves by then."""
 
     set: ColocationSet
     answer: asyncio.Future[Prediction | None]
@@ -48,12 +48,14 @@ class _Asked:
 
 
 class Batcher:
-    """Lanes before one predictor.
+    """Lanes in front of one predictor.
 
-    Sets whose jobs have all been met by the serving model cost microseconds and run on the event loop, together with all
-    others that arrived in the same turn, and in the next ones for as long as each brings more. The rest goes to lanes, in
-    small pieces, so that a request that ends early, by its deadline or because its caller left, ends its work too: `encoding` captures and encodes new workloads, `bulk` reads large
-    bodies and predicts many sets, `parsing` waits for processes that read uploads, `placing` decides one job after the other, because policies share one cache.
+    Sets whose jobs the serving model has all seen cost microseconds and run on the event loop, together with
+    all others that arrived in the same turn, and in the next turns for as long as each brings more. The rest
+    goes to lanes in small pieces, so that the work of a request stops when it is cut short by its deadline or
+    its caller leaves: `encoding` captures and encodes new workloads, `bulk` reads large bodies and predicts
+    many sets, `parsing` waits for processes that read uploads, `placing` decides one job at a time, because
+    policies share one cache.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class Batcher:
         self.jobs, self.new_workloads = config.model_jobs, config.new_workloads
         self.spare, self.shed_delay_s = SpareTime(delay, config.spare_ratio), config.shed_delay_s
         bounds: dict[str, Any] = {"length": config.queue_length, "wait_s": config.queue_wait_s}
-        # A capture may take its whole time, and its process is ended after it.
+        # A capture may use its full time limit before its process is killed.
         encoding_s = _ENCODED_TOGETHER * config.capture_s + config.stuck_s
         self.encoding = Lane("encoding", metrics, threads=2, stuck_s=encoding_s, **bounds)
         self.bulk = Lane("bulk", metrics, threads=1, stuck_s=config.stuck_s, **bounds)
@@ -72,8 +74,8 @@ class Batcher:
         )
         self.placing = Lane("placing", metrics, threads=1, stuck_s=config.stuck_s, **bounds)
         self._waiting: list[_Asked] = []
-        self._gathered = 0  # of those that wait, how many did at the last look
-        self._set_s = _TURN_S / 16  # mean processor time to predict one of several sets
+        self._gathered = 0  # how many of the waiting sets were there at the last check
+        self._set_s = _TURN_S / 16  # mean processor time per set in a batch
         self._known: set[Encoded] = set()
         self._known_to: Serving | None = None
         self._renewal: asyncio.Task[Serving] | None = None
@@ -85,18 +87,18 @@ class Batcher:
         return self.encoding, self.bulk, self.parsing, self.placing
 
     def belief(self) -> Belief:
-        """The model that serves, with corrections. Raises `UnavailableError` while there is none."""
+        """The serving model with its corrections. Raises `UnavailableError` while there is none."""
         return self.feedback.current(self.life.current())
 
     def unknown(self, serving: Serving, asked: Iterable[Encoded]) -> list[Encoded]:
-        """Those that the serving model has not met, each once."""
+        """The jobs that the serving model has not seen, each once."""
         known = self._known if serving is self._known_to else ()
         return list(dict.fromkeys(key for key in asked if key not in known))
 
     def remember(self, serving: Serving, met: Sequence[Encoded]) -> None:
-        """Note that `serving` has met jobs; it is replaced by a fresh copy once it has met too many.
+        """Note that `serving` has seen jobs, and replace it with a fresh copy once it has seen too many.
 
-        A predictor caches what it worked out about every job, without a bound of its own.
+        A predictor caches its work on every job, without bound.
         """
         if serving is not self._known_to:
             self._known_to = serving
@@ -106,17 +108,17 @@ class Batcher:
             self._renewal = asyncio.get_running_loop().create_task(self.life.reload(force=True))
 
     async def encode(self, serving: Serving, asked: Iterable[Encoded]) -> None:
-        """Make sure that the model has met these jobs.
+        """Make sure that the model has seen these jobs.
 
         Raises:
-            LimitError: more are new than one request may bring. OverloadError: too many others wait, or so many requests
+            LimitError: too many new jobs for one request. OverloadError: too many requests wait, or so many
                 are shed that new workloads must wait.
         """
         new = self.unknown(serving, asked)
         if len({workload for _, _, workload in new}) > self.new_workloads:
             raise LimitError(
                 "too many new workloads in one request", expected=f"at most {self.new_workloads}", got=len(new),
-                hint="ask in several requests",
+                hint="split them over several requests",
             )  # fmt: skip
         for first in range(0, len(new), _ENCODED_TOGETHER):
             some = new[first : first + _ENCODED_TOGETHER]
@@ -124,7 +126,7 @@ class Batcher:
             try:
                 self.spare.take(len(sets))
             except OverloadError:
-                await asyncio.sleep(self.shed_delay_s)  # as other requests that are shed
+                await asyncio.sleep(self.shed_delay_s)  # like other shed requests
                 raise
             await self.encoding.run(self._meet_sets, serving, sets)
             self.remember(serving, some)
@@ -138,13 +140,13 @@ class Batcher:
             self.spare.spent(time.thread_time() - started + elsewhere_s, len(sets))
 
     async def predict(self, asked: ColocationSet) -> Prediction:
-        """Predict one set, with its neighbours in time; corrected by feedback."""
+        """Predict one set, batched with concurrent ones; corrected by feedback."""
         loop, since = asyncio.get_running_loop(), SINCE.get(time.perf_counter())
         while True:
             serving = self.belief().serving
             if self.unknown(serving, _members([asked])):
                 await self.encode(serving, _members([asked]))
-                since = time.perf_counter()  # before, it did not wait for the event loop
+                since = time.perf_counter()  # until now it was not waiting for the event loop
             if not self._waiting:
                 self._gathered = 0
                 loop.call_soon(self._flush)
@@ -152,7 +154,7 @@ class Batcher:
             waiting = _Asked(asked, loop.create_future(), since)
             self._waiting.append(waiting)
             prediction = await waiting.answer
-            if prediction is not None:  # else another model serves by now, which has not met these jobs
+            if prediction is not None:  # otherwise another model serves by now, which has not seen these jobs
                 return prediction
 
     async def predict_many(self, asked: list[ColocationSet]) -> list[Prediction]:
@@ -162,7 +164,7 @@ class Batcher:
         return answers
 
     async def predict_each(self, asked: list[ColocationSet]) -> list[Prediction | InputError]:
-        """As `predict_many`, but a set that cannot be predicted has its error as its answer, and the others theirs."""
+        """Like `predict_many`, but a set that cannot be predicted gets its error as its answer."""
         try:
             return list(await self.predict_many(asked))
         except InputError as error:
@@ -174,9 +176,10 @@ class Batcher:
     async def each_part(
         self, asked: list[ColocationSet], use: Callable[[list[Prediction]], Any], belief: Belief | None = None
     ) -> list[Any]:
-        """Predict many sets with one model, corrected; what `use` makes of each part of them, in order.
+        """Predict many sets with one model, corrected, and return the results of `use` on each part, in
+        order.
 
-        `use` runs where the prediction does: in a lane where there are many sets.
+        `use` runs where the prediction does: in a lane if there are many sets.
         """
         belief = belief or self.belief()
         await self.encode(belief.serving, _members(asked))
@@ -191,7 +194,7 @@ class Batcher:
         return [await self.bulk.run(answer, part) for part in parts]
 
     async def plain(self, serving: Serving, asked: list[ColocationSet]) -> list[Prediction]:
-        """What the model itself says, without feedback."""
+        """Predictions of the model itself, without feedback."""
         await self.encode(serving, _members(asked))
         answers: list[Prediction] = []
         for first in range(0, len(asked), _INLINE_SETS):
@@ -203,7 +206,7 @@ class Batcher:
     async def corrected(
         self, belief: Belief, predictions: list[Prediction], asked: list[ColocationSet]
     ) -> list[Prediction]:
-        """What the model itself said, with what was observed so far worked in."""
+        """The model's own predictions, corrected by the observations so far."""
         return await self.bulk.run(belief.posterior.correct, predictions, asked)
 
     async def meet(
@@ -213,8 +216,8 @@ class Batcher:
         job: Workload,
         admit: Callable[[set[Workload], set[str]], Awaitable[None]],
     ) -> None:
-        """Make sure that the model has met `job` on every device type of `snapshot` that has its precision, and all tenants on
-        theirs, but for the `unpredictable` ones.
+        """Make sure that the model has seen `job` on every device type of `snapshot` that supports its
+        precision, and all tenants on theirs, except the `unpredictable` ones.
 
         Args:
             admit: checks names before anything is encoded.
@@ -222,7 +225,7 @@ class Batcher:
         met, looked_at, kinds = self._met, snapshot.nodes, set[tuple[str, str]]()
         if met is not None and met[1] is serving:
             changed = changed_nodes(met[0], snapshot)
-            if changed is not None:  # the others' tenants were met before
+            if changed is not None:  # tenants on other nodes were seen before
                 looked_at, kinds = tuple(snapshot.nodes[k] for k in changed), met[2]
         gpus = [gpu for node in looked_at for gpu in node.gpus]
         tenants = {(g.device, g.sharing, t.job) for g in gpus for t in g.tenants}
@@ -256,34 +259,35 @@ class Batcher:
             log.warning("tenant that cannot be predicted", job=str(tenants[0][2])[:200], error=error.message)
 
     def unpredictable(self, serving: Serving) -> dict[Encoded, str]:
-        """Tenants that `meet` found the model unable to predict, with the reason."""
+        """Tenants that the model could not predict when `meet` tried, with the reason."""
         if self._unpredictable[0] is not serving:
             self._unpredictable = serving, {}
         return self._unpredictable[1]
 
     async def place(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run a decision after those that came before it."""
+        """Run a decision after all earlier ones."""
         return await self.placing.run(function, *arguments)
 
     async def off_loop(self, size_bytes: int, function: Callable[..., T], *arguments: Any) -> T:
-        """Run `function` here where the body it reads is small, else in a lane."""
+        """Run `function` here if the body that it reads is small, otherwise in a lane."""
         if size_bytes <= INLINE_BYTES:
             return function(*arguments)
         return await self.bulk.run(function, *arguments)
 
     def _flush(self) -> None:
-        """Answer what waits, some together, and leave the rest to the loop's next turn where it takes long."""
+        """Answer the waiting sets in batches, and leave the rest to the loop's next turn if that takes
+        long."""
         turn_s = _BUSY_TURN_S if self.delay.shedding else _TURN_S
         count = max(_FEWEST, min(_MOST, round(turn_s / self._set_s)))
         if self._gathered < len(self._waiting) < count:
-            # This turn brought more, so may the next; a set costs half as much among several.
+            # This turn brought more, so the next one may too; a set costs half as much in a batch.
             self._gathered = len(self._waiting)
             asyncio.get_running_loop().call_soon(self._flush)
             return
         together, self._waiting = self._waiting[:count], self._waiting[count:]
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
-        started = time.thread_time()  # what other processes take of the core is not saved by fewer sets
+        started = time.thread_time()  # fewer sets would not save core time used by other processes
         self._answer([waiting for waiting in together if not waiting.answer.done()])
         self._set_s += _WEIGHT * ((time.thread_time() - started) / len(together) - self._set_s)
         for waiting in together:
@@ -297,7 +301,8 @@ class Batcher:
             sets = [one.set for one in known]
             answers = belief.posterior.correct(belief.serving.predictor.predict_many(sets), sets)
         except Exception as error:
-            # One set may be at fault. What is not an error of ours is a fault of the service, slow for all of its neighbours.
+            # One set may be at fault. Anything but a CotenantError is a bug in the service, and slow for all
+            # sets in the batch.
             if not isinstance(error, CotenantError):
                 log.exception("sets that failed together are answered one by one", sets=len(known))
             self._one_by_one(known)
@@ -309,7 +314,7 @@ class Batcher:
                 one.answer.set_result(None)
 
     def _one_by_one(self, asked: list[_Asked]) -> None:
-        """One bad set must not fail its neighbours."""
+        """One bad set must not fail the whole batch."""
         for one in asked:
             try:
                 belief = self.belief()
@@ -326,7 +331,7 @@ class Batcher:
 
 
 def _check_alone(serving: Serving, sets: list[ColocationSet]) -> None:
-    """Raise `InputError` where decisions would refuse what is predicted of these jobs alone."""
+    """Raise `InputError` if decisions would refuse the solo predictions of these jobs."""
     check_predictions(sets, serving.predictor.predict_arrays(sets))
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a JSON body of another shape: where, what was expected there, what came."""
+"""Explains what is wrong with a JSON body: where, what was expected, what was received."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SHOWN = 80
 
 
 def shape_error(message: str, raw: bytes, kind: type) -> InputError:
-    """The error of a body that msgspec does not take as `kind`.
+    """The error for a body that msgspec cannot decode as `kind`.
 
     Args:
-        message: of `msgspec.ValidationError`.
-        raw: the body, for what came where msgspec does not say.
+        message: the message of `msgspec.ValidationError`.
+        raw: the body, to find the received value if msgspec does not name it.
     """
     text, _, path = message.rpartition(" - at `") if " - at `" in message else (message, "", "$")
     path = path.rstrip("`")
@@ -60,7 +60,7 @@ def _came(raw: bytes, steps: list[tuple[str, str]]) -> str | None:
 
 
 def _types_at(kind: type, steps: list[tuple[str, str]]) -> list[Any]:
-    """What `kind` takes at a place of the body, the members of a union one by one."""
+    """The type that `kind` expects at a place in the body; members of a union one by one."""
     types = _members(inspect.type_info(kind))
     for key, _ in steps:
         below: list[Any] = []

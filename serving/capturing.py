@@ -1,4 +1,5 @@
-"""Graphs of zoo models, captured in processes that can be killed: at a time limit, a memory limit, or when nobody waits."""
+"""Captures graphs of zoo models in processes that can be killed: at a time limit, a memory limit, or when
+nobody waits."""
 
 from __future__ import annotations
 
@@ -21,20 +22,22 @@ from serving.metrics import Metrics
 T = TypeVar("T")
 _KEPT = 8192
 _LOOK_S = 0.05
-_START_S = 60.0  # the first process imports for some seconds
-_NICE = 3  # a capture that shares its core with the event loop gets a third of it
+_START_S = 60.0  # the first process takes seconds to import
+_NICE = 3  # a capture gets a third of a core shared with the event loop
 
 
 def limit_memory(more_bytes: int) -> None:
-    """Let this process map `more_bytes` beyond what it has, and yield to the one that serves; called before its first capture.
+    """Let this process map `more_bytes` more, at a lower priority than the serving one; called before its
+    first capture.
 
-    The libraries' objects are frozen (`gc.freeze`): a collection that went through them would take longer than most captures.
+    The libraries' objects are frozen (`gc.freeze`), because collecting them would take longer than most
+    captures.
     """
     import gc
     import os
     import resource
 
-    import profiling.capture  # what every capture needs is not part of a capture's memory
+    import profiling.capture  # memory that every capture needs does not count as a capture's own
 
     del profiling
     with open("/proc/self/statm", encoding="ascii") as file:
@@ -46,23 +49,23 @@ def limit_memory(more_bytes: int) -> None:
 
 
 def capture(workload: Workload) -> ComputationGraph:
-    """What a capturing process does."""
+    """Runs in a capture process."""
     from profiling.capture import graph_for
 
     return graph_for(workload)
 
 
 def timed(function: Callable[[Workload], T], workload: Workload) -> tuple[T, float]:
-    """What `function` makes of `workload`, and the processor time that this took."""
+    """The result of `function(workload)`, and the processor time it took."""
     started = time.process_time()
     return function(workload), time.process_time() - started
 
 
 class Captures:
-    """Graphs by workload, the last few thousand in memory.
+    """Graphs by workload; the last few thousand are kept in memory.
 
     Args:
-        processes: captures at the same time.
+        processes: number of concurrent captures.
         seconds, memory_bytes: limits of one capture.
     """
 
@@ -72,7 +75,7 @@ class Captures:
         self._graphs: OrderedDict[Workload, ComputationGraph] = OrderedDict()
         self._pending: dict[Workload, Any] = {}
         self._pool: Any = None
-        self._warming: Any = None  # once `warm` was called: the latest first capture
+        self._warming: Any = None  # set by `warm`: the latest first capture
         self._lock = threading.Lock()
 
     def graph(self, workload: Workload) -> ComputationGraph:
@@ -88,7 +91,7 @@ class Captures:
             if graph is not None:
                 self._graphs.move_to_end(workload)
                 return graph
-        if call is None:  # not for a request: a model is being loaded
+        if call is None:  # not in a request: a model is being loaded
             return self._keep(workload, capture(workload))
         with self._lock:
             pending = self._pending.get(workload)
@@ -104,7 +107,7 @@ class Captures:
             with self._lock:
                 pending.waiters -= 1
                 if not pending.waiters:
-                    # Where it still runs, nobody waits for it: this kills the process.
+                    # If it still runs, nobody waits for it, and this kills the process.
                     if pending.future.cancel() and self._warming is not None:
                         self._warm_up()
                     if self._pending.get(workload) is pending:
@@ -120,7 +123,7 @@ class Captures:
         return graph
 
     def warm(self) -> None:
-        """Start the processes, now and whenever one was killed, so that no capture waits for what the first one imports."""
+        """Start the processes now and whenever one was killed, so that no capture waits for imports."""
         with self._lock:
             self._warm_up()
 
@@ -130,7 +133,7 @@ class Captures:
             self._warming = self._pool.schedule(capture_first, timeout=self.seconds)
 
     def close(self) -> None:
-        """End the processes, whatever they do."""
+        """Kill the processes, whatever they are doing."""
         with self._lock:
             self._warming = None
             if self._pool is not None:
@@ -164,7 +167,7 @@ class Captures:
         future, until = (
             pending.future,
             time.monotonic() + _START_S + 4 * self.seconds,
-        )  # in the queue and at work
+        )  # queued and running
         while True:
             try:
                 graph: ComputationGraph
@@ -181,7 +184,8 @@ class Captures:
             except CancelledError:
                 raise UnavailableError("the capture was cancelled", hint="try again") from None
             except BrokenProcessPool:
-                # A process that ends with no task takes pebble's whole pool with it; the capture starts anew in the next.
+                # A process that dies while idle takes down pebble's whole pool; the capture restarts in the
+                # next pool.
                 if time.monotonic() > until:
                     raise UnavailableError("the capture workers keep crashing") from None
                 with self._lock:
@@ -202,14 +206,15 @@ class Captures:
 
 @dataclass(slots=True)
 class _Pending:
-    """A capture and how many calls wait for it."""
+    """A capture and the number of calls waiting for it."""
 
     future: Any
     waiters: int = 0
 
 
 def capture_first() -> None:
-    """The first capture of a process: torch imports shape rules as it meets them, which takes ten times as long as a capture."""
+    """The first capture of a process: torch imports shape rules on first use, which takes ten times as long
+    as a capture."""
     from profiling.capture.source import capture_zoo
 
     capture_zoo(Workload("resnet18-cifar"))

@@ -1,4 +1,4 @@
-"""The stored cluster in memory, kept current by what changed: a read costs what is new, not what there is."""
+"""The stored cluster in memory, updated incrementally: a read costs only what has changed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _READ_TENANTS = (
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A tenant of a GPU: its row, and its placement where the service put it there."""
+    """A tenant of a GPU: its row, and its placement if the service placed it."""
 
     tenant_id: int
     placement_id: str | None
@@ -45,14 +45,14 @@ class Seat:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClusterState:
-    """The stored cluster at one version; another object whenever anything is another.
+    """The stored cluster at one version; a new object after every change.
 
-    Nodes and GPUs that stay as they were are the same objects as in the state before.
+    Unchanged nodes and GPUs are the same objects as in the previous state.
 
     Attributes:
-        place_of: name of a node to its place in the snapshot.
-        seats: of each node in the snapshot's order, GPU to its tenants' seats in the tenants' order; GPUs without tenants
-            are left out.
+        place_of: index in the snapshot by node name.
+        seats: for each node in the snapshot's order, the seats by GPU in the tenants' order; GPUs without
+            tenants are omitted.
     """
 
     version: int
@@ -62,14 +62,14 @@ class ClusterState:
     seats: tuple[dict[str, tuple[Seat, ...]], ...]
 
     def seats_on(self, node: str, gpu: str) -> tuple[Seat, ...]:
-        """The seats on a GPU; none where there is no such GPU."""
+        """The seats on a GPU; empty if there is no such GPU."""
         place = self.place_of.get(node)
         return () if place is None else self.seats[place].get(gpu, ())
 
 
 @dataclass(slots=True)
 class _Stored:
-    """A node as it was read."""
+    """A node as last read."""
 
     position: int
     node: Node
@@ -83,7 +83,7 @@ class ClusterReader:
         self.store = store
         self._lock = threading.Lock()
         self._gpus: dict[Any, Gpu] = {}
-        self.latest: ClusterState | None = None  # what was read last
+        self.latest: ClusterState | None = None  # the last state read
         self._stored: dict[str, _Stored] = {}
         self._place_of: dict[str, int] = {}
         self._nodes: list[Node] = []
@@ -92,19 +92,19 @@ class ClusterReader:
         self._links: tuple[Link, ...] = ()
 
     def current(self) -> ClusterState:
-        """The state as stored now. Raises `UnavailableError` where the store does not answer."""
+        """The current stored state. Raises `UnavailableError` if the store does not respond."""
         with self._lock, self.store.read() as session:
             connection = session.connection()
             version, changes = connection.execute(_READ_NUMBERS).first() or (0, 0)
             known = self.latest
             if known is not None and known.changes == changes:
                 return known
-            if known is not None and changes < known.changes:  # another database in the same place
+            if known is not None and changes < known.changes:  # a different database at the same address
                 self.forget()
                 known = None
             try:
                 self._take(connection, known.changes if known else -1)
-            except Exception:  # what was taken in is neither this state nor the one before
+            except Exception:  # the state is half updated
                 self.forget()
                 raise
             links = connection.execute(_READ_LINKS).scalar() or []
@@ -115,12 +115,12 @@ class ClusterReader:
             return self.latest
 
     def forget(self) -> None:
-        """Read everything next time."""
+        """Discard the state, so that the next read is complete."""
         self.latest = None
         self._stored, self._place_of, self._nodes, self._seats = {}, {}, [], []
 
     def _take(self, connection: Connection, after: int) -> None:
-        """Take in the nodes that changed after change number `after`."""
+        """Update the nodes that changed after change number `after`."""
         changed = connection.execute(_READ_CHANGED, {"after": after}).all()
         tenants = self._tenants(connection, sorted(name for name, _, _, removed in changed if not removed))
         moved = False
@@ -163,7 +163,8 @@ class ClusterReader:
             )
             gpu = Gpu(raw["id"], raw["device"], sharing_of(raw), tenants)
             return before if before is not None and gpu == before else gpu
-        # Empty GPUs of a type are one object: policies group equal objects faster than equal values.
+        # Empty GPUs of a type share one object, because policies group identical objects faster than equal
+        # ones.
         key = (raw["id"], raw["device"], sharing_of(raw))
         if key not in self._gpus:
             self._gpus[key] = Gpu(*key)
@@ -171,17 +172,18 @@ class ClusterReader:
 
 
 def _job_of(spec: str) -> Workload:
-    """The job of a stored tenant. One that an earlier version took and that is refused by now is a model of that name, which
-    nobody knows: its GPU is left out of decisions, and the others are not."""
+    """The job of a stored tenant. A SPEC accepted by an earlier version but now invalid becomes an unknown
+    model, so that only its own GPU is excluded from decisions."""
     try:
         return spec_of(spec)
     except InputError as error:
-        log.warning("stored tenant is no job", job=spec[:200], error=error.message)
+        log.warning("stored tenant is not a valid job", job=spec[:200], error=error.message)
         return Workload(spec)
 
 
 def sharing_of(stored_gpu: dict[str, Any]) -> str:
-    """How a stored GPU is shared. Earlier versions took `mig` for any card; one without MIG can only be time-sliced then."""
+    """Sharing mode of a stored GPU. Earlier versions accepted `mig` for any card; cards without MIG can only
+    be time-sliced."""
     device, sharing = stored_gpu["device"], str(stored_gpu["sharing"])
     if sharing == "mig" and not has_mig(device.partition(":")[0]):
         log.warning("stored GPU without MIG is time-sliced", gpu=stored_gpu["id"], device=device)
@@ -190,7 +192,8 @@ def sharing_of(stored_gpu: dict[str, Any]) -> str:
 
 
 def to_mapping(state: ClusterState, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """The cluster object of `/v1/cluster`, with the placements of its tenants; only the nodes `names` where given."""
+    """The cluster object of `/v1/cluster`, with its tenants' placements; only the nodes in `names`, if
+    given."""
     places = (
         range(len(state.seats))
         if names is None

@@ -1,8 +1,9 @@
-"""The cyclic collector of a process that serves: objects that stay are not gone through again and again.
+"""Tunes the cyclic garbage collector of a serving process, so that long-lived objects are not scanned
+repeatedly.
 
-A full collection stops all requests while it goes through every object, which takes a quarter of a second with the
-libraries, a model and the jobs that it has met. What survived one is frozen (`gc.freeze`), so that the next one only goes through what is
-new. Garbage among frozen objects waits for `settle`.
+A full collection stops all requests while it scans every object, which takes a quarter of a second with the
+libraries, a model and the jobs that it has seen. Survivors are frozen (`gc.freeze`), so that the next
+collection scans only new objects. Garbage among frozen objects waits for `settle`.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ _settled_at = time.monotonic()
 
 
 def freeze_survivors() -> None:
-    """From now on freeze what each full collection leaves; call once in a process."""
+    """Freeze the survivors of each full collection from now on; call once per process."""
     if _freeze not in gc.callbacks:
         gc.callbacks.append(_freeze)
 
 
 def settle() -> None:
-    """Collect everything, what is frozen too, and freeze the rest; stops the process for up to a second."""
+    """Collect everything, including frozen objects, and freeze the survivors; stops the process for up to a
+    second."""
     global _settled_at
     gc.unfreeze()
     gc.collect()
@@ -31,7 +33,7 @@ def settle() -> None:
 
 
 def settle_now_and_then(idle: bool) -> None:
-    """`settle` once an hour, in a moment in which nobody waits."""
+    """Call `settle` once an hour, at a moment when nobody waits."""
     if idle and time.monotonic() - _settled_at > _EVERY_S:
         settle()
 

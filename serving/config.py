@@ -12,7 +12,7 @@ from profiling.errors import InputError
 from scheduling.core.limits import CLUSTER_GPUS
 from serving.hosts import Proxies
 
-#: Worker processes are started afresh; the settings reach them through this variable.
+#: Worker processes are new interpreters; the settings reach them through this variable.
 ENVIRONMENT_VARIABLE = "COTENANT_SERVICE_CONFIG"
 AUTH_MODES = ("auto", "on", "off")
 
@@ -22,48 +22,55 @@ class ServiceConfig:
     """Settings of one service.
 
     Attributes:
-        host, port: where it listens.
-        workers: processes; each holds its own predictor.
-        model: `default`, a model directory, `models:/NAME@ALIAS` or `models:/NAME/VERSION` of an MLflow registry, or
-            `registry:NAME`, which is `models:/NAME@champion`; an alias is followed.
-        policy: chooses the GPU of a placement: a name of `scheduling.policies` or `module:POLICY`; None takes the
-            ranking of `cotenant place`.
-        tracking_uri: MLflow tracking and registry address; None takes MLflow's own setting.
+        host, port: address to listen on.
+        workers: number of processes; each has its own predictor.
+        model: `default`, a model directory, `models:/NAME@ALIAS` or `models:/NAME/VERSION` of an MLflow
+            registry, or `registry:NAME`, short for `models:/NAME@champion`; an alias is followed when it
+            moves.
+        policy: chooses the GPU of a placement: a name in `scheduling.policies` or `module:POLICY`; None for
+            the ranking of `cotenant place`.
+        tracking_uri: MLflow tracking and registry address; None for MLflow's own setting.
         database_url: SQLAlchemy address of the store.
-        auth: `auto` asks for bearer tokens except on a loopback address; `on` always; `off` never, loopback only.
-        poll_s: seconds between looks at the registry or the model directory.
-        request_timeout_s: longest that a request may take; a caller may ask for less with `X-Timeout-S`.
+        auth: `auto` requires bearer tokens except on a loopback address; `on` always; `off` never, loopback
+            only.
+        poll_s: seconds between checks of the registry or the model directory.
+        request_timeout_s: longest that a request may take; callers can ask for less with `X-Timeout-S`.
         body_bytes, upload_bytes: largest JSON body, largest uploaded file.
-        graph_operators: most operators of a registered graph.
-        batch_sets: most co-location sets of one batch, and jobs of one queue.
-        set_jobs: most jobs of one co-location set.
-        cluster_gpus: most GPUs of a cluster.
-        requests_in_flight: requests being handled at one time in one process before new ones get 503.
-        open_in_flight: the same for routes that take no token, counted apart.
-        buffer_bytes: request bodies held in memory at one time in one process.
+        graph_operators: most operators in a registered graph.
+        batch_sets: most co-location sets in a batch, and jobs in a queue.
+        set_jobs: most jobs in a co-location set.
+        cluster_gpus: most GPUs in a cluster.
+        requests_in_flight: concurrent requests in one process; more are refused with 503.
+        open_in_flight: the same for routes without a token, counted separately.
+        buffer_bytes: total size of request bodies in memory in one process.
         header_bytes, header_s: size of a request's head and seconds to send it.
         body_s: seconds to send a request's body.
-        idle_s: seconds that a connection may wait for its next request.
-        connections, connections_per_address: open connections of one process, in all and from one address.
-        queue_delay_s: longest time that an accepted request should wait for the event loop; beyond it requests are shed.
-        shed_delay_s: how long the answer to a shed request is held back, so that retries do not add to the load.
-        spare_ratio: share of a core that workloads which the model has not met may take while requests are shed.
-        queue_length, queue_wait_s: calls that may wait for a lane (new workloads, decisions, large bodies), and for how long.
-        new_workloads: workloads that one request may bring which the model has not met.
-        capture_processes, capture_s, capture_memory_bytes: processes that capture graphs, and the time and memory of one capture.
-        stuck_s: a lane whose call runs longer is stuck: the service is not ready, and the process ends after twice that.
-        model_jobs: different jobs that a loaded model may remember before a fresh copy of it takes over.
-        rate_per_s: requests per second and caller in one process; 0 is no limit.
-        rate_burst: requests that a caller may send at once.
-        parse_seconds, parse_memory_bytes: processor time and address space of the process that parses an upload.
-        token_check_s, token_grace_s: longest look-up of a token, and how long a token that was valid stays so while the store
-            does not answer.
-        retention_s: how long ended, expired and waiting placements, observations, events and the audit log are kept.
-        stale_s: a confirmed job whose node and placement were not heard of for so long is shown as stale.
-        allowed_hosts: names that the Host header may have besides addresses; loopback names and `host` always.
-        trusted_proxies: addresses and networks whose X-Forwarded-For and X-Forwarded-Proto are believed.
-        reservation_s: how long a decided placement holds its GPU before it is confirmed.
-        drain_s: how long running requests are waited for after SIGTERM.
+        idle_s: seconds that a connection may be idle between requests.
+        connections, connections_per_address: open connections of one process, in total and from one address.
+        queue_delay_s: target for the longest wait of an accepted request for the event loop; beyond it,
+            requests are shed.
+        shed_delay_s: delay of the response to a shed request, so that retries do not add to the load.
+        spare_ratio: share of a core for new workloads while requests are shed.
+        queue_length, queue_wait_s: how many calls may wait for a lane (new workloads, decisions, large
+            bodies), and how long.
+        new_workloads: most new workloads in one request. capture_processes, capture_s, capture_memory_bytes:
+        number of capture processes, and time and memory limits of one capture.
+        stuck_s: a lane whose call runs longer is stuck; the service is then not ready, and the process exits
+            after twice that time.
+        model_jobs: number of distinct jobs that a loaded model may remember before a fresh copy replaces it.
+        rate_per_s: requests per second and caller in one process; 0 for no limit.
+        rate_burst: requests that a caller may send in a burst.
+        parse_seconds, parse_memory_bytes: limits on processor time and address space of the process that
+            parses an upload.
+        token_check_s, token_grace_s: longest lookup of a token, and how long a token stays valid while the
+            store does not respond.
+        retention_s: how long ended, expired and waiting placements, observations, events and audit entries
+            are kept.
+        stale_s: a confirmed job is shown as stale if neither it nor its node has reported for this long.
+        allowed_hosts: names accepted in the Host header besides addresses, loopback names and `host`.
+        trusted_proxies: addresses and networks whose X-Forwarded-For and X-Forwarded-Proto are trusted.
+        reservation_s: how long a decided placement holds its GPU without confirmation.
+        drain_s: how long to wait for running requests after SIGTERM.
         log_level: `debug`, `info`, `warning` or `error`.
     """
 
@@ -154,7 +161,7 @@ class ServiceConfig:
             raise InputError("rate_per_s is out of range", expected="a number from 0", got=self.rate_per_s)
 
     def with_limits(self, pairs: list[str]) -> ServiceConfig:
-        """These settings with others for `NAME=NUMBER`. Raises `InputError`."""
+        """A copy of these settings with `NAME=NUMBER` applied. Raises `InputError`."""
         numbers = {f.name: f.type for f in fields(self) if f.type in ("int", "float")}
         values: dict[str, Any] = {}
         for pair in pairs:
@@ -182,12 +189,12 @@ class ServiceConfig:
         return self.auth == "on" or (self.auth == "auto" and not self.on_loopback)
 
     def to_environment(self) -> dict[str, str]:
-        """The variable that a worker process reads these settings from."""
+        """The environment variable that carries these settings to worker processes."""
         return {ENVIRONMENT_VARIABLE: json.dumps(asdict(self))}
 
     @classmethod
     def from_environment(cls) -> ServiceConfig:
-        """Read what `to_environment` wrote; the defaults where nothing was."""
+        """Read the settings written by `to_environment`; the defaults if there are none."""
         text = os.environ.get(ENVIRONMENT_VARIABLE)
         values: dict[str, Any] = json.loads(text) if text else {}
         for name in ("allowed_hosts", "trusted_proxies"):

@@ -1,4 +1,5 @@
-"""Shedding by time in the queue: how many requests may wait for the event loop, and what new workloads may take meanwhile."""
+"""Load shedding by queueing time: how many requests may wait for the event loop, and how much time new
+workloads get meanwhile."""
 
 from __future__ import annotations
 
@@ -10,22 +11,22 @@ from typing import Any
 
 from serving.lanes import OverloadError
 
-# When the request that is being handled arrived (`time.perf_counter`).
+# Arrival time of the current request (`time.perf_counter`).
 SINCE: ContextVar[float] = ContextVar("since")
-ARRIVED = "cotenant.arrived"  # in the scope of a request that waits for its handler: when it arrived
+ARRIVED = "cotenant.arrived"  # key in the scope of a request waiting for its handler: arrival time
 
 
 class DelayLimit:
-    """How many requests may wait for the event loop: halved-in-part while they wait too long, raised slowly otherwise.
+    """How many requests may wait for the event loop: cut while they wait too long, raised slowly otherwise.
 
-    Additive increase and multiplicative decrease, as TCP does (Chiu and Jain, 1989), on the time from a request's head
-    to the start of its handler, and to its prediction where it asks for one. A request that would exceed the limit is shed.
-    A limit that nobody comes near is not raised beyond `START` (RFC 2861 on congestion windows): it was not shown to hold, and
-    a sudden crowd would all be let in.
+    Additive increase and multiplicative decrease, as TCP does (Chiu and Jain, 1989), on the time from a
+    request's head to the start of its handler, and to its prediction if it asks for one. A request that would
+    exceed the limit is shed. A limit that is not approached is not raised beyond `START` (cf. RFC 2861 on
+    congestion windows), because it is unproven and would admit a sudden crowd.
     """
 
     FLOOR, START, CEILING, STEP, PERIOD_S = 16.0, 64.0, 4096.0, 8.0, 0.05
-    SHEDDING, WEIGHT = 0.02, 0.05  # share of requests refused, in the mean of about a second
+    SHEDDING, WEIGHT = 0.02, 0.05  # share of requests refused, averaged over about a second
 
     def __init__(self, target_s: float) -> None:
         self.target_s = target_s
@@ -35,7 +36,7 @@ class DelayLimit:
         self._admitted, self._refused, self._refused_ratio = 0, 0, 0.0
 
     def admit(self) -> bool:
-        """Count one request in, or refuse it."""
+        """Admit and count a request, or refuse it."""
         if self.full:
             self._peak = max(self._peak, self.waiting)
             return False
@@ -50,7 +51,8 @@ class DelayLimit:
 
     @property
     def shedding(self) -> bool:
-        """Whether more comes than can be done: more than one request in fifty was shed in the last second or so."""
+        """Whether the service is overloaded: more than one request in fifty was shed in the last second or
+        so."""
         return self._refused_ratio > self.SHEDDING
 
     @property
@@ -59,12 +61,12 @@ class DelayLimit:
         return self.waiting >= self.limit
 
     def wait(self) -> None:
-        """Count in a request that was admitted before and waits again."""
+        """Count a request again that was admitted earlier and waits once more."""
         self.waiting += 1
         self._peak = max(self._peak, self.waiting)
 
     def begun(self, arrived: float) -> None:
-        """A request of `arrived` (`time.perf_counter`) waits no longer."""
+        """A request that arrived at `arrived` (`time.perf_counter`) has stopped waiting."""
         self.waiting -= 1
         self._worst_s = max(self._worst_s, time.perf_counter() - arrived)
 
@@ -74,7 +76,7 @@ class DelayLimit:
             self.waiting -= 1
 
     def adapt(self, lag_s: float) -> None:
-        """Called every `PERIOD_S`; `lag_s` is how late."""
+        """Called every `PERIOD_S`; `lag_s` is the delay of the call."""
         if max(self._worst_s, lag_s) > self.target_s:
             self.limit = max(self.FLOOR, 0.7 * min(self.limit, max(self._peak, 1)))
         elif self.limit < self.START or self._peak > self.limit / 2:
@@ -86,15 +88,16 @@ class DelayLimit:
 
 
 class SpareTime:
-    """What new workloads may take of a core while requests are shed: a capture costs as much as hundreds of predictions.
+    """Limits new workloads to a share of a core while requests are shed, because a capture costs as much as
+    hundreds of predictions.
 
-    Otherwise they are not held back. The mean cost of those that were met says when the next one may begin.
+    Otherwise they are not limited. The mean cost so far determines when the next one may begin.
 
     Args:
         ratio: share of one core.
     """
 
-    MEAN_S, WEIGHT = 0.3, 0.3  # before the first measurement, and the weight of each later one
+    MEAN_S, WEIGHT = 0.3, 0.3  # initial value, and the weight of each later measurement
 
     def __init__(self, delay: DelayLimit, ratio: float) -> None:
         self.delay, self.ratio = delay, ratio
@@ -102,13 +105,13 @@ class SpareTime:
         self._lock = threading.Lock()
 
     def take(self, count: int) -> None:
-        """Begin `count` new workloads. Raises `OverloadError`, which says when the next one may be tried."""
+        """Begin `count` new workloads. Raises `OverloadError`, which says when to try again."""
         if not self.delay.shedding:
             return
         now = time.perf_counter()
         if now < self._next:
             error = OverloadError(
-                "the service is overloaded: new workloads wait", expected="workloads that the model has met",
+                "the service is overloaded: new workloads wait", expected="workloads that the model has seen",
                 hint="try again later",
             )  # fmt: skip
             error.retry_after_s = math.ceil(self._next - now)

@@ -1,9 +1,10 @@
-"""The event loop of a worker: uvloop, with a queue of connections of its own, emptied in every turn.
+"""The event loop of a worker: uvloop, with its own queue of connections, emptied in every turn.
 
-Two things of libuv matter under load. It accepts one connection in a turn (since 1.45), and a turn then takes milliseconds: of some
-hundred clients that come at once the last would wait for seconds before anything of it is read, be it a health check. And where
-processes share one listening socket, the one that wakes first accepts most of a burst, so that one core serves and the other idles.
-With SO_REUSEPORT each worker has a queue of its own and the kernel spreads connections over them by address and port.
+Two properties of libuv matter under load. It accepts one connection per turn (since 1.45), and a turn then
+takes milliseconds: when some hundred clients connect at once, the last waits for seconds before anything of
+its request is read, even a health check. And when processes share one listening socket, the one that wakes
+first accepts most of a burst, so that one core serves while the other idles. With SO_REUSEPORT each worker
+has its own queue, and the kernel spreads connections over them by address and port.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import uvloop
 
 from serving.address import is_spread, listen_beside
 
-_AT_ONCE = 64  # connections accepted in a turn beside libuv's one
+_AT_ONCE = 64  # connections accepted per turn in addition to libuv's one
 
 
 class AcceptingLoop(uvloop.Loop):
-    """Accepts all connections that wait in each turn; one of several workers listens on a socket of its own."""
+    """Accepts all waiting connections in each turn; with several workers, each listens on its own socket."""
 
     async def create_server(
         self,
@@ -37,7 +38,7 @@ class AcceptingLoop(uvloop.Loop):
         server = await super().create_server(protocol_factory, *arguments, sock=sock, **named)
         if named.get("ssl") is None and not shared:
             for listening in server.sockets:  # type: ignore[attr-defined]
-                # Another descriptor of the same socket, because one can be watched once only.
+                # A duplicate, because a descriptor can be watched only once.
                 self._accept_from(
                     socket.fromfd(listening.fileno(), listening.family, listening.type),
                     protocol_factory,
@@ -56,7 +57,7 @@ class AcceptingLoop(uvloop.Loop):
                 self.remove_reader(listening)
                 listening.close()
                 return
-            with suppress(OSError):  # nobody waits any more, or no descriptor is left
+            with suppress(OSError):  # nobody waits any more, or no descriptors are left
                 for _ in range(_AT_ONCE):
                     connection, _ = listening.accept()
                     connection.setblocking(False)

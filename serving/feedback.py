@@ -23,22 +23,22 @@ log = structlog.get_logger("cotenant.feedback")
 
 MakePlacer = Callable[[SetPredictor], Placer]
 
-#: Seconds between looks for what other processes were told.
+#: Seconds between checks for observations stored by other processes.
 POLL_S = 1.0
-# After taking observations in, so many times as long before it is done again out of turn.
+# After taking in observations, wait this many times as long before doing so again out of turn.
 _REST = 4.0
-# Rows may become visible out of their order where several processes write: so many are looked at again.
+# With several writing processes, rows may become visible out of order, so this many are read again.
 _OVERLAP = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Belief:
-    """A model with what was observed; another object whenever either is another.
+    """A model with its observations; a new object whenever either changes.
 
     Attributes:
-        serving: the model, whose own answers are without corrections.
-        posterior: the model given all stored observations that it did not learn from.
-        placer: decides where jobs go by it; its caches go with this object.
+        serving: the model; its own answers are uncorrected.
+        posterior: the model conditioned on all stored observations that it was not trained on.
+        placer: decides where jobs go with it; its caches share this object's lifetime.
     """
 
     serving: Serving
@@ -51,7 +51,7 @@ class Belief:
 
     @property
     def predictor(self) -> SetPredictor:
-        """What policies ask."""
+        """The belief that policies query."""
         return _asked(self.serving, self.posterior)
 
 
@@ -62,11 +62,11 @@ def _asked(serving: Serving, posterior: Posterior) -> SetPredictor:
 
 @dataclass(frozen=True, slots=True)
 class _Learned:
-    """What was read of the observations for one model.
+    """The observations read for one model.
 
     Attributes:
-        trained_on: sets that the model learned from.
-        seen: the last numbers that were read.
+        trained_on: sets that the model was trained on.
+        seen: numbers of the last rows read.
     """
 
     serving: Serving
@@ -81,17 +81,18 @@ class _Learned:
         return cls(serving, Posterior(serving.predictor), frozenset(set_ids))
 
     def learned(self, model_version: str, observation: Observation) -> bool:
-        """Whether the model itself learned from the observation: it was made before the model served, and its set is in the manifest."""
+        """Whether the model was trained on the observation: it predates the model's service, and its set is
+        in the manifest."""
         if model_version == self.serving.version or not self.trained_on:
             return False
         return set_id_of(observation.colocation_set) in self.trained_on
 
 
 class Feedback:
-    """Keeps what is known of the serving model true to the stored observations.
+    """Keeps the serving model's corrections in line with the stored observations.
 
     Args:
-        make_placer: what decides where jobs go, given the predictor with what was observed.
+        make_placer: builds the placer from the predictor with its corrections.
     """
 
     def __init__(self, store: Store, make_placer: MakePlacer = Placer) -> None:
@@ -103,7 +104,7 @@ class Feedback:
         self._rests_until = 0.0
 
     def current(self, serving: Serving) -> Belief:
-        """The belief that goes with the model that serves."""
+        """The belief of the serving model."""
         belief = self._belief
         if belief is None or belief.serving is not serving:
             with self._swapping:
@@ -115,7 +116,7 @@ class Feedback:
         return belief
 
     def prepare(self, serving: Serving) -> None:
-        """Read the observations of a model that is about to serve. A store that is away is asked again later."""
+        """Read the observations for a model that is about to serve. If the store is down, try again later."""
         try:
             with self._reading:
                 self._learned = self._read(_Learned.nothing(serving))
@@ -123,12 +124,13 @@ class Feedback:
             log.warning("observations not read", error=error.message)
 
     def told(self) -> None:
-        """As `refresh`, at once; but where that takes long and happens often it is left to the next look, so that answers do not wait for it."""
+        """Like `refresh`, at once; deferred to the next check if it takes long and happens often, so that
+        answers do not wait for it."""
         if time.monotonic() >= self._rests_until:
             self.refresh()
 
     def refresh(self) -> None:
-        """Take in what was observed since. Raises `UnavailableError` where the store does not answer."""
+        """Take in new observations. Raises `UnavailableError` if the store does not respond."""
         with self._reading:
             began = time.monotonic()
             serving = self._serving
@@ -164,7 +166,7 @@ class Feedback:
             elif not known.learned(stored.model_version, stored.observation):
                 new.append(stored.observation)
         if refused:
-            log.warning("stored observations are left out", count=len(refused), first=refused[0].message)
+            log.warning("stored observations ignored", count=len(refused), first=refused[0].message)
         seen = tuple(last)
         if seen == known.seen:
             return known

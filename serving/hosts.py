@@ -1,4 +1,4 @@
-"""Host names that requests may use, checked against DNS rebinding, and addresses of proxies that are believed."""
+"""Accepted host names, against DNS rebinding, and addresses of trusted proxies."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from profiling.errors import InputError
 
 
 class Hosts:
-    """Host headers that are ours.
+    """Checks Host headers.
 
     Args:
-        host: where the service listens. On a loopback address only loopback names are accepted, elsewhere any address.
-        allowed: further names; `*` allows any.
+        host: address that the service listens on. If it is a loopback address, only loopback names are
+            accepted, otherwise any address.
+        allowed: additional names; `*` allows any.
     """
 
     def __init__(self, host: str, on_loopback: bool, allowed: tuple[str, ...]) -> None:
@@ -22,7 +23,7 @@ class Hosts:
         self._known: dict[str, bool] = {}
 
     def knows(self, header: str) -> bool:
-        """Whether a Host header, with or without a port, is one of ours; a request of HTTP/1.0 may have none."""
+        """Whether to accept a Host header, with or without a port; an HTTP/1.0 request may have none."""
         if self.any or not header:
             return True
         answer = self._known.get(header)
@@ -44,13 +45,13 @@ class Hosts:
 
 
 class Proxies:
-    """Addresses whose `X-Forwarded-For` and `-Proto` are believed.
+    """Addresses whose `X-Forwarded-For` and `-Proto` are trusted.
 
     Args:
         trusted: addresses, and networks such as `10.0.0.0/8`.
 
     Raises:
-        InputError: one of them is neither; a name is not looked up.
+        InputError: not an address or network; names are not resolved.
     """
 
     def __init__(self, trusted: tuple[str, ...]) -> None:
@@ -60,7 +61,7 @@ class Proxies:
                 self.networks.append(ipaddress.ip_network(text))
             except ValueError:
                 raise InputError(
-                    "trusted proxy is no address",
+                    "trusted proxy is not an address",
                     expected="an IP address or a network, such as 10.0.0.7 or 10.0.0.0/8",
                     got=text,
                 ) from None
@@ -70,7 +71,7 @@ class Proxies:
         return bool(self.networks)
 
     def trusts(self, client: str) -> bool:
-        """Whether a connection from this address is one of a trusted proxy."""
+        """Whether this address belongs to a trusted proxy."""
         answer = self._known.get(client)
         if answer is None:
             try:

@@ -1,4 +1,4 @@
-"""Reading bodies and writing answers: the small vocabulary that every route shares."""
+"""Reading bodies and writing responses, shared by all routes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OffLoop = Callable[..., Awaitable[Any]]
 
 
 class MalformedError(CotenantError):
-    """A body that is not JSON at all."""
+    """The body is not JSON at all."""
 
     status = 400
     slug = "malformed"
@@ -27,7 +27,7 @@ class MalformedError(CotenantError):
 
 
 class PreconditionError(CotenantError):
-    """`If-Match` names a version that is no longer the current one."""
+    """`If-Match` names a version that is no longer current."""
 
     exit_code = 1
     status = 412
@@ -36,7 +36,7 @@ class PreconditionError(CotenantError):
 
 
 class DeadlineError(CotenantError):
-    """The request took longer than it may."""
+    """The request exceeded its time limit."""
 
     exit_code = 1
     status = 504
@@ -45,7 +45,7 @@ class DeadlineError(CotenantError):
 
 
 class BodyTimeoutError(CotenantError):
-    """The body of a request did not arrive in time."""
+    """The request's body did not arrive in time."""
 
     exit_code = 1
     status = 408
@@ -54,7 +54,7 @@ class BodyTimeoutError(CotenantError):
 
 
 class MisdirectedError(CotenantError):
-    """A request under a name that is not one of ours."""
+    """The request's Host is not one of ours."""
 
     status = 421
     slug = "misdirected"
@@ -62,7 +62,7 @@ class MisdirectedError(CotenantError):
 
 
 class MediaTypeError(CotenantError):
-    """A body of a type that the route does not read."""
+    """The route does not support the body's media type."""
 
     status = 415
     slug = "media-type"
@@ -82,7 +82,7 @@ def problem(
     if instance is not None:
         body["instance"] = instance
         if instance.startswith("/v2"):
-            body["error"] = body["detail"]  # what clients of the Open Inference Protocol look for
+            body["error"] = body["detail"]  # expected by clients of the Open Inference Protocol
     return Response(msgspec.json.encode(body), error.status, headers, media_type="application/problem+json")
 
 
@@ -90,17 +90,18 @@ async def read_body(request: Request, kind: type[T], off_loop: OffLoop | None = 
     """The request's JSON body as `kind`.
 
     Args:
-        off_loop: reads large bodies away from the event loop.
+        off_loop: reads large bodies off the event loop.
 
     Raises:
-        MalformedError: not JSON. MediaTypeError: declared as something else. InputError: JSON of another shape.
+        MalformedError: not JSON. MediaTypeError: declared as something else. InputError: JSON that does not
+            match `kind`.
     """
     raw = await read_json(request)
     return decode(raw, kind) if off_loop is None else await off_loop(len(raw), decode, raw, kind)
 
 
 async def read_json(request: Request) -> bytes:
-    """The bytes of a body that is declared as JSON. Raises `MediaTypeError`."""
+    """The bytes of a body declared as JSON. Raises `MediaTypeError`."""
     declared = request.headers.get("content-type", "")
     if declared != "application/json":
         media = declared.partition(";")[0].strip().lower()
@@ -124,7 +125,7 @@ def decode(raw: bytes, kind: type[T]) -> T:
 
 
 def etag(*parts: Any) -> str:
-    """A strong ETag of what identifies this state."""
+    """A strong ETag from the parts that identify this state."""
     return '"' + hashlib.sha256(repr(parts).encode()).hexdigest()[:24] + '"'
 
 
@@ -135,26 +136,26 @@ def not_modified(request: Request, tag: str) -> bool:
 
 
 def tagged(request: Request, value: Any, tag: str) -> Response:
-    """`value` with its ETag, or 304 where the caller has it."""
+    """`value` with its ETag, or 304 if the caller already has it."""
     headers = {"ETag": tag, "Cache-Control": "no-cache"}
     return Response(None, 304, headers) if not_modified(request, tag) else answer(value, headers=headers)
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """A key of one caller for one address, and what it was used for."""
+    """A caller's key for one URL, and the request that it was used for."""
 
     key: str
     fingerprint: str
 
     @classmethod
     def of(cls, caller: str, path: str, key: str | None, body: bytes) -> Once | None:
-        """From the header; None where there is none. Raises `InputError` for one that is empty or too long."""
+        """Read the header; None if absent. Raises `InputError` if it is empty or too long."""
         if key is None:
             return None
         if not 1 <= len(key) <= 200:
             raise InputError(
-                "Idempotency-Key is not usable", expected="1 to 200 characters", got=f"{len(key)} characters"
+                "invalid Idempotency-Key", expected="1 to 200 characters", got=f"{len(key)} characters"
             )
         scoped = hashlib.sha256(repr((caller, path, key)).encode()).hexdigest()
         return cls(scoped, hashlib.sha256(body).hexdigest())
@@ -167,10 +168,10 @@ async def once_of(request: Request) -> Once | None:
 
 
 def if_match(request: Request) -> int | None:
-    """The cluster version that the caller's `If-Match: "VERSION"` demands; None where it demands none.
+    """The cluster version required by the caller's `If-Match: "VERSION"`; None without the header.
 
     Raises:
-        InputError: the header is there and is no version.
+        InputError: the header is not a version.
     """
     text = request.headers.get("if-match")
     if text is None or text.strip() == "*":

@@ -1,4 +1,4 @@
-"""Allowed ranges of a submitted job's numbers, and SPECs checked against them."""
+"""Allowed ranges of the numbers in a submitted job, and checks of SPECs against them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 from profiling.errors import InputError
 from profiling.workload import STEP_TIMES_S, Workload
 
-#: What a job can be, physically: the least and the most of every number.
+#: Physically possible minimum and maximum of every number of a job.
 RANGES: dict[str, tuple[float, float]] = {
     "batch_size": (1, 10**6),
     "sequence_length": (1, 10**7),
@@ -25,17 +25,17 @@ RANGES: dict[str, tuple[float, float]] = {
     "bandwidth_bytes_per_s": (1.0, 1e15),
 }
 
-#: Most characters of a SPEC.
+#: Maximum length of a SPEC.
 SPEC_LENGTH = 500
 
 
 def spec_of(text: str) -> Workload:
-    """The workload of a stored SPEC, as it was when it was stored. Raises `InputError`."""
+    """The workload of a stored SPEC, without checking today's ranges. Raises `InputError`."""
     return _stored(text)
 
 
 def check_ranges(workload: Workload) -> Workload:
-    """The workload where every number of it is one that can be. Raises `InputError`."""
+    """The workload, if all its numbers are in range. Raises `InputError`."""
     for name, value in workload.to_mapping().items():
         if name in RANGES:
             check_range(name, value)
@@ -43,7 +43,7 @@ def check_ranges(workload: Workload) -> Workload:
 
 
 def check_range(name: str, value: float) -> float:
-    """The number, where it can be. Raises `InputError`."""
+    """The number, if in range. Raises `InputError`."""
     least, most = RANGES[name]
     if not least <= value <= most:
         raise InputError(f"{name} is out of range", expected=f"{least:g} to {most:g}", got=value)

@@ -1,4 +1,4 @@
-"""Lanes: threads behind a bounded, fair queue, for work that would hold the event loop up."""
+"""Lanes: threads behind a bounded, fair queue, for work that would block the event loop."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from profiling.errors import UnavailableError
 from serving.metrics import Metrics
 
 T = TypeVar("T")
-CALLER: ContextVar[str] = ContextVar("caller", default="local")  # whose share of a lane a call takes
+CALLER: ContextVar[str] = ContextVar(
+    "caller", default="local"
+)  # the caller whose share of a lane a call uses
 
 
 class OverloadError(UnavailableError):
-    """The service has more to do than it can; the same request may succeed a moment later."""
+    """The service is overloaded; the same request may succeed a moment later."""
 
     slug = "overloaded"
     title = "Overloaded"
@@ -27,8 +29,8 @@ class OverloadError(UnavailableError):
 
 
 class Call:
-    """One call of a lane. `cancelled` is set when nobody waits for its result any more; `elsewhere_s` is processor time
-    that other processes used for it."""
+    """One call of a lane. `cancelled` is set when nobody waits for its result any more; `elsewhere_s` is
+    processor time used for it in other processes."""
 
     __slots__ = ("arguments", "caller", "cancelled", "elsewhere_s", "function", "future", "started")
 
@@ -48,12 +50,12 @@ _running = threading.local()
 
 
 def current_call() -> Call | None:
-    """The call that this thread works on; None outside of a lane."""
+    """The call that this thread is running; None outside a lane."""
     return getattr(_running, "call", None)
 
 
 class FairQueue(Generic[T]):
-    """Items that wait, in one line per caller; callers take turns."""
+    """Waiting items, with one queue per caller; callers take turns."""
 
     def __init__(self) -> None:
         self._lines: OrderedDict[str, deque[T]] = OrderedDict()
@@ -67,13 +69,13 @@ class FairQueue(Generic[T]):
         self._count += 1
 
     def push_first(self, caller: str, item: T) -> None:
-        """Put an item back that was taken: it is the next."""
+        """Put an item back at the front."""
         self._lines.setdefault(caller, deque()).appendleft(item)
         self._lines.move_to_end(caller, last=False)
         self._count += 1
 
     def pop(self) -> T:
-        """The first item of the caller whose turn it is. Raises `KeyError` where nothing waits."""
+        """The first item of the caller whose turn it is. Raises `KeyError` if nothing waits."""
         caller, line = next(iter(self._lines.items()), (None, None))
         if caller is None or line is None:
             raise KeyError("nothing waits")
@@ -86,7 +88,7 @@ class FairQueue(Generic[T]):
         return item
 
     def remove(self, caller: str, item: T) -> bool:
-        """Take an item out; whether it waited."""
+        """Remove an item; returns whether it was waiting."""
         line = self._lines.get(caller)
         if line is None or item not in line:
             return False
@@ -97,20 +99,22 @@ class FairQueue(Generic[T]):
         return True
 
     def to_refuse(self, caller: str) -> T | None:
-        """Whom a new item of `caller` would replace: the last of the longest line; None where that is the caller's own."""
+        """The item that a new one of `caller` would replace: the last of the longest queue; None if that is
+        the caller's own."""
         longest = max(self._lines.values(), key=len)
         return None if len(longest) <= len(self._lines.get(caller, ())) + 1 else longest[-1]
 
 
 class Lane:
-    """Up to `threads` calls at a time; callers are served in turn, the one with the longest queue is refused first.
+    """Runs up to `threads` calls at a time; callers take turns, and the one with the longest queue is refused
+    first.
 
-    The threads are daemons: a call that never ends does not keep the process from ending.
+    The threads are daemons, so a call that never ends does not keep the process alive.
 
     Args:
-        name: for metrics and messages.
-        threads: calls that run at the same time.
-        length, wait_s: calls that may wait, and for how long.
+        name: label in metrics and messages.
+        threads: concurrent calls.
+        length, wait_s: how many calls may wait, and how long.
         stuck_s: a call that runs longer makes the lane stuck.
     """
 
@@ -160,19 +164,20 @@ class Lane:
         return not self._running and not self._waiting
 
     def stuck_for(self) -> float:
-        """Seconds by which the longest running call is over its time; 0 where none is."""
+        """Seconds by which the longest-running call exceeds its limit; 0 if none does."""
         now = time.monotonic()
         return max((now - call.started - self.stuck_s for call in tuple(self._running)), default=0.0) or 0.0
 
     def forgive(self, seconds: float) -> None:
-        """Do not count so much time of the running calls: nothing ran in it."""
+        """Exclude `seconds` from the running calls' time, because the process was stopped."""
         for call in tuple(self._running):
             call.started += seconds
 
     def _refuse(self, why: str) -> None:
         self.metrics.refused.labels(f"{self.name}_{why}").inc()
         raise OverloadError(
-            f"too much work is queued ({self.name})", expected=f"at most {self.length} calls for {self.wait_s:g} s",
+            f"too much work queued ({self.name})", expected=f"at most {self.length} calls for "
+            f"{self.wait_s:g} s",
             hint="try again in a second",
         )  # fmt: skip
 
@@ -187,7 +192,7 @@ class Lane:
         self._counted()
 
     def _drop(self, call: Call, why: str) -> None:
-        """Refuse a call that waits."""
+        """Refuse a waiting call."""
         if call.started or call.future.done():
             return
         self._remove(call)
@@ -210,7 +215,7 @@ class Lane:
         self._work.put(call)
 
     def _next(self) -> None:
-        """Give a free thread to the next caller in turn."""
+        """Give a free thread to the next caller."""
         while self._free and self._waiting:
             call = self._waiting.pop()
             self._counted()
@@ -254,6 +259,6 @@ class Lane:
             del call, result, error
 
     def close(self) -> None:
-        """End the threads that are idle; one that works ends with its call, or with the process."""
+        """Stop idle threads; a busy one stops after its call, or with the process."""
         for _ in range(self.threads):
             self._work.put(None)

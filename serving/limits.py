@@ -1,4 +1,4 @@
-"""Limits on requests being handled, and on requests per second and caller."""
+"""Limits on concurrent requests, and on requests per second and caller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CALLERS = 10_000
 
 
 class RateError(CotenantError):
-    """A caller that asks too often."""
+    """The caller sends too many requests."""
 
     status = 429
     slug = "too-many-requests"
@@ -27,14 +27,14 @@ class RateError(CotenantError):
 
 
 class Slots:
-    """At most `count` requests being handled at one time."""
+    """At most `count` concurrent requests."""
 
     def __init__(self, count: int) -> None:
         self.count, self.taken = count, 0
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Hold one. Raises `OverloadError` where all are taken."""
+        """Hold a slot. Raises `OverloadError` if all are taken."""
         if self.taken >= self.count:
             raise OverloadError("the service is busy", hint="try again in a second")
         self.taken += 1
@@ -48,8 +48,8 @@ class RateLimit:
     """A token bucket per caller.
 
     Args:
-        per_s: requests per second in the long run; 0 is no limit.
-        burst: requests at once.
+        per_s: sustained requests per second; 0 for no limit.
+        burst: requests in a burst.
     """
 
     def __init__(self, per_s: float, burst: int) -> None:
@@ -63,7 +63,7 @@ class RateLimit:
             self.spend(caller, now)
 
     def check(self, caller: str, now: float | None = None) -> None:
-        """Raises `RateError` where nothing is left for `caller`."""
+        """Raise `RateError` if `caller` has no tokens left."""
         level = self._level(caller, time.monotonic() if now is None else now)
         if level < 1:
             raise RateError((1 - level) / self.per_s)

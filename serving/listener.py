@@ -1,7 +1,8 @@
 """The listener: uvicorn's httptools protocol with bounds on heads, bodies, idle connections and time in the queue.
 
-uvicorn bounds a request's head only with its slower h11 parser, and neither it, hypercorn nor granian bounds connections
-by address or sheds by the time that requests wait for the event loop; `http=` takes a protocol class, so that is done here.
+uvicorn bounds a request's head only with its slower h11 parser, and neither it, hypercorn nor granian limits
+connections per address or sheds load by queueing time; `http=` accepts a protocol class, so that is done
+here.
 """
 
 from __future__ import annotations
@@ -23,11 +24,18 @@ if TYPE_CHECKING:
     from serving.config import ServiceConfig
     from serving.metrics import Metrics
 
-WATCHED = ("/v1/health/", "/v2/health/", "/metrics")  # never shed: operators must see an overload
+WATCHED = (
+    "/v1/health/",
+    "/v2/health/",
+    "/metrics",
+)  # never shed, because operators must be able to see an overload
 _WATCHED = tuple(path.encode() for path in WATCHED)
 _SWEEP_S = 0.5
-_STARTED_IN_A_TURN = 8  # requests whose handlers begin in one turn of the event loop
-_ANSWERED_IN_A_TURN, _PAUSE_S = 16, 0.001  # refusals, which their clients answer at once with another request
+_STARTED_IN_A_TURN = 8  # handlers started per turn of the event loop
+_ANSWERED_IN_A_TURN, _PAUSE_S = (
+    16,
+    0.001,
+)  # refusals sent per turn; clients answer them at once with another request
 
 
 class Phase(Enum):
@@ -40,21 +48,24 @@ class Phase(Enum):
 
 
 class Listener:
-    """What the connections of one process share: limits, counts, and the clock that ends overdue ones."""
+    """State shared by the connections of one process: limits, counts, and the clock that ends overdue
+    ones."""
 
     def __init__(self, config: ServiceConfig, metrics: Metrics, delay: DelayLimit) -> None:
         self.config, self.metrics, self.delay = config, metrics, delay
         self._to_start: deque[tuple[BoundedProtocol, Any, Any]] = deque()
-        self._held: deque[tuple[float, BoundedProtocol]] = deque()  # shed, and when that is to be answered
+        self._held: deque[tuple[float, BoundedProtocol]] = (
+            deque()
+        )  # shed connections, and when to answer them
         self._answering: asyncio.TimerHandle | None = None
-        self.refused = 0  # shed since they were last added to the metric
+        self.refused = 0  # number shed since the metric was last updated
         self._refused = metrics.refused.labels("queue_delay")
         self.connections: set[BoundedProtocol] = set()
         self.by_address: Counter[str] = Counter()
         self._task: asyncio.Task[None] | None = None
 
     def connected(self, connection: BoundedProtocol) -> str | None:
-        """Count a connection in; why not, where it is one too many."""
+        """Count a connection; returns the reason if it is one too many."""
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._watch())
         address = connection.client[0] if connection.client else ""
@@ -75,7 +86,7 @@ class Listener:
                 del self.by_address[address]
 
     def _make_room(self) -> bool:
-        """End the connection that has waited longest for a head or a next request, if there is one."""
+        """Close the connection that has waited longest for a head or a next request, if any."""
         unused = [c for c in self.connections if c.phase in (Phase.HEAD, Phase.IDLE)]
         if not unused:
             return False
@@ -83,9 +94,9 @@ class Listener:
         return True
 
     def start(self, connection: BoundedProtocol, cycle: Any, app: Any) -> None:
-        """Have a request handled after those that came before it, a few in each turn of the event loop.
+        """Handle a request after all earlier ones, a few per turn of the event loop.
 
-        Requests that bypass this queue, such as health, wait for one short turn and not for all of them.
+        Requests that bypass this queue, such as health checks, wait for one short turn only.
         """
         if not self._to_start:
             asyncio.get_running_loop().call_soon(self._start_some)
@@ -100,7 +111,7 @@ class Listener:
             asyncio.get_running_loop().call_soon(self._start_some)
 
     def hold(self, connection: BoundedProtocol) -> None:
-        """Have a shed request answered after `shed_delay_s`."""
+        """Answer a shed request after `shed_delay_s`."""
         self._held.append((time.monotonic() + self.config.shed_delay_s, connection))
         if self._answering is None:
             self._answer_later(self.config.shed_delay_s)
@@ -109,7 +120,7 @@ class Listener:
         self._answering = asyncio.get_running_loop().call_later(seconds, self._answer_held)
 
     def _answer_held(self) -> None:
-        """Answer requests that were held for long enough, some of them in a turn."""
+        """Answer shed requests whose delay is over, a few per turn."""
         now = time.monotonic()
         for _ in range(_ANSWERED_IN_A_TURN):
             if not self._held or self._held[0][0] > now:
@@ -144,7 +155,7 @@ class Listener:
 
     def _end_overdue(self, now: float) -> None:
         config = self.config
-        # Who has waited for less than any bound is not overdue: that is nearly everyone where there are thousands.
+        # Skip connections below every bound, which are nearly all of them when there are thousands.
         recent = now - min(config.header_s, config.body_s, config.idle_s)
         for connection in [c for c in self.connections if c.since < recent and c.overdue(now)]:
             connection.end(connection.phase.value)
@@ -175,7 +186,7 @@ class _Refusal:
 
 
 _TOO_LARGE = _Refusal(
-    b"431 Request Header Fields Too Large", b"over-limit", b"the head of the request is too large."
+    b"431 Request Header Fields Too Large", b"over-limit", b"the request's header section is too large."
 )
 _MALFORMED = _Refusal(b"400 Bad Request", b"malformed", b"the request is not HTTP/1.1.")
 _SLOW = _Refusal(b"408 Request Timeout", b"over-limit", b"the request did not arrive in time.")
@@ -186,18 +197,18 @@ _FULL = _Refusal(b"503 Service Unavailable", b"unavailable", b"too many connecti
 _BUSY_ANSWERS = {keep_alive: _BUSY.render(close=not keep_alive) for keep_alive in (False, True)}
 
 
-# A request that may be shed unread: a body of known length, and nothing that changes how the connection goes on.
+# Requests that may be shed unread: a body of known length, and no header that affects the connection.
 _SHEDDABLE = (b"POST /v", b"PUT /v")
-_UNREAD_BYTES = 4096  # a longer head is read
+_UNREAD_BYTES = 4096  # longer heads are parsed
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,6})[ \t]*(?=\r\n|$)", re.IGNORECASE)
 _UNUSUAL = re.compile(
     rb"[\r\n](?:transfer-encoding|connection|expect|upgrade)[ \t]*:| HTTP/1\.0\r\n", re.IGNORECASE
 )
 
 
-@lru_cache(maxsize=256)  # a client's heads are alike
+@lru_cache(maxsize=256)  # a client's heads are similar
 def _body_length(head: bytes) -> int:
-    """The length of the body that a request's head announces; -1 where the request has to be read to know."""
+    """The body length announced in a request's head; -1 if the request must be parsed to know."""
     lengths = _LENGTH.findall(head)
     if len(lengths) != 1 or head.lower().count(b"content-length") != 1 or _UNUSUAL.search(head):
         return -1
@@ -209,30 +220,29 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        # There are no websockets here, and a connection that went to uvicorn's protocol for them would never be given back.
+        # There are no websockets here, and a connection handed to uvicorn's protocol for them would never be
+        # returned.
         self.ws_protocol_class = None
         app = config.loaded_app
-        while not hasattr(app, "state"):  # uvicorn's own middleware around it
+        while not hasattr(app, "state"):  # uvicorn's own middleware around the app
             app = app.app
         self.listener: Listener = app.state.service.listener
         self.phase, self.since = Phase.HEAD, time.monotonic()
         self._head_bytes = 0
-        self._discard = False  # what comes belongs to a request that was answered without being handled
-        self._shed: bool | None = (
-            None  # whether the connection stays open after the refusal that it waits for
-        )
-        self._later = b""  # what came meanwhile
+        self._discard = False  # incoming data belongs to a request already answered without being handled
+        self._shed: bool | None = None  # whether the connection stays open after the pending refusal
+        self._later = b""  # data received meanwhile
         self._task: asyncio.Task[None] | None = None
 
     def _enter(self, phase: Phase) -> None:
         self.phase, self.since = phase, time.monotonic()
 
     def overdue(self, now: float) -> bool:
-        """Whether the peer took too long over what it has to do."""
+        """Whether the peer has exceeded its time limit."""
         limits = self.listener.config
         if (
             self.phase is Phase.ANSWER
-        ):  # the handler has a deadline of its own; an answer that nobody reads has not
+        ):  # the handler has its own deadline; an answer that nobody reads has none
             return self.flow.write_paused and now - self.since > limits.request_timeout_s + limits.body_s
         allowed = {Phase.HEAD: limits.header_s, Phase.BODY: limits.body_s, Phase.IDLE: limits.idle_s}[
             self.phase
@@ -240,7 +250,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return now - self.since > allowed
 
     def end(self, reason: str) -> None:
-        """Close the connection, with an answer where the peer was in the middle of a request."""
+        """Close the connection, with an answer if the peer was in the middle of a request."""
         self.listener.metrics.connections_ended.labels(reason).inc()
         unanswered = self.cycle is None or self.cycle.response_complete or not self.cycle.response_started
         if self.phase in (Phase.HEAD, Phase.BODY) and unanswered and not self._discard:
@@ -271,7 +281,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if self._shed is not None:  # the next request comes before this one is answered: it waits
+        if self._shed is not None:  # the next request arrived before this one was answered, so it waits
             self._later += data
             self.flow.pause_reading()
             return
@@ -292,17 +302,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def send_400_response(self, _msg: str) -> None:
-        """Answer what is no HTTP, in place of uvicorn's plain text."""
+        """Answer data that is not HTTP with problem details, instead of uvicorn's plain text."""
         self._discard = True
         self.listener.metrics.connections_ended.labels("malformed").inc()
         self.transport.write(_MALFORMED.render(close=True))
         self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """The request is answered as any other; uvicorn would log that a library is missing."""
+        """Handle an upgrade request like any other; uvicorn would log that a library is missing."""
 
     def on_message_begin(self) -> None:
-        if self._shed is not None:  # came together with the next request, whose answer must not come first
+        if self._shed is not None:  # arrived together with the next request, whose answer must not come first
             self.answer_shed()
         self._discard = False
         super().on_message_begin()
@@ -336,7 +346,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._hold(self.parser.should_keep_alive())
 
     def _shed_unread(self, data: bytes) -> bool:
-        """Refuse a small request that came in one piece without reading it: under overload this is most of the work."""
+        """Refuse a small request that arrived in one piece without parsing it, because under overload these
+        are most of the work."""
         fresh = self.phase is Phase.IDLE or (
             self.phase is Phase.HEAD and not self._head_bytes and self.cycle is None
         )
@@ -358,7 +369,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.listener.hold(self)
 
     def answer_shed(self) -> None:
-        """Answer the request that was shed; the connection goes on with what came since."""
+        """Answer the shed request; the connection continues with the data received since."""
         keep_alive, self._shed = self._shed, None
         if keep_alive is None or self.transport.is_closing():
             return
@@ -385,7 +396,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.listener.start(self, cycle, app)
 
     def handle(self, cycle: Any, app: Any) -> None:
-        """Handle a request in a task of its own."""
+        """Handle a request in its own task."""
         task = self.loop.create_task(cycle.run_asgi(app))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)

@@ -9,14 +9,14 @@ from typing import Any
 import structlog
 
 _SECRET = ("authorization", "token", "password", "secret", "database_url", "cookie")
-# Without the local variables: they hold the headers of requests, tokens among them, and the store's address.
+# Without local variables, because they contain request headers, including tokens, and the store's address.
 _TRACEBACKS = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
 
 
 def _without_secrets(_: Any, __: str, event: Any) -> Any:
-    event.pop("color_message", None)  # uvicorn's message once more, with terminal codes
+    event.pop("color_message", None)  # uvicorn's message again, with terminal codes
     for key in event:
         if any(word in key.lower() for word in _SECRET):
             event[key] = "***"
@@ -24,7 +24,7 @@ def _without_secrets(_: Any, __: str, event: Any) -> Any:
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to what `sys.stderr` is by then: whoever embeds the service may have exchanged it since."""
+    """Writes to the current `sys.stderr`, because a program that embeds the service may have replaced it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr

@@ -14,35 +14,35 @@ from predictor.types import Quantity
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
-# Pairs of device and job with metrics of their own.
+# Most (device, job) pairs with separate metrics.
 _MOST_LABELS = 500
-# Of the latest observation in the moving mean.
+# Weight of the latest observation in the moving mean.
 _DRIFT_WEIGHT = 0.1
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class Metrics:
-    """What an operator watches. With several workers the values are summed over processes."""
+    """The service's metrics. With several workers the values are summed over processes."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         shared: dict[str, Any] = {"registry": self.registry, "namespace": "cotenant"}
         self.request_duration = Histogram(
             "request_duration_seconds",
-            "Time from the first byte of a request to the last of its answer",
+            "Time from the first byte of a request to the last byte of its response",
             ("route", "method", "status"),
             buckets=_SECONDS,
             **shared,
         )
         self.requests_in_flight = Gauge(
-            "requests_in_flight", "Requests being answered", multiprocess_mode="livesum", **shared
+            "requests_in_flight", "Requests in progress", multiprocess_mode="livesum", **shared
         )
         self.refused = Counter(
-            "requests_refused", "Requests refused before they were handled", ("reason",), **shared
+            "requests_refused", "Requests refused before being handled", ("reason",), **shared
         )
         self.connections_ended = Counter(
             "connections_ended",
-            "Connections that the service ended, by the limit that they met",
+            "Connections closed by the service, by the limit that they hit",
             ("limit",),
             **shared,
         )
@@ -50,7 +50,7 @@ class Metrics:
         self.placements = Counter("placements", "Placement decisions by outcome", ("outcome",), **shared)
         self.placed = Counter(
             "placed_jobs",
-            "Jobs that were placed, by device type; a MIG slice is one, such as a100:mig=3g",
+            "Jobs placed, by device type; a MIG slice is a type, such as a100:mig=3g",
             ("device",),
             **shared,
         )
@@ -59,7 +59,7 @@ class Metrics:
         )
         self.lane_queue = Gauge(
             "lane_queue_length",
-            "Calls that wait for a lane",
+            "Calls waiting for a lane",
             ("lane",),
             multiprocess_mode="livesum",
             **shared,
@@ -71,35 +71,40 @@ class Metrics:
         for outcome in ("loaded", "refused", "failed"):
             self.reloads.labels(
                 outcome
-            )  # a count that begins at 1 is no increase to Prometheus, nor to the alert
+            )  # Prometheus, and so the alert, sees no increase in a counter that starts at 1
         self.model_info = Gauge(
-            "model_info", "1 for the version that serves", ("version",), multiprocess_mode="livemax", **shared
+            "model_info", "1 for the version in service", ("version",), multiprocess_mode="livemax", **shared
         )
         self.error_ratio = Histogram(
             "prediction_error_ratio",
-            "Observed step time against the predicted one: |predicted - observed| / observed",
+            "Error of the predicted step time: |predicted - observed| / observed",
             buckets=_RATIOS,
             **shared,
         )
         self.observations = Counter(
-            "observations", "Observed step times, by whether the interval held them", ("covered",), **shared
+            "observations",
+            "Observed step times, by whether they were within the interval",
+            ("covered",),
+            **shared,
         )
         self.log_error = Counter(
             "observed_log_error",
-            "Sum of |log(observed / predicted step time)|; of the model itself, or corrected by what was observed before",
+            "Sum of |log(observed / predicted step time)|; for the model itself, or corrected by earlier "
+            "observations",
             ("device", "job", "answer"),
             **shared,
         )
         self.log_drift = Gauge(
             "observed_log_ratio",
-            "Moving mean of log(observed / predicted step time) in the process that received the last one",
+            "Moving mean of log(observed / predicted step time) in the process that received the last "
+            "observation",
             ("device", "job", "answer"),
             multiprocess_mode="mostrecent",
             **shared,
         )
         self.observed = Counter(
             "observed_step_times",
-            "Observed step times, by whether the 90 % interval held them",
+            "Observed step times, by whether they were within the 90 % interval",
             ("device", "job", "answer", "covered"),
             **shared,
         )
@@ -108,10 +113,11 @@ class Metrics:
         self._version: str | None = None
 
     def observe(self, device: str, job: str, answer: str, step_time_s: float, predicted: Quantity) -> None:
-        """Count an observed step time beside what was predicted for it.
+        """Record an observed step time and its prediction.
 
         Args:
-            device, job: its device and the name of its model; beyond some hundreds of both they are counted as `other`.
+            device, job: its device and the name of its model; beyond some hundreds of pairs, counted as
+                `other`.
             answer: `model` or `corrected`.
         """
         if (device, job) not in self._labels and len(self._labels) >= _MOST_LABELS:
@@ -127,14 +133,14 @@ class Metrics:
         self.log_drift.labels(*key).set(self._drift[key])
 
     def serve_version(self, version: str) -> None:
-        """Mark `version` as the one that serves."""
+        """Mark `version` as the one in service."""
         if self._version is not None and self._version != version:
             self.model_info.labels(self._version).set(0)
         self.model_info.labels(version).set(1)
         self._version = version
 
     def render(self) -> bytes:
-        """The exposition text; of all worker processes where there are several."""
+        """The exposition text, covering all worker processes."""
         if DIRECTORY_VARIABLE in os.environ:
             _forget_dead(Path(os.environ[DIRECTORY_VARIABLE]))
             registry = CollectorRegistry()
@@ -143,13 +149,13 @@ class Metrics:
         return generate_latest(self.registry)
 
     def close(self) -> None:
-        """Take this process's live gauges out of the sum."""
+        """Remove this process's live gauges from the sum."""
         if DIRECTORY_VARIABLE in os.environ and Path(os.environ[DIRECTORY_VARIABLE]).is_dir():
             mark_process_dead(os.getpid())
 
 
 def _forget_dead(folder: Path) -> None:
-    """Take the live gauges of processes that were killed out of the sum."""
+    """Remove the live gauges of killed processes from the sum."""
     for path in folder.glob("gauge_live*_*.db"):
         pid = path.stem.rpartition("_")[2]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():

@@ -1,4 +1,4 @@
-"""ASGI middleware around every request: identity of the request, where it may come from, body bounds, metrics, log."""
+"""ASGI middleware around every request: request id, origin checks, body limits, metrics, logging."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOGGER = logging.getLogger("cotenant.request")
 log = structlog.get_logger("cotenant.request")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _SLOW_S = 1.0
-_LEFT = 499  # the caller left before the answer; nginx's number for it
+_LEFT = 499  # the caller left before the response; nginx's status for it
 _SMALL_BODIES = ("/login", "/logout")
 _SMALL_BYTES = 4096
 _HEADERS = [
@@ -72,7 +72,7 @@ class RequestMiddleware:
 
 
 class _Exchange:
-    """One request and its answer."""
+    """One request and its response."""
 
     def __init__(self, service: Service, scope: Scope, receive: Receive, send: Send) -> None:
         self.service, self.scope, self._receive, self._send = service, scope, receive, send
@@ -99,7 +99,7 @@ class _Exchange:
         except CotenantError as error:
             await self._refuse(error)
         except asyncio.CancelledError:
-            # The listener ends what nobody waits for; uvicorn would log it as a failure of ours.
+            # The listener cancels requests that nobody waits for; uvicorn would log that as our failure.
             self.status = self.status or _LEFT
         except Exception as error:
             log.error("request failed", exc_info=error, request_id=self.request_id, path=self.path)
@@ -110,7 +110,7 @@ class _Exchange:
             self._record(time.perf_counter() - started)
 
     def _check(self) -> None:
-        """Where the request comes from, and what it announces. Raises a `CotenantError`."""
+        """Check the request's origin and announced body. Raises a `CotenantError`."""
         proxies, client = self.service.proxies, self.scope.get("client")
         if proxies and client and proxies.trusts(client[0]):
             client = self._believe_proxy(client)
@@ -130,7 +130,7 @@ class _Exchange:
         CALLER.set(str(hash(caller)) if caller else str(client[0] if client else ""))
 
     def _believe_proxy(self, client: tuple[str, int]) -> tuple[str, int]:
-        """Take the address and scheme that a trusted proxy tells. Returns the client."""
+        """Apply the address and scheme from a trusted proxy's headers. Returns the client."""
         forwarded = self.headers.get(b"x-forwarded-for", b"").decode("latin-1").rpartition(",")[2].strip()
         if forwarded:
             client = self.scope["client"] = (forwarded[:64], client[1])
@@ -139,9 +139,10 @@ class _Exchange:
         return client
 
     def _check_origin(self) -> None:
-        """Refuse names that are not ours (a page whose name was rebound to this address) and other sites' requests.
+        """Refuse unknown host names (DNS rebinding) and cross-site requests.
 
-        Only where no token protects the service, and for the dashboard's cookie: a bearer token is never sent by itself.
+        Needed only without tokens and for the dashboard's cookie, because browsers never send a bearer token
+        by themselves.
         """
         host = self.headers.get(b"host", b"").decode("latin-1")
         if not self.service.hosts.knows(host):
@@ -178,7 +179,7 @@ class _Exchange:
         await self._send(message)
 
     async def _refuse(self, error: CotenantError) -> None:
-        if self.status:  # the answer has begun; the broken connection is all that can be said
+        if self.status:  # the response has started, so we can only break the connection
             return
         response = problem(error, self.path, headers_for(error))
         await response(self.scope, self._receive, self.send)  # type: ignore[arg-type]
@@ -191,7 +192,7 @@ class _Exchange:
         metrics.request_duration.labels(template, method, str(self.status)).observe(seconds)
         if self.status in _REASONS:
             metrics.refused.labels(_REASONS[self.status]).inc()
-        # Thousands of good requests a second are for the metrics; the log tells of what went wrong or took long.
+        # Log only failed or slow requests; metrics cover thousands of good ones per second.
         loud = self.status >= 400 or seconds >= _SLOW_S
         if loud or _LOGGER.isEnabledFor(logging.DEBUG):
             (log.info if loud else log.debug)(
@@ -206,7 +207,7 @@ class _Exchange:
 
 
 def _name_of(origin: str) -> str | None:
-    """Host and port of an `Origin`; None where it is no address."""
+    """Host and port of an `Origin`; None if invalid."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
@@ -225,7 +226,7 @@ _REASONS = {
 
 
 class InternalError(CotenantError):
-    """A fault of ours."""
+    """An internal error."""
 
     status = 500
     slug = "internal"
@@ -233,7 +234,7 @@ class InternalError(CotenantError):
 
 
 def headers_for(error: CotenantError) -> dict[str, str]:
-    """The headers that go with an error's status."""
+    """The headers for an error's status."""
     if isinstance(error, (RateError, OverloadError)):
         return {"Retry-After": str(error.retry_after_s)}
     if error.status == 503:
@@ -241,5 +242,5 @@ def headers_for(error: CotenantError) -> dict[str, str]:
     if error.status == 401:
         return {"WWW-Authenticate": 'Bearer realm="cotenant"'}
     if error.status in (408, 413):
-        return {"Connection": "close"}  # what is left of the body is not read
+        return {"Connection": "close"}  # the rest of the body is not read
     return {}

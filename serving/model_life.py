@@ -1,4 +1,5 @@
-"""Which predictor serves: found, loaded beside the old one, verified, swapped; the old one stays on failure."""
+"""Life cycle of the served predictor: found, loaded beside the old one, verified, swapped; on failure the old
+one stays."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from serving.model_source import GraphSource, ModelSource
 
 log = structlog.get_logger("cotenant.model")
 
-#: Every model is asked these before it may serve.
+#: Every model must answer these before it may serve.
 GOLDEN = (
     ColocationSet("v100", (Workload("resnet18-cifar", batch_size=64),)),
     ColocationSet(
@@ -34,7 +35,7 @@ GOLDEN = (
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The predictor in use. Requests hold on to the one they began with."""
+    """The predictor in use. Requests keep the one that they started with."""
 
     predictor: Any
     version: str
@@ -50,11 +51,11 @@ class ModelLife:
 
     Args:
         source: where models come from.
-        poll_s: seconds between looks.
-        on_event: told what happened, from the loading thread.
-        graphs: gives a model the graph of a workload.
-        golden: sets that a model must answer sensibly.
-        before_swap: told of a model that is about to serve, from the loading thread.
+        poll_s: seconds between checks.
+        on_event: called for every event, from the loading thread.
+        graphs: returns the graph of a workload to a model.
+        golden: sets for which a model must give plausible answers.
+        before_swap: called with a model that is about to serve, from the loading thread.
     """
 
     def __init__(
@@ -80,19 +81,19 @@ class ModelLife:
         self._tried = asyncio.Event()
 
     def current(self) -> Serving:
-        """The predictor that serves now. Raises `UnavailableError` while there is none."""
+        """The current predictor. Raises `UnavailableError` while there is none."""
         if self.serving is None:
             raise UnavailableError(
-                "no model is loaded yet", got=self.last_error or "still loading", hint="see /v1/health/ready"
+                "no model loaded yet", got=self.last_error or "still loading", hint="see /v1/health/ready"
             )
         return self.serving
 
     def start(self) -> None:
-        """Load in the background and keep following; needs a running event loop."""
+        """Load in the background and keep polling; needs a running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     async def tried(self, most_s: float) -> None:
-        """Wait until the first load has succeeded or failed, for `most_s` at most."""
+        """Wait at most `most_s` for the first load to succeed or fail."""
         with suppress(TimeoutError):
             async with asyncio.timeout(most_s):
                 await self._tried.wait()
@@ -104,7 +105,7 @@ class ModelLife:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def reload(self, force: bool = True) -> Serving:
-        """Look now. With `force` an unchanged or formerly refused model is loaded again."""
+        """Check now. With `force`, an unchanged or previously rejected model is loaded again."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, self.refresh, force)
 
     async def _follow(self) -> None:
@@ -117,10 +118,11 @@ class ModelLife:
             await asyncio.sleep(self.poll_s if self.serving else min(self.poll_s, 2.0))
 
     def refresh(self, force: bool = False) -> Serving:
-        """Look at the source, and load, verify and swap if there is something new.
+        """Check the source, and load, verify and swap if there is a new model.
 
         Raises:
-            UnavailableError: no model serves and none could be loaded; or, with `force`, the new one was refused.
+            UnavailableError: no model serves and none could be loaded; or, with `force`, the new one was
+                rejected.
         """
         with self._lock:
             tag = "?"
@@ -136,12 +138,12 @@ class ModelLife:
                     self.before_swap(new)
             except Exception as error:
                 return self._keep(tag, error, force)
-            if waits:  # outside of the try: to wait is not to fail once more
+            if waits:  # outside the try, because waiting is not another failure
                 return self.current()
             self.serving, self.last_error, self._failed_tag, self._failures = new, None, None, 0
             log.info("model serves", version=new.version, tag=tag)
             self.on_event(new.version, "loaded", tag)
-            collector.settle()  # with what the model before it left behind
+            collector.settle()  # including the previous model's leftovers
             return new
 
     def _keep(self, tag: str, error: Exception, force: bool) -> Serving:
@@ -152,16 +154,16 @@ class ModelLife:
         self.on_event(tag, "refused" if isinstance(error, RefusedError) else "failed", self.last_error)
         if force or self.serving is None:
             raise UnavailableError("the model could not be loaded", got=self.last_error) from error
-        log.warning("new model refused, the old one stays", tag=tag, error=self.last_error)
+        log.warning("new model rejected, the old one stays", tag=tag, error=self.last_error)
         return self.serving
 
 
 class RefusedError(Exception):
-    """A model that loads but does not answer sensibly."""
+    """A model loads but gives implausible answers."""
 
 
 def verify(predictor: Any, golden: tuple[ColocationSet, ...]) -> None:
-    """Ask `predictor` the golden sets.
+    """Predict the golden sets with `predictor`.
 
     Raises:
         RefusedError: a number is missing, infinite, out of its range, or outside its own interval.
@@ -173,7 +175,7 @@ def verify(predictor: Any, golden: tuple[ColocationSet, ...]) -> None:
 def _check(asked: ColocationSet, prediction: Prediction) -> None:
     where = f"{asked.device}: {', '.join(map(str, asked.workloads))}"
     if len(prediction.members) != len(asked.workloads):
-        raise RefusedError(f"{where}: {len(prediction.members)} members came back")
+        raise RefusedError(f"{where}: {len(prediction.members)} members returned")
     for member in prediction.members:
         for name, least in (
             ("step_time_s", 0.0),

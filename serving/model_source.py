@@ -13,13 +13,13 @@ from profiling.workload import Workload
 
 REGISTRY_PREFIX = "registry:"
 CHAMPION = "champion"
-# Of a registered model's address, and, since MLflow 3, of a logged model that has an identifier of its own.
+# Prefix of a registered model's URI and, since MLflow 3, of a logged model with its own identifier.
 LOGGED_PREFIX = "models:/"
 GraphSource = Callable[[Workload], ComputationGraph]
 
 
 def check_model(name: str) -> None:
-    """Raise `InputError` for a name that cannot be a model: neither `default`, nor of a registry, nor a folder."""
+    """Raise `InputError` for a name that is neither `default`, nor in a registry, nor a folder."""
     if name.startswith((REGISTRY_PREFIX, LOGGED_PREFIX)):
         registered(name)
     elif name != "default" and not Path(name).is_dir():
@@ -34,7 +34,7 @@ def registered(name: str) -> tuple[str, str, str]:
     `registry:NAME` is `models:/NAME@champion`.
 
     Raises:
-        InputError: it has no name, or neither an alias nor a version.
+        InputError: it lacks a name, or has neither an alias nor a version.
     """
     model, at, alias = name.removeprefix(LOGGED_PREFIX).partition("@")
     version = ""
@@ -52,14 +52,15 @@ def registered(name: str) -> tuple[str, str, str]:
 
 
 class ModelSource(Protocol):
-    """`tag` is cheap and changes whenever there is another model; `load` is not cheap; the model takes graphs from `graphs`."""
+    """`tag` is cheap and changes with the model; `load` is expensive; the model gets its graphs from
+    `graphs`."""
 
     def tag(self) -> str: ...
     def load(self, tag: str, graphs: GraphSource) -> Any: ...
 
 
 class DirectorySource:
-    """A model directory, or `default`. The tag changes when any of its files does."""
+    """A model directory, or `default`. The tag changes with any of its files."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -72,14 +73,14 @@ class DirectorySource:
         newest = max((p.stat().st_mtime_ns for p in files), default=0)
         return f"{self.name}@{len(files)}-{newest}"
 
-    def load(self, tag: str, graphs: GraphSource) -> Any:  # noqa: ARG002 (as its protocol)
+    def load(self, tag: str, graphs: GraphSource) -> Any:  # noqa: ARG002 (required by the protocol)
         from predictor import load_predictor
 
         return load_predictor(self.name, graphs)
 
 
 class RegistrySource:
-    """The version of a registered model that its alias points to, or one version for good."""
+    """A registered model: the version that its alias points to, or a fixed version."""
 
     def __init__(self, name: str, tracking_uri: str | None, alias: str = CHAMPION, version: str = "") -> None:
         self.name, self.alias, self.version = name, alias, version
@@ -94,8 +95,8 @@ class RegistrySource:
             from predictor.fitted.mlflow_registry import is_absent, usable
 
             uri = self.tracking_uri or get_tracking_uri()
-            if is_absent(uri):  # MLflow would make it
-                raise UnavailableError("there is no MLflow store", expected="one that exists", got=uri)
+            if is_absent(uri):  # MLflow would create it
+                raise UnavailableError("no such MLflow store", expected="an existing one", got=uri)
             with usable(uri):
                 self._client = MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri)
         return self._client
@@ -118,7 +119,8 @@ class RegistrySource:
 
         from predictor import load_predictor
 
-        # Asked of our own client: MLflow resolves a models:/ address at the store of the process, whatever is passed.
+        # Resolved with our own client, because MLflow resolves models:/ URIs in the process's store, whatever
+        # is passed.
         entry = self.client.get_model_version(*tag.rsplit("/", 1))
         where = entry.source
         if where.startswith(LOGGED_PREFIX):
@@ -131,7 +133,7 @@ class RegistrySource:
 
 
 def model_directory(root: Path) -> Path:
-    """The folder with `config.json` beside a safetensors file, at `root` or below it."""
+    """The folder at or below `root` that has `config.json` and a safetensors file."""
     for weights in sorted(root.rglob("*.safetensors")):
         if (weights.parent / "config.json").is_file():
             return weights.parent
@@ -139,7 +141,7 @@ def model_directory(root: Path) -> Path:
 
 
 def model_source(model: str, tracking_uri: str | None) -> ModelSource:
-    """The source that the setting `model` names."""
+    """The source named by the setting `model`."""
     if model.startswith((REGISTRY_PREFIX, LOGGED_PREFIX)):
         name, alias, version = registered(model)
         return RegistrySource(name, tracking_uri, alias, version)

@@ -36,18 +36,18 @@ _PROBLEM = {
 _ERRORS = {
     400: "Body is not JSON",
     401: "A token is needed",
-    403: "The token does not allow this",
+    403: "The token lacks the required scope",
     404: "Unknown name",
     408: "The body did not arrive in time",
     409: "No feasible answer, or the state has changed",
     412: "`If-Match` names an old version",
-    413: "Over a limit",
-    421: "The Host is not one of this service's",
+    413: "Over the limit",
+    421: "The Host is not served here",
     415: "Media type is not supported",
     422: "Input is not what was expected",
     429: "Too many requests",
-    431: "The head of the request is too large",
-    503: "Not available now: no model, a busy service, or the store is away",
+    431: "The request's header section is too large",
+    503: "Not available now: no model, an overloaded service, or the store is down",
     504: "No answer in time",
 }
 _EVERYWHERE = (400, 401, 403, 408, 413, 415, 421, 422, 429, 431, 503, 504)
@@ -71,13 +71,14 @@ def operation(
     """Arguments for a router's decorator.
 
     Args:
-        scope: what a caller needs: `read`, `place`, `admin`; `open` for everyone, `watch` for everyone, under overload too.
-        answer: type of the answer; None where there is no body.
-        also: further statuses with the same answer (201 beside 200).
-        body: type of the JSON body; examples: by name.
-        errors: statuses of problems beyond those that every route can give.
-        content: further media types of the body, each with its schema.
-        parameters: headers that the route reads by itself.
+        scope: scope that a caller needs: `read`, `place`, `admin`; `open` for everyone, `watch` for everyone
+            even under overload.
+        answer: type of the response; None if it has no body.
+        also: other statuses with the same response (201 besides 200).
+        body: type of the JSON body; examples: bodies by name.
+        errors: statuses of problems beyond those common to all routes.
+        content: other media types of the body, with their schemas.
+        parameters: headers that the route reads itself.
     """
     responses: dict[int | str, Any] = {}
     for code, text in {status: "Done", **(also or {})}.items():
@@ -119,7 +120,7 @@ def header(name: str, description: str, schema: dict[str, Any] | None = None) ->
 
 
 def any_of(*kinds: Any) -> dict[str, Any]:
-    """The schema of an answer that is one of several types."""
+    """The schema of a response with one of several types."""
     return {"anyOf": [_schema(kind) for kind in kinds]}
 
 
@@ -137,13 +138,13 @@ def _schema_of(kind: Any) -> dict[str, Any]:
 
 
 def operation_id(route: APIRoute) -> str:
-    """`post_predict_batch` for `POST /v1/predict/batch`: what generated clients call the function."""
+    """`post_predict_batch` for `POST /v1/predict/batch`: the function name in generated clients."""
     words = re.findall(r"[A-Za-z0-9_]+", route.path.removeprefix("/v1"))
     return "_".join([min(route.methods or {"get"}).lower(), *words]).replace("-", "_")
 
 
 def install(app: FastAPI) -> None:
-    """Make `/openapi.json` out of the routes and the msgspec types that they named."""
+    """Build `/openapi.json` from the routes and their msgspec types."""
 
     def build() -> dict[str, Any]:
         if app.openapi_schema is None:

@@ -19,10 +19,10 @@ from serving.middleware import headers_for
 
 
 def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
-    """Answer errors of handlers, of parameters and of routing alike.
+    """Handle errors from handlers, parameters and routing.
 
     Args:
-        routes: all of the application, for the methods that an address has.
+        routes: all routes of the application, to find the methods of a URL.
     """
 
     @app.exception_handler(CotenantError)
@@ -39,17 +39,17 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
     @app.exception_handler(HTTPException)
     async def _routing(request: Request, error: HTTPException) -> Response:
-        try:  # who may not ask anything does not learn which addresses there are
+        try:  # callers without access must not learn which URLs exist
             await authenticate(request.app.state.service, request, "read")
         except CotenantError as refused:
             return problem(refused, request.url.path, headers_for(refused))
         title = HTTPStatus(error.status_code).phrase
         detail = {
-            404: "there is nothing at this address; see /openapi.json",
-            405: f"this address does not answer {request.method}; see the Allow header",
+            404: "no such URL; see /openapi.json",
+            405: f"{request.method} is not allowed here; see the Allow header",
         }.get(error.status_code, str(error.detail))
         headers = error.headers
-        if error.status_code == 405:  # the exception knows the methods of one route of several
+        if error.status_code == 405:  # the exception knows the methods of only one of several routes
             headers = {"Allow": ", ".join(_methods(routes, request.url.path))}
         body = {
             "type": "about:blank", "title": title, "status": error.status_code, "detail": detail,
@@ -59,6 +59,6 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
 
 def _methods(routes: Sequence[BaseRoute], path: str) -> list[str]:
-    """The methods that an address answers."""
+    """The methods allowed at a URL."""
     here = (route for route in routes if isinstance(route, Route) and route.path_regex.match(path))
     return sorted({method for route in here for method in route.methods or ()})

@@ -1,4 +1,5 @@
-"""A worker process: short turns of the interpreter's lock, short collections, open files, and an end when its parent ends."""
+"""Setup of a worker process: short GIL turns, short collections, more open files, and exit when the parent
+exits."""
 
 from __future__ import annotations
 
@@ -11,12 +12,14 @@ import sys
 
 from serving import collector
 
-_SWITCH_S = 0.0005  # a thread that computes gives the event loop its turn after so long; Python's default is ten times that
+_SWITCH_S = (
+    0.0005  # how long a computing thread may keep the event loop waiting; Python's default is ten times that
+)
 _PR_SET_PDEATHSIG = 1
 
 
 def prepare() -> None:
-    """Call first in a process that serves."""
+    """Call first in a serving process."""
     sys.setswitchinterval(_SWITCH_S)
     collector.freeze_survivors()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -24,9 +27,10 @@ def prepare() -> None:
 
 
 def end_with_parent() -> None:
-    """Be ended by the system when the parent process ends, however it does. Linux only; elsewhere nothing happens."""
+    """Have the kernel kill this process when its parent exits for any reason. Linux only; elsewhere a
+    no-op."""
     parent = multiprocessing.parent_process()
     if sys.platform == "linux" and parent is not None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent.pid:  # it ended before
+        if os.getppid() != parent.pid:  # it had exited already
             os._exit(1)

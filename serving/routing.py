@@ -1,6 +1,6 @@
-"""What happens to a request between routing and its handler: who asks, what it may, its body, a slot, its deadline.
+"""Steps between routing and the handler: authentication, authorisation, body, slot, deadline.
 
-The scope that a route takes stands on the route, by `operation(scope=...)`; a route without one does not start.
+Every route declares its scope with `operation(scope=...)`; without one, the application does not start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from serving.service import Service
 
 SCOPE = "x-cotenant-scope"  # in a route's OpenAPI object
 OPEN = "open"
-WATCH = "watch"  # open, and answered under overload too
+WATCH = "watch"  # open, and answered even under overload
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -80,12 +80,12 @@ class ServiceRoute(APIRoute):
         return audited if scope == "admin" and "GET" not in (self.methods or ()) else guarded
 
     def inner_handler(self) -> Handler:
-        """The endpoint with FastAPI's reading of its parameters."""
+        """The endpoint, with parameters parsed by FastAPI."""
         return super().get_route_handler()
 
 
 class DirectRoute(ServiceRoute):
-    """A route whose endpoint takes the request alone: nothing else is looked for, which is half the time."""
+    """A route whose endpoint takes only the request; skipping parameter parsing halves the time."""
 
     def inner_handler(self) -> Handler:
         return self.endpoint
@@ -100,5 +100,5 @@ def _timeout_s(request: Request, most_s: float) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value < float("inf"):
-        raise InputError("X-Timeout-S is not a time", expected="seconds above 0", got=asked)
+        raise InputError("X-Timeout-S is not a duration", expected="seconds above 0", got=asked)
     return min(value, most_s)

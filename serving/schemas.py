@@ -1,4 +1,4 @@
-"""Shapes of request and answer bodies, decoded by msgspec and shown in OpenAPI."""
+"""Schemas of request and response bodies, decoded by msgspec and shown in OpenAPI."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ class BatchBody(Struct, forbid_unknown_fields=True):
 
 
 class TenantBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A job that runs on a GPU; `placement_id` where the service put it there.
+    """A job that runs on a GPU; `placement_id` if the service placed it.
 
-    Without `iterations_left` it is taken to have an hour left, alone on its GPU.
+    Without `iterations_left` it is assumed to have an hour left, alone on its GPU.
     """
 
     job: JobLike
@@ -124,7 +124,7 @@ class ClusterBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class PlaceBody(Struct, forbid_unknown_fields=True):
-    """A job, or a queue of jobs in order, and the cluster; without `cluster` the stored state counts."""
+    """A job, or a queue of jobs in order, and the cluster; without `cluster` the stored one is used."""
 
     job: JobLike | UnsetType = UNSET
     jobs: Annotated[list[JobLike], Meta(min_length=1)] | UnsetType = UNSET
@@ -135,7 +135,7 @@ class PlaceBody(Struct, forbid_unknown_fields=True):
 
 
 class Quantity(Struct):
-    """A value with its 90 % interval, in the unit that the field's name says."""
+    """A value with its 90 % interval, in the unit given by the field's name."""
 
     value: float
     lower: float
@@ -156,7 +156,7 @@ class Member(Struct):
 
 
 class PredictionAnswer(Struct):
-    """How a co-location set runs."""
+    """The prediction for a co-location set."""
 
     device: str
     sharing: Sharing
@@ -174,7 +174,7 @@ class BatchAnswer(Struct):
 
 
 class RankedAnswer(Struct):
-    """One GPU that can take the job now; the smallest `score` is the best."""
+    """One GPU that can take the job now; the lowest `score` is best."""
 
     node: str
     gpu: str
@@ -185,9 +185,9 @@ class RankedAnswer(Struct):
 
 
 class DecisionAnswer(Struct):
-    """Ranked GPUs, best first, or wait; `wait_s` says for how long, where a departure is worth waiting for.
+    """Ranked GPUs, best first, or advice to wait; `wait_s` is how long, if a departure is worth waiting for.
 
-    `iterations` are the steps that the job was taken to run: as given, or an hour's worth where its length is unknown.
+    `iterations` is the assumed number of steps: as given, or an hour's worth if the length is unknown.
     """
 
     decision: Literal["place", "wait"]
@@ -216,7 +216,8 @@ class RegisterBody(Job, forbid_unknown_fields=True, omit_defaults=True):  # type
 
 
 class GraphFile(Struct):
-    """A computation graph, the very file that `cotenant capture -o` writes; its other fields are read by `ComputationGraph`."""
+    """A computation graph, as written by `cotenant capture -o`; its other fields are read by
+    `ComputationGraph`."""
 
     format: Literal["cotenant-graph"]
     version: int
@@ -234,14 +235,14 @@ class WorkloadEntry(Struct):
 
 
 class Page(Struct):
-    """One page of a list; ask again with `after` = `next` until it is null."""
+    """One page of a list; repeat the request with `after` = `next` until it is null."""
 
     items: list[Any]
     next: str | None
 
     @staticmethod
     def of(items: list[Any], limit: int, key: Callable[[Any], str]) -> Page:
-        """A page of up to `limit` of `items`, which holds one more where there is a next page."""
+        """A page of up to `limit` of `items`, which has one more if there is a next page."""
         return Page(items[:limit], key(items[limit - 1]) if len(items) > limit else None)
 
 
@@ -256,15 +257,15 @@ class PlacementBody(Struct, forbid_unknown_fields=True):
 
 
 class ProgressBody(Struct, forbid_unknown_fields=True):
-    """How far a placed job is."""
+    """Progress of a placed job."""
 
     iterations_left: IterationsLeft
 
 
 class PlacementEntry(Struct):
-    """A decision and what became of it; `expires_at` is when an unconfirmed one frees its GPU.
+    """A decision and its state; `expires_at` is when an unconfirmed one frees its GPU.
 
-    `stale`: confirmed, but neither it nor its node has reported for long.
+    `stale`: confirmed, but neither it nor its node has reported for a while.
     """
 
     id: str
@@ -291,7 +292,7 @@ class PlacementPage(Struct):
 
 
 class ObservationBody(Struct, forbid_unknown_fields=True):
-    """A measured step time: of job number `member` of the set `of`."""
+    """A measured step time of job number `member` in the set `of`."""
 
     of: SetBody
     step_time_s: StepTime
@@ -305,7 +306,7 @@ class ObservationsBody(Struct, forbid_unknown_fields=True):
 
 
 class ObservationEntry(Struct):
-    """What was observed beside what was predicted. `error_ratio` is |predicted - observed| / observed."""
+    """An observation and its prediction. `error_ratio` is |predicted - observed| / observed."""
 
     id: int
     device: str
@@ -352,14 +353,14 @@ class WorkloadPage(Struct):
 
 
 def job_of(value: str | Job) -> Workload:
-    """The workload that a body's job means. Raises `InputError`."""
+    """The workload described by a job in a body. Raises `InputError`."""
     if isinstance(value, str):
         return parse_job(value)
     return Workload.from_mapping(structs.asdict(value))
 
 
 def set_of(body: SetBody, limit: int) -> ColocationSet:
-    """The co-location set that a body means. Raises `InputError`, `LimitError`."""
+    """The co-location set described by a body. Raises `InputError`, `LimitError`."""
     if len(body.jobs) > limit:
         raise LimitError(
             "a co-location set is too large", expected=f"at most {limit} jobs", got=len(body.jobs)
@@ -368,7 +369,7 @@ def set_of(body: SetBody, limit: int) -> ColocationSet:
 
 
 def sets_of(bodies: Sequence[SetBody], limit: int, where: str) -> list[ColocationSet]:
-    """The same of many, each named by its number in `where` if it is wrong."""
+    """The same for many; errors name the set by its number, with `where`."""
     sets = []
     for number, body in enumerate(bodies):
         try:
@@ -379,5 +380,5 @@ def sets_of(bodies: Sequence[SetBody], limit: int, where: str) -> list[Colocatio
 
 
 def plain(value: Any) -> Any:
-    """A struct as the JSON object that it was read from."""
+    """A struct as the JSON object it was decoded from."""
     return msgspec.to_builtins(value)

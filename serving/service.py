@@ -1,4 +1,4 @@
-"""`Service`: what the routes work on. One per process."""
+"""`Service`: the state shared by the routes. One per process."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ _FIRST_LOAD_S = 120.0
 _LOOK_S, _STOPPED_S = (
     1.0,
     5.0,
-)  # how often lanes are looked at; a look so much later means that the process was stopped
-_PING_S = 0.8  # readiness answers within a second, whatever the store does
-BUSY_S = 5.0  # how long a writer waits for another one
+)  # period of lane checks; a much later check means that the process was paused
+_PING_S = 0.8  # readiness must answer within a second, whatever the store does
+BUSY_S = 5.0  # how long a writer waits for another
 log = structlog.get_logger("cotenant.service")
 
 
 @dataclass(slots=True)
 class InferenceCounts:
-    """What was asked by the Open Inference Protocol since the process started."""
+    """Request statistics of the Open Inference Protocol since the process started."""
 
     requests: int = 0
     sets: int = 0
@@ -61,7 +61,7 @@ class InferenceCounts:
 
 
 class Service:
-    """Store, model life, metrics and limits, with their start and stop."""
+    """Store, served model, metrics and limits, with their start and stop."""
 
     def __init__(self, config: ServiceConfig, source: ModelSource | None = None) -> None:
         self.config = config
@@ -95,9 +95,9 @@ class Service:
         self.oip = InferenceCounts()
         self.warm_captures = False
         self.cluster = ClusterReader(self.store)
-        self.graphs: dict[str, ComputationGraph] = {}  # registered graphs that this process has loaded
+        self.graphs: dict[str, ComputationGraph] = {}  # registered graphs loaded in this process
         self.graph_changes = 0
-        # Last answers of handlers.jobs.without_unknown and without_unpredictable.
+        # Last results of handlers.jobs.without_unknown and without_unpredictable.
         self.pruned: tuple[ClusterSnapshot, ClusterSnapshot, int] | None = None
         self.predictable: tuple[ClusterSnapshot, ClusterSnapshot, int] | None = None
         store_bounds: dict[str, Any] = {
@@ -113,14 +113,14 @@ class Service:
         """Load the model and start the background tasks.
 
         Args:
-            upkeep: called in every process now and then.
-            refresh: called every second, to take in what other processes did.
+            upkeep: called periodically in every process.
+            refresh: called every second to pick up changes by other processes.
         """
         self.life.start()
         self._maintenance = asyncio.create_task(self._maintain(upkeep))
         self._learning = asyncio.create_task(self._learn(refresh))
         self._guard = asyncio.create_task(self._guard_lanes())
-        # Where several processes share a socket, one that cannot answer yet must not accept.
+        # When processes share a socket, one that cannot answer yet must not accept.
         await self.life.tried(_FIRST_LOAD_S)
         log.info("service starts", model=self.config.model, auth="on" if self.tokens_required else "off")
 
@@ -141,19 +141,20 @@ class Service:
         log.info("service stopped")
 
     async def stored(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run a function that writes to the store in a thread, so that a slow disk does not stop the others."""
+        """Run a function that writes to the store in a thread, so that a slow disk does not block other
+        requests."""
         return await self._writing.run(partial(function, *arguments, **named))
 
     async def read(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run a function that only reads the store; it does not wait behind writers."""
+        """Run a function that only reads the store, without waiting for writers."""
         return await self._reading.run(partial(function, *arguments, **named))
 
     async def check_token(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run a look-up of a token in threads of its own."""
+        """Run a token lookup in dedicated threads."""
         return await self._checking.run(function, *arguments)
 
     def stuck_lanes(self) -> list[str]:
-        """Lanes whose call takes longer than it may."""
+        """Lanes with a call over its time limit."""
         return [lane.name for lane in self._lanes if lane.stuck_for() > 0]
 
     @property
@@ -161,9 +162,10 @@ class Service:
         return *self.batcher.lanes, self._writing, self._reading, self._checking
 
     async def _guard_lanes(self) -> None:
-        """End the process when a lane stays stuck: a thread cannot be killed, and the supervisor restarts the process.
+        """Exit when a lane stays stuck, because a thread cannot be killed; the supervisor restarts the
+        process.
 
-        A process that was stopped itself, as when its machine is paused, has not seen its lanes stuck.
+        Time during which the process itself was paused, e.g. with its machine, does not count.
         """
         while True:
             slept = time.monotonic()
@@ -177,7 +179,7 @@ class Service:
                 await asyncio.to_thread(self.captures.warm)
             for lane in self._lanes:
                 if lane.stuck_for() > lane.stuck_s:
-                    log.error("lane stuck, the process ends", lane=lane.name)
+                    log.error("lane stuck, exiting", lane=lane.name)
                     os._exit(70)
 
     async def _maintain(self, upkeep: Callable[[Service], int]) -> None:
@@ -192,27 +194,29 @@ class Service:
             await asyncio.sleep(min(self.config.reservation_s / 4, 15.0))
 
     async def _learn(self, refresh: Callable[[Service], None]) -> None:
-        """Take in what other processes were told."""
+        """Pick up changes made by other processes."""
         while True:
             await asyncio.sleep(POLL_S)
             try:
                 await self.read(self.feedback.refresh)
                 await self.read(refresh, self)
             except CotenantError as error:
-                log.warning("the store was not read", error=error.message)
+                log.warning("cannot read the store", error=error.message)
 
     def belief(self) -> Belief:
-        """The model that serves, with corrections. Raises `UnavailableError` while there is none."""
+        """The serving model with its corrections. Raises `UnavailableError` while there is none."""
         return self.batcher.belief()
 
     async def check_ready(self) -> None:
-        """Raises `UnavailableError` where the service should get no requests."""
+        """Raise `UnavailableError` if the service should not receive requests."""
         if self.draining:
             raise UnavailableError("the service is stopping")
         stuck = self.stuck_lanes()
         if stuck:
             raise UnavailableError(
-                "a lane is stuck", got=", ".join(stuck), hint="the service ends by itself if it stays so"
+                "a lane is stuck",
+                got=", ".join(stuck),
+                hint="the process exits and is restarted if this persists",
             )
         self.life.current()
         try:
@@ -220,11 +224,11 @@ class Service:
                 await self.read(self.store.ping)
         except TimeoutError:
             raise UnavailableError(
-                "the store does not answer", expected=f"an answer within {_PING_S} s"
+                "the store does not respond", expected=f"an answer within {_PING_S} s"
             ) from None
 
     def graph_of(self, workload: Workload) -> ComputationGraph:
-        """The graph of a job: a registered one, or a zoo model's, captured.
+        """The graph of a job: registered, or captured from a zoo model.
 
         Raises:
             InputError: a registered graph was captured for another batch size.
@@ -235,7 +239,7 @@ class Service:
         if workload.batch_size not in (None, graph.batch_size):
             raise InputError(
                 f"{workload.model} was captured for another batch size",
-                expected=f"batch_size={graph.batch_size}, or none",
+                expected=f"batch_size={graph.batch_size}, or no batch_size",
                 got=workload.batch_size,
                 hint="register the model again with that batch size",
             )

@@ -1,4 +1,4 @@
-"""OpenTelemetry traces, where the extra `otel` is installed and `OTEL_EXPORTER_OTLP_ENDPOINT` says where to."""
+"""OpenTelemetry traces, if the extra `otel` is installed and `OTEL_EXPORTER_OTLP_ENDPOINT` is set."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 def tracer() -> Any | None:
-    """The service's tracer; None where traces are not asked for.
+    """The service's tracer; None if tracing is not configured.
 
     Raises:
-        UnavailableError: they are asked for and the extra is not installed.
+        UnavailableError: tracing is configured but the extra is not installed.
     """
     if not os.environ.get(ENDPOINT_VARIABLE):
         return None
@@ -38,7 +38,8 @@ def tracer() -> Any | None:
 
 @contextmanager
 def span(tracer: Any | None, scope: dict[str, Any], request_id: str) -> Iterator[dict[str, Any]]:
-    """A server span around one request, continuing the caller's trace; what is put into the dictionary it carries."""
+    """A server span around a request, continuing the caller's trace; yields a dictionary for its
+    attributes."""
     attributes: dict[str, Any] = {}
     if tracer is None:
         yield attributes

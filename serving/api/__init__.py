@@ -1,1 +1,1 @@
-"""Routes, one group per file: they read, call a handler, and answer."""
+"""Routes, one group per file: each parses the request, calls a handler and formats the response."""

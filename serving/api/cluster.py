@@ -1,4 +1,5 @@
-"""The stored cluster: read, change its inventory whole or by node; versioned, compare-and-set by `If-Match`."""
+"""The stored cluster: read it, change its inventory as a whole or by node; versioned, with compare-and-set by
+`If-Match`."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ from serving.routing import ServiceRoute
 from serving.schemas import ClusterAnswer, ClusterBody, NodeAnswer, NodeBody, VersionAnswer
 from serving.service import Service
 
-_INLINE_GPUS = 256  # with their tenants; more are read away from the event loop
-_MATCH = [header("If-Match", 'Version that the change is meant for, such as "7"', {"type": "string", "pattern": '^"?[0-9]{1,15}"?$'})]  # fmt: skip
+_INLINE_GPUS = 256  # including tenants; larger clusters are read off the event loop
+_MATCH = [header("If-Match", 'Version that the change is based on, such as "7"', {"type": "string", "pattern": '^"?[0-9]{1,15}"?$'})]  # fmt: skip
 _Replace = Annotated[
-    bool, Query(description="Replace the tenants; placements of tenants that are not in the body end")
+    bool, Query(description="Replace the tenants too; placements of tenants not in the body are ended")
 ]
 _EXAMPLE = {
     "nodes": [{"name": "node-a", "gpus": [{"id": "0", "device": "v100"}, {"id": "1", "device": "v100"}]}]
@@ -46,8 +47,9 @@ def routes(service: Service) -> APIRouter:
     @router.put(
         "",
         summary="Replace the inventory of nodes and GPUs",
-        description="Tenants stay where they are. A GPU that is new may come with tenants; other tenants than the stored "
-        "ones, and removing GPUs that have some, are refused (409) unless `replace_tenants=true`",
+        description="Stored tenants stay where they are. A new GPU may include tenants. Changing the "
+        "tenants of a stored GPU, or removing a GPU that has tenants, is refused (409) unless "
+        "`replace_tenants=true`",
         **operation(
             scope="admin",
             body=ClusterBody,
@@ -73,12 +75,12 @@ def routes(service: Service) -> APIRouter:
 
     @router.put(
         "/nodes/{name}",
-        summary="Add or update a node; also its heartbeat",
+        summary="Add or update a node; also serves as its heartbeat",
         **operation(
             scope="admin",
             body=NodeBody,
             answer=VersionAnswer,
-            also={201: "The node is new"},
+            also={201: "The node was added"},
             examples={"two GPUs": {"gpus": _EXAMPLE["nodes"][0]["gpus"]}},
             errors=(404, 409, 412),
             parameters=_MATCH,
@@ -87,7 +89,9 @@ def routes(service: Service) -> APIRouter:
     async def put(request: Request, name: str, replace_tenants: _Replace = False) -> Response:
         body = await read_body(request, NodeBody)
         if (body.name or name) != name or (body.count or 1) != 1:
-            raise InputError("the body names another node", expected=f"name {name!r} or none, and no count")
+            raise InputError(
+                "the body names another node", expected=f"name {name!r} or no name, and no count"
+            )
         body.name = name
         inventory = await _inventory(service, ClusterBody([body]))
         version, new = await service.stored(

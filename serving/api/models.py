@@ -1,4 +1,4 @@
-"""The serving model: which version, reload, history."""
+"""The model in service: version, reload, history."""
 
 from __future__ import annotations
 

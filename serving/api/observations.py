@@ -13,7 +13,7 @@ from serving.routing import ServiceRoute
 from serving.schemas import ObservationPage, ObservationsAnswer, ObservationsBody, Page
 from serving.service import Service
 
-_KEY = [header("Idempotency-Key", "Repeats of the request with this key are done once", {"type": "string", "minLength": 1, "maxLength": 200})]  # fmt: skip
+_KEY = [header("Idempotency-Key", "Requests repeated with this key are carried out once", {"type": "string", "minLength": 1, "maxLength": 200})]  # fmt: skip
 _EXAMPLE = {
     "observations": [
         {

@@ -1,4 +1,4 @@
-"""Where a job, or a queue of jobs, should go."""
+"""Choose GPUs for a job or a queue of jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def routes(service: Service) -> APIRouter:
     @router.post(
         "",
         summary="Rank the GPUs for a job, or advise to wait",
-        description="With `cluster` on the cluster given, without it on the stored one. Nothing is stored; "
+        description="Uses the given `cluster`, or the stored one if it is omitted. Nothing is stored; "
         "`POST /v1/placements` decides and reserves.",
         **operation(
             scope="place",

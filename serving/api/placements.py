@@ -15,7 +15,7 @@ from serving.schemas import Page, PlacementBody, PlacementEntry, PlacementPage, 
 from serving.service import Service
 
 State = Literal["waiting", "decided", "confirmed", "ended", "expired"]
-_KEY = [header("Idempotency-Key", "Repeats of the request with this key are done once", {"type": "string", "minLength": 1, "maxLength": 200})]  # fmt: skip
+_KEY = [header("Idempotency-Key", "Requests repeated with this key are carried out once", {"type": "string", "minLength": 1, "maxLength": 200})]  # fmt: skip
 
 
 def routes(service: Service) -> APIRouter:
@@ -25,7 +25,7 @@ def routes(service: Service) -> APIRouter:
     @router.post(
         "",
         summary="Choose a GPU of the stored cluster and reserve it",
-        description="A decision that is not confirmed in time expires and frees its GPU.",
+        description="A decision not confirmed in time expires and frees its GPU.",
         **operation(
             scope="place",
             body=PlacementBody,
@@ -63,7 +63,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(
         "/{key}/confirm",
-        summary="The job started there",
+        summary="Confirm that the job started",
         **operation(scope="place", answer=PlacementEntry, errors=(404, 409)),
     )
     async def confirm(key: str) -> Response:
@@ -71,7 +71,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(
         "/{key}/end",
-        summary="The job left, or will not come",
+        summary="End the placement: the job finished or will not start",
         **operation(scope="place", answer=PlacementEntry, errors=(404, 409)),
     )
     async def end(key: str) -> Response:
@@ -79,7 +79,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(
         "/{key}/progress",
-        summary="How many iterations are left",
+        summary="Report the iterations left",
         **operation(
             scope="place",
             body=ProgressBody,

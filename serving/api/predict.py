@@ -21,7 +21,9 @@ _EXAMPLE = {
 }
 _DEADLINE = [
     header(
-        "X-Timeout-S", "Longest that the caller waits, in seconds", {"type": "number", "exclusiveMinimum": 0}
+        "X-Timeout-S",
+        "Longest time that the caller will wait, in seconds",
+        {"type": "number", "exclusiveMinimum": 0},
     )
 ]
 

@@ -1,4 +1,4 @@
-"""Probes: which set to run to learn most about a job."""
+"""Probes: the most informative sets to run for a job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(
         "",
-        summary="Suggest the sets whose measurement tells most about a job",
+        summary="Suggest the most informative sets to measure for a job",
         **operation(
             scope="read",
             body=ProbesBody,

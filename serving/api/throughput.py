@@ -24,7 +24,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(
         "",
-        summary="Throughput of a job with its first layers frozen",
+        summary="Throughput of a job with its leading layers frozen",
         **operation(
             scope="read",
             body=ThroughputBody,

@@ -35,16 +35,17 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(
         "",
-        summary="Register a model; the same content is one workload",
-        description="JSON is a zoo model with its options, or the file that `cotenant capture -o` writes, as it is or in the field "
-        "`graph`. For an ONNX upload `batch_size` and `sequence_length` bind the open dimensions. The file is read by "
-        "a process of its own, under limits of time and memory; nothing in it is executed.",
+        summary="Register a model; identical content is registered once",
+        description="JSON is a zoo model with its options, or the output file of `cotenant capture -o`, as "
+        "is or in the field `graph`. For an ONNX upload, `batch_size` and `sequence_length` bind the "
+        "dynamic dimensions. The file is read in a separate process with limits on time and memory; nothing "
+        "in it is executed.",
         **operation(
             scope="admin",
             body=any_of(RegisterBody, GraphFile),
             answer=WorkloadEntry,
             status=201,
-            also={200: "It was there already"},
+            also={200: "Already registered"},
             examples={"zoo model": {"workload": "resnet18-cifar", "batch_size": 64, "optimizer": "adam"}},
             content=_UPLOADS,
             errors=(404,),
@@ -93,7 +94,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get(
         "/{key}/graph",
-        summary="Its computation graph",
+        summary="Computation graph of a workload",
         **operation(scope="read", answer={"type": "object"}, also={304: "Not changed"}, errors=(404,)),
     )
     async def graph(request: Request, key: str) -> Response:
@@ -102,7 +103,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.delete(
         "/{key}",
-        summary="Delete a workload; refused while a tenant runs it",
+        summary="Delete a workload; refused while a tenant uses it",
         **operation(scope="admin", status=204, errors=(404, 409)),
     )
     async def delete(key: str) -> Response:
@@ -129,7 +130,11 @@ async def _register_json(service: Service, raw: bytes, name: str) -> tuple[dict[
 def _is_graph_file(raw: bytes) -> bool:
     try:
         msgspec.json.decode(raw, type=GraphFile)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # `decode` says what is wrong with it
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+    ):  # `decode` reports what is wrong with it
         return False
     return True
 

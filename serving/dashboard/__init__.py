@@ -1,1 +1,2 @@
-"""The dashboard: server-rendered pages without scripts; they work offline, by keyboard, and in light and dark."""
+"""The dashboard: server-rendered pages without scripts, usable offline and by keyboard, in light and dark
+mode."""

@@ -1,4 +1,4 @@
-"""Observed against predicted step times over time, as the points of a small picture."""
+"""A small scatter plot of observed over predicted step time against time."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from serving.handlers.calibration import Point
 
 WIDTH, HEIGHT = 600.0, 160.0
-# Factors at the edges of the picture; what is further off stands there.
+# Factors at the edges of the plot; points beyond are clamped to them.
 _MOST = math.log(2.0)
 _POINTS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorPlot:
-    """Positions in a box of `WIDTH` times `HEIGHT`: the line in its middle is right, a step at its top took twice as long as predicted.
+    """Points in a box of `WIDTH` by `HEIGHT`: the middle is as predicted, the top twice as long.
 
     Attributes:
-        points: (x, y, whether the interval held it).
-        first, last: times at the left and the right.
+        points: (x, y, whether within the interval).
+        first, last: times at the left and right edges.
     """
 
     points: tuple[tuple[float, float, bool], ...]
@@ -31,7 +31,7 @@ class ErrorPlot:
 
 
 def error_plot(points: Sequence[Point]) -> ErrorPlot | None:
-    """Of the latest points, oldest first; None where there are none."""
+    """Plot the latest points, oldest first; None if there are none."""
     shown = points[-_POINTS:]
     if not shown:
         return None

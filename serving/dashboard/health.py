@@ -1,4 +1,4 @@
-"""How well the jobs of each GPU get on, for all GPUs of a cluster, remembered as long as the model answers the same."""
+"""Sharing health of every GPU in a cluster, cached until the model's answers change."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ EMPTY, UNAFFECTED, SLOWED, CROWDED, TOO_LARGE, UNKNOWN = (
     "not predicted",
 )
 LEVELS = (EMPTY, UNAFFECTED, SLOWED, CROWDED, TOO_LARGE, UNKNOWN)
-# Sets that one page view may predict anew; the next view goes on from there.
+# Most new sets predicted in one page view; the next view continues from there.
 _NEW_SETS = 2_000
 
 
 def level_of(prediction: Prediction | None, tenants: int) -> str:
-    """How bad sharing is for the worst-off tenant, in words that are shown as well as coloured."""
+    """How bad sharing is for the worst-off tenant; shown as text as well as colour."""
     if not tenants:
         return EMPTY
     if prediction is None:
@@ -38,19 +38,19 @@ def level_of(prediction: Prediction | None, tenants: int) -> str:
 
 
 def set_of(gpu: Gpu) -> ColocationSet:
-    """The jobs of a GPU as a set."""
+    """The co-location set on a GPU."""
     return ColocationSet(gpu.device, tuple(tenant.job for tenant in gpu.tenants), gpu.sharing)
 
 
 class Health:
-    """Levels of GPUs by their sets."""
+    """Cached levels, by co-location set."""
 
     def __init__(self) -> None:
         self._belief: Belief | None = None
         self._levels: dict[ColocationSet, str] = {}
 
     async def levels(self, service: Service, gpus: Iterable[Gpu]) -> list[str]:
-        """The level of each GPU; `not predicted` where no model serves, or too much is new at a time."""
+        """The level of each GPU; `not predicted` if no model serves or too many sets are new at once."""
         gpus = list(gpus)
         try:
             service.life.current()
@@ -63,7 +63,9 @@ class Health:
             if new:
                 for asked, answer in (await predict_each(service, new)).items():
                     prediction = None if isinstance(answer, CotenantError) else answer
-                    if not isinstance(answer, UnknownNameError):  # it may be registered any time
+                    if not isinstance(
+                        answer, UnknownNameError
+                    ):  # not cached, because it may be registered at any time
                         known[asked] = level_of(prediction, len(asked.workloads))
         except CotenantError:
             known = {}

@@ -45,7 +45,7 @@ def _templates() -> Any:
         lstrip_blocks=True,
     )
     environment.filters["gib"] = lambda value: f"{value / view.GIB:.1f} GiB"
-    # A tenant without a name of its own has its placement's identifier.
+    # A tenant without a job id is shown by its placement's identifier.
     environment.filters["short"] = lambda name: name[:8] if re.fullmatch("[0-9a-f]{32}", name) else name
     environment.filters["time"] = lambda s: datetime.fromtimestamp(s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     environment.filters["day"] = lambda d: datetime.fromtimestamp(d * 86400, UTC).strftime("%Y-%m-%d")
@@ -116,7 +116,7 @@ def routes(service: Service) -> APIRouter:
             failures.spend(client)
             return page("login.html", 401, here="login", problem=error.message)
         answer = Response(None, 303, {"Location": "/"})
-        # Read by GET requests only, so that no other site can make this browser change anything.
+        # Accepted by GET requests only, so that no other site can make this browser change anything.
         secure = request.scope["scheme"] == "https"
         answer.set_cookie(
             COOKIE, session, httponly=True, samesite="strict", secure=secure, max_age=round(SESSION_S)

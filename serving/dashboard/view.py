@@ -1,4 +1,4 @@
-"""What the pages show, as plain values for the templates."""
+"""Data for the pages, as plain values for the templates."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from serving.service import Service
 
 GIB = 2**30
 PAGE_GPUS = 96
-MOST_ANSWERS = 12  # side by side in a what-if
-MOST_ALTERNATIVES = 5  # kinds of them on the page of a job
-MOST_CALIBRATED = 20  # devices and models in the table of errors
+MOST_ANSWERS = 12  # most answers side by side in a what-if
+MOST_ALTERNATIVES = 5  # most distinct alternatives on a job's page
+MOST_CALIBRATED = 20  # most rows in the table of errors
 _CARD_OF_SLICE = re.compile(r"(?P<slash>.+)/[^/]+|(?P<point>\d+)\.\d+")
 IN_USE, SHARED, ALL = "in use", "shared", "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One GPU of the cluster map; `prediction` is None where it is empty or cannot be predicted now."""
+    """One GPU of the cluster map; `prediction` is None if it is empty or cannot be predicted now."""
 
     id: str
     device: str
@@ -52,7 +52,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class CardTiles:
-    """The MIG slices of one GPU; or a GPU that is not cut, alone, with an empty `id`."""
+    """The MIG slices of one GPU; or one unpartitioned GPU, with an empty `id`."""
 
     id: str
     device: str
@@ -60,10 +60,10 @@ class CardTiles:
 
 
 def by_card(tiles: list[Tile]) -> list[CardTiles]:
-    """Slices on their GPU, in the order of the first of each.
+    """Group slices by GPU, in the order of each GPU's first slice.
 
-    A slice's GPU stands before the `/` of its id (`0/3g`), or before the point where both are numbers (`0.1`). A slice whose
-    id says nothing of a GPU stays alone.
+    The id of a slice starts with its GPU, followed by `/` (`0/3g`), or by a point between two numbers
+    (`0.1`). A slice whose id names no GPU is listed alone.
     """
     cards: dict[tuple[str, str, int], list[Tile]] = {}
     for number, tile in enumerate(tiles):
@@ -76,10 +76,10 @@ def by_card(tiles: list[Tile]) -> list[CardTiles]:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which GPUs of the cluster to show; an empty field shows all.
+    """Which GPUs of the cluster to show; an empty field matches all.
 
     Attributes:
-        node: part of the node's name; device: the type; tenant: part of a tenant's id or SPEC.
+        node: part of the node name; device: GPU type; tenant: part of a tenant's id or SPEC.
         state: `in use`, `shared`, or a level of `serving.dashboard.health`.
     """
 
@@ -105,11 +105,11 @@ class Filter:
 
     @property
     def sparse(self) -> bool:
-        """Whether it takes single GPUs rather than whole nodes."""
+        """Whether it selects single GPUs rather than whole nodes."""
         return bool(self.tenant or self.state)
 
     def query(self, first: int) -> str:
-        """The same filter from another GPU on, for a link."""
+        """Query string of this filter starting at another GPU, for a link."""
         fields = {**{name: value for name, value in asdict(self).items() if value}, "first": first}
         return urlencode(fields)
 
@@ -117,7 +117,8 @@ class Filter:
 async def overview(
     service: Service, health: Health, first: int = 0, shown_by: Filter | None = None
 ) -> dict[str, Any]:
-    """Totals of the cluster, its GPUs by a filter from number `first` on, the latest placements, the model and its error."""
+    """Cluster totals, the GPUs that match a filter from number `first` on, the latest placements, the model
+    and its error."""
     shown_by = shown_by or Filter()
     cluster = await service.read(stored_state, service)
     places = list(cluster.snapshot.gpus())
@@ -162,7 +163,7 @@ async def overview(
 
 
 def _totals(places: list[tuple[Node, Gpu]], levels: list[str]) -> dict[str, dict[str, int]]:
-    """By device type, and for all together last: GPUs, in use, shared, and how many of each level."""
+    """Number of GPUs, in use, shared, and at each level: by device type, with the total last."""
     rows: dict[str, dict[str, int]] = {}
     for (_, gpu), level in zip(places, levels, strict=True):
         for name in (gpu.device, ALL):
@@ -177,7 +178,7 @@ def _totals(places: list[tuple[Node, Gpu]], levels: list[str]) -> dict[str, dict
 
 
 def why(placement: dict[str, Any]) -> list[str]:
-    """Why a placement is as it is: the reasons of the GPU that was taken, or of waiting."""
+    """The reasons for the chosen GPU, or for waiting."""
     decision = placement["decision"]
     ranked = decision.get("ranked", [])
     if decision.get("decision") == "wait" or not ranked:
@@ -186,7 +187,8 @@ def why(placement: dict[str, Any]) -> list[str]:
 
 
 def alternatives(ranked: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first of each kind of answer, and how many `more` are like it: on a large cluster the best are often equal."""
+    """Distinct answers, with the number of `more` like each, because on a large cluster the best GPUs are
+    often equal."""
     kinds: dict[tuple[float, tuple[str, ...]], dict[str, Any]] = {}
     for one in ranked:
         kind = (one["score"], tuple(one["reasons"]))
@@ -198,10 +200,10 @@ def alternatives(ranked: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def job(service: Service, key: str) -> dict[str, Any]:
-    """One placement: why it is where it is, what else was ranked, when it should be done, observed against predicted.
+    """One placement: reasons, alternatives, expected completion, observed against predicted step times.
 
     Raises:
-        UnknownNameError: there is none of that id.
+        UnknownNameError: no placement has that id.
     """
     entry = await service.read(get_placement, service, key)
     ranked = entry["decision"].get("ranked", [])
@@ -231,7 +233,7 @@ async def job(service: Service, key: str) -> dict[str, Any]:
 
 
 async def what_if(service: Service, devices: list[str], jobs: str, modes: list[str]) -> dict[str, Any]:
-    """The form's values, and a prediction for each device and sharing mode, or what is wrong with them."""
+    """The form's values, and a prediction for each device and sharing mode, or the error."""
     page: dict[str, Any] = {
         "chosen": devices,
         "jobs": jobs,
@@ -288,7 +290,9 @@ async def _tiles(service: Service, gpus: list[Gpu]) -> list[Tile]:
         memory = 0.0
         try:
             memory = get_device(gpu.device).memory_bytes
-        except UnknownNameError as error:  # a type of a device file that was there when the cluster was put
+        except (
+            UnknownNameError
+        ) as error:  # a type from a device file that existed when the cluster was stored
             note = error.message
         tiles.append(Tile(gpu.id, gpu.device, gpu.sharing, tenants, prediction, memory, note))
     return tiles

@@ -1,1 +1,2 @@
-"""Kubernetes scheduler extender: filter and prioritize, after the types of `k8s.io/kube-scheduler/extender/v1`."""
+"""Kubernetes scheduler extender: filter and prioritize, with the types of
+`k8s.io/kube-scheduler/extender/v1`."""

@@ -1,9 +1,9 @@
 """Filter and prioritize from the stored cluster state.
 
-Filter takes out only nodes where the job can never run: no GPU of the node holds it even when it is alone. A node that
-the stored state does not know, or one with a GPU of an unknown type, stays in, without preference: we advise, the
-scheduler decides. A pod that asks for MIG
-slices (`nvidia.com/mig-3g.20gb`) is judged by the slices of that profile alone.
+Filter removes only nodes where the job can never run, because no GPU of the node fits it even alone. A node
+missing from the stored state, or with a GPU of an unknown type, is kept without preference: we advise, the
+scheduler decides. For a pod that requests MIG slices (`nvidia.com/mig-3g.20gb`) only slices of that profile
+count.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ async def filter_nodes(service: Service, body: Any) -> dict[str, Any]:
 async def prioritize_nodes(service: Service, body: Any) -> list[dict[str, Any]]:
     """`HostPriorityList`: 10 for the best node, in proportion for the others, 0 for unknown or full nodes.
 
-    The response type has no field for an error: every node then gets 0, and the scheduler goes by its other preferences.
+    The response type has no error field, so on failure every node gets 0 and the scheduler uses its other
+    preferences.
     """
     try:
         arguments = read_arguments(body)
@@ -74,10 +75,10 @@ async def prioritize_nodes(service: Service, body: Any) -> list[dict[str, Any]]:
 
 
 async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[str, str]:
-    """Nodes, with the reason, that can never run the job."""
+    """Nodes that can never run the job, with the reason."""
     stored = (await service.read(stored_state, service)).snapshot
     snapshot = _offered(stored, job.mig_profile)
-    # Of a node with a GPU of an unknown type nothing is known, either.
+    # Nor can we judge a node with a GPU of an unknown type.
     asked = set(arguments.names).difference(
         node.name for node in stored.nodes if not all(is_known(gpu.device) for gpu in node.gpus)
     )
@@ -98,7 +99,7 @@ async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[st
         if not node.gpus:
             never[node.name] = f"the node has no {kind}"
         elif job.gpus > len(node.gpus):
-            never[node.name] = f"the pod wants {job.gpus} {kind}s and the node has {len(node.gpus)}"
+            never[node.name] = f"the pod requests {job.gpus} {kind}s and the node has {len(node.gpus)}"
         elif job.gpus > able:
             some = f"the job fits on {able} of {job.gpus} {kind}s: " if job.gpus > 1 else ""
             never[node.name] = some + "; ".join(sorted(set(small)))
@@ -106,8 +107,8 @@ async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[st
 
 
 async def _alone(service: Service, job: PodJob, nodes: Iterable[Node]) -> dict[tuple[str, str], Prediction]:
-    """What is predicted of the job alone on each known type of GPU of these nodes that has its precision, by device and sharing
-    mode."""
+    """Solo predictions of the job for each known GPU type of these nodes that supports its precision, by
+    device and sharing mode."""
     types = sorted({(g.device, g.sharing) for node in nodes for g in node.gpus if is_known(g.device)})
     await admit(service, (job.workload,), {device for device, _ in types})
     types = [(device, sharing) for device, sharing in types if runs_on(device, job.workload.precision)]
@@ -116,7 +117,7 @@ async def _alone(service: Service, job: PodJob, nodes: Iterable[Node]) -> dict[t
 
 
 def _offered(snapshot: ClusterSnapshot, mig_profile: str | None) -> ClusterSnapshot:
-    """The cluster with only slices of that profile; all of it for None."""
+    """The cluster reduced to slices of that profile; None for the whole cluster."""
     if mig_profile is None:
         return snapshot
     nodes = (
@@ -127,7 +128,7 @@ def _offered(snapshot: ClusterSnapshot, mig_profile: str | None) -> ClusterSnaps
 
 
 def _profile_of(device: str) -> str | None:
-    """`3g.20gb` of the slice `a100:mig=3g`; None for a whole card, and an unknown type."""
+    """Profile of a slice: `3g.20gb` for `a100:mig=3g`; None for a whole card or an unknown type."""
     if not is_known(device):
         return None
     card, part = split_device(get_device(device).name)
@@ -163,8 +164,8 @@ async def _scores(service: Service, arguments: Arguments, job: PodJob) -> dict[s
 async def _gang_scores(
     service: Service, snapshot: ClusterSnapshot, arguments: Arguments, job: PodJob
 ) -> dict[str, int]:
-    """A gang takes the fastest whole, empty GPUs of a node and goes at the pace of the slowest of them: nodes in proportion to
-    that, of equal ones those with the fewest empty GPUs to spare first."""
+    """Scores for a gang, which takes a node's fastest whole, empty GPUs and runs at the pace of the slowest:
+    proportional to that pace; among equals, nodes with the fewest spare empty GPUs first."""
     asked = set(arguments.names)
     nodes = [node for node in snapshot.nodes if node.name in asked]
     alone = await _alone(service, job, nodes)
@@ -179,7 +180,7 @@ async def _gang_scores(
     least = {step: min(spare for s, spare in costs.values() if s == step) for step, _ in costs.values()}
     score = MAX_SCORE
     for name, (step, spare) in sorted(costs.items(), key=lambda item: item[1]):
-        # One less breaks the tie; a slower node is never above.
+        # One less breaks the tie; a slower node is never ranked higher.
         tied = round(MAX_SCORE * best / step) - (spare > least[step])
         score = scores[name] = max(1, min(score, tied))
     return scores

@@ -1,4 +1,4 @@
-"""What a scheduler sends: pods, node lists, annotations; field names in any letter case, as Go reads them."""
+"""Parses a scheduler's requests: pods, node lists, annotations; field names in any letter case, as in Go."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serving.job_ranges import check_range, check_ranges
 
 PREFIX = "cotenant.dev/"
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
-# As the device plugin's `mixed` MIG strategy names slices; those with media engines end in `.me`.
+# Slice names of the device plugin's `mixed` MIG strategy; those with media engines end in `.me`.
 _SLICE_RESOURCE = re.compile(r"nvidia\.com/mig-(\d+g\.\d+gb)(?:\.me)?(?:\.shared)?")
 _OURS = ("iterations", "max_slowdown", "objective")
 
@@ -23,7 +23,7 @@ class PodJob:
     """The training job that a pod's annotations describe.
 
     Attributes:
-        gpus: how many GPUs, or slices of one kind, its containers ask for, at least 1.
+        gpus: GPUs, or slices of one kind, that its containers request, at least 1.
         mig_profile: the kind of slice, e.g. `3g.20gb`; None for GPUs.
     """
 
@@ -45,7 +45,7 @@ class Arguments:
 
     @property
     def names(self) -> list[str]:
-        """Names of the nodes, either way."""
+        """Names of the nodes, in either form."""
         if self.node_names is not None:
             return self.node_names
         items = field(self.nodes, "items") or []
@@ -53,7 +53,7 @@ class Arguments:
 
 
 def field(value: Any, name: str) -> Any:
-    """The member `name` of a JSON object, in any letter case; None where there is none."""
+    """The member `name` of a JSON object, in any letter case; None if missing."""
     if not isinstance(value, dict):
         return None
     if name in value:
@@ -63,7 +63,7 @@ def field(value: Any, name: str) -> Any:
 
 
 def read_arguments(body: Any) -> Arguments:
-    """Read `ExtenderArgs`. Raises `InputError` where it is none."""
+    """Parse `ExtenderArgs`. Raises `InputError`."""
     pod, names, nodes = field(body, "Pod"), field(body, "NodeNames"), field(body, "Nodes")
     if not isinstance(pod, dict):
         raise InputError("request has no pod", expected="ExtenderArgs with Pod", got=type(body).__name__)
@@ -79,13 +79,14 @@ def read_arguments(body: Any) -> Arguments:
 
 
 def read_job(pod: dict[str, Any]) -> PodJob | None:
-    """The job of a pod; None where it has no `cotenant.dev/workload` and is none of ours.
+    """The job of a pod; None if it has no `cotenant.dev/workload` and so is not ours.
 
-    `cotenant.dev/workload` holds a SPEC; the other annotations are its keys with hyphens, such as
+    `cotenant.dev/workload` holds a SPEC; other annotations are SPEC keys with hyphens, such as
     `cotenant.dev/batch-size`, and `iterations`, `max-slowdown`, `objective`.
 
     Raises:
-        InputError: unknown annotation, or one with a wrong value; slices of several kinds, or GPUs beside slices; what is no pod.
+        InputError: unknown annotation or wrong value; slices of several kinds, or GPUs together with slices;
+            not a pod.
     """
     annotations = field(field(pod, "metadata"), "annotations") or {}
     if not isinstance(annotations, dict):
@@ -108,7 +109,7 @@ def read_job(pod: dict[str, Any]) -> PodJob | None:
             objective = text
         elif key in _OURS:
             ours[key] = check_range(key, _number(key, text))
-        # Other annotations under our prefix are the service's own marks on the pod.
+        # The service's own marks on the pod have our prefix too.
     gpus, mig_profile = gpu_request(pod)
     return PodJob(
         check_ranges(Workload.from_mapping(values)),
@@ -121,10 +122,10 @@ def read_job(pod: dict[str, Any]) -> PodJob | None:
 
 
 def gpu_request(pod: dict[str, Any]) -> tuple[int, str | None]:
-    """How many GPUs or MIG slices the containers of `pod` ask for together, at least 1, and the slices' profile.
+    """Total GPUs or MIG slices that the containers of `pod` request, at least 1, and the slices' profile.
 
     Raises:
-        InputError: slices of several kinds, or GPUs beside slices; containers that are no list.
+        InputError: slices of several kinds, or GPUs together with slices; containers are not a list.
     """
     asked: Counter[str | None] = Counter()
     containers = field(field(pod, "spec"), "containers") or []
@@ -140,7 +141,7 @@ def gpu_request(pod: dict[str, Any]) -> tuple[int, str | None]:
     kinds = +asked
     if len(kinds) > 1:
         raise InputError(
-            "pod asks for several kinds of GPU",
+            "pod requests several kinds of GPU",
             expected="nvidia.com/gpu, or nvidia.com/mig-PROFILE of one profile",
             got=", ".join(sorted(kind or "GPU" for kind in kinds)),
         )

@@ -1,4 +1,5 @@
-"""Routes of the Kubernetes scheduler extender. They answer 200 with what a scheduler understands."""
+"""Routes of the Kubernetes scheduler extender. They always answer 200, in the format that a scheduler
+understands."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def routes(service: Service) -> APIRouter:
 
 
 async def _body(request: Request) -> Any:
-    """The body, or None where it is no JSON: the handlers say so in the scheduler's own terms."""
+    """The body, or None if it is not JSON; the handlers report that in the scheduler's format."""
     raw = await read_json(request)
     try:
         return decode(raw, dict)

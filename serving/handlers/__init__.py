@@ -1,1 +1,1 @@
-"""What the service does, independent of HTTP."""
+"""The service's operations, independent of HTTP."""

@@ -14,13 +14,14 @@ from serving.service import Service
 from serving.store.observations import PLAUSIBLE
 from serving.store.tables import ObservationRow
 
-# Latest observations that are looked at.
+# Number of latest observations considered.
 _MOST = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An observation: when, of what, log(observed / predicted step time), and whether the 90 % interval held it."""
+    """An observation: time, device and job, log(observed / predicted step time), and whether within the 90 %
+    interval."""
 
     observed_at: float
     device: str
@@ -34,10 +35,11 @@ class Calibration:
     """Observations of one model on one device.
 
     Attributes:
-        count: of observations.
+        count: number of observations.
         error_ratio: mean of |predicted - observed| / observed.
-        drift_ratio: exp of the mean log(observed / predicted), less 1: positive where steps take longer than predicted.
-        coverage: part that the 90 % interval held.
+        drift_ratio: exp of the mean log(observed / predicted), minus 1: positive if steps take longer than
+            predicted.
+        coverage: share within the 90 % interval.
     """
 
     device: str
@@ -49,7 +51,7 @@ class Calibration:
 
 
 def recent(service: Service, most: int = _MOST) -> list[Point]:
-    """The latest plausible observations beside what the model itself said of them, oldest first."""
+    """The latest plausible observations with the model's own predictions, oldest first."""
     row = ObservationRow
     query = (
         select(
@@ -69,7 +71,7 @@ def recent(service: Service, most: int = _MOST) -> list[Point]:
 
 
 def _model_of(spec: str) -> str:
-    """The model of a stored SPEC, be it one that is refused by now."""
+    """The model of a stored SPEC, even one that is no longer accepted."""
     try:
         return spec_of(spec).model
     except InputError:
@@ -77,7 +79,7 @@ def _model_of(spec: str) -> str:
 
 
 def by_job(points: Sequence[Point]) -> list[Calibration]:
-    """By device and model, those with the largest error first."""
+    """Group by device and model, largest error first."""
     groups: dict[tuple[str, str], list[Point]] = {}
     for point in points:
         groups.setdefault((point.device, point.job), []).append(point)

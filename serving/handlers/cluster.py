@@ -1,4 +1,5 @@
-"""The stored cluster: an inventory of nodes and GPUs. Its tenants come and go by placements (see `handlers.placements`)."""
+"""The stored cluster: an inventory of nodes and GPUs. Tenants come and go through placements (see
+`handlers.placements`)."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from serving.schemas import ClusterBody, plain
 from serving.service import Service
 from serving.store.tables import ClusterRow, NodeRow, TenantRow, table_of
 
-_NAMED = 5  # tenants that an error names
+_NAMED = 5  # most tenants named in an error
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """A cluster as a caller gives it; `placement_ids` are those of its tenants, by (node, GPU), in order."""
+    """A cluster as given by a caller; `placement_ids` of its tenants by (node, GPU), in order."""
 
     snapshot: ClusterSnapshot
     placement_ids: dict[tuple[str, str], list[str | None]] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The version of the cluster after a change, and the number of the change."""
+    """The cluster version after a change, and the number of the change."""
 
     version: int
     changes: int
@@ -52,7 +53,7 @@ _ADVANCE = (
     .returning(_CLUSTER.c.version, _CLUSTER.c.changes)
 )
 _READ_VERSION = select(_CLUSTER.c.version).where(_CLUSTER.c.id == 1)
-# For reports of nodes, which are many: prepared once, and past the object-relational mapper.
+# For the frequent node reports: prepared once, bypassing the ORM.
 _NODES, _TENANTS = table_of(NodeRow), table_of(TenantRow)
 _READ_GPUS = select(_NODES.c.gpus).where(
     _NODES.c.name == bindparam("node"), _NODES.c.removed.is_(False), _NODES.c.revision > 0
@@ -64,11 +65,11 @@ _REPORTED = update(_NODES).where(_NODES.c.name == bindparam("node")).values(repo
 
 
 def advance(session: Session, expected: int | None = None, counts: bool = True) -> Change:
-    """Number the next change, inside a write.
+    """Allocate the number of the next change, inside a write.
 
     Args:
-        expected: the version that the change is meant for; None for any.
-        counts: whether the version advances too, and not the number of the change alone.
+        expected: the version that the change is based on; None for any.
+        counts: whether to advance the version too, not only the change number.
 
     Raises:
         PreconditionError: the version is no longer `expected`.
@@ -83,7 +84,7 @@ def advance(session: Session, expected: int | None = None, counts: bool = True) 
 
 
 def _check_version(version: int, expected: int | None) -> int:
-    """The version, where it is the one that the caller means. Raises `PreconditionError`."""
+    """The version, if it is the one that the caller expects. Raises `PreconditionError`."""
     if expected is not None and version != expected:
         raise PreconditionError(
             "the cluster has changed", expected=f"version {expected}", got=f"version {version}",
@@ -93,7 +94,8 @@ def _check_version(version: int, expected: int | None) -> int:
 
 
 def check_body(body: ClusterBody, gpus: int) -> int:
-    """Sum what a cluster's `count`s stand for before anything is expanded; its GPUs and tenants. Raises `LimitError`."""
+    """Total GPUs and tenants of a cluster, computed from its `count`s without expanding them. Raises
+    `LimitError`."""
     nodes = sum(node.count or 1 for node in body.nodes)
     total = sum((node.count or 1) * sum(gpu.count or 1 for gpu in node.gpus) for node in body.nodes)
     tenants = sum(
@@ -104,7 +106,7 @@ def check_body(body: ClusterBody, gpus: int) -> int:
 
 
 def read_inventory(body: ClusterBody) -> Inventory:
-    """The cluster that a checked body means. Raises `InputError`."""
+    """The cluster described by a validated body. Raises `InputError`."""
     raw = plain(body)
     identifiers: dict[tuple[str, str], list[str | None]] = {}
     for index, node in enumerate(raw["nodes"]):
@@ -114,7 +116,7 @@ def read_inventory(body: ClusterBody) -> Inventory:
             count = gpu.get("count", 1)
             if any(own):
                 if count != 1 or node.get("count", 1) != 1:
-                    raise InputError("a placement is on many GPUs", expected="placement_id without count")
+                    raise InputError("a placement is on several GPUs", expected="placement_id without count")
                 identifiers[name, str(gpu.get("id", number))] = own
             number += count
     return Inventory(ClusterSnapshot.from_mapping(raw), identifiers)
@@ -143,11 +145,12 @@ def stored_state(service: Service) -> ClusterState:
 def replace_cluster(
     service: Service, inventory: Inventory, expected: int | None, replace_tenants: bool = False
 ) -> int:
-    """Make the inventory what is given; tenants stay, unless `replace_tenants`. Returns the new version.
+    """Replace the inventory; tenants stay, unless `replace_tenants`. Returns the new version.
 
     Raises:
         PreconditionError: the version is no longer `expected`.
-        ConflictError: tenants stand in the way: their GPU would go or change, or others are given.
+        ConflictError: tenants are affected: their GPU would be removed or changed, or different tenants are
+            given.
     """
     with service.store.write() as session:
         row = advance(session, expected)
@@ -170,12 +173,13 @@ def put_node(
     replace_tenants: bool = False,
     entry: audit.Entry | None = None,
 ) -> tuple[int, bool]:
-    """Add a node, or change its GPUs. Returns the version and whether the node is new; raises as `replace_cluster`.
+    """Add a node, or change its GPUs. Returns the version and whether the node is new; raises like
+    `replace_cluster`.
 
-    A report of what is stored already is no change: the version stays.
+    A report that matches the stored node is not a change and keeps the version.
 
     Args:
-        entry: is put on record in the same transaction.
+        entry: recorded in the same transaction.
     """
     node = inventory.snapshot.nodes[0]
     with service.store.write() as session:
@@ -192,7 +196,7 @@ def put_node(
 
 
 def _as_it_was(session: Session, node: Node, inventory: Inventory) -> bool:
-    """Whether a node's report says nothing but that it is alive: most reports do."""
+    """Whether a node's report only says that it is alive, as most do."""
     connection = session.connection()
     stored = connection.execute(_READ_GPUS, {"node": node.name}).scalar()
     if stored is None or stored != [_as_stored(gpu) for gpu in node.gpus]:
@@ -227,7 +231,7 @@ def _put(
 
 
 def delete_node(service: Service, name: str, expected: int | None, replace_tenants: bool = False) -> int:
-    """Remove a node. Raises `UnknownNameError`, and as `replace_cluster`."""
+    """Remove a node. Raises `UnknownNameError`, and like `replace_cluster`."""
     with service.store.write() as session:
         row = advance(session, expected)
         node = session.get(NodeRow, name)
@@ -247,7 +251,7 @@ def delete_node(service: Service, name: str, expected: int | None, replace_tenan
 
 
 class _Change:
-    """One change of the inventory, in one transaction."""
+    """A change of the inventory in one transaction."""
 
     def __init__(
         self,
@@ -292,11 +296,12 @@ class _Change:
             row.removed, row.gpus, row.revision = True, [], self.number
 
     def finish(self) -> None:
-        """Write what is new. Raises `ConflictError` where tenants stand in the way."""
+        """Write the differences. Raises `ConflictError` if tenants are affected."""
         if self.in_the_way:
             more = len(self.in_the_way) - _NAMED
             raise ConflictError(
-                "tenants stand in the way", expected="their placements ended first, or replace_tenants=true",
+                "the change affects running tenants", expected="their placements to be ended first, or "
+                "replace_tenants=true",
                 got=", ".join(self.in_the_way[:_NAMED]) + (f" and {more} more" if more > 0 else ""),
             )  # fmt: skip
         if self._new:
@@ -315,19 +320,19 @@ class _Change:
         return bool(tenants)
 
     def _seat(self, node: str, gpu: Gpu, is_new: bool, is_same: bool) -> bool:
-        """Set the tenants of one GPU to those given; returns whether any changed."""
+        """Set the tenants of one GPU; returns whether any changed."""
         present = self._on(node, gpu.id)
         given = self.inventory.given(node, gpu)
         if not self.replace_tenants:
             if not is_new and not is_same:
                 if present:
                     return self._end(present)
-                is_new = True  # another GPU in the same place
+                is_new = True  # a different GPU with the same id
             if not given or (not is_new and _same_tenants(given, present)):
                 return False
             if not is_new:
                 self.in_the_way += [_name_of(t) for t in present] or [
-                    f"{node}/{gpu.id}: other tenants are given"
+                    f"{node}/{gpu.id}: different tenants are given"
                 ]
                 return False
         kept: list[TenantRow] = []
@@ -339,7 +344,7 @@ class _Change:
             elif placement_id is not None:
                 raise InputError(
                     f"placement {placement_id} is not on {node}/{gpu.id}", expected="tenants where /v1/cluster shows them",
-                    hint="leave placement_id out for a tenant that the service did not place",
+                    hint="omit placement_id for a tenant that the service did not place",
                 )  # fmt: skip
             else:
                 self._new.append(tenancy.values_of(node, gpu.id, tenant))
@@ -356,7 +361,7 @@ def _is(row: TenantRow, tenant: Tenant, placement_id: str | None) -> bool:
 
 
 def _same_tenants(given: list[tuple[Tenant, str | None]], present: Sequence[Any]) -> bool:
-    """Whether rows of tenants are those given, in whatever order."""
+    """Whether the stored tenants equal those given, in any order."""
     if len(given) != len(present):
         return False
     named = [placement_id or (str(tenant.job), tenant.job_id) for tenant, placement_id in given]

@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: a repeated write is answered as the first one was, and done once."""
+"""`Idempotency-Key`: a repeated write is carried out once and gets the first answer."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ KEEP_S = 24 * 3600.0
 
 
 def replay(session: Session, once: Once | None) -> tuple[int, dict[str, Any]] | None:
-    """The status and answer given before; None where the key is new.
+    """The status and answer given before; None if the key is new.
 
     Raises:
-        InputError: the key was used for another body.
+        InputError: the key was used with a different body.
     """
     row = session.get(IdempotencyRow, once.key) if once else None
     if row is None or once is None:
         return None
     if row.fingerprint != once.fingerprint:
         raise InputError(
-            "Idempotency-Key was used for another body",
+            "Idempotency-Key was used with a different body",
             expected="a new key for a new request",
-            hint="make a new key",
+            hint="generate a new key",
         )
     return row.status, row.answer
 
 
 def remember(session: Session, once: Once | None, status: int, answer: dict[str, Any]) -> None:
-    """Keep the answer, in the transaction that does the work."""
+    """Store the answer in the transaction that does the work."""
     if once is not None:
         session.add(
             IdempotencyRow(

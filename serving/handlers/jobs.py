@@ -33,10 +33,10 @@ def zoo() -> frozenset[str]:
 
 
 def unknown_graphs(service: Service, workloads: Iterable[Workload]) -> set[str]:
-    """Hashes of the graphs that this process has not loaded yet.
+    """Hashes of graphs that this process has not loaded yet.
 
     Raises:
-        UnknownNameError: a model is neither in the zoo nor a registered graph's name.
+        UnknownNameError: a model is neither in the zoo nor a registered graph.
     """
     missing = set()
     for workload in workloads:
@@ -70,20 +70,20 @@ async def admit(service: Service, workloads: Iterable[Workload], devices: Iterab
 
 
 async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """The snapshot without the GPUs whose tenants' graphs are not registered any more, and those whose type this process does
-    not know (its device file is gone): they cannot be predicted.
+    """The snapshot without GPUs that cannot be predicted: their tenants' graphs are no longer registered, or
+    this process does not know their type (its device file is gone).
 
-    The same object where there is none, because policies remember it; the last answer is kept.
+    The same object if there are none, because policies remember it; the last answer is kept.
 
     Raises:
-        UnknownNameError: no GPU is left.
+        UnknownNameError: no GPU remains.
     """
     kept, looked_at = service.pruned, snapshot.nodes
     if kept is not None and kept[2] == service.graph_changes:
         if kept[0] is snapshot:
             return kept[1]
         changed = changed_nodes(kept[0], snapshot) if kept[1] is kept[0] else None
-        if changed is not None:  # nothing was missing, so only what changed can be
+        if changed is not None:  # nothing was missing before, so only changes need a check
             looked_at = tuple(snapshot.nodes[k] for k in changed)
     missing: set[str] = set()
     for model in {t.job.model for node in looked_at for gpu in node.gpus for t in gpu.tenants}:
@@ -110,30 +110,30 @@ async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> Cluste
 
 
 def _nothing_known(models: set[str], devices: set[str]) -> UnknownNameError:
-    """The error of a cluster on which every GPU runs one of these models, or is of one of these types."""
+    """The error for a cluster on which every GPU runs one of these models or has one of these types."""
     if devices:
         return UnknownNameError(
-            "every GPU is of an unknown type, or runs a job of an unknown workload",
+            "every GPU has an unknown type or runs a job of an unknown workload",
             expected="a GPU of a type of /v1/devices",
             got=", ".join(repr(name[:80]) for name in sorted(devices)[:3]),
-            hint="start the service with the file of these types in COTENANT_DEVICES",
+            hint="set COTENANT_DEVICES to the file with these types and restart the service",
         )
     return UnknownNameError(
         "every GPU runs a job of an unknown workload",
         expected="models of the zoo, or graph:HASH of /v1/workloads",
         got=", ".join(repr(model[:80]) for model in sorted(models)[:3]),
-        hint="register the graphs with POST /v1/workloads, or take the tenants out of the cluster",
+        hint="register the graphs with POST /v1/workloads, or remove the tenants from the cluster",
     )
 
 
 def without_unpredictable(service: Service, serving: Serving, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """The snapshot without the GPUs that run what `Batcher.meet` found the model unable to predict: one such tenant must not
-    stand in the way of every decision.
+    """The snapshot without GPUs whose tenants `Batcher.meet` found unpredictable, because one such tenant
+    must not block every decision.
 
-    The same object where there is none; the last answer is kept.
+    The same object if there are none; the last answer is kept.
 
     Raises:
-        InputError: no GPU is left.
+        InputError: no GPU remains.
     """
     told = service.batcher.unpredictable(serving)
     if not told:
@@ -147,16 +147,17 @@ def without_unpredictable(service: Service, serving: Serving, snapshot: ClusterS
     if pruned is not snapshot and not any(node.gpus for node in pruned.nodes):
         raise InputError(
             "every GPU runs a job that cannot be predicted",
-            expected="jobs that run on their GPU as they are described",
+            expected="jobs that can run on their GPU as described",
             got=next(iter(told.values())),
-            hint="take the tenants out of the cluster, or correct them",
+            hint="remove the tenants from the cluster, or correct them",
         )
     service.predictable = (snapshot, pruned, len(told))
     return pruned
 
 
 def _without(snapshot: ClusterSnapshot, left_out: Callable[[Gpu], bool]) -> ClusterSnapshot:
-    """The snapshot without some GPUs; nodes that keep theirs are the same objects, and so is the snapshot where all do."""
+    """The snapshot without some GPUs; unaffected nodes are the same objects, and so is the snapshot if
+    nothing is removed."""
     nodes = []
     for node in snapshot.nodes:
         gpus = tuple(gpu for gpu in node.gpus if not left_out(gpu))
@@ -173,7 +174,7 @@ async def admit_sets(service: Service, sets: list[ColocationSet]) -> None:
 async def predict_each(
     service: Service, sets: list[ColocationSet]
 ) -> dict[ColocationSet, Prediction | CotenantError]:
-    """What is predicted of each set, or why it cannot be: one of an unknown workload leaves the others theirs."""
+    """The prediction of each set, or its error; an unknown workload fails only its own set."""
     answers: dict[ColocationSet, Prediction | CotenantError] = {}
     for asked in sets:
         try:
@@ -187,7 +188,7 @@ async def predict_each(
 
 
 def load_graphs(service: Service, hashes: set[str]) -> None:
-    """Make stored graphs known to this process. Raises `UnknownNameError` for one that is not registered."""
+    """Load stored graphs into this process. Raises `UnknownNameError` for one that is not registered."""
     with service.store.read() as session:
         rows = {r.hash: r for r in session.scalars(select(WorkloadRow).where(WorkloadRow.hash.in_(hashes)))}
     for key in hashes:

@@ -1,4 +1,4 @@
-"""Writes placement decisions to the store: those made together in one transaction of a few statements."""
+"""Writes placement decisions to the store; a batch takes one transaction of a few statements."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ADVANCE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """A placement that was asked for; `placement_id` is its number from the first."""
+    """A requested placement; its `placement_id` is assigned at once."""
 
     placement_id: str
     body: PlacementBody
@@ -50,7 +50,7 @@ class Asked:
     once: Once | None
 
     def tenant(self, decision: PlacementDecision) -> Tenant:
-        """The tenant that it becomes, the same in a decision's view as it is read from the store."""
+        """The tenant that it becomes, equal to the one later read from the store."""
         assert decision.iterations is not None
         return Tenant(
             self.job, decision.iterations, self.body.job_id or self.placement_id, self.body.max_slowdown
@@ -60,7 +60,7 @@ class Asked:
 def keep(
     service: Service, decided: list[tuple[Asked, PlacementDecision]], state: ClusterState
 ) -> list[Answer | CotenantError | None]:
-    """Write the decisions in one transaction; None for one whose GPU is no longer as it was ranked."""
+    """Write the decisions in one transaction; None for each whose GPU has changed since it was ranked."""
     if not decided:
         return []
     with service.store.write() as session:
@@ -112,7 +112,7 @@ def keep(
             entry = entry_from(rows[-1])
             if asked.once is not None:
                 remember(session, asked.once, 201, entry)
-                session.flush()  # the same key may come again further down
+                session.flush()  # the same key may occur again in this batch
             answers.append((201, entry))
         if rows:
             connection.execute(_ADD_PLACEMENTS, rows)
@@ -129,7 +129,7 @@ def keep(
 
 
 def _as_ranked(session: Session, node: str, gpu: str, state: ClusterState) -> bool:
-    """Whether a GPU is as in `state`, or better (a tenant left)."""
+    """Whether a GPU is unchanged from `state`, or only lost tenants."""
     row = session.get(NodeRow, node)
     if row is None or row.removed or not any(listed["id"] == gpu for listed in row.gpus):
         return False

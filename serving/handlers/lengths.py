@@ -1,4 +1,5 @@
-"""Tenants that a caller gives without a length: an hour's worth of steps alone on their GPU, by the serving model."""
+"""Lengths for tenants given without one: an hour's worth of steps alone on their GPU, by the serving
+model."""
 
 from __future__ import annotations
 
@@ -11,13 +12,14 @@ from serving.service import Service
 
 
 async def fill_lengths(service: Service, body: ClusterBody, refuse: bool = False) -> None:
-    """Set `iterations_left` of the tenants that have none.
+    """Set `iterations_left` for tenants without it.
 
     Args:
-        refuse: whether a tenant that cannot be predicted is an error; its GPU is left out of the ranking otherwise.
+        refuse: whether a tenant that cannot be predicted is an error; otherwise its GPU is excluded from the
+            ranking.
 
     Raises:
-        InputError: a job or device is none.
+        InputError: invalid job or device.
         UnavailableError: no model serves.
     """
     open_ended = [
@@ -33,7 +35,7 @@ async def fill_lengths(service: Service, body: ClusterBody, refuse: bool = False
         try:
             await admit(service, (job,), (gpu.device,))
         except UnknownNameError:
-            # Whatever it is: a GPU whose tenant is unknown is refused, or left out of the ranking.
+            # Any value: a GPU with an unknown tenant is refused, or excluded from the ranking.
             tenant.iterations_left = 1.0
             continue
         known.append((tenant, ColocationSet(gpu.device, (job,), gpu.sharing)))

@@ -11,7 +11,7 @@ from serving.store.tables import ModelEventRow
 
 
 def state(service: Service) -> dict[str, Any]:
-    """The version that serves (null where none does), where it came from, and the last failure to replace it."""
+    """The version in service (null if none), its source, and the last failure to replace it."""
     serving = service.life.serving
     return {
         "serving": None
@@ -23,7 +23,7 @@ def state(service: Service) -> dict[str, Any]:
 
 
 async def reload(service: Service) -> dict[str, Any]:
-    """Check the source now. Raises `UnavailableError` where the model there was refused; the old one stays."""
+    """Check the source now. Raises `UnavailableError` if the model there was rejected; the old one stays."""
     await service.life.reload(force=True)
     return state(service)
 

@@ -1,4 +1,4 @@
-"""Feedback: what was observed, beside what the serving model predicts for it."""
+"""Feedback: observations, stored with the serving model's predictions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from serving.service import Service
 from serving.store.observations import PLAUSIBLE
 from serving.store.tables import ObservationRow, PlacementRow
 
-_CLOCKS_DIFFER_S = 3600.0  # at most, a caller's from ours
+_CLOCKS_DIFFER_S = 3600.0  # tolerated between a caller's clock and ours
 
 
 async def record(service: Service, body: ObservationsBody, once: Once | None) -> tuple[int, dict[str, Any]]:
@@ -27,7 +27,8 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
     Returns status and answer.
 
     Raises:
-        InputError: `member` names no job of its set; a step time or time that cannot be. UnknownNameError: unknown device, model or placement.
+        InputError: `member` is not a job of its set; an impossible step time or time. UnknownNameError:
+            unknown device, model or placement.
     """
     if len(body.observations) > service.config.batch_sets:
         raise LimitError(
@@ -39,7 +40,7 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
     for index, observation in enumerate(body.observations):
         if observation.member >= len(observation.of.jobs):
             raise InputError(
-                f"observations[{index}].member names no job",
+                f"observations[{index}].member is out of range",
                 expected=f"0 to {len(observation.of.jobs) - 1}",
                 got=observation.member,
             )
@@ -94,15 +95,16 @@ def _keep(
 
 
 def _row_of(observation: ObservationBody, prediction: Prediction, kept_s: float) -> ObservationRow:
-    """The row of an observation that can be, and that is kept. Raises `InputError`."""
+    """The row of a plausible observation within the retention period. Raises `InputError`."""
     predicted, now = prediction.members[observation.member].step_time_s, time.time()
     check_plausible(observation.step_time_s, predicted.value)
     observed_at = now if observation.observed_at is None else observation.observed_at
     if not now - kept_s <= observed_at <= now + _CLOCKS_DIFFER_S:
         raise InputError(
-            "observed_at is no time that is kept",
-            expected=f"seconds since 1970, at most {kept_s / 86400:g} days ago (retention_s) and not to come",
-            got=observed_at, hint="leave it out for now",
+            "observed_at is out of range",
+            expected=f"seconds since 1970, at most {kept_s / 86400:g} days ago (retention_s) and not in the "
+            f"future",
+            got=observed_at, hint="omit it for the current time",
         )  # fmt: skip
     return ObservationRow(
         device=prediction.device,
@@ -121,7 +123,7 @@ def _row_of(observation: ObservationBody, prediction: Prediction, kept_s: float)
 
 
 def list_observations(service: Service, after: int, limit: int) -> list[dict[str, Any]]:
-    """Entries, newest first; `after` is the id that the last page ended with."""
+    """Entries, newest first; `after` is the last id of the previous page."""
     query = select(ObservationRow).order_by(ObservationRow.id.desc()).limit(limit)
     if after:
         query = query.where(ObservationRow.id < after)
@@ -162,7 +164,7 @@ def error_by_day(service: Service, days: int = 30) -> list[dict[str, Any]]:
 
 
 def entry_of(row: ObservationRow) -> dict[str, Any]:
-    """An observation as a caller sees it."""
+    """An observation as returned to callers."""
     return {
         "id": row.id,
         "device": row.device,

@@ -22,14 +22,14 @@ from serving.service import Service
 
 
 async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
-    """Rank the GPUs for a job, or for each job of a queue in its order; a queue's jobs see those placed before them.
+    """Rank the GPUs for a job, or for each job of a queue in order; each job sees those placed before it.
 
     Raises:
         InputError: neither or both of `job` and `jobs`; the cluster is empty.
         InfeasibleError: the job fits on no GPU of the cluster.
     """
     if (body.job is UNSET) == (body.jobs is UNSET):
-        raise InputError("body names no job", expected="either 'job' or 'jobs'", got="neither or both")
+        raise InputError("body has no job", expected="either 'job' or 'jobs'", got="neither or both")
     service.life.current()
     config = PlacementConfig(objective=body.objective, max_slowdown=body.max_slowdown)
     if isinstance(body.cluster, ClusterBody):
@@ -63,7 +63,8 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
 
 
 def _given(body: ClusterBody) -> ClusterSnapshot:
-    """The cluster of a body. Raises `InputError`, and `UnknownNameError` for a device, which a stored cluster may have."""
+    """The cluster of a body. Raises `InputError`, and `UnknownNameError` for an unknown device, which only a
+    stored cluster may have."""
     snapshot = read_inventory(body).snapshot
     for device in {gpu.device for _, gpu in snapshot.gpus()}:
         get_device(device)
@@ -71,8 +72,8 @@ def _given(body: ClusterBody) -> ClusterSnapshot:
 
 
 async def prepare(service: Service, job: Workload, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """Encode the job and all tenants; the snapshot without GPUs of unknown types, and those whose tenants are unknown or cannot
-    be predicted."""
+    """Encode the job and all tenants; returns the snapshot without GPUs of unknown types or with tenants that
+    are unknown or cannot be predicted."""
     await admit(service, (job,))
     snapshot = await without_unknown(service, snapshot)
     serving = service.belief().serving
@@ -89,7 +90,8 @@ async def choose(
     snapshot: ClusterSnapshot,
     config: PlacementConfig,
 ) -> PlacementDecision:
-    """One decision with the serving model and its corrections; new workloads are encoded first, away from the others' decisions."""
+    """One decision with the serving model and its corrections; new workloads are encoded first, so that other
+    decisions do not wait."""
     belief, batcher = service.belief(), service.batcher
     snapshot = await prepare(service, job, snapshot)
     started = time.perf_counter()
@@ -102,7 +104,7 @@ async def choose(
 
 
 def counted(service: Service, outcome: PlacementDecision | CotenantError, took_s: float) -> PlacementDecision:
-    """The decision, counted in the metrics; an error is raised."""
+    """The decision, counted in the metrics; errors are counted and raised."""
     if isinstance(outcome, CotenantError):
         if isinstance(outcome, InfeasibleError):
             service.metrics.placements.labels("infeasible").inc()
@@ -115,10 +117,10 @@ def counted(service: Service, outcome: PlacementDecision | CotenantError, took_s
 def with_tenant(
     snapshot: ClusterSnapshot, node: str, gpu: str, tenant: Tenant, place: int | None = None
 ) -> ClusterSnapshot:
-    """The snapshot with one more job on one GPU; all other nodes are the same objects.
+    """The snapshot with one more job on a GPU; all other nodes are the same objects.
 
     Args:
-        place: of the node in the snapshot, where it is known.
+        place: index of the node in the snapshot, if known.
     """
 
     def on_gpu(present: Gpu) -> Gpu:

@@ -1,4 +1,4 @@
-"""Placements on the stored cluster: confirmed, ended, or expired where nobody confirmed. `handlers.reserving` decides them."""
+"""Placements on the stored cluster: confirm, end, expire. `handlers.reserving` makes the decisions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _COLUMNS = tuple(PlacementRow.__table__.columns.keys())
 
 
 def change(service: Service, key: str, state: str) -> dict[str, Any]:
-    """Confirm or end a placement; doing it again changes nothing.
+    """Confirm or end a placement; idempotent.
 
     Raises:
-        UnknownNameError: no such placement. ConflictError: it cannot go into that state.
+        UnknownNameError: no such placement. ConflictError: it cannot change to that state.
     """
     with service.store.write() as session:
         row = _row(session, key)
@@ -34,7 +34,7 @@ def change(service: Service, key: str, state: str) -> dict[str, Any]:
             ):
                 raise ConflictError(
                     "the reservation has expired",
-                    expected="a confirmation in time",
+                    expected="confirmation before the deadline",
                     got=f"{now - row.expires_at:.0f} s late",
                 )
             freed = move(session, row, state, now)
@@ -63,7 +63,7 @@ def progress(service: Service, key: str, iterations_left: float) -> dict[str, An
 
 
 def expire(session: Session, now: float) -> int:
-    """Free the GPUs of decisions that nobody confirmed in time. Returns how many."""
+    """Expire decisions not confirmed in time and free their GPUs. Returns how many."""
     late = session.scalars(
         select(PlacementRow).where(PlacementRow.state == "decided", PlacementRow.expires_at < now)
     ).all()
@@ -76,7 +76,7 @@ def expire(session: Session, now: float) -> int:
 
 
 def list_placements(service: Service, state: str | None, after: int, limit: int) -> list[dict[str, Any]]:
-    """Entries, newest first; `after` is the sequence number that the last page ended with."""
+    """Entries, newest first; `after` is the last sequence number of the previous page."""
     query = select(PlacementRow).order_by(PlacementRow.sequence.desc()).limit(limit)
     if state:
         query = query.where(PlacementRow.state == state)
@@ -95,7 +95,7 @@ def get_placement(service: Service, key: str) -> dict[str, Any]:
 
 
 class _Staleness:
-    """Which confirmed jobs have not reported for a while, by the database's clock: their node or they themselves."""
+    """Confirmed jobs for which neither job nor node has reported for a while, by the database's clock."""
 
     def __init__(self, service: Service, session: Session) -> None:
         self.session, self.before = session, service.store.now(session) - service.config.stale_s
@@ -108,12 +108,12 @@ class _Staleness:
 
 
 def entry_of(row: PlacementRow, stale: bool = False) -> dict[str, Any]:
-    """What a caller sees of a placement."""
+    """A placement as returned to callers."""
     return entry_from({name: getattr(row, name) for name in _COLUMNS}, stale)
 
 
 def entry_from(values: dict[str, Any], stale: bool = False) -> dict[str, Any]:
-    """The same from the values of its row."""
+    """The same, from the values of its row."""
     return values | {"stale": stale}
 
 

@@ -14,7 +14,8 @@ from serving.service import Service
 
 
 async def predict(service: Service, raw: bytes) -> bytes:
-    """How the set of a request's body runs, as JSON; the same question is answered from memory.
+    """The prediction for the set in a request's body, as JSON; repeated questions are answered from the
+    cache.
 
     Raises:
         CotenantError: unknown device, model or option. UnavailableError: no model serves.
@@ -30,14 +31,15 @@ async def predict(service: Service, raw: bytes) -> bytes:
             service.metrics.predictions.labels("refused").inc()
             raise
         known = json.encode(prediction), prediction.fits
-        if service.belief() is belief:  # it was all the while that the answer took
+        if service.belief() is belief:  # unchanged while the answer was computed
             service.answers.put(belief, raw, known)
     service.metrics.predictions.labels("fits" if known[1] else "too_large").inc()
     return known[0]
 
 
 async def predict_batch(service: Service, raw: bytes) -> bytes:
-    """How each of the sets of a request's body runs, all with one model, as JSON; one bad set refuses the batch and is named."""
+    """Predictions for all sets in a request's body, with one model, as JSON; one bad set, named in the error,
+    fails the batch."""
     service.life.current()
     sets = await service.batcher.off_loop(len(raw), _read_batch, service, raw)
     await admit_sets(service, sets)

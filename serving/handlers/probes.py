@@ -1,4 +1,4 @@
-"""Which set to run to learn most about a job."""
+"""The most informative sets to run for a job."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from serving.service import Service
 
 
 class ProbesBody(Struct, forbid_unknown_fields=True):
-    """A job on a device, and the jobs that it may run beside (four zoo models where none is named). One that is named twice is asked for
-    twice as often."""
+    """A job on a device, and its candidate partners (default: four zoo models). One named twice counts
+    double."""
 
     device: Name
     job: JobLike
@@ -25,7 +25,8 @@ class ProbesBody(Struct, forbid_unknown_fields=True):
 
 
 class ProbeEntry(Struct):
-    """A set to run. `error_ratio` is the expected error of its members' step times after this probe and those before it."""
+    """A set to run. `error_ratio` is the expected error of the job's step times after this probe and the
+    earlier ones."""
 
     jobs: list[str]
     error_ratio: float
@@ -39,7 +40,7 @@ class ProbesAnswer(Struct):
 
 
 async def probes(service: Service, body: ProbesBody) -> dict[str, Any]:
-    """The partners beside which a run of the job teaches most, given everything that was observed.
+    """The most informative partners for the job, given all observations.
 
     Raises:
         UnknownNameError: unknown device or model.

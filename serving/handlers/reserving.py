@@ -1,7 +1,9 @@
-"""Decisions on the stored cluster, each reserved as it is made; all that wait together share one look and one transaction.
+"""Decides on the stored cluster and reserves the GPU; all waiting requests share one read and one
+transaction.
 
-A decision is written only if its GPU still has no tenant but those that it was ranked with; otherwise it is made again.
-Changes of other GPUs, of iterations left, and departures do not matter. Processes take turns, so that this is rare.
+A decision is written only if its GPU has gained no tenant since it was ranked; otherwise it is made again.
+Changes of other GPUs or of iterations left, and departures, do not matter. Processes take turns, so retries
+are rare.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ from serving.schemas import PlacementBody, job_of
 from serving.service import Service
 
 _TRIES = 40
-_TOGETHER, _TOGETHER_S = 32, 0.05  # decisions of one transaction, and how long it may take to make them
-_TURN_S = 0.25  # a process that keeps its turn for longer is not waited for
+_TOGETHER, _TOGETHER_S = 32, 0.05  # most decisions in one transaction, and longest time to make them
+_TURN_S = 0.25  # do not wait longer than this for another process's turn
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request that waits for its decision."""
+    """A request waiting for its decision."""
 
     asked: Asked
     config: PlacementConfig
@@ -51,7 +53,7 @@ Decided = tuple[Request, PlacementDecision]
 
 
 class Reserver:
-    """Decides for one service; callers take turns, and their number is bounded as that of a lane."""
+    """Decides for one service; callers take turns, and their number is bounded as in a lane."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -64,7 +66,7 @@ class Reserver:
         Raises:
             ConflictError: the cluster kept changing.
             InfeasibleError: the job fits on no GPU of the cluster.
-            OverloadError: too many others wait.
+            OverloadError: too many requests wait.
         """
         service, job = self.service, job_of(body.job)
         config = PlacementConfig(objective=body.objective, max_slowdown=body.max_slowdown)
@@ -75,9 +77,7 @@ class Reserver:
         state = service.cluster.latest
         if state is None:
             state = await service.read(stored_state, service)
-        await prepare(
-            service, job, state.snapshot
-        )  # what is new is encoded before others have to wait for it
+        await prepare(service, job, state.snapshot)  # encode new workloads before other requests have to wait
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         request = Request(Asked(uuid.uuid4().hex, body, job, once), config, CALLER.get(), answer)
         self._enqueue(request)
@@ -101,7 +101,7 @@ class Reserver:
             self._task = asyncio.create_task(self._work())
 
     def _refuse(self, request: Request, why: str) -> None:
-        """Refuse a request that waits; one that is being decided is answered soon."""
+        """Refuse a waiting request; one that is being decided will be answered soon."""
         if self._waiting.remove(request.caller, request) or why == "length":
             self.service.metrics.refused.labels(f"reserving_{why}").inc()
             request.fail(OverloadError("too many placements are queued", hint="try again in a second"))
@@ -140,7 +140,7 @@ class Reserver:
                 request.fail(ConflictError("the cluster kept changing during the decision", hint="try again"))
 
     async def _choose(self, group: list[Request], state: ClusterState) -> list[Decided]:
-        """Decide one after the other, each with those before it in view; those there is no time for keep waiting."""
+        """Decide one at a time, each seeing the earlier ones; requests that run out of time keep waiting."""
         service, snapshot = self.service, state.snapshot
         waiting = []
         for request in group:
@@ -169,7 +169,7 @@ def _replayed(service: Service, once: Once) -> Answer | None:
 
 
 def _begin(service: Service) -> tuple[ClusterState, Callable[[], None] | None]:
-    """The state to decide on, and what ends this process's turn."""
+    """The state to decide on, and a function that ends this process's turn."""
     leave = service.store.take_turn(_TURN_S)
     try:
         return service.cluster.current(), leave
@@ -182,7 +182,7 @@ def _begin(service: Service) -> tuple[ClusterState, Callable[[], None] | None]:
 def _decisions(
     placer: Placer, requests: Sequence[Request], snapshot: ClusterSnapshot, place_of: dict[str, int]
 ) -> list[tuple[PlacementDecision | CotenantError, float]]:
-    """What is decided of each, or the error, and the seconds that it took; of the first ones where time runs out."""
+    """The decision or error for each, with the seconds it took; only the first ones if time runs out."""
     outcomes: list[tuple[PlacementDecision | CotenantError, float]] = []
     began = time.perf_counter()
     for request in requests:

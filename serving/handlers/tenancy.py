@@ -8,7 +8,7 @@
 | decided | expired | nobody confirmed within `reservation_s` |
 | waiting, decided, confirmed | ended | `POST .../end`; the inventory changed with `replace_tenants=true` |
 
-A placement has a tenant while it is decided or confirmed, and at no other time.
+A placement has a tenant only while it is decided or confirmed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SEATED = ("decided", "confirmed")
 
 
 def values_of(node: str, gpu: str, tenant: Tenant, placement_id: str | None = None) -> dict[str, Any]:
-    """The row of a tenant; its job as the SPEC that reads back to it."""
+    """The row of a tenant; its job is stored as an equivalent SPEC."""
     return {
         "node": node, "gpu": gpu, "job": str(tenant.job), "model": tenant.job.model[:200], "job_id": tenant.job_id,
         "iterations_left": tenant.iterations_left, "max_slowdown": tenant.max_slowdown, "placement_id": placement_id,
@@ -42,10 +42,10 @@ def values_of(node: str, gpu: str, tenant: Tenant, placement_id: str | None = No
 
 
 def move(session: Session, row: PlacementRow, state: str, now: float) -> bool:
-    """Bring a placement into `state`, and its tenant with it; whether a GPU became free.
+    """Move a placement to `state`, and update its tenant; returns whether a GPU became free.
 
     Raises:
-        ConflictError: that state cannot follow the present one.
+        ConflictError: the current state does not allow it.
     """
     if state not in NEXT[row.state]:
         allowed = " or ".join(before for before, after in NEXT.items() if state in after)
@@ -63,7 +63,7 @@ def move(session: Session, row: PlacementRow, state: str, now: float) -> bool:
 
 
 def end(session: Session, tenant: TenantRow, now: float) -> None:
-    """Take a tenant away, and end its placement where it has one."""
+    """Remove a tenant, and end its placement if it has one."""
     row = session.get(PlacementRow, tenant.placement_id) if tenant.placement_id else None
     if row is not None and row.state in SEATED:
         move(session, row, "ended", now)
@@ -73,7 +73,7 @@ def end(session: Session, tenant: TenantRow, now: float) -> None:
 
 
 def touch(session: Session, node: str | None, number: int, now: float | None = None) -> None:
-    """Note that the tenants of a node changed (`number` of the change), and when it was heard of."""
+    """Note that a node's tenants changed (with the `number` of the change), and when it reported."""
     row = session.get(NodeRow, node) if node else None
     if row is not None:
         row.revision = number

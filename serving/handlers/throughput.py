@@ -14,15 +14,14 @@ from serving.handlers.jobs import admit
 from serving.schemas import JobLike, Name, job_of
 from serving.service import Service
 
-# Prefixes of one call of the lane, which others wait for: half a second for a network of hundreds of layers.
+# Prefixes per lane call, because others wait for it: half a second for a network with hundreds of layers.
 _TOGETHER = 8
-_KIND = (
-    "layer-throughput"  # no sharing mode: what is remembered of these jobs says nothing of their co-location
-)
+_KIND = "layer-throughput"  # no sharing mode: cached results for these jobs say nothing about co-location
 
 
 class ThroughputBody(Struct, forbid_unknown_fields=True):
-    """A job on a device, with its first layers frozen in each of `frozen_prefixes` (its own where there is none)."""
+    """A job on a device, with each of `frozen_prefixes` leading layers frozen (default: the job's own
+    prefix)."""
 
     device: Name
     job: JobLike
@@ -43,7 +42,7 @@ async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
     """Step time, throughput and memory for each frozen prefix, scaled to the job's solo step time, measured or predicted.
 
     Raises:
-        InputError: more layers are frozen than there are, or more nodes than GPUs.
+        InputError: more layers frozen than the model has, or more nodes than GPUs.
         UnknownNameError: unknown device or model.
     """
     belief, batcher = service.belief(), service.batcher
@@ -56,7 +55,7 @@ async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
     for first in range(0, len(distinct), _TOGETHER):
         some = distinct[first : first + _TOGETHER]
         points.update(zip(some, await batcher.bulk.run(_points, belief, job, body, some), strict=True))
-        # The predictor keeps each as a job of its own, which counts towards a fresh copy of it.
+        # The predictor caches each prefix as a separate job, which counts towards a fresh copy of the model.
         batcher.remember(
             belief.serving, [(body.device, _KIND, replace(plain, frozen_prefix=k)) for k in some]
         )
@@ -64,7 +63,7 @@ async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
 
 
 def _with_step_time(belief: Belief, job: Workload, device: str) -> Workload:
-    """The job with its solo step time; what observations say of it is said here too."""
+    """The job with its solo step time, corrected by observations."""
     if job.solo.step_time_s is not None:
         return job
     arrays = belief.predictor.predict_arrays([ColocationSet(device, (job,))])

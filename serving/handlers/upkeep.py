@@ -1,4 +1,4 @@
-"""Housekeeping of the store: unconfirmed placements expire, and what was kept long enough is deleted."""
+"""Housekeeping of the store: expires unconfirmed placements and deletes old rows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from serving.handlers.placements import expire
 from serving.service import Service
 from serving.store.tables import AuditRow, ModelEventRow, ObservationRow, PlacementRow
 
-_AT_ONCE = 5_000  # rows deleted in one transaction, so that nobody waits long for it
+_AT_ONCE = 5_000  # rows deleted per transaction, so that nobody waits long
 
 
 def upkeep(service: Service) -> int:
-    """Expire unconfirmed placements and drop what is older than it is kept. Returns how many placements expired."""
+    """Expire unconfirmed placements and drop rows past their retention. Returns how many placements
+    expired."""
     with service.store.write() as session:
         now = service.store.now(session)
         forget_old(session, now)

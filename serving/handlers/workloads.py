@@ -19,10 +19,11 @@ from serving.store.tables import TenantRow, WorkloadRow
 
 
 async def register_zoo(service: Service, workload: Workload) -> tuple[dict[str, Any], bool]:
-    """Capture a zoo model with the job's options and keep its graph. Returns the entry and whether it is new."""
+    """Capture a zoo model with the job's options and store its graph. Returns the entry and whether it is
+    new."""
     if workload.model not in zoo():
         raise UnknownNameError(
-            "model is not in the zoo", expected="a name of `cotenant zoo list`", got=repr(workload.model)
+            "model is not in the zoo", expected="a name from `cotenant zoo list`", got=repr(workload.model)
         )
     plain = workload.captured()  # freezing is an option of jobs, not of graphs
     graph = await service.batcher.encoding.run(service.captures.graph, plain)
@@ -36,10 +37,10 @@ async def register_onnx(
     batch_size: int | None = None,
     sequence_length: int | None = None,
 ) -> tuple[dict[str, Any], bool]:
-    """Read an uploaded ONNX file, in a process with limits of its own, and keep its graph.
+    """Read an uploaded ONNX file in a resource-limited process, and store its graph.
 
     Args:
-        batch_size, sequence_length: bind the model's open dimensions.
+        batch_size, sequence_length: bind the model's dynamic dimensions.
     """
     if not data:
         raise InputError("the upload is empty", expected="an ONNX file")
@@ -62,7 +63,7 @@ async def register_onnx(
 async def register_graph(
     service: Service, body: dict[str, Any], name: str | None
 ) -> tuple[dict[str, Any], bool]:
-    """Keep a graph that `cotenant capture -o` wrote."""
+    """Store a graph written by `cotenant capture -o`."""
     graph = await service.batcher.bulk.run(ComputationGraph.from_dict, body)
     if not graph.operators:
         raise InputError("the graph has no operators", expected="at least one")
@@ -99,7 +100,7 @@ def keep(service: Service, graph: ComputationGraph, name: str, kind: str) -> tup
 
 
 def entry_of(row: WorkloadRow) -> dict[str, Any]:
-    """What a caller sees of a registered workload; `workload` is the name to use in jobs."""
+    """A registered workload as returned to callers; `workload` is the name to use in jobs."""
     return {
         "workload": GRAPH_PREFIX + row.hash,
         "hash": row.hash,
@@ -111,7 +112,7 @@ def entry_of(row: WorkloadRow) -> dict[str, Any]:
 
 
 def list_workloads(service: Service, after: str | None, limit: int) -> list[dict[str, Any]]:
-    """Entries by hash, from the one after `after`."""
+    """Entries by hash, starting after `after`."""
     query = select(WorkloadRow).order_by(WorkloadRow.hash).limit(limit)
     if after:
         query = query.where(WorkloadRow.hash > after)
@@ -132,7 +133,7 @@ def get_graph(service: Service, key: str) -> dict[str, Any]:
 
 
 def delete_workload(service: Service, key: str) -> None:
-    """Forget a graph; other processes do so within two seconds.
+    """Delete a graph; other processes drop it within two seconds.
 
     Raises:
         UnknownNameError: no such workload. ConflictError: a tenant of the stored cluster uses it.
@@ -148,8 +149,9 @@ def delete_workload(service: Service, key: str) -> None:
         if users:
             named = [f"{t.placement_id or t.job_id or 'a tenant'} on {t.node}/{t.gpu}" for t in users]
             raise ConflictError(
-                "the workload is in use", expected="no tenant that runs it",
-                got=", ".join(named[:5]) + (", ..." if len(named) > 5 else ""), hint="end those first",
+                "the workload is in use", expected="no running tenant",
+                got=", ".join(named[:5]) + (", ..." if len(named) > 5 else ""), hint="end these tenants "
+                "first",
             )  # fmt: skip
         session.delete(row)
         deleted = row.hash

@@ -1,4 +1,4 @@
-"""Ask `POST /v1/place`, and know when there is no answer."""
+"""A client of `POST /v1/place` that returns None if there is no usable answer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class ServiceClient:
     """A client of `POST /v1/place`.
 
     Attributes:
-        url: such as `http://127.0.0.1:8080`.
-        token: bearer token of scope `place`; None where the service asks for none.
-        timeout_s: after so long there is no answer.
+        url: base URL, such as `http://127.0.0.1:8080`.
+        token: bearer token with scope `place`; None if the service requires none.
+        timeout_s: seconds after which to give up.
     """
 
     url: str = "http://127.0.0.1:8080"
@@ -38,7 +38,8 @@ class ServiceClient:
             )
 
     def place(self, job: str, iterations: float | None, cluster: dict[str, Any]) -> dict[str, Any] | None:
-        """The decision as `POST /v1/place` answers it, or None: down, busy, an error, or not of its form."""
+        """The response of `POST /v1/place`, or None if the service is down, busy, returns an error or a
+        malformed response."""
         body: dict[str, Any] = {"job": job, "cluster": cluster}
         if iterations is not None:
             body["iterations"] = iterations
@@ -53,10 +54,10 @@ class ServiceClient:
             )
             answer = response.json() if response.status_code == 200 else None
         except (httpx.HTTPError, ValueError) as error:
-            log.warning("the service does not answer: %s", error)
+            log.warning("the service does not respond: %s", error)
             return None
         if answer is None:
-            log.warning("the service answers %d: %s", response.status_code, response.text[:300])
+            log.warning("the service returned %d: %s", response.status_code, response.text[:300])
         if not isinstance(answer, dict) or answer.get("decision") not in ("place", "wait"):
             return None
         ranked = answer.get("ranked")

@@ -1,11 +1,11 @@
-"""Ray integration: on which node of a Ray cluster a job should share a GPU.
+"""Ray integration: choose the node of a Ray cluster where a job should share a GPU.
 
     placer = RayPlacer(ServiceClient("http://127.0.0.1:8080"))
     strategy = placer.place("train-7", "resnet18-cifar:batch_size=64", iterations=20000)
     actor = Trainer.options(num_gpus=0.5, scheduling_strategy=strategy or "DEFAULT").remote()
 
-None where the service does not answer: Ray then places the job as it would without the service. Ray itself chooses which GPU
-of the node a fraction comes from; `started` tells the placer which it was.
+None if the service does not respond; Ray then places the job as it would without the service. Ray itself
+chooses the GPU of the node for a fraction; report it to the placer with `started`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from serving.integrations.ask import ServiceClient
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A job that the placer placed, and until when it was predicted to run; `iterations` None where nobody knows."""
+    """A job placed by this placer, and its predicted end; `iterations` is None if unknown."""
 
     job: str
     iterations: float | None
@@ -31,7 +31,7 @@ class Running:
     finish_s: float
 
     def tenant(self, now_s: float) -> dict[str, Any]:
-        """As a tenant of `POST /v1/place`; at least 1 % is left while it runs."""
+        """The job as a tenant for `POST /v1/place`; at least 1 % is left while it runs."""
         if self.iterations is None:
             return {"job": self.job}
         left = max(0.01, 1 - (now_s - self.since_s) / self.finish_s) if self.finish_s > 0 else 1.0
@@ -40,10 +40,11 @@ class Running:
 
 @dataclass
 class RayPlacer:
-    """Asks the service, and remembers who was placed where by this placer; other users of the GPUs it cannot see.
+    """Asks the service, and remembers the jobs that it placed; it cannot see other users of the GPUs.
 
     Attributes:
-        devices: accelerator type of Ray (`V100`, `A100`) to catalogue name, beside the catalogue's own names.
+        devices: accelerator type of Ray (`V100`, `A100`) to catalogue name, in addition to the catalogue's
+            names.
     """
 
     service: ServiceClient = field(default_factory=ServiceClient)
@@ -51,12 +52,12 @@ class RayPlacer:
     running: dict[str, Running] = field(default_factory=dict)
 
     def place(self, job_id: str, job: str, iterations: float | None = None, nodes: Iterable[Mapping[str, Any]] | None = None) -> Any:  # fmt: skip
-        """A `NodeAffinitySchedulingStrategy`, or None where Ray should choose: no answer, no GPU, or no place now.
+        """A `NodeAffinitySchedulingStrategy`, or None to let Ray choose: no answer, no GPU, or no room now.
 
-        The affinity is soft: a node that dies meanwhile does not take the job with it.
+        The affinity is soft, so the job survives if the node dies meanwhile.
 
         Args:
-            nodes: as `ray.nodes()` gives them; asked for where None.
+            nodes: as returned by `ray.nodes()`; None to query them.
         """
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -72,12 +73,12 @@ class RayPlacer:
         return NodeAffinitySchedulingStrategy(node_id=best["node"], soft=True)
 
     def ask(self, job: str, iterations: float | None, nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:  # fmt: skip
-        """The answer of the service about a cluster of these nodes; None where there is none."""
+        """The service's answer for a cluster of these nodes; None if there is none."""
         cluster = self.cluster(nodes)
         return self.service.place(job, iterations, cluster) if cluster["nodes"] else None
 
     def cluster(self, nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Nodes alive with GPUs of a known type, and who runs there: the `cluster` of `POST /v1/place`."""
+        """Live nodes with GPUs of a known type, and their jobs, as the `cluster` of `POST /v1/place`."""
         known = {d.name: d.name for d in list_devices()}
         now_s, nodes_with_gpus = time.time(), []
         for node in nodes:
@@ -99,7 +100,8 @@ class RayPlacer:
         return {"nodes": nodes_with_gpus}
 
     def started(self, job_id: str, node: str, gpu: str) -> None:
-        """Where the job really runs: `ray.get_runtime_context().get_node_id()`, `ray.get_gpu_ids()[0]`."""
+        """Report where the job actually runs: `ray.get_runtime_context().get_node_id()`,
+        `ray.get_gpu_ids()[0]`."""
         if job_id in self.running:
             self.running[job_id] = replace(self.running[job_id], node=node, gpu=str(gpu))
 

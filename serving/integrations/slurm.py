@@ -1,7 +1,7 @@
-"""Slurm integration: jobs held back by `job_submit.lua` get the node that the service ranks first, and go.
+"""Slurm integration: releases jobs held by `job_submit.lua` to the node that the service ranks first.
 
-A hold is a begin time that passes by itself, so nothing here has to work for a job to run: where the service or this
-controller is away, Slurm schedules the job as if both were not there.
+A hold is a begin time that passes by itself, so jobs run even if nothing here works: when the service or this
+controller is down, Slurm schedules the job as it would without them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from serving.integrations.slurm_state import HELD, SlurmJob, cluster_for, read_c
 log = logging.getLogger("cotenant.slurm")
 
 TYPE = "TresPerNode"
-# Seconds between when a job that waits is asked about again and when it would go by itself.
+# Seconds between asking again about a waiting job and its hold expiring by itself.
 MARGIN_S = 10
 
 
@@ -31,11 +31,12 @@ class SlurmConfig:
     """Settings of the controller.
 
     Attributes:
-        period_s: seconds between looks at the queue.
-        recheck_s: longest that a job waits before the service is asked again.
-        longest_wait_s: after so long in the queue a job takes the best GPU there is, though waiting is predicted better.
-        pin_s: a job that has not started so long after it got its node may go to any other.
-        devices: GPU type in Slurm to catalogue name, beside the catalogue's own names.
+        period_s: seconds between checks of the queue.
+        recheck_s: longest wait of a job before the service is asked again.
+        longest_wait_s: after this long in the queue a job takes the best available GPU, even if waiting is
+            predicted to be better.
+        pin_s: a job that has not started this long after it was assigned a node may go to any other.
+        devices: GPU type in Slurm to catalogue name, in addition to the catalogue's names.
     """
 
     period_s: float = 1.0
@@ -53,7 +54,7 @@ class SlurmConfig:
 
 
 class Slurm:
-    """Slurm by its own commands; `SLURM_CONF` says which."""
+    """Slurm through its command-line tools; `SLURM_CONF` selects the cluster."""
 
     def jobs(self) -> list[SlurmJob]:
         return [SlurmJob.read(raw) for raw in _json("squeue")["jobs"]]
@@ -62,17 +63,17 @@ class Slurm:
         return list(_json("sinfo")["nodes"])
 
     def update(self, job: int, changes: Mapping[str, str]) -> None:
-        """One `scontrol update`: all of `changes`, or none. Raises `subprocess.SubprocessError`.
+        """Apply all of `changes` in one `scontrol update`, or none. Raises `subprocess.SubprocessError`.
 
-        `TresPerNode`, which says the type of GPU, is the exception: Slurm takes it over an empty text only, so that is a
-        command before; and where it is refused, the rest is changed without.
+        `TresPerNode`, the GPU type, is the exception: Slurm accepts it only over an empty value, which takes
+        a command of its own, and if it is refused, the rest is applied without it.
         """
         if TYPE in changes:
             try:
                 _update(job, {TYPE: ""})
                 _update(job, changes)
             except subprocess.CalledProcessError as error:
-                log.warning("job %d: the type of GPU stays open: %s", job, error.stderr)
+                log.warning("job %d: GPU type left unset: %s", job, error.stderr)
             else:
                 return
         _update(job, {key: value for key, value in changes.items() if key != TYPE})
@@ -81,7 +82,7 @@ class Slurm:
 def decide(
     job: SlurmJob, jobs: list[SlurmJob], nodes: list[Mapping[str, Any]], service: ServiceClient, config: SlurmConfig, now_s: float
 ) -> dict[str, str]:  # fmt: skip
-    """What to change of a held job. Where there is no answer, only its begin time and the mark."""
+    """The changes to make to a held job; without an answer from the service, only its begin time and mark."""
     free = {"StartTime": "now"}
     try:
         request = read_comment(job.comment)
@@ -94,7 +95,8 @@ def decide(
     cluster = cluster_for(job, jobs, nodes, known, now_s)
     waited = now_s - job.submitted_s
     if not cluster["nodes"]:
-        # Full GPUs are worth waiting for: Slurm alone would give the job the first shard that becomes free, whoever is beside it.
+        # Wait if all GPUs are full: Slurm alone would give the job the first free shard, whatever runs beside
+        # it.
         if waited < config.longest_wait_s and cluster_for(job, [], nodes, known, now_s)["nodes"]:
             return _wait(config.recheck_s, now_s)
         return free | {"AdminComment": "cotenant:left no GPU to share now"}
@@ -110,10 +112,10 @@ def decide(
         return free | {"AdminComment": "cotenant:left node is not one of ours"}
     told = f"cotenant:placed node={best['node']} gpu={best['gpu']} finish_s={best['finish_s']:.1f}"
     if request.iterations is None and answer.get("iterations"):
-        told += f" iterations={answer['iterations']:.0f}"  # when it is a tenant, it is as long as it was taken to be
+        told += f" iterations={answer['iterations']:.0f}"  # as a tenant, it keeps the length assumed here
     told += f" at_s={now_s:.0f}"
     changes = free | {"ReqNodeList": str(best["node"]), "AdminComment": told}
-    # Slurm chooses among the GPUs of a node; where they are of several types, it is told which.
+    # Slurm chooses among the GPUs of a node; if they are of several types, tell it which.
     kind = next(type_of(node, int(best["gpu"])) for node in nodes if str(node["name"]) == best["node"])
     if kind and job.by_node and not job.gpu_type:
         changes[TYPE] = f"gres:gpu:{kind}:1" if job.whole else f"gres:shard:{kind}:{job.shards}"
@@ -121,44 +123,44 @@ def decide(
 
 
 def _wait(wait_s: float, now_s: float) -> dict[str, str]:
-    """Asked about again after `wait_s`, or when a job ends; a few seconds later it goes by itself."""
-    # A job that is late may end at any moment, which is seen; asking every second would load Slurm.
+    """Hold the job and ask again after `wait_s` or when a job ends; a few seconds later the hold expires."""
+    # An overdue job may end at any moment, which is noticed anyway; asking every second would load Slurm.
     seconds = max(5, round(wait_s))
     return {"StartTime": f"now+{seconds + MARGIN_S}", "AdminComment": f"{HELD} ask_s={now_s + seconds:.0f}"}
 
 
 def stale_pin(job: SlurmJob, config: SlurmConfig, now_s: float) -> bool:
-    """Whether a job that we sent to a node still waits for it."""
+    """Whether a job that we assigned to a node still waits for it."""
     if job.state != "PENDING" or not job.pinned or not job.admin_comment.startswith("cotenant:placed"):
         return False
     return now_s - _sent_s(job) > config.pin_s
 
 
 def just_sent(job: SlurmJob, config: SlurmConfig, now_s: float) -> bool:
-    """Whether a job was sent to a node a moment ago and has not started yet."""
+    """Whether a job was just assigned to a node and has not started yet."""
     if job.state != "PENDING" or not job.admin_comment.startswith("cotenant:placed"):
         return False
     return now_s - _sent_s(job) < 5 * config.period_s
 
 
 def _sent_s(job: SlurmJob) -> float:
-    """When a job was sent to its node."""
+    """When a job was assigned to its node."""
     return float(job.admin_comment.rpartition("at_s=")[2] or 0)
 
 
 def asked_later(job: SlurmJob, now_s: float) -> bool:
-    """Whether a waiting job need not be asked about yet."""
+    """Whether it is too early to ask about a waiting job again."""
     _, told, at_s = job.admin_comment.partition("ask_s=")
     return bool(told) and now_s < float(at_s)
 
 
 @dataclass(slots=True)
 class SlurmBridge:
-    """Looks at the queue again and again.
+    """Checks the queue periodically.
 
     Attributes:
-        running: jobs that ran at the last look.
-        ask_all: a job has ended, or one was placed, since all held jobs were last asked about.
+        running: jobs that ran at the last check.
+        ask_all: a job has ended or was placed since the service was last asked about all held jobs.
     """
 
     slurm: Slurm
@@ -168,11 +170,11 @@ class SlurmBridge:
     ask_all: bool = False
 
     def step(self) -> dict[int, dict[str, str]]:
-        """Look once; job number to what was changed of it. Held jobs are asked about in their order until one is placed; the
-        next one when that one runs and can be seen beside the others.
+        """Check once; returns the changes by job number. The service is asked about held jobs in order until
+        one is placed; the next is asked about once that one runs and counts as a tenant.
 
         Raises:
-            subprocess.SubprocessError, OSError, ValueError: Slurm does not answer.
+            subprocess.SubprocessError, OSError, ValueError: Slurm does not respond.
         """
         done: dict[int, dict[str, str]] = {}
         jobs, now_s = self.slurm.jobs(), time.time()
@@ -190,14 +192,14 @@ class SlurmBridge:
             and j.admin_comment.startswith(HELD)
             and (self.ask_all or not asked_later(j, now_s))
         ]
-        # Who was sent to a node but has not started holds nothing yet: the next one waits a little.
+        # A job that was assigned but has not started holds no GPU yet, so the next one waits a little.
         if not held or any(just_sent(j, self.config, now_s) for j in jobs):
             return done
         nodes = self.slurm.nodes()
         for job in sorted(held, key=lambda j: j.id):
             changes = decide(job, jobs, nodes, self.service, self.config, now_s)
             if changes["AdminComment"].startswith(HELD) and asked_later(job, now_s + MARGIN_S / 2):
-                continue  # it waits already
+                continue  # already held
             done[job.id] = changes
             self.slurm.update(job.id, changes)
             log.info("job %d: %s", job.id, changes)
@@ -209,7 +211,7 @@ class SlurmBridge:
 
 
 def run(service: ServiceClient, config: SlurmConfig) -> None:
-    """Until it is stopped."""
+    """Run until stopped."""
     bridge, said = SlurmBridge(Slurm(), service, config), ""
     while True:
         done, fault = {}, ""
@@ -217,23 +219,23 @@ def run(service: ServiceClient, config: SlurmConfig) -> None:
             done = bridge.step()
         except (subprocess.SubprocessError, OSError, ValueError, KeyError) as error:
             fault = _told(error)
-        if fault != said:  # once, and not at every look
+        if fault != said:  # log once, not at every check
             if fault:
-                log.warning("Slurm does not answer as expected, asking on: %s", fault)
+                log.warning("unexpected response from Slurm, retrying: %s", fault)
             else:
-                log.info("Slurm answers again")
+                log.info("Slurm responds again")
             said = fault
         if not done:
             time.sleep(config.period_s)
 
 
 def _told(error: Exception) -> str:
-    """What a command that failed said on stderr, in one line; else the error itself."""
+    """A failed command's stderr in one line, or the error itself."""
     stderr = error.stderr if isinstance(error, subprocess.CalledProcessError) else None
     if stderr:
         return f"{' '.join(error.cmd)}: {' '.join(stderr.split())}"  # type: ignore[attr-defined]
     if isinstance(error, FileNotFoundError):
-        return f"there is no command {error.filename}; run this where Slurm's commands are"
+        return f"command {error.filename} not found; run this on a machine with Slurm's commands"
     return str(error)
 
 

@@ -1,6 +1,7 @@
-"""What Slurm says (`squeue --json`, `sinfo --json`), as a cluster for `POST /v1/place`.
+"""Turns Slurm's state (`squeue --json`, `sinfo --json`) into a cluster for `POST /v1/place`.
 
-JSON and not the one-line text: a job's comment is its user's and could hold anything that looks like a field.
+JSON instead of the one-line text, because a job's comment is user input and could contain anything that looks
+like a field.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ _UNAVAILABLE = ("down", "drain", "fail", "maint", "reserved", "unknown", "not_re
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What `--comment=cotenant:SPEC,iterations=N` asks for."""
+    """A request made with `--comment=cotenant:SPEC,iterations=N`."""
 
     job: str
     iterations: float | None
 
 
 def read_comment(comment: str) -> Request | None:
-    """The request in a job's comment; None where it has no mark.
+    """The request in a job's comment; None if it has no mark.
 
     Raises:
-        InputError: the mark is there, but what follows is no SPEC that the service takes, or `iterations` is none.
+        InputError: the mark is followed by an invalid SPEC or invalid `iterations`.
     """
     if not comment.startswith(MARK):
         return None
@@ -43,7 +44,7 @@ def read_comment(comment: str) -> Request | None:
     given = [o.partition("=")[2] for o in options if o.partition("=")[0].strip() == "iterations"]
     rest = [o for o in options if o.partition("=")[0].strip() != "iterations"]
     spec = f"{model}:{','.join(rest)}" if rest else model
-    # As the service would: one job whose comment it refuses would otherwise stand in the way of all others.
+    # Check what the service would refuse, because one bad comment would otherwise block all other jobs.
     if len(spec) > SPEC_LENGTH:
         raise InputError("SPEC is too long", expected=f"at most {SPEC_LENGTH} characters", got=len(spec))
     parse_job(spec)
@@ -58,13 +59,13 @@ def read_comment(comment: str) -> Request | None:
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """One job of `squeue --json`, as far as the integration needs it.
+    """One job of `squeue --json`, with the fields that the integration needs.
 
     Attributes:
-        shards: that it asks for; 1 where it asks for a whole GPU.
-        whole: it asks for a whole GPU, not for shards.
-        gpu_type: that it asks for; empty where any will do.
-        by_node: it asks per node (`--gres`), which is what `scontrol update` can narrow down to a type.
+        shards: requested shards; 1 if it requests a whole GPU.
+        whole: it requests a whole GPU instead of shards.
+        gpu_type: requested type; empty for any.
+        by_node: it requests GPUs per node (`--gres`), which `scontrol update` can narrow down to a type.
     """
 
     id: int
@@ -119,7 +120,8 @@ class SlurmJob:
 
 
 def number(value: Any) -> float:
-    """A number as any Slurm writes it: plain, null, or (from 23.02) `{"set": true, "number": n}`; 0 where unset."""
+    """A number as written by any Slurm version: plain, null, or (from 23.02) `{"set": true, "number": n}`; 0
+    where unset."""
     if isinstance(value, dict):
         value = value.get("number") if value.get("set") else 0
     return float(value or 0)
@@ -159,13 +161,13 @@ def cluster_for(
 ) -> dict[str, Any]:  # fmt: skip
     """The GPUs that `job` can get now, with their tenants: the `cluster` of `POST /v1/place`.
 
-    Left out: nodes that are not up, of other partitions or without enough free CPUs; GPUs of an unknown type or another than the
-    job asks for, that are given whole, whose shards are gone, or on which a job runs that says nothing about itself; and
-    every GPU on which a job runs where `job` asks for a whole one.
+    Omitted: nodes that are down, in other partitions or without enough free CPUs; GPUs of an unknown or not
+    the requested type, allocated whole, without free shards, or running a job without a mark; and, if `job`
+    requests a whole GPU, every GPU in use.
 
     Args:
-        devices: GPU type in Slurm (without a number behind `_`, so that `v100_0` is `v100`) to catalogue name. A MIG type is
-            `CARD_PROFILE` of a card that is there, as `a100_3g.20gb`, or there itself.
+        devices: GPU type in Slurm (without a number behind `_`, so that `v100_0` is `v100`) to catalogue
+            name. A MIG type is `CARD_PROFILE` with a listed card, such as `a100_3g.20gb`, or listed itself.
     """
     now_s = time.time() if now_s is None else now_s
     usable_nodes = []
@@ -191,13 +193,13 @@ def cluster_for(
 
 
 def type_of(node: Mapping[str, Any], index: int) -> str | None:
-    """GPU type of one GPU of a node whose GPUs are of several types (slices of a card, say); None where they are equal."""
+    """Type of one GPU on a node with several types (slices of a card, say); None if all are equal."""
     types, _ = gpus_of(str(node.get("gres") or ""))
     return types[index] if len(set(types)) > 1 else None
 
 
 def _device(kind: str, devices: Mapping[str, str]) -> str | None:
-    """Catalogue name of a GPU type, a slice's where it is one; None where unknown."""
+    """Catalogue name of a GPU type or slice; None if unknown."""
     card, profile = split_type(kind)
     if profile is None:
         return devices.get(kind) or devices.get(card) or devices.get(kind.partition("_")[0])
@@ -213,7 +215,7 @@ def _device(kind: str, devices: Mapping[str, str]) -> str | None:
 def _tenants(
     node: str, index: int, jobs: list[SlurmJob], now_s: float
 ) -> tuple[list[dict[str, Any]] | None, int]:
-    """Who runs on a GPU (None: nobody can say), and minus the shards they hold."""
+    """The tenants of a GPU (None if unknown), and minus the shards they hold."""
     tenants, held = [], 0
     for job in jobs:
         kind, count = job.holds.get(node, {}).get(index, ("", 0))
@@ -233,10 +235,10 @@ def _tenants(
 
 
 def iterations_left(job: SlurmJob, request: Request, now_s: float) -> float | None:
-    """By the time that was predicted when it was placed; at least 1 % while it runs.
+    """Iterations left according to the end predicted at placement; at least 1 % while it runs.
 
-    None where nobody knows how long the job is: it names no iterations, and was not placed by an answer, which says how many
-    it was taken to run.
+    None if the job's length is unknown: it names no iterations and was not placed by an answer, which states
+    the assumed number.
     """
     total = request.iterations or _told("iterations", job)
     finish_s = _told("finish_s", job)
@@ -246,6 +248,6 @@ def iterations_left(job: SlurmJob, request: Request, now_s: float) -> float | No
 
 
 def _told(name: str, job: SlurmJob) -> float | None:
-    """A number of the mark that the controller set when it placed the job."""
+    """A number from the mark that the controller set when it placed the job."""
     told = re.search(rf"\b{name}=([0-9.]+)", job.admin_comment)
     return float(told.group(1)) if told else None

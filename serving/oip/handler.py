@@ -1,8 +1,8 @@
-"""What the protocol's calls mean here.
+"""The protocol's calls.
 
-The model `cotenant` takes N co-location sets of up to M jobs: `device` [N], `jobs` [N, M] (SPECs; an empty string is
-no job), optionally `sharing` [N]. It gives [N, M] tensors per job, zero where there is none (`mask` is false there),
-and [N] tensors per set.
+The model `cotenant` takes N co-location sets of up to M jobs: `device` [N], `jobs` [N, M] (SPECs; an empty
+string is no job), optionally `sharing` [N]. It returns [N, M] tensors per job, zero where there is no job
+(`mask` is false there), and [N] tensors per set.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def metadata(service: Service, name: str, version: str | None = None) -> dict[st
 
 
 def versions(service: Service) -> list[str]:
-    """The version that serves, if one does."""
+    """The version in service, if any."""
     return [service.life.serving.version] if service.life.serving else []
 
 
 def statistics(service: Service, name: str, version: str | None = None) -> dict[str, Any]:
-    """What the model was asked since this process started. Raises `UnknownNameError`."""
+    """Request statistics of the model since this process started. Raises `UnknownNameError`."""
     _known(service, name, version)
     counts = service.oip
     seconds = {"count": counts.requests, "ns": round(counts.seconds * 1e9)}
@@ -86,7 +86,7 @@ def check_ready(service: Service, name: str, version: str | None = None) -> None
 async def infer(
     service: Service, name: str, version: str | None, raw: bytes, header_length: str | None
 ) -> tuple[dict[str, Any], bytes]:
-    """Predict the request's sets. Returns the JSON answer and the binary tensors after it."""
+    """Predict the request's sets. Returns the JSON response and the binary tensors after it."""
     started = time.perf_counter()
     try:
         answer = await _infer(service, name, version, raw, header_length)
@@ -126,14 +126,14 @@ def _known(service: Service, name: str, version: str | None) -> None:
         raise UnknownNameError("unknown model", expected=MODEL, got=repr(name[:80]))
     if version is not None and version not in versions(service):
         if not versions(service):
-            raise UnavailableError("no model is loaded yet", got=service.life.last_error or "still loading")
+            raise UnavailableError("no model loaded yet", got=service.life.last_error or "still loading")
         raise UnknownNameError(
             "unknown model version", expected=", ".join(versions(service)), got=repr(version[:80])
         )
 
 
 def _sets(service: Service, inputs: dict[str, tensors.Strings]) -> tuple[list[ColocationSet], Mask]:
-    """The sets, and [N, M] where there is a job."""
+    """The sets, and a mask [N, M] of where there is a job."""
     for key in inputs:
         if key not in ("device", "jobs", "sharing"):
             raise InputError("unknown input", expected="device, jobs, sharing", got=repr(key[:80]))

@@ -67,7 +67,7 @@ _EXAMPLE = {
         {"name": "jobs", "datatype": "BYTES", "shape": [1, 2], "data": ["resnet18-cifar", "lstm-wikitext2"]},
     ]
 }
-_LENGTH = [header("Inference-Header-Content-Length", "Length of the JSON where binary tensors follow it")]
+_LENGTH = [header("Inference-Header-Content-Length", "Length of the JSON if binary tensors follow it")]
 
 
 def _flag(*names: str) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get(
         "/health/ready",
-        summary="A model serves",
+        summary="Readiness: a model is loaded",
         **operation(scope="watch", answer=_flag("ready"), also={503: "Not ready"}),
     )
     async def ready() -> Response:
@@ -132,7 +132,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get(
         "/models/{name}/ready",
-        summary="Whether it serves",
+        summary="Whether the model is ready",
         **operation(scope="read", answer=_flag("name", "ready"), also={503: "Not ready"}, errors=(404,)),
     )
     async def model_ready(name: str) -> Response:
@@ -140,7 +140,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get(
         "/models/{name}/versions/{number}/ready",
-        summary="Whether a version serves",
+        summary="Whether a version is ready",
         **operation(scope="read", answer=_flag("name", "ready"), also={503: "Not ready"}, errors=(404,)),
     )
     async def version_ready(name: str, number: str) -> Response:

@@ -1,7 +1,7 @@
-"""Tensors of the Open Inference Protocol v2: JSON data, and the binary extension that Triton's client speaks.
+"""Tensors of the Open Inference Protocol v2: JSON data, and the binary extension used by Triton's client.
 
-Binary: the JSON header's length stands in `Inference-Header-Content-Length`, the tensors' bytes follow it in order.
-An element of BYTES is its length (4 bytes, little endian) and its bytes.
+Binary: `Inference-Header-Content-Length` gives the length of the JSON header, and the tensors' bytes follow
+it in order. An element of BYTES is its length (4 bytes, little endian) and its bytes.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def read_request(raw: bytes, header_length: str | None) -> tuple[dict[str, Any],
     """The JSON object of an infer request, and the bytes after it.
 
     Raises:
-        MalformedError: the length is no length, or the JSON is none. InputError: not an object.
+        MalformedError: invalid length or invalid JSON. InputError: not an object.
     """
     length = len(raw)
     if header_length is not None:
         if not header_length.isdigit() or int(header_length) > len(raw):
             raise MalformedError(
-                "Inference-Header-Content-Length is wrong",
+                "invalid Inference-Header-Content-Length",
                 expected=f"0 to {len(raw)}",
                 got=header_length[:40],
             )
@@ -48,7 +48,7 @@ def read_request(raw: bytes, header_length: str | None) -> tuple[dict[str, Any],
 
 
 def strings(body: dict[str, Any], binary: bytes) -> dict[str, Strings]:
-    """The request's inputs by name; all are BYTES.
+    """The request's inputs by name; all of type BYTES.
 
     Raises:
         InputError: an input lacks a field, has another type, or its data do not fill its shape.
@@ -87,7 +87,7 @@ def strings(body: dict[str, Any], binary: bytes) -> dict[str, Strings]:
             if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= len(binary) - offset:
                 raise InputError(
                     f"input {name!r}: binary_data_size is wrong",
-                    expected="bytes that came",
+                    expected="bytes received",
                     got=repr(size)[:80],
                 )
             values = _unpack(binary[offset : offset + size], name)
@@ -103,7 +103,7 @@ def strings(body: dict[str, Any], binary: bytes) -> dict[str, Strings]:
 def write_response(
     body: dict[str, Any], outputs: dict[str, np.ndarray[Any, Any]], binary: set[str]
 ) -> tuple[dict[str, Any], bytes]:
-    """Add `outputs` to the answer `body`: as JSON, or those in `binary` as the bytes that are returned."""
+    """Add `outputs` to the response `body` as JSON, or return those in `binary` as bytes."""
     described, tail = [], b""
     for name, array in outputs.items():
         described_tensor: dict[str, Any] = {
@@ -122,7 +122,7 @@ def write_response(
 
 
 def wanted(body: dict[str, Any], known: tuple[str, ...]) -> tuple[list[str], set[str]]:
-    """Names of the outputs that the caller wants, and those that it wants binary.
+    """Names of the requested outputs, and of those requested in binary.
 
     Raises:
         InputError: unknown output.
@@ -148,7 +148,7 @@ def wanted(body: dict[str, Any], known: tuple[str, ...]) -> tuple[list[str], set
 
 
 def datatype(array: np.ndarray[Any, Any]) -> str:
-    """The protocol's name of an array's type."""
+    """The protocol's name for an array's type."""
     return "BOOL" if array.dtype == np.bool_ else "FP64"
 
 
@@ -160,7 +160,7 @@ def _flat(data: Any, name: str) -> list[str]:
         for text in item if isinstance(item, list) else (item,):
             if not isinstance(text, str):
                 raise InputError(
-                    f"input {name!r} holds something else", expected="strings", got=repr(text)[:80]
+                    f"input {name!r} has an element of another type", expected="strings", got=repr(text)[:80]
                 )
             values.append(text)
     return values
@@ -172,7 +172,7 @@ def _unpack(data: bytes, name: str) -> list[str]:
         end = offset + 4
         length = struct.unpack_from("<I", data, offset)[0] if end <= len(data) else len(data)
         if end + length > len(data):
-            raise InputError(f"input {name!r} is cut short", expected="length and bytes of each element")
+            raise InputError(f"input {name!r} is truncated", expected="length and bytes of each element")
         try:
             values.append(data[end : end + length].decode())
         except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""What the service remembers: SQLite by default, PostgreSQL by its address."""
+"""The service's store: SQLite by default, or PostgreSQL."""
 
 from serving.store.engine import Store, check_exists
 

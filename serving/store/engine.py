@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from profiling.errors import ConflictError, InputError, UnavailableError
 
-# Numbers of our advisory locks in PostgreSQL.
+# Keys of our advisory locks in PostgreSQL.
 _UPGRADE, _WRITE, _TURN = 0xC07E4A, 0xC07E4B, 0xC07E4C
 _TURN_LOOK_S = 0.001
 _STATEMENT_MS = 30_000
@@ -31,25 +31,25 @@ _CLOCKS = {  # seconds since 1970, by whether it is SQLite
 
 
 def check_exists(url: str) -> None:
-    """Raise `InputError` where `url` names a SQLite file that is not there, which `Store` would make."""
+    """Raise `InputError` if `url` names a missing SQLite file, which `Store` would create."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        return  # `Store` says what is wrong with it
+        return  # `Store` reports what is wrong with it
     file = parsed.database if parsed.get_backend_name() == "sqlite" else None
     if file and file != ":memory:" and not Path(file).exists():
         raise InputError(
             f"no database at {file}",
-            expected="the store of a service",
-            hint="name it with --database; `cotenant serve --database` says where the service keeps it",
+            expected="the database of a service",
+            hint="set it with --database to the value given to `cotenant serve --database`",
         )
 
 
 class Store:
-    """Transactions on the database at `url`; tables are made or upgraded when it opens.
+    """Transactions on the database at `url`; tables are created or upgraded on opening.
 
-    SQLite runs in write-ahead mode with full syncs: what was acknowledged survives a kill and a power cut. A writer
-    waits `busy_s` for another one before the call fails with `UnavailableError`.
+    SQLite runs in write-ahead mode with full syncs, so acknowledged writes survive a kill and a power cut. A
+    writer waits up to `busy_s` for another one before the call fails with `UnavailableError`.
     """
 
     def __init__(self, url: str, busy_s: float = 5.0) -> None:
@@ -78,7 +78,7 @@ class Store:
             options |= {"json_serializer": _to_json, "json_deserializer": msgspec.json.decode}
             options |= {"pool_pre_ping": not self.sqlite, "pool_timeout": busy_s, "pool_size": 10}
             self.engine: Engine = create_engine(url, **options)
-            # Readers have connections of their own: writers that wait for each other do not keep them.
+            # Readers have their own connections, which waiting writers cannot exhaust.
             self.reading: Engine = create_engine(url, **options)
         except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
             raise InputError(
@@ -87,16 +87,16 @@ class Store:
                 got=" ".join(str(error).split()),
                 hint="PostgreSQL needs the extra `postgres`: pip install -e '.[postgres]' in the checkout",
             ) from None
-        except ValueError:  # its message may hold a part of the password
+        except ValueError:  # its message may contain part of the password
             raise InputError(
-                "database address has a port that is no number",
+                "database address has an invalid port",
                 expected="postgresql+psycopg://USER@HOST:PORT/NAME",
                 hint="write @, : and / of a password as %40, %3A and %2F",
             ) from None
         except OSError as error:
             raise UnavailableError("cannot create the database's folder", got=str(error)) from None
         if self.sqlite:
-            # A writer takes its lock at once: a read that turns into a write could fail half-way.
+            # A writer locks at once, because a read that turns into a write could fail half-way.
             for engine, begin in ((self.engine, "BEGIN IMMEDIATE"), (self.reading, "BEGIN")):
                 event.listen(engine, "connect", _sqlite_settings)
                 event.listen(engine, "begin", partial(_begin, statement=begin))
@@ -115,7 +115,7 @@ class Store:
 
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-        # Workers start at the same time: one upgrades, the others wait.
+        # Workers start together: one upgrades, the others wait.
         with _as_unavailable(), self._upgrading_alone(), self.engine.connect() as connection:
             if not self.sqlite:
                 connection.execute(text(f"SELECT pg_advisory_lock({_UPGRADE})"))
@@ -131,7 +131,8 @@ class Store:
 
     @contextmanager
     def _upgrading_alone(self) -> Iterator[None]:
-        """A lock on the folder of a SQLite file: it leaves nothing behind, and SQLite's own cannot span an upgrade."""
+        """A lock on the folder of a SQLite file, which leaves nothing behind; SQLite's own lock cannot span
+        an upgrade."""
         if self._folder is None:
             yield
             return
@@ -144,7 +145,7 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session that sees one state of the database."""
+        """A session with a consistent view of the database."""
         with _as_unavailable(), self._readers() as session:
             if not self.sqlite:
                 session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
@@ -152,7 +153,7 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A session that is committed whole at the end, or not at all; there is one at a time.
+        """A session that is committed at the end or rolled back; one at a time.
 
         Raises:
             UnavailableError: the database is locked, full or away. ConflictError: concurrent update.
@@ -160,22 +161,23 @@ class Store:
         """
         with _as_unavailable(), self._sessions() as session, session.begin():
             connection = session.connection()
-            if not self.sqlite:  # the same order of writers, so that what holds with SQLite holds here
+            if not self.sqlite:  # one writer at a time, for the same guarantees as with SQLite
                 connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._busy_ms}")
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITE})")
             yield session
 
     def take_turn(self, wait_s: float) -> Callable[[], None] | None:
-        """A turn among the processes that use this database, outside of transactions; nothing that holds depends on it.
+        """Take a turn among the processes that use this database, outside transactions; correctness does not
+        depend on it.
 
         Args:
             wait_s: how long to wait for it.
 
         Returns:
-            what ends the turn, once; None where others kept it for too long.
+            a function that ends the turn, once; None if others kept it for too long.
 
         Raises:
-            UnavailableError: the database does not answer.
+            UnavailableError: the database does not respond.
         """
         if self.sqlite:
             return None if self._folder is None else self._turn_by_file(wait_s)
@@ -186,7 +188,7 @@ class Store:
             connection.execute(text(f"SELECT pg_advisory_lock({_TURN})"))
             connection.commit()
         except DBAPIError:
-            connection.invalidate()  # a lock that came too late goes with its connection
+            connection.invalidate()  # a lock acquired too late is released with its connection
             connection.close()
             return None
 
@@ -205,7 +207,7 @@ class Store:
         assert self._folder is not None
         try:
             handle = os.open(f"{self.engine.url.database}-turn", os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError:  # a full disk, which writes will meet too
+        except OSError:  # a full disk, which writes will also hit
             return None
         deadline = time.monotonic() + wait_s
         while True:
@@ -219,11 +221,11 @@ class Store:
                 time.sleep(_TURN_LOOK_S)
 
     def now(self, session: Session) -> float:
-        """Seconds since 1970 by the database's clock: the one clock that all processes share."""
+        """Seconds since 1970 by the database's clock, which all processes share."""
         return float(session.connection().execute(self._clock).scalar_one())
 
     def ping(self) -> None:
-        """Raises `UnavailableError` where the database does not answer."""
+        """Raise `UnavailableError` if the database does not respond."""
         with self.read() as session:
             session.execute(text("SELECT 1"))
 
@@ -233,7 +235,7 @@ class Store:
 
 
 def _once(function: Callable[[], None]) -> Callable[[], None]:
-    """`function` for its first call; nothing for those after it."""
+    """Call `function` only the first time."""
     left = [function]
 
     def call() -> None:
@@ -252,7 +254,7 @@ def _to_json(value: Any) -> str:
 
 
 def _sqlite_settings(connection: Any, _: Any) -> None:
-    connection.isolation_level = None  # transactions are begun by us, see `Store.write`
+    connection.isolation_level = None  # we begin transactions ourselves, see `Store.write`
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
@@ -266,7 +268,7 @@ def _as_unavailable() -> Iterator[None]:
         yield
     except IntegrityError as error:
         raise ConflictError("concurrent update", hint="read the state and try again") from error
-    except DataError as error:  # PostgreSQL takes no NUL in a text, and no text beyond its column
+    except DataError as error:  # PostgreSQL rejects NUL in text, and text longer than its column
         got = " ".join(str(error.orig).split())[:200]
         raise InputError(
             "a value cannot be stored", expected="text without NUL, of the documented length", got=got
@@ -274,5 +276,5 @@ def _as_unavailable() -> Iterator[None]:
     except (DBAPIError, PoolTimeoutError) as error:
         cause = getattr(error, "orig", None) or error
         raise UnavailableError(
-            "the store does not answer", got=" ".join(str(cause).split())[:200], hint="try again"
+            "the store does not respond", got=" ".join(str(cause).split())[:200], hint="try again"
         ) from error

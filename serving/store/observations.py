@@ -18,7 +18,7 @@ _AT_ONCE = 5_000
 
 
 _ROW = ObservationRow
-#: Of a stored row: its step time is one that `check_plausible` takes. Earlier versions took any.
+#: Condition on a stored row: `check_plausible` accepts its step time. Earlier versions accepted any.
 PLAUSIBLE = _ROW.step_time_s.between(
     _ROW.predicted_step_time_s / MOST_OFF, _ROW.predicted_step_time_s * MOST_OFF
 )
@@ -26,8 +26,8 @@ PLAUSIBLE = _ROW.step_time_s.between(
 
 @dataclass(frozen=True, slots=True)
 class StoredObservation:
-    """An observation, its number, and the version of the model that served when it was made; the error where an earlier version
-    took what is refused by now."""
+    """An observation, its number, and the model version in service when it was made; or the error, if an
+    earlier version accepted it but this one does not."""
 
     id: int
     model_version: str
@@ -35,7 +35,7 @@ class StoredObservation:
 
 
 def read_stored(store: Store, after: int = 0) -> Iterator[StoredObservation]:
-    """Observations with a larger number than `after`, in the order of their numbers.
+    """Observations numbered above `after`, in order.
 
     Raises:
         UnavailableError: the store does not answer.

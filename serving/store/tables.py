@@ -15,7 +15,7 @@ class Base(DeclarativeBase):
 
 
 class WorkloadRow(Base):
-    """A registered computation graph, named by its content."""
+    """A registered computation graph, identified by its content."""
 
     __tablename__ = "workloads"
     hash: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -27,9 +27,9 @@ class WorkloadRow(Base):
 
 
 class ClusterRow(Base):
-    """One row: the version, which every change of nodes or tenants advances, and the links.
+    """A single row: the version, advanced by every change of nodes or tenants, and the links.
 
-    `changes` numbers all changes, those of iterations left included: readers ask for what is newer than they have.
+    `changes` counts all changes, including iterations left, so that readers can fetch only newer rows.
     """
 
     __tablename__ = "cluster"
@@ -42,8 +42,8 @@ class ClusterRow(Base):
 class NodeRow(Base):
     """A node and its GPUs (id, device, sharing), without tenants.
 
-    `revision` is the number of its last change, tenants included; `reported_at` is when anything was last heard
-    of it. A node that was taken out keeps its row, `removed`, so that readers of changes learn of it.
+    `revision` is the number of its last change, tenants included; `reported_at` is the time of its last
+    report. A deleted node keeps its row, marked `removed`, so that readers of changes notice.
     """
 
     __tablename__ = "nodes"
@@ -56,7 +56,7 @@ class NodeRow(Base):
 
 
 class TenantRow(Base):
-    """A job on a GPU; `placement_id` where the service put it there."""
+    """A job on a GPU; `placement_id` if the service placed it."""
 
     __tablename__ = "tenants"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -71,7 +71,7 @@ class TenantRow(Base):
 
 
 class PlacementRow(Base):
-    """A decision and what became of it: waiting, decided, confirmed, ended or expired."""
+    """A decision and its state: waiting, decided, confirmed, ended or expired."""
 
     __tablename__ = "placements"
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
@@ -92,7 +92,7 @@ class PlacementRow(Base):
 
 
 class ObservationRow(Base):
-    """A measured step time beside what was predicted for it."""
+    """A measured step time and its prediction."""
 
     __tablename__ = "observations"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -111,7 +111,7 @@ class ObservationRow(Base):
 
 
 class ModelEventRow(Base):
-    """What happened to the serving model: loaded, refused, failed."""
+    """Events of the served model: loaded, refused, failed."""
 
     __tablename__ = "model_events"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -122,7 +122,7 @@ class ModelEventRow(Base):
 
 
 class TokenRow(Base):
-    """A bearer token by its SHA-256; the token itself is nowhere."""
+    """A bearer token by its SHA-256; the token itself is never stored."""
 
     __tablename__ = "tokens"
     name: Mapped[str] = mapped_column(String(200), primary_key=True)
@@ -134,8 +134,8 @@ class TokenRow(Base):
 
 
 class SessionRow(Base):
-    """A signed-in browser: the SHA-256 of what its cookie holds, and the name of the token that it signed in with
-    (`bootstrap:DIGEST` for that of the environment)."""
+    """A signed-in browser: the SHA-256 of its cookie, and the name of the token used (`bootstrap:DIGEST` for
+    the one from the environment)."""
 
     __tablename__ = "sessions"
     digest: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -145,7 +145,7 @@ class SessionRow(Base):
 
 
 class AuditRow(Base):
-    """A change by an admin: who, what, when, and how it was answered."""
+    """A change by an admin: who, what, when, and the response status."""
 
     __tablename__ = "audit"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -157,7 +157,7 @@ class AuditRow(Base):
 
 
 class IdempotencyRow(Base):
-    """The answer that was given under an `Idempotency-Key`, in the transaction that did the work."""
+    """The response to a request with an `Idempotency-Key`, stored in the transaction that did the work."""
 
     __tablename__ = "idempotency"
     key: Mapped[str] = mapped_column(String(300), primary_key=True)
@@ -169,6 +169,6 @@ class IdempotencyRow(Base):
 
 
 def table_of(row: type[Base]) -> Table:
-    """The table of a class of rows: a statement on it passes by the object-relational mapper, which takes several times as
-    long as SQLite does."""
+    """The table of a mapped class, for statements that bypass the ORM, which takes several times as long as
+    SQLite."""
     return Base.metadata.tables[row.__tablename__]

@@ -372,7 +372,7 @@ def test_trusted_proxies() -> None:
     assert all(proxies.trusts(client) for client in trusted)
     assert not any(proxies.trusts(client) for client in ("192.0.2.2", "11.0.0.1", "testclient", "", "::1"))
     for wrong in ("proxy.example", "10.0.0.7/8", "10.0.0.0/33", ""):
-        with pytest.raises(InputError, match="no address"):
+        with pytest.raises(InputError, match="not an address"):
             ServiceConfig(trusted_proxies=(wrong,))
 
 

@@ -108,7 +108,7 @@ def test_a_tenant_without_a_length_has_an_hour_left(client: TestClient) -> None:
 def test_names_that_have_no_address_are_refused(client: TestClient, name: str) -> None:
     body = {"nodes": [{"name": name, "gpus": [{"device": "v100"}]}]}
     told = problem(client.put("/v1/cluster", json=body), 422)
-    assert "cannot stand in the address of the node" in told["detail"]
+    assert "cannot be part of the node's URL" in told["detail"]
     problem(client.post("/v1/place", json={"job": "resnet18-cifar", "cluster": body}), 422)
     assert client.get("/v1/cluster").json()["cluster"]["nodes"] == []
 

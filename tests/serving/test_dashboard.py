@@ -31,7 +31,7 @@ def test_empty(client: TestClient) -> None:
     page = client.get("/")
     assert page.status_code == 200
     assert page.headers["content-type"] == "text/html; charset=utf-8"
-    assert "No cluster is stored" in page.text
+    assert "No cluster stored yet" in page.text
 
 
 def test_overview(client: TestClient) -> None:
@@ -144,13 +144,13 @@ def test_totals_filters_and_pages(client: TestClient) -> None:
     assert further is not None
     assert "GPUs 97 to 192 of 300." in client.get("/?" + further[1].replace("&amp;", "&")).text
     shared = client.get("/", params={"state": "shared", "node": "rack1-"}).text
-    assert "GPUs 1 to 2 of 2 that match, 300 in all." in shared
+    assert "GPUs 1 to 2 of 2 that match, 300 in total." in shared
     assert "rack1-node12" in shared
-    assert "GPUs that match" in shared, "one grid rather than a section for each node"
+    assert "Matching GPUs" in shared, "one grid rather than a section for each node"
     assert "rack1-node11" not in shared
     assert "of 1 that match" in client.get("/", params={"tenant": "J148"}).text
     assert "of 150 that match" in client.get("/", params={"device": "p100"}).text
-    assert "No GPU matches." in client.get("/", params={"tenant": "<nobody>"}).text
+    assert "No matching GPUs." in client.get("/", params={"tenant": "<nobody>"}).text
 
 
 def test_page_of_a_job(client: TestClient) -> None:

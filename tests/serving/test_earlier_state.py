@@ -151,7 +151,7 @@ def test_observations_that_are_refused_by_now(start: Start, store: Store, tmp_pa
         session.add(row(jobs=[REFUSED]))
     with capture_logs() as logs:
         client = start(retention_s=1e10)
-    left_out = [line for line in logs if line["event"] == "stored observations are left out"]
+    left_out = [line for line in logs if line["event"] == "stored observations ignored"]
     assert [line["count"] for line in left_out] == [3]
     assert "implausible" in left_out[0]["first"]
     asked = {"device": "v100", "jobs": [JOB]}
@@ -165,7 +165,7 @@ def test_observations_that_are_refused_by_now(start: Start, store: Store, tmp_pa
     told = CliRunner().invoke(
         app, ["data", "export-observations", "--database", database, "-o", str(tmp_path)]
     )
-    assert "note: 3 of 14 are left out, the first: step_time_s is implausible" in told.stderr
+    assert "note: 3 of 14 were skipped, the first: step_time_s is implausible" in told.stderr
     assert "11 observations" in told.stdout
 
 

@@ -81,7 +81,7 @@ def test_store_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for memory in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
         with pytest.raises(InputError, match="in memory"):
             Store(memory)
-    with pytest.raises(InputError, match="port that is no number") as raised:
+    with pytest.raises(InputError, match="an invalid port") as raised:
         Store("postgresql+psycopg://u:p@ss:word@localhost/x")
     assert "word" not in raised.value.message.replace("password", "")
     monkeypatch.setitem(sys.modules, "psycopg", None)  # as where the extra is not installed
@@ -110,7 +110,7 @@ def test_tokens_stay_valid_while_the_store_is_away(
 
     def away(*_: Any) -> None:
         gate.wait(LONG_S)
-        raise UnavailableError("the store does not answer")
+        raise UnavailableError("the store does not respond")
 
     store = client.app.state.service.store  # type: ignore[attr-defined]
     monkeypatch.setattr(store, "read", away)
@@ -142,7 +142,7 @@ def test_readiness_answers_while_the_store_hangs(start: Start, monkeypatch: pyte
     store: Store = client.app.state.service.store  # type: ignore[attr-defined]
     monkeypatch.setattr(store, "ping", lambda: back.wait(LONG_S))
     try:
-        assert "the store does not answer" in problem(client.get("/v1/health/ready"), 503)["detail"]
+        assert "the store does not respond" in problem(client.get("/v1/health/ready"), 503)["detail"]
         assert client.get("/v1/health/live").status_code == 200
         assert (
             client.post("/v1/predict", json={"device": "v100", "jobs": ["resnet18-cifar"]}).status_code == 200

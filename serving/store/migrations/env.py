@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the migrations on the connection that `Store` hands over."""
+"""Alembic's entry point: runs the migrations on the connection passed by `Store`."""
 
 from alembic import context
 

@@ -241,6 +241,6 @@ def test_what_slurm_refuses_is_said_once(
     with pytest.raises(KeyboardInterrupt), caplog.at_level("INFO", logger="cotenant.slurm"):
         run(away(), SlurmConfig(period_s=0.001))
     assert [record.getMessage() for record in caplog.records] == [
-        "Slurm does not answer as expected, asking on: squeue --json: squeue: error: no controller",
-        "Slurm answers again",
+        "unexpected response from Slurm, retrying: squeue --json: squeue: error: no controller",
+        "Slurm responds again",
     ]

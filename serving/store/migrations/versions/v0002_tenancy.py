@@ -21,7 +21,7 @@ def upgrade() -> None:
         tenants.add_column(sa.Column("max_slowdown", sa.Double(), nullable=True))
         tenants.add_column(sa.Column("model", sa.String(length=200), nullable=False, server_default=""))
         tenants.create_index("ix_tenants_model", ["model"])
-    # A SPEC is the model's name, and options behind the last colon where there are any.
+    # A SPEC is the model's name, with any options after the last colon.
     bind = op.get_bind()
     rows = bind.execute(sa.text("SELECT id, job FROM tenants")).all()
     for number, job in rows:
