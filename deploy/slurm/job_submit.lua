@@ -1,13 +1,12 @@
--- Holds back jobs that ask for a share of a GPU, or a GPU or MIG slice of their own, by cotenant's choice, for a time that
--- ends by itself.
+-- Holds jobs that request a share of a GPU, a whole GPU or a MIG slice, and are marked for cotenant, for a limited time.
 --
 --   sbatch --gres=shard:1 --comment=cotenant:resnet18-cifar:batch_size=64,iterations=20000 train.sh
 --   sbatch --gres=gpu:1 --comment=cotenant:resnet18-cifar:batch_size=64,iterations=20000 train.sh
 --
 -- The hold is a begin time a few seconds ahead, not a priority of 0: if neither the controller (`cotenant door slurm`)
--- nor the service answers, the job becomes eligible when the time is over, and Slurm schedules it as if cotenant were
--- not there. The controller normally answers within a second or two and ends the hold at once.
--- slurm.conf: JobSubmitPlugins=lua; this file lies beside slurm.conf.
+-- nor the service responds, the job becomes eligible when the time is over, and Slurm schedules it as if cotenant were
+-- not there. The controller normally responds within a second or two and ends the hold at once.
+-- slurm.conf: JobSubmitPlugins=lua; put this file beside slurm.conf.
 
 local HOLD_S = 20
 
@@ -21,7 +20,7 @@ end
 
 function slurm_job_submit(job, partitions, uid)
   local marked = job.comment ~= nil and job.comment:sub(1, 9) == "cotenant:"
-  local later = job.begin_time ~= nil and job.begin_time > os.time() -- 0 where the user asked for none
+  local later = job.begin_time ~= nil and job.begin_time > os.time() -- 0 if the user gave none
   local held = job.priority == 0                                     -- sbatch --hold
   if marked and asks_for_a_gpu(job) and job.array_inx == nil and not later and not held then
     job.begin_time = os.time() + HOLD_S
