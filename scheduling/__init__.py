@@ -1,1 +1,1 @@
-"""Cluster snapshots, placement policies and planners, and the simulator that judges them."""
+"""Cluster snapshots, placement policies, planners, and the simulator that evaluates them."""

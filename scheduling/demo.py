@@ -1,4 +1,4 @@
-"""The main job in small: which pairs share a GPU well, and a dozen jobs on four GPUs under three policies."""
+"""The demo: which pairs share a GPU well, and a dozen jobs on four GPUs under three policies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MODELS = (
     "bert-base-squad:batch_size=16",
 )
 POLICIES = ("exclusive", "blind", "isacpp")
-# How far reality departs from the prediction in the comparison: sigma of the log slowdown.
+# Prediction error in the comparison: sigma of the log slowdown.
 NOISE = 0.15
 
 
@@ -57,7 +57,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A job of the simulation when it first started: where, and beside which jobs."""
+    """A simulated job at its first start: where, and beside which jobs."""
 
     job: JobState
     gpu: str
@@ -65,7 +65,7 @@ class Start:
 
 
 def pairs(predictor: SetPredictor, device: str = "v100") -> list[Pair]:
-    """Every pair of `MODELS` on one GPU, the best to share first, those that do not fit last."""
+    """Every pair of `MODELS` on one GPU, best first, those that do not fit last."""
     workloads = [Workload.parse(spec) for spec in MODELS]
     sets = [ColocationSet(device, pair) for pair in combinations_with_replacement(workloads, 2)]
     answer = predictor.predict_arrays(sets)

@@ -1,1 +1,1 @@
-"""What a policy believes of step times: measured tables, and learning from what runs."""
+"""Beliefs of a policy about step times: measured tables, and learning from running jobs."""

@@ -1,4 +1,4 @@
-"""A belief that knows nothing of interference: every job beside others keeps the same share of its speed."""
+"""A belief without interference model: every co-located job keeps the same share of its speed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from profiling.workload import ColocationSet
 class ConstantPredictor:
     """Solo times and memory of another predictor, and one throughput ratio for every member of every set of two or more.
 
-    The control for what a prediction of interference is worth.
+    The control in measuring the value of interference predictions.
     """
 
     def __init__(self, base: SetPredictor, ratio: float = 0.65) -> None:
@@ -24,7 +24,7 @@ class ConstantPredictor:
         self.base, self.ratio = base, ratio
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
-        """As `SetPredictor`."""
+        """See `SetPredictor`."""
         answer = self.base.predict_arrays(sets)
         shared = answer.mask.sum(axis=1, keepdims=True) > 1
         slowdown = np.where(shared, 1.0 / self.ratio, answer.slowdown) * np.ones(answer.mask.shape)

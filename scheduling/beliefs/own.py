@@ -1,4 +1,4 @@
-"""A predictor of the user's own by `module:attribute`, and the checks that hold its answers to the contract."""
+"""A user's predictor, given as `module:attribute`, with checks of its answers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from profiling.errors import InputError
 from profiling.importing import import_attribute
 from profiling.workload import ColocationSet
 
-_EXPECTED = "an object with predict_arrays(sets), or a class or function without arguments that makes one"
+_EXPECTED = "an object with predict_arrays(sets), or a class or function without arguments that returns one"
 _OF_MEMBERS = ("solo_step_time_s", "step_time_s", "slowdown", "memory_bytes", "utilization_ratio")
 
 
 def load_belief(name: str) -> SetPredictor:
-    """What policies predict with: `module:attribute` of the user's own, else as `predictor.load_predictor`."""
+    """Load the belief of policies: a user's `module:attribute`, else via `predictor.load_predictor`."""
     if ":" in name and not name.startswith("models:/"):
         return own_predictor(name)
     from predictor import load_predictor
@@ -26,7 +26,7 @@ def load_belief(name: str) -> SetPredictor:
 
 
 def own_predictor(name: str) -> SetPredictor:
-    """The predictor at `module:attribute`; what it answers is checked.
+    """The predictor at `module:attribute`, wrapped to check its answers.
 
     Raises:
         InputError: it cannot be imported, or has no `predict_arrays`.
@@ -40,17 +40,17 @@ def own_predictor(name: str) -> SetPredictor:
 
 
 class _Checked:
-    """Passes questions on, and refuses answers that no policy could use."""
+    """Forwards queries and refuses invalid answers."""
 
     def __init__(self, name: str, predictor: SetPredictor) -> None:
         self.name, self.predictor = name, predictor
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
-        """As `SetPredictor`. Raises `InputError` for an answer of the wrong type, shape or range."""
+        """See `SetPredictor`. Raises `InputError` for an answer of the wrong type, shape or range."""
         answer = self.predictor.predict_arrays(sets)
         if not isinstance(answer, PredictionArrays):
             raise InputError(
-                f"{self.name} returned something else", expected="PredictionArrays", got=type(answer).__name__
+                f"{self.name} returned a wrong result", expected="PredictionArrays", got=type(answer).__name__
             )
         shape = answer.mask.shape
         members = [len(colocation_set.workloads) for colocation_set in sets]

@@ -1,4 +1,5 @@
-"""A learner by the posterior over a predictor: the step times of jobs that run together, which any scheduler sees after a few steps."""
+"""A learner that conditions a predictor on the step times of co-located jobs, which any scheduler sees after
+a few steps."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from scheduling.core.learner import SettledGpus
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import current_workload
 
-# A policy compares sets, so what a step takes longer than predicted is attributed to sharing; and it decides often, so it must be quick.
+# A policy compares sets, so all extra step time is attributed to sharing; and it decides often, so this must
+# be fast.
 CONFIG = PosteriorConfig(most_rows=256, learn_solo=False)
 
 
@@ -21,7 +23,7 @@ class PosteriorLearner:
     """A `Learner` over a predictor; each set of jobs counts once.
 
     Attributes:
-        posterior: the predictor given what was seen.
+        posterior: the predictor conditioned on the observations.
     """
 
     def __init__(self, predictor: SetPredictor, config: PosteriorConfig = CONFIG) -> None:
@@ -31,11 +33,11 @@ class PosteriorLearner:
 
     @property
     def revision(self) -> int:
-        """Counts the times that something new was seen."""
+        """Incremented with every new observation."""
         return self.posterior.revision
 
     def observe(self, snapshot: SchedulingSnapshot) -> None:
-        """Take in the pace of every job that shares its GPU now, once for each set of jobs."""
+        """Observe the current pace of every job that shares its GPU, once per set of jobs."""
         new: list[Observation] = []
         for gpu in self._settled.new(snapshot):
             tenants = sorted(snapshot.tenants[gpu], key=lambda t: str(current_workload(t)))
@@ -48,5 +50,5 @@ class PosteriorLearner:
             self.posterior.observe(new)
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
-        """As `SetPredictor`, corrected by what was seen; memory and what fits are the predictor's."""
+        """See `SetPredictor`; corrected by observations, except memory and `fits`."""
         return self.posterior.predict_arrays(sets)

@@ -17,7 +17,7 @@ MISSING = ("refuse", "pairwise")
 
 @dataclass(frozen=True, slots=True)
 class Solo:
-    """What one job does alone on a device: seconds per step, bytes, share of the device's time (0 to 1)."""
+    """A job alone on a device: seconds per step, bytes, share of the device's time (0 to 1)."""
 
     step_time_s: float
     memory_bytes: float = 0.0
@@ -28,13 +28,13 @@ class TablePredictor:
     """Answers from measurements.
 
     Args:
-        solo: (device, workload) -> what it does alone. Workloads are without solo measurements.
+        solo: (device, workload) -> its solo run. Workloads are without solo measurements.
         ratios: (device, workloads) -> co-located / solo throughput of each, in the same order. Order of the workloads
             carries no meaning; a set may be given once.
         memory_bytes: device -> bytes; a set whose memory (measured, else the sum) exceeds it does not fit.
-        set_memory_bytes: (device, workloads) -> bytes of all together, where measured.
-        missing: what a set of two or more that nobody measured gives: `refuse` (it does not fit) or `pairwise` (the
-            product of the measured ratios of its pairs; refused where a pair is missing).
+        set_memory_bytes: (device, workloads) -> total bytes, where measured.
+        missing: answer for an unmeasured set of two or more: `refuse` (it does not fit) or `pairwise` (the
+            product of the measured ratios of its pairs; refused if a pair is missing).
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class TablePredictor:
     ) -> TablePredictor:
         """Read the tidy tables `solo` and `colocation` of `datasets.tables`; of one campaign, not several mixed.
 
-        Rows with a workload that no `solo` row has are left out; repeated rows of a set are averaged.
+        Rows with a workload missing from `solo` are skipped; repeated rows of a set are averaged.
         """
         alone = {
             (row.device, Workload.parse(row.workload)): Solo(
@@ -104,7 +104,7 @@ class TablePredictor:
         return cls(alone, ratios, memory_bytes, memory, missing)
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
-        """As `SetPredictor`. Ratios above 1 (noise of the measured baseline) count as 1.
+        """See `SetPredictor`. Ratios above 1 (noise of the measured baseline) count as 1.
 
         Raises:
             UnknownNameError: a workload was not measured alone on the device.
@@ -165,7 +165,7 @@ class TablePredictor:
 
 
 class NoisyPredictor:
-    """Another predictor with a seeded error on what sharing costs: a ground truth that the belief does not know.
+    """A predictor with seeded errors in the cost of sharing, as a ground truth unknown to the belief.
 
     The excess slowdown of each member of a set of two or more is multiplied by exp(sigma z), z standard normal, drawn
     from the set's names and the seed, so that the same set always behaves in the same way.
@@ -177,7 +177,7 @@ class NoisyPredictor:
         self.predictor, self.sigma, self.seed = predictor, sigma, seed
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
-        """As `SetPredictor`."""
+        """See `SetPredictor`."""
         from dataclasses import replace
         from hashlib import blake2b
 

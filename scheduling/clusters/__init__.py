@@ -1,4 +1,4 @@
-"""Clusters that come with the project."""
+"""Built-in clusters."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _FOLDER = Path(__file__).parent
 
 
 def cluster_names() -> list[str]:
-    """Names of the clusters that come with the project."""
+    """Names of the built-in clusters."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
 def cluster_text(name: str) -> str:
-    """The YAML of a cluster that comes with the project."""
+    """The YAML of a built-in cluster."""
     return (_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def load_cluster(name: str | Path) -> ClusterSnapshot:
-    """A cluster by its file, or by the name of one that comes with the project (`philly-2000`, `small-mixed`, ...).
+    """A cluster by file, or by the name of a built-in one (`philly-2000`, `small-mixed`, ...).
 
     Raises:
-        InputError: there is no such file or name, or it is not a cluster.
+        InputError: no such file or name, or not a cluster.
     """
     if Path(name).exists():
         return ClusterSnapshot.load(name)

@@ -1,4 +1,4 @@
-"""Faults of a cluster beyond its syntax: unknown devices and models, links to nowhere."""
+"""Semantic checks of a cluster: unknown devices and models, dangling links."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from scheduling.core.snapshot import ClusterSnapshot
 
 
 def check_cluster(cluster: ClusterSnapshot) -> list[str]:
-    """Raise on the first fault that makes a cluster unusable, and return notes on what is merely odd.
+    """Raise on the first fault that makes a cluster unusable, and return notes on mere oddities.
 
     Raises:
-        InputError: there is no GPU, or a link has no bandwidth.
+        InputError: no GPUs, or a link without bandwidth.
         UnknownNameError: unknown device, or model of a tenant.
     """
     places = list(cluster.gpus())
@@ -37,7 +37,7 @@ def check_cluster(cluster: ClusterSnapshot) -> list[str]:
                 got=link.bandwidth_bytes_per_s,
             )
         notes += [
-            f"link {link.source} to {link.target}: {end} is not a node and is taken for a switch"
+            f"link {link.source} to {link.target}: {end} is not a node; assuming a switch"
             for end in (link.source, link.target)
             if end not in names
         ]

@@ -26,7 +26,7 @@ def _gpus(gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:
     written = []
     for _, equal in groupby(gpus, key=_plain):
         same = list(equal)
-        # GPUs that repeat share nothing but their type: tenants would be repeated with them.
+        # Only GPUs without tenants are merged, because `count` would repeat the tenants too.
         if len(same) > 1 and not same[0]["tenants"]:
             written.append({**_plain(same[0]), "count": len(same)})
         else:

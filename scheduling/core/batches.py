@@ -1,4 +1,4 @@
-"""Batch sizes that a job may choose from while it trains, and what a larger batch is worth.
+"""Batch sizes that a job may choose from during training, and the value of larger batches.
 
 McCandlish et al., "An Empirical Model of Large-Batch Training", 2018; Qiao et al., "Pollux", OSDI 2021, section 3: with a gradient
 noise scale phi, a sample in a batch of M makes (phi + M0) / (phi + M) of the progress that it makes in the job's own batch of M0.
@@ -18,11 +18,11 @@ from profiling.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class BatchRange:
-    """What a job may train with.
+    """The batch sizes available to a job.
 
     Attributes:
         sizes: samples per GPU and step, ascending.
-        largest: samples per step on all its GPUs together at most.
+        largest: most samples per step over all its GPUs.
         noise_scale: gradient noise scale, in samples.
     """
 
@@ -44,10 +44,11 @@ class BatchRange:
         step_time_s: Sequence[float],
         scaling: float,
     ) -> Floats:
-        """[K] steps of the job's own batch that it makes in a second on each number of GPUs, with the best batch there.
+        """[K] progress per second, in steps of the job's own batch, on each number of GPUs with the best
+        batch size.
 
         The total batch is never smaller than the job's own where enough samples fit on its GPUs; a smaller one is worth no
-        more for each sample. 0 where even the smallest size on so many GPUs is more than `largest`.
+        more for each sample. 0 if even the smallest size on that many GPUs exceeds `largest`.
 
         Args:
             workload: of the job as it was submitted, on `asked` GPUs; it states its batch size.

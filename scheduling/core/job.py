@@ -1,4 +1,4 @@
-"""Jobs as a trace gives them, as they run, and what a policy decides about them."""
+"""Jobs in a trace, running jobs, and a policy's decisions about them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class TraceJob:
         workload: what each of its GPUs runs.
         iterations: steps to do.
         submit_s: seconds from the start of the trace.
-        gpus: a gang of so many GPUs, all at once.
-        min_gpus, max_gpus: range for policies that resize a job; both `gpus` where None.
+        gpus: size of its gang of GPUs, all at once.
+        min_gpus, max_gpus: range for policies that resize a job; None for `gpus`.
         user: owner or group, for fairness.
         application: the measured application of a goodput job (Sia), else empty.
         kind: of a job with an application: `rigid` (fixed GPUs and batch), `strong-scaling` (fixed batch), `adaptive` (both tuned) or `hybrid`
             (pipeline x data parallel).
-        batch_size: total batch that a rigid or strong-scaling job asks for.
+        batch_size: total batch size requested by a rigid or strong-scaling job.
         batches: what a job without a measured application may train with where it has its GPUs for itself; its workload
             states its own batch. None: that one only.
-        preemptible: whether it may be taken off its GPUs before it is done.
-        priority: weight among others; 2 is to get twice what 1 gets.
-        deadline_s: seconds from its submission by which it should be done.
+        preemptible: whether it may be stopped before it is done.
+        priority: relative weight; 2 should get twice as much as 1.
+        deadline_s: deadline in seconds after submission.
     """
 
     id: str
@@ -75,7 +75,7 @@ class TraceJob:
 
     @property
     def gpu_range(self) -> tuple[int, int]:
-        """Fewest and most GPUs that it may have."""
+        """Minimum and maximum number of GPUs."""
         least, most = self.min_gpus, self.max_gpus
         return self.gpus if least is None else least, self.gpus if most is None else most
 
@@ -95,12 +95,12 @@ class JobState:
         frozen_prefix: frozen atomic layers now.
         attained_s: GPU-seconds held so far, up to `updated_s`.
         served_s: seconds on each device type.
-        restarts: times it was stopped or moved after its first start.
-        resume_s: until when it loads its checkpoint.
-        exclusive: ran out of memory beside others once, and is placed alone since.
-        agent: the job's own agent where it has one (Sia: its observations and fitted models).
-        expected_iterations: how long policies take it to be, where that is not how long it is: `real_iterations`.
-        ends_early: it is killed or fails before it has done what it was submitted for.
+        restarts: number of times it was stopped or moved after its first start.
+        resume_s: time at which it has loaded its checkpoint.
+        exclusive: once ran out of memory beside others, so is placed alone since.
+        agent: the job's agent, if any (Sia: its observations and fitted models).
+        expected_iterations: length assumed by policies, if it differs from the actual `real_iterations`.
+        ends_early: killed or failed before its submitted length.
         checkpoint_left: iterations left at the last checkpoint, taken at `checkpoint_s`.
     """
 
@@ -135,15 +135,15 @@ class JobState:
 
     @property
     def expected_length(self) -> float:
-        """Iterations that policies take all of it to be."""
+        """Total iterations as assumed by policies."""
         return self.job.iterations if self.expected_iterations is None else self.expected_iterations
 
     def believed(self, left: float) -> float:
-        """Iterations that policies take it to have left when `left` really are."""
+        """Iterations left as assumed by policies, when `left` is the actual number."""
         if self.expected_iterations is None:
             return left
         done = max(self.real_iterations - left, 0.0)
-        # Who has done more than was expected is taken to need a twentieth of that again.
+        # A job past its expected length is assumed to need a twentieth of it again.
         return max(self.expected_iterations - done, done * _OVERDUE)
 
 

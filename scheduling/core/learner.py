@@ -1,4 +1,4 @@
-"""What a belief that learns while jobs run has to offer."""
+"""Interface of a belief that learns while jobs run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduling.core.state import SchedulingSnapshot
 
 
 class Learner(Protocol):
-    """A `SetPredictor` that sees how fast the jobs of a snapshot go.
+    """A `SetPredictor` that observes how fast a snapshot's jobs run.
 
     Attributes:
         revision: grows whenever an answer may have changed.
@@ -24,11 +24,11 @@ class Learner(Protocol):
     def revision(self) -> int: ...
 
     def observe(self, snapshot: SchedulingSnapshot) -> None:
-        """Take in the pace of the jobs that run now; nothing is learned twice from the same stretch."""
+        """Observe the pace of the running jobs; each stretch is learned from once."""
         ...
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
-        """As `SetPredictor`."""
+        """See `SetPredictor`."""
         ...
 
 
@@ -39,14 +39,14 @@ class SettledGpus:
         self._reported: Ints = np.zeros(0, np.int64)
 
     def new(self, snapshot: SchedulingSnapshot) -> list[int]:
-        """Numbers of the GPUs that settled since the last call. GPUs of gangs are left out: a gang goes at the pace of
-        its slowest GPU, which says nothing of the others."""
+        """Numbers of the GPUs that settled since the last call. GPUs of gangs are excluded, because a gang
+        runs at the pace of its slowest GPU, which says nothing about the others."""
         if not self._reported.size:
             self._reported = np.full(len(snapshot), -1, np.int64)
         settled = []
         for gpu in np.flatnonzero((snapshot.tenant_count > 1) & (self._reported != snapshot.stamp)).tolist():
             tenants = snapshot.tenants[gpu]
-            # Jobs that were put together this moment have not done a step yet, nor has one that restarts.
+            # Jobs just co-located, or restarting, have not done a step yet.
             if any(t.rate <= 0 or t.updated_s >= snapshot.now_s for t in tenants):
                 continue
             self._reported[gpu] = snapshot.stamp[gpu]

@@ -1,4 +1,4 @@
-"""Physical ranges of the numbers that enter scheduling: outside them arithmetic loses its meaning before a job does."""
+"""Valid ranges of numbers in scheduling, which keep the arithmetic meaningful."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from profiling.workload import ColocationSet
 
 STEP_TIME_S = (1e-9, 1e9)
 ITERATIONS = (1e-9, 1e15)
-# GPUs of a cluster; its `count`s are summed before they are expanded.
+# Most GPUs in a cluster; `count`s are summed before they are expanded.
 CLUSTER_GPUS = 100_000
-# How long a job of unknown length is taken to run alone.
+# Assumed solo duration of a job of unknown length.
 UNKNOWN_LENGTH_S = 3600.0
 
 
 def unknown_steps(step_time_s: float, length_s: float = UNKNOWN_LENGTH_S) -> float:
-    """Training steps of a job of unknown length: what it does in `length_s`, whole steps and at least one.
+    """Assumed number of steps of a job of unknown length: as many as fit in `length_s`, at least one.
 
     Args:
         step_time_s: predicted seconds per step alone.
@@ -28,14 +28,14 @@ def unknown_steps(step_time_s: float, length_s: float = UNKNOWN_LENGTH_S) -> flo
 
 
 def check_iterations(name: str, value: Any) -> None:
-    """Raise `InputError` unless `value` is a number of training steps that a job can have."""
+    """Raise `InputError` unless `value` is a valid number of training steps."""
     low, high = ITERATIONS
     if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
         raise InputError(f"{name} is out of range", expected=f"a number from {low:g} to {high:g}", got=value)
 
 
 def check_predictions(sets: list[ColocationSet], answer: PredictionArrays) -> None:
-    """Raise `InputError` naming the first job whose predicted step time is no time that a step can take."""
+    """Raise `InputError` naming the first job whose predicted step time is out of range."""
     low, high = STEP_TIME_S
     step = answer.step_time_s
     wrong = answer.mask & ~((step >= low) & (step <= high))  # NaN fails both comparisons

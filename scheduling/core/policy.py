@@ -1,4 +1,4 @@
-"""What a policy is: a pure function from snapshot and predictor to decisions."""
+"""Policies: pure functions from snapshot and predictor to decisions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Policy:
     """A named policy.
 
     Attributes:
-        decide: jobs that it does not mention stay as they are.
-        round_s: called every so many seconds; None: whenever a job arrives or leaves.
-        preemptive: also called when no job waits.
+        decide: the function; jobs that it does not mention are unchanged.
+        round_s: seconds between calls; None: whenever a job arrives or leaves.
+        preemptive: whether to call it even when no job waits.
         aligned: rounds lie on multiples of `round_s`; else one begins as soon as a job waits and nothing runs.
         rests: after a round that serves no job the next begins with the next arrival, where there is one.
-        freezes: freezes layers of jobs, which it has to be told the gradient norms of.
-        as_published: the same policy with known faults of its published code.
+        freezes: whether it freezes layers and so needs the jobs' gradient norms.
+        as_published: the same policy with the known bugs of its published code.
     """
 
     name: str

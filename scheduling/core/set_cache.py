@@ -1,4 +1,4 @@
-"""Predictions of co-location sets, each asked for once: what makes a decision over thousands of GPUs one batched call."""
+"""Cached predictions of co-location sets, so that a decision over thousands of GPUs is one batched call."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _WIDTH = 4  # members a row has room for at first; grows when a larger set is as
 
 
 class SetAnswer(NamedTuple):
-    """What is predicted of one set; per member in the order that was asked.
+    """The prediction for one set; per member in the queried order.
 
     Attributes:
         step_time_s: seconds per step of each in the set.
-        slowdown: of each, at least 1.
+        slowdown: of each member, at least 1.
         memory_upper_bytes: upper bound of the set's memory.
         fits: whether that is within the device's.
     """
@@ -44,15 +44,16 @@ class SetAnswer(NamedTuple):
 class SetCache:
     """Remembers the predictor's answer for every set, by interned devices and workloads.
 
-    A set's key is the sum of one random 64-bit number per member and one for its device: no matter in which order the
-    members stand, and a departure is a subtraction. Keys live in an open-addressing table, so that a batch of sets is
-    looked up without a Python loop. A row's columns are the set's members by ascending workload number.
+    A set's key is the sum of one random 64-bit number per member and one for its device: it is independent of
+    the members' order, and a departure is a subtraction. Keys live in an open-addressing table, so that a
+    batch of sets is looked up without a Python loop. A row's columns are the set's members by ascending
+    workload number.
 
-    The cache never grows over `limit` sets: it starts anew then. That two of a million sets share a key by chance has
-    a probability below 1e-7.
+    The cache is cleared when it would exceed `limit` sets. The probability that any two of a million sets
+    collide is below 1e-7.
 
     Attributes:
-        revision: counts how often the answers were forgotten.
+        revision: number of times that the answers were cleared.
         step_time_s, slowdown, contention: [K, M] of the sets known so far. Contention is kappa of the multi-stage
             quantification: the mean over memory bandwidth, compute and PCIe of solo demand over co-located share.
         worst_slowdown: [K] the largest of a set's members; memory_upper_bytes: [K]; fits: [K].
@@ -74,7 +75,7 @@ class SetCache:
 
     @classmethod
     def of(cls, predictor: SetPredictor | SetCache) -> SetCache:
-        """`predictor` itself where it is a cache, else a new cache over it."""
+        """`predictor` itself if it is a cache, else a new cache over it."""
         return predictor if isinstance(predictor, SetCache) else cls(predictor)
 
     def _clear(self, width: int = _WIDTH) -> None:
@@ -90,7 +91,7 @@ class SetCache:
         self._table_rows: Ints = np.full(1 << 12, -1, np.int64)
 
     def forget(self) -> None:
-        """Ask the predictor anew for every set: it has learned. Numbers of workloads and devices stay."""
+        """Clear all answers because the predictor has learned. Numbers of workloads and devices stay."""
         with self.lock:
             self._clear(self.step_time_s.shape[1])
             self.revision += 1
@@ -118,7 +119,7 @@ class SetCache:
         return number
 
     def rows(self, devices: Ints, members: Ints, present: NDArray[np.bool_]) -> Ints:
-        """Row of each set; sets that are new are predicted in one call.
+        """Row of each set; new sets are predicted in one call.
 
         Args:
             devices: [N] device numbers.
@@ -151,7 +152,7 @@ class SetCache:
         return rows
 
     def answer(self, device: str, workloads: Sequence[Workload], sharing: str = "time-slice") -> SetAnswer:
-        """How `workloads` run together on a device; the plain way in, for one set at a time.
+        """The prediction for `workloads` on a device; the simple interface for a single set.
 
         Raises:
             UnknownNameError: the predictor does not know the device or a model.
@@ -200,7 +201,7 @@ class SetCache:
         return rows
 
     def _learn(self, keys: Keys, devices: Ints, members: Ints, present: NDArray[np.bool_]) -> None:
-        """Predict sets that are not known, and what their members do alone (contention needs both)."""
+        """Predict new sets, and their members alone (contention needs both)."""
         groups = [tuple(row[p].tolist()) for row, p in zip(members, present, strict=True)]
         singles: dict[tuple[int, int], int] = {}
         for device, group in zip(devices.tolist(), groups, strict=True):
@@ -296,7 +297,7 @@ class SetCache:
         self.contention[own, :width] = contention(
             answer.slowdown[:new], answer.utilization_ratio[:new], answer.utilization_ratio[index, 0]
         )
-        # In a set of one nothing contends, whatever two calls of the predictor say to the last digit.
+        # A single job has no contention, regardless of rounding differences between two calls.
         self.contention[own][[len(group) == 1 for group in groups]] = 1.0
         while 3 * total > len(self._table_keys):
             self._table_keys = np.zeros(2 * len(self._table_keys), np.uint64)

@@ -19,7 +19,7 @@ _COMPARED = 128  # nodes at one time
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A job that runs on a GPU, how many of its iterations are left (real-valued), and the largest slowdown it tolerates."""
+    """A job that runs on a GPU, its iterations left (real-valued), and the largest slowdown it tolerates."""
 
     job: Workload
     iterations_left: float
@@ -134,8 +134,8 @@ class ClusterSnapshot:
         """Read a `cluster.yaml`.
 
         Raises:
-            InputError: it is not there, not YAML, or not a cluster.
-            LimitError: its counts stand for more than `CLUSTER_GPUS`.
+            InputError: it does not exist, or is not YAML or not a cluster.
+            LimitError: its counts expand to more than `CLUSTER_GPUS`.
         """
         import yaml
 
@@ -196,17 +196,17 @@ class ClusterSnapshot:
 
 
 def changed_nodes(old: ClusterSnapshot, new: ClusterSnapshot) -> list[int] | None:
-    """Indices of the nodes that are others in `new`; None where nodes came, went or moved.
+    """Indices of the nodes that differ in `new`; None if nodes were added, removed or reordered.
 
-    Whoever makes a snapshot from another one keeps the objects of what stays, so that what is derived from snapshots can
-    be kept current by what changed.
+    A snapshot derived from another keeps the objects of unchanged parts, so that derived data can be updated
+    incrementally.
     """
     if old.nodes is new.nodes:
         return []
     if len(old.nodes) != len(new.nodes):
         return None
     changed: list[int] = []
-    for first in range(0, len(new.nodes), _COMPARED):  # tuples compare what is the same object in no time
+    for first in range(0, len(new.nodes), _COMPARED):  # tuple comparison short-circuits on identical objects
         before, after = old.nodes[first : first + _COMPARED], new.nodes[first : first + _COMPARED]
         if before != after:
             changed += [k for k, same in enumerate(map(is_, before, after), first) if not same]
@@ -214,10 +214,10 @@ def changed_nodes(old: ClusterSnapshot, new: ClusterSnapshot) -> list[int] | Non
 
 
 def check_size(body: Any, gpus: int = CLUSTER_GPUS) -> None:
-    """Sum what a cluster's `count`s stand for, before `from_mapping` expands them; what is malformed counts once.
+    """Sum a cluster's `count`s before `from_mapping` expands them; malformed ones count as one.
 
     Raises:
-        LimitError: more nodes or GPUs than `gpus`, or more tenants than four a GPU.
+        LimitError: more nodes or GPUs than `gpus`, or more than four tenants per GPU.
     """
     sums = {"GPUs": 0, "nodes": 0, "tenants": 0}
     for node in _items(body, "nodes"):
@@ -230,7 +230,8 @@ def check_size(body: Any, gpus: int = CLUSTER_GPUS) -> None:
 
 
 def check_counts(counts: Mapping[str, int], gpus: int) -> None:
-    """Raise `LimitError` where there are more "tenants" than four a GPU, or more of anything else than `gpus`."""
+    """Raise `LimitError` if there are more than four "tenants" per GPU, or more than `gpus` of anything
+    else."""
     for what, count in counts.items():
         most = 4 * gpus if what == "tenants" else gpus
         if count > most:
@@ -253,25 +254,26 @@ def _count(value: Any) -> int:
 
 
 def _check_name(name: Any, where: str) -> None:
-    """A node's name is a part of an address (`/v1/cluster/nodes/NAME`): what cannot stand there could never be read or removed."""
+    """A node's name is part of a URL (`/v1/cluster/nodes/NAME`), so a name not allowed there could never be
+    read or removed."""
     if not isinstance(name, str) or not name:
         raise InputError(where, expected="a string that is not empty", got=name)
     if name in (".", "..") or any(c == "/" or unicodedata.category(c) in ("Cc", "Cs") for c in name):
         raise InputError(
-            f"{where} cannot stand in the address of the node",
+            f"{where} cannot be part of the node's URL",
             expected="no '/', no control characters, and neither '.' nor '..'",
             got=repr(name),
         )
 
 
 def job_from(value: Any) -> Workload:
-    """A job as HTTP bodies and YAML give it: a SPEC string or an object."""
+    """Parse a job from an HTTP body or YAML: a SPEC string or an object."""
     if isinstance(value, str):
         return Workload.parse(value)
     if isinstance(value, dict):
         return Workload.from_mapping(value)
     raise InputError(
-        "a job is neither SPEC nor object",
+        "a job is neither a SPEC nor an object",
         expected='"NAME:key=value" or {"workload": ...}',
         got=_kind(value),
     )
@@ -286,7 +288,7 @@ def _gpus(raw: Any, where: str) -> tuple[Gpu, ...]:
             raise InputError(f"{place}.device is missing", expected="a catalogue name", got=gpu.get("device"))
         if gpu.get("sharing") == "mig" and not has_mig(split_device(gpu["device"])[0]):
             raise InputError(
-                f"{place} cannot be cut into MIG slices",
+                f"{place} cannot be partitioned into MIG slices",
                 expected="sharing time-slice or mps",
                 got=f"mig on {gpu['device']}",
             )
@@ -299,7 +301,7 @@ def _gpus(raw: Any, where: str) -> tuple[Gpu, ...]:
             if not isinstance(left, int | float) or isinstance(left, bool):
                 raise InputError(
                     f"{place}.tenants[{number}].iterations_left is not a number",
-                    expected="training steps that are left",
+                    expected="number of remaining training steps",
                     got="nothing" if left is None else left,
                 )
             budget = tenant.get("max_slowdown")
@@ -326,7 +328,7 @@ def _gpus(raw: Any, where: str) -> tuple[Gpu, ...]:
 
 
 def _kind(value: Any) -> str:
-    """What YAML and JSON call a value of that type."""
+    """The name of a value's type in YAML and JSON."""
     kinds = {
         dict: "an object",
         list: "a list",

@@ -1,4 +1,4 @@
-"""`SchedulingSnapshot`: what a policy sees, kept up to date in place so that 82,000 jobs do not mean 82,000 copies."""
+"""`SchedulingSnapshot`: a policy's view, updated in place so that 82,000 jobs do not mean 82,000 copies."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class WaitingQueue(dict[int, JobState]):
         last = next(reversed(self), -1)
         super().__setitem__(number, job)
         self.entered.append(job)
-        if number < last:  # a job that comes back goes to its place by submission
+        if number < last:  # a returning job goes to its place by submission
             ordered = sorted(self.items())
             self.clear()
             self.update(ordered)
 
 
 class SchedulingSnapshot:
-    """Cluster, running jobs and queue at one moment. Policies read it and change nothing.
+    """Cluster, running jobs and queue at one moment. Read-only for policies.
 
     Args:
         cluster: nodes and GPUs; tenants in it count as running jobs of one GPU.
@@ -67,7 +67,7 @@ class SchedulingSnapshot:
         index = {name: k for k, name in enumerate(self.types)}
         self.type_of: Ints = np.array([index[d] for d in self.devices], np.int64)
         self.type_sharing = [self.sharing[self.devices.index(name)] for name in self.types]
-        # A node with GPUs of two types counts as two: a gang is of one type, so that nothing is lost by it.
+        # A node with GPUs of two types counts as two, without loss, because a gang uses one type.
         groups: dict[tuple[str, str], list[int]] = {}
         for number, ((node, _), device) in enumerate(zip(places, self.devices, strict=True)):
             groups.setdefault((node.name, device), []).append(number)
@@ -108,7 +108,7 @@ class SchedulingSnapshot:
         return len(self.devices)
 
     def derived(self, key: Hashable, make: Callable[[], Derived]) -> Derived:
-        """What a policy computed from this snapshot and keeps with it; made where `key` is new."""
+        """A value that a policy derived from this snapshot and caches with it; created if `key` is new."""
         if key not in self._derived:
             self._derived[key] = make()
         return cast(Derived, self._derived[key])

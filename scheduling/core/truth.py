@@ -20,7 +20,7 @@ SCALING = 0.9
 
 
 class Segment(NamedTuple):
-    """How a job proceeds from now on: iterations per second, until `until` of them are left."""
+    """A job's progress from now on: iterations per second, until `until` are left."""
 
     rate: float
     until: float = 0.0
@@ -33,11 +33,11 @@ class GroundTruth(Protocol):
     """
 
     def segment(self, job: JobState, snapshot: SchedulingSnapshot, /) -> Segment:
-        """How `job` proceeds on the GPUs it holds, beside whoever else is there."""
+        """Progress of `job` on the GPUs it holds, beside any other tenants."""
         ...
 
     def fits(self, members: Sequence[JobState], gpu: int, snapshot: SchedulingSnapshot, /) -> bool:
-        """Whether the memory of all `members` together fits on `gpu`."""
+        """Whether the memory of all `members` fits on `gpu`."""
         ...
 
     def restart_s(self, job: JobState, first: bool, /) -> float:
@@ -45,7 +45,7 @@ class GroundTruth(Protocol):
         ...
 
     def segment_done(self, job: JobState, /) -> None:
-        """Called when `until` iterations are left and the job goes on with another segment."""
+        """Called when `until` iterations are left and the job continues with another segment."""
         ...
 
     def affected(self, snapshot: SchedulingSnapshot, /) -> Iterable[JobState]:
@@ -56,12 +56,13 @@ class GroundTruth(Protocol):
 class SetTruth:
     """Step times of co-location sets from measurements (or any `SetPredictor`).
 
-    A gang goes at the pace of its slowest GPU.
+    A gang runs at the pace of its slowest GPU.
 
     Args:
         predictor: the measured table.
         restart_s: seconds to resume or move a job; a first start costs nothing.
-        inter_node_slowdown: factor on the step time of a gang that spans nodes; twice where these are not under one switch.
+        inter_node_slowdown: factor on the step time of a gang that spans nodes; squared if these are not
+            under one switch.
         scaling: a job resized to k times its GPUs makes k ** scaling times the progress.
         restart_bytes_per_s: a restart takes the job's memory over this longer.
     """
@@ -156,7 +157,7 @@ class SetTruth:
 
 
 def current_workload(job: JobState) -> Workload:
-    """The job's workload with the prefix that is frozen now."""
+    """The job's workload with its current frozen prefix."""
     if job.frozen_prefix == job.job.workload.frozen_prefix:
         return job.job.workload
     return replace(job.job.workload, frozen_prefix=job.frozen_prefix)

@@ -79,7 +79,7 @@ def size_rates(job: TraceJob, step_time_s: float, scaling: float) -> Floats:
     allowed = (sizes >= least) & (sizes <= most)
     if not allowed.any():
         raise InputError(
-            f"job {job.id} cannot have any of the sizes that are allocated",
+            f"job {job.id} cannot use any of the allocated sizes",
             expected=", ".join(map(str, SIZES)) + " GPUs",
             got=f"{least} to {most}",
         )

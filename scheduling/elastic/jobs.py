@@ -89,7 +89,7 @@ class ElasticJob:
     def __post_init__(self) -> None:
         if self.rate.shape != (len(SIZES), len(self.norm_share)) or not self.left >= 0:
             raise InputError(
-                f"elastic job {self.number} is not usable",
+                f"elastic job {self.number} is invalid",
                 expected=f"rates of shape ({len(SIZES)}, {len(self.norm_share)}) and work from 0",
                 got=f"{self.rate.shape}, {self.left}",
             )

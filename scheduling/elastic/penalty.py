@@ -46,7 +46,7 @@ def norm_shares(squared_norms: Floats) -> Floats:
     norms = np.clip(np.asarray(squared_norms, dtype=np.float64), 0.0, None)
     total = norms.sum()
     if not np.isfinite(total):
-        raise InputError("gradient norms are not usable", expected="finite numbers", got=norms.tolist())
+        raise InputError("invalid gradient norms", expected="finite numbers", got=norms.tolist())
     return np.append(0.0, np.cumsum(norms) / total) if total > 0 else np.zeros(len(norms) + 1)
 
 

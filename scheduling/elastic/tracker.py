@@ -158,7 +158,7 @@ class GradientNormTracker:
             steps = int(state["steps"])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
-                "tracker state is damaged", expected="what state_dict gave", got=repr(error)
+                "tracker state is damaged", expected="the output of state_dict", got=repr(error)
             ) from None
         if norms.shape != (len(self.layers),) or weights.shape != norms.shape:
             raise InputError(

@@ -41,7 +41,7 @@ class GavelConfig:
 
     def __post_init__(self) -> None:
         if self.even and self.packed:
-            raise InputError("even shares are for jobs alone", expected="even without packed", got="both")
+            raise InputError("even shares need unpacked jobs", expected="even without packed", got="both")
         for name, allowed, asked in (
             ("objective", OBJECTIVES, True),
             ("objective of a packed policy", PACKABLE, self.packed),

@@ -34,7 +34,7 @@ class PipelineCluster:
     def __post_init__(self) -> None:
         if not self.workers or len(self.workers) != len(self.bandwidth_bytes_per_s):
             raise InputError(
-                "workers and bandwidths differ in number",
+                "workers and bandwidths have different lengths",
                 expected="one bandwidth for each number of workers, innermost first",
                 got=f"{len(self.workers)} numbers of workers and {len(self.bandwidth_bytes_per_s)} bandwidths",
             )
@@ -133,7 +133,7 @@ def shortage(space: StateSpace, spans: list[Span], limit: float) -> InfeasibleEr
     replicas = math.prod(span.replicas)
     inside = nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}, {len(nodes)} nodes"
     return InfeasibleError(
-        f"no partition of {space.name} fits: even the one that needs least memory holds {span.memory_bytes:.4g} bytes"
+        f"no partition of {space.name} fits: even the smallest needs {span.memory_bytes:.4g} bytes"
         f" on each worker of stage {number} of {len(spans)} ({inside}; {replicas} replica{'s' * (replicas > 1)},"
         f" {span.versions} minibatch{'es' * (span.versions > 1)} in flight), {span.memory_bytes - limit:.4g} bytes more than there are",
         expected=f"at most {limit:.4g} bytes",

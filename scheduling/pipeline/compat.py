@@ -217,6 +217,6 @@ def _infeasible(space: StateSpace, cluster: PipelineCluster, options: PartitionO
             "a straight pipeline needs a stage for each worker",
             expected=f"at most as many workers in a row as {space.name} has states ({space.count})",
             got=" x ".join(map(str, cluster.workers)),
-            hint="give fewer workers, let stages be replicated, or leave workers idle",
+            hint="use fewer workers, allow replicated stages, or leave workers idle",
         )
     return shortage(space, _spans(space, levels), cluster.memory_bytes)

@@ -31,9 +31,7 @@ def draw(
     target = Path(path)
     kind = target.suffix.lstrip(".").lower()
     if kind not in ("svg", "png", "pdf"):
-        raise InputError(
-            "picture has an unknown type", expected="a name in .svg, .png or .pdf", got=target.name
-        )
+        raise InputError("unknown picture type", expected="a name in .svg, .png or .pdf", got=target.name)
     rows = len(timeline.bubble_s)
     parts = 1 + max((slot.action.stage for slot in timeline.slots), default=0)
     figure = Figure(figsize=(11, 1.2 + 0.38 * min(rows, 40)), layout="constrained")

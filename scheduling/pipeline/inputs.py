@@ -44,7 +44,7 @@ def read_graph(
     if device is None:
         raise InputError(
             f"{source} has no measured times",
-            expected="a device type to time it for, or a PipeDream graph.txt",
+            expected="a device type to predict times for, or a PipeDream graph.txt",
             hint="add --device NAME; `cotenant devices list` shows them",
         )
     if path.suffix == ".json":

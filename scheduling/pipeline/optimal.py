@@ -260,7 +260,7 @@ def solve_optimal(
             "a pipeline without replicas needs a stage for each worker",
             expected=f"at most as many workers in a row as {space.name} has states ({space.count})",
             got=" x ".join(map(str, cluster.workers)),
-            hint="give fewer workers, let stages be replicated, or leave workers idle",
+            hint="use fewer workers, allow replicated stages, or leave workers idle",
         )
     raise shortage(space, spans, cluster.memory_bytes)
 

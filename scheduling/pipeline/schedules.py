@@ -74,7 +74,7 @@ def worker_orders(
     if schedule == "interleaved":
         if microbatches % stages:
             raise InputError(
-                "an interleaved schedule needs whole rounds of microbatches",
+                "an interleaved schedule needs complete rounds of microbatches",
                 expected=f"microbatches in multiples of the {stages} workers in a row",
                 got=microbatches,
             )

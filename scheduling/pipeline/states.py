@@ -180,9 +180,9 @@ def prefix_states(layers: Layers) -> StateSpace:
 
 def too_many(name: str, limit: int = MAX_STATES) -> LimitError:
     return LimitError(
-        f"{name} has too many places to cut",
+        f"{name} has too many possible cuts",
         expected=f"at most {limit}",
-        hint="plan at a coarser grain, blocks instead of layers",
+        hint="plan with a coarser granularity, blocks instead of layers",
     )
 
 

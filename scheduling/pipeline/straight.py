@@ -204,7 +204,7 @@ def _with_copies(
     if needed[worst] > limit:
         names = space.members(bounds[worst], bounds[worst + 1])
         return needed[worst] - limit, (
-            f"even the split over {row.depth} that needs least holds {needed[worst]:.4g} bytes on stage {worst + 1}"
+            f"even the smallest split over {row.depth} needs {needed[worst]:.4g} bytes on stage {worst + 1}"
             f" ({names[0]} to {names[-1]}, {row.in_flight(worst)} microbatches in flight), {needed[worst] - limit:.4g} too many"
         )
     sync_s = 0.0

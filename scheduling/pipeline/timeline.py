@@ -71,7 +71,7 @@ def simulate(orders: Sequence[Sequence[Action]], times: Sequence[StageTimes]) ->
     split = any(action.kind == "W" for order in orders for action in order)
     parts = len(times)
     if any(not 0 <= action.stage < parts for order in orders for action in order):
-        raise InputError("an order names a part of the model that has no times", expected=f"0 to {parts - 1}")
+        raise InputError("an order names a part of the model without times", expected=f"0 to {parts - 1}")
     ends: dict[Action, float] = {}
     free = [0.0] * len(orders)
     position = [0] * len(orders)
@@ -91,7 +91,7 @@ def simulate(orders: Sequence[Sequence[Action]], times: Sequence[StageTimes]) ->
                 position[worker] += 1
                 progress = True
     if any(p < len(order) for p, order in zip(position, orders, strict=True)):
-        raise InputError("the workers' orders deadlock", expected="a schedule that can run")
+        raise InputError("the workers' orders deadlock", expected="a feasible schedule")
     total = max(free, default=0.0)
     busy = [0.0] * len(orders)
     for slot in slots:

@@ -1,1 +1,1 @@
-"""Where one job goes on a cluster as it is."""
+"""Placement of single jobs on a cluster."""

@@ -1,4 +1,5 @@
-"""Single placement decisions by any policy, for the service: the policy chooses the GPUs, the ranking says what to expect there."""
+"""Single placement decisions by any policy, for the service: the policy chooses the GPUs, the ranking
+predicts the outcome."""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ _JOB_ID = "job"
 class PolicyPlacer(Placer):
     """A `Placer` whose choice is a policy's.
 
-    The policy sees the cluster with its tenants running and the job as the only one that waits. What it decides about
-    the tenants is left aside: the service moves no running job. A policy that keeps state of its own starts anew each time.
+    The policy sees the cluster with its tenants running and the job as the only waiting one. Its decisions
+    about tenants are ignored, because the service moves no running job. A stateful policy starts afresh each
+    time.
     """
 
     def __init__(self, predictor: SetPredictor | SetCache, policy: Policy) -> None:
@@ -36,7 +38,7 @@ class PolicyPlacer(Placer):
         snapshot: ClusterSnapshot,
         config: PlacementConfig | None = None,
     ) -> PlacementDecision:
-        """As `Placer.place`; `ranked` begins with the GPU that the policy chose."""
+        """Like `Placer.place`; `ranked` begins with the GPU chosen by the policy."""
         config = config or PlacementConfig()
         ranking = super().place(job, iterations, snapshot, replace(config, wait=False))
         state = SchedulingSnapshot(snapshot)
@@ -64,7 +66,7 @@ class PolicyPlacer(Placer):
         for candidate in ranking.ranked:
             if (candidate.gang or ((candidate.node, candidate.gpu),)) == gang:
                 return replace(candidate, reasons=(*candidate.reasons, by))
-        # A GPU that the ranking refuses (slowdown budget), or one beyond its limit.
+        # A GPU refused by the ranking (slowdown budget), or beyond its limit.
         first = allocation.gpus[0]
         together = [*(tenant.job.workload for tenant in state.tenants[first]), allocation.job.job.workload]
         answer = self.cache.answer(state.devices[first], together, state.sharing[first])

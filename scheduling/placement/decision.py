@@ -17,8 +17,8 @@ class RankedGpu:
 
     Attributes:
         score: value of the objective; smaller is better.
-        finish_s: predicted seconds until the job is done there.
-        delays_s: predicted seconds by which each tenant is done later.
+        finish_s: predicted seconds until the job finishes there.
+        delays_s: predicted delay of each tenant in seconds.
         reasons: the same in words.
         gang: (node, GPU) of every GPU of a gang, the first of which is `node` and `gpu`; empty for a single GPU.
     """
@@ -37,8 +37,8 @@ class PlacementDecision:
     """The answer: `place` on the first of `ranked`, or `wait`, and why.
 
     Attributes:
-        wait_s: on `wait`, predicted seconds until the departure that is worth waiting for.
-        iterations: steps that the job was taken to run, as given or, where its length is unknown, assumed.
+        wait_s: on `wait`, predicted seconds until the departure worth waiting for.
+        iterations: the job's length in steps, given or assumed.
     """
 
     decision: str

@@ -1,4 +1,5 @@
-"""Gangs beside other jobs: a gang goes at the pace of its slowest member, and joins only where more work gets done."""
+"""Gangs beside other jobs: a gang runs at the pace of its slowest member, and joins only if more work gets
+done."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ from scheduling.placement.gangs import by_switch, solo_step_s
 
 
 class _Place(NamedTuple):
-    """A GPU that a member of the gang may have.
+    """A GPU available to a member of the gang.
 
     Attributes:
-        step_time_s: of the member there; tenant_ratio: the speed that its tenant keeps, 0 where it is empty.
+        step_time_s: of the member there; tenant_ratio: remaining speed of its tenant, 0 if it is empty.
     """
 
     step_time_s: float
@@ -59,7 +60,7 @@ def share_gangs(
 def _best_gpus(
     snapshot: SchedulingSnapshot, belief: SetCache, job: JobState, taken: set[int], max_slowdown: float
 ) -> tuple[int, ...]:
-    """Where the gang is fastest of all places that pay; none where none does."""
+    """The fastest worthwhile placement of the gang; empty if there is none."""
     count, best_s, best = job.job.gpus, np.inf, tuple[int, ...]()
     for kind, alone_s in enumerate(solo_step_s(snapshot, belief, job.job.workload)):
         if not np.isfinite(alone_s):
@@ -90,7 +91,7 @@ def _places(
     taken: set[int],
     max_slowdown: float,
 ) -> list[_Place]:
-    """GPUs of a node that a member may have, fastest first."""
+    """GPUs of a node available to a member, fastest first."""
     own, places = belief.workload_id(job.job.workload), []
     for gpu in snapshot.node_gpus[node]:
         tenants = snapshot.tenants[gpu]

@@ -1,4 +1,4 @@
-"""What policies share: whole empty GPUs for a gang, predicted solo times, admission by priority."""
+"""Shared by policies: whole empty GPUs for a gang, predicted solo times, admission by priority."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Pool:
         return ()
 
     def keep(self, gpus: Iterable[int]) -> None:
-        """Give `gpus` to nobody, as far as they are empty."""
+        """Withhold those of `gpus` that are empty."""
         for gpu in gpus:
             if gpu not in self.taken and (not self.snapshot.tenants[gpu] or gpu in self.also):
                 self.taken.add(gpu)
@@ -113,9 +113,9 @@ def by_switch(
 def solo_step_s(snapshot: SchedulingSnapshot, belief: SetCache, workload: Workload) -> list[float]:
     """Predicted seconds per step alone on each type of the cluster; infinite where it does not fit.
 
-    A type on which it was tried and did not fit is left out, whatever is predicted. A job that is predicted to fit on no
-    type may be tried on the one with the most memory of the others: the bound may be too high, and a job that is never
-    started is never done.
+    A type on which it was tried and did not fit is excluded, whatever is predicted. A job predicted to fit on
+    no type may be tried on the remaining one with the most memory: the bound may be too high, and otherwise
+    it would never run.
     """
     refused = snapshot.refused
     memo: dict[Workload, list[float]]
@@ -172,9 +172,10 @@ def exclusive_gpus(pool: Pool, belief: SetCache, job: JobState, count: int | Non
 def admit_by_priority(
     snapshot: SchedulingSnapshot, belief: SetCache, order: Sequence[JobState]
 ) -> list[Allocation]:
-    """Time sharing on whole GPUs: the first jobs of `order` that fit in run, running ones stay where they are.
+    """Time sharing on whole GPUs: the first jobs of `order` that fit run, and running ones stay where they
+    are.
 
-    A job that is not preemptible keeps its GPUs whatever its place in the order.
+    A non-preemptible job keeps its GPUs regardless of its position.
     """
     room = len(snapshot)
     keep: dict[int, None] = {}
@@ -199,6 +200,6 @@ def admit_by_priority(
         return []
     pool = Pool(snapshot, (g for j in spare for g in j.gpus))
     placed = [Allocation(job, gpus) for job in start if (gpus := exclusive_gpus(pool, belief, job))]
-    # Only those are stopped whose GPUs somebody gets: nothing is gained by stopping the others.
+    # Stop only jobs whose GPUs are needed; stopping others gains nothing.
     stopped = [Allocation(j) for j in spare if any(g in pool.taken for g in j.gpus)]
     return [*stopped, *placed]

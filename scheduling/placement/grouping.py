@@ -1,4 +1,4 @@
-"""The GPUs of a snapshot by their state, kept current by what changed from one snapshot to the next."""
+"""Groups a snapshot's GPUs by state, updated incrementally from one snapshot to the next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, changed_nodes
 from scheduling.placement.ranking import Candidates
 from scheduling.placement.stages import Stages, stages
 
-_REBUILT_FROM = 0.25  # share of changed nodes from which everything is grouped anew
+_REBUILT_FROM = 0.25  # share of changed nodes above which everything is regrouped
 State = tuple[str, str, Any]  # device, sharing mode, tenants
 
 
@@ -21,7 +21,7 @@ class GroupedGpus:
 
     Args:
         snapshot: at least one GPU; raises `InputError` otherwise.
-        cache: of the predictor; asked for what becomes of each state if no job joins it.
+        cache: cache of the predictor, for the outcome of each state if no job joins it.
 
     Attributes:
         places: [G] every GPU with its node.
@@ -54,7 +54,7 @@ class GroupedGpus:
                 "the cluster has no GPU",
                 expected="at least one node with one GPU",
                 got=f"{len(snapshot.nodes)} nodes",
-                hint="Describe the cluster first: cluster.yaml, or PUT /v1/cluster of the service",
+                hint="Describe the cluster first: in cluster.yaml, or with PUT /v1/cluster",
             )
         self.state_of: Ints = np.array(numbers, np.int64)
         self._count_of: list[int] = np.bincount(self.state_of, minlength=len(states)).tolist()
@@ -63,7 +63,7 @@ class GroupedGpus:
         self.without = _alone(cache, self.candidates)
 
     def follow(self, snapshot: ClusterSnapshot) -> bool:
-        """Become the grouping of a later snapshot; False, and unusable, where too much is another."""
+        """Update to a later snapshot; returns False, and is unusable, if too much has changed."""
         if snapshot is self.snapshot:
             return True
         changed = changed_nodes(self.snapshot, snapshot)
@@ -108,7 +108,7 @@ class GroupedGpus:
         self.state_of[place] = number
 
     def _neutralize(self) -> None:
-        """A state that no GPU is in must not count as one to wait for, nor its device as one that there is."""
+        """A state without GPUs must not be waited for, nor its device count as present."""
         unused = [number for number in self._unused if number < len(self.candidates.devices)]
         if unused:
             self.candidates.present[unused] = False
@@ -158,6 +158,6 @@ def _state(gpu: Gpu) -> State:
 
 
 def _alone(cache: SetCache, candidates: Candidates) -> Stages:
-    """What becomes of each state if no job joins it."""
+    """Outcome of each state if no job joins it."""
     c = candidates
     return stages(cache, c.devices, c.members, c.iterations, c.present)

@@ -68,7 +68,8 @@ class Placer:
             fastest = min(float(cache.step_time_s[row, 0]) for row in fitting)
             iterations = unknown_steps(fastest, config.default_duration_s)
             notes.append(
-                f"length unknown: taken as {iterations:.0f} steps ({config.default_duration_s:.0f} s alone on the fastest type)"
+                f"length unknown: assuming {iterations:.0f} steps ({config.default_duration_s:.0f} s alone "
+                f"on the fastest type)"
             )
         if config.gpus > 1:
             decision = _place_gang(snapshot, cache, workload, iterations, config, notes)
@@ -117,7 +118,7 @@ class Placer:
         return PlacementDecision("place" if ranked else "wait", ranked, (*notes, *refusals))
 
     def _grouped(self, snapshot: ClusterSnapshot) -> GroupedGpus:
-        last, self._last = self._last, None  # where the predictor fails half-way, nothing is kept
+        last, self._last = self._last, None  # if the predictor fails half-way, nothing is kept
         if last is None or not last.follow(snapshot):
             last = GroupedGpus(snapshot, self.cache)
         self._last = last
@@ -136,13 +137,13 @@ def place(
 
 
 def _infeasible(job: Workload, cache: SetCache, alone: dict[int, int]) -> InfeasibleError:
-    """Why `job` fits on none of the device types, whose rows with it alone `alone` holds."""
+    """Why `job` fits on none of the device types; `alone` has its solo rows."""
     names = {cache.devices[d][0]: row for d, row in alone.items()}
     able = {name: row for name, row in names.items() if runs_on(name, job.precision)}
     if not able:
         return InfeasibleError(
             f"no GPU of this cluster has {job.precision.upper()} ({', '.join(names)})",
-            hint="choose another precision, or add a GPU type that has it",
+            hint="choose another precision, or add a GPU type that supports it",
         )
     need = ", ".join(f"{name}: {cache.memory_upper_bytes[row] / 2**30:.1f} GiB" for name, row in able.items())
     return InfeasibleError(
@@ -163,9 +164,7 @@ def _first(score: Floats, cost_s: Floats, tenants: Ints, state_of: Ints, count_o
     states = np.flatnonzero(np.isfinite(score) & (score <= last))
     states = states[np.lexsort((tenants[states], cost_s[states], score[states]))]
     enough = int(np.searchsorted(np.cumsum(count_of[states]), limit)) + 1
-    if enough < len(
-        states
-    ):  # those that equal the last one stay too, for the GPUs' order decides between them
+    if enough < len(states):  # keep ties with the last one, which are decided by the GPUs' order
         end = states[enough - 1]
         same = score[states] == score[end]
         same &= (cost_s[states] == cost_s[end]) & (tenants[states] == tenants[end])
@@ -237,15 +236,15 @@ def _ranked(grouped: GroupedGpus, ranking: Ranking, index: int) -> RankedGpu:
 
 
 def _refusals(ranking: Ranking, count_of: Ints) -> list[str]:
-    """How many GPUs were refused, by the first reason that holds; `count_of` is how many are in each state."""
+    """Number of refused GPUs by first applicable reason; `count_of` is the number in each state."""
     room = ~ranking.has_room
     memory = ranking.has_room & ~ranking.fits
     budget = ranking.has_room & ranking.fits & ~ranking.within_budget
     texts = (
-        (room, "refused: already at the limit of jobs that may share one"),
+        (room, "refused: already has the maximum number of jobs"),
         (
             memory,
-            "refused: predicted memory (upper bound) above the device's, or a precision or MIG slices that it lacks",
+            "refused: predicted memory (upper bound) exceeds the device's, or no such precision or MIG slices",
         ),
         (budget, "refused: a member would exceed its slowdown budget"),
     )

@@ -1,4 +1,4 @@
-"""Short jobs that wait while long ones run: whether one of those goes back to the queue for them, restart included."""
+"""Whether to stop a long-running job for short waiting ones, restart included."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from scheduling.placement.pairing import every_pair
 from scheduling.placement.ranking import PlacementConfig
 
 # The job that is stopped needs this many times as long as the one that takes its place, and four restarts more: lengths
-# are estimates, and whoever is stopped waits again. Chosen on synthetic pairs (`benchmarks.queue_order`).
+# are estimates, and a stopped job waits again. Chosen on synthetic pairs (`benchmarks.queue_order`).
 _RATIO = 2.0
 _RESTARTS = 4.0
-# Jobs of the queue that may take another's place in one decision.
+# Most jobs of the queue that may replace others in one decision.
 _HEADS = 4
 
 
@@ -36,9 +36,9 @@ def preempt(
 
     Args:
         jobs: those that wait or are to share a GPU, shortest first; one GPU each.
-        used: GPUs that jobs come to in this decision.
+        used: GPUs assigned in this decision.
         sharing: by job number, GPU and finish plus delays of those that are to share.
-        longest_s: a job that needs more than this alone is not stopped.
+        longest_s: jobs that need more than this alone are not stopped.
     """
     belief, decided, touched = tenancy.cache, list[Allocation](), set(used)
     remaining = tenancy.alone_s(snapshot)
@@ -59,7 +59,7 @@ def preempt(
         beside = every_pair(belief, state, number, left, replace(config, objective="jct")).score[0]
         gain = np.where(np.isfinite(beside), remaining[gpus, columns] - beside, -np.inf)
         best = int(gain.argmax())
-        # Whoever is stopped goes on when the short job is done, at the earliest.
+        # A stopped job resumes at the earliest when the short job is done.
         delayed = float(beside[best] + alone[gpus[best]]) + restart_s
         if gain[best] <= 0 or delayed >= cost_s:
             continue

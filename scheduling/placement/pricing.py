@@ -1,9 +1,9 @@
 """What a second of GPU time is worth to the queue, and which jobs share, start or wait at that price.
 
-A job that shares a GPU keeps it busy for longer, and every job that waits is delayed by its part of that. With n jobs
-waiting for G GPUs a second of GPU time costs the sum of their completion times n / G seconds. At that price sharing is
-taken only where it beats waiting for a GPU of one's own: with a long queue that asks for a pair that does more together
-than one after the other, with a short one for company that hardly harms.
+A job that shares a GPU keeps it busy for longer, and every job that waits is delayed by its part of that.
+With n jobs waiting for G GPUs a second of GPU time costs the sum of their completion times n / G seconds. At
+that price sharing is chosen only if it beats waiting for an empty GPU: with a long queue that requires a pair
+that does more together than in turn, with a short one partners that hardly interfere.
 
 For the makespan GPU time is all that counts, as long as no job ends later than everything else would.
 """

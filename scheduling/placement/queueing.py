@@ -1,4 +1,4 @@
-"""The order of a queue, what keeps a job at its end from waiting forever, and when GPUs are expected to become empty."""
+"""The order of a queue, prevention of starvation, and when GPUs are expected to become empty."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ORDERS = ("fifo", "shortest", "longest")
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """How a queue is read.
+    """How a queue is processed.
 
     Attributes:
         order: which waiting jobs are looked at first: `fifo` by submission, `shortest` by the least predicted time left

@@ -1,4 +1,4 @@
-"""A job against many GPU states at once: what it would meet on each, and what waiting for a departure would bring."""
+"""Ranks many GPU states for a job at once, including waiting for a departure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OBJECTIVES = ("jct", "interference", "makespan")
 
 @dataclass(frozen=True, slots=True)
 class PlacementConfig:
-    """How a GPU is chosen.
+    """Configuration of the ranking.
 
     Attributes:
         objective: `jct` the predicted increase of the sum of completion times, `interference` the multi-stage score,
@@ -32,8 +32,8 @@ class PlacementConfig:
         max_members: largest co-location set.
         limit: how many GPUs the answer ranks.
         literal: the paper's score (contention instead of contention above 1).
-        default_duration_s: how long a job of unknown length is taken to run alone on the fastest type present.
-        gpus: a gang of so many: whole empty GPUs of one type, all at once, on as few nodes as possible.
+        default_duration_s: assumed solo duration of a job of unknown length on the fastest type present.
+        gpus: size of a gang: whole empty GPUs of one type, all at once, on as few nodes as possible.
     """
 
     objective: str = "jct"
@@ -109,7 +109,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What a job would meet on each of N candidates.
+    """The predicted outcome for a job on each of N candidates.
 
     Attributes:
         score: [N] value of the objective; infinite where the job cannot go.
@@ -154,7 +154,7 @@ def rank(
 
     members, left = joined(candidates.members, workload), joined(candidates.iterations, iterations)
     present = joined(candidates.present, True)
-    scored = config.objective == "interference"  # the others take no account of it
+    scored = config.objective == "interference"  # the other objectives ignore it
     newcomer = joined(np.zeros_like(candidates.present), True) if scored else None
     after = stages(cache, candidates.devices, members, left, present, newcomer, config.literal)
     if before is None:

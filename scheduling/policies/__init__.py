@@ -1,4 +1,4 @@
-"""Policies by name; each in a file of its own, imported when it is asked for."""
+"""Policies by name; each in its own file, imported on demand."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ POLICIES = {
 
 
 def get_policy(name: str, as_published: bool = False) -> Policy:
-    """The policy called `name`, or the user's own where that is `module:attribute`.
+    """The policy called `name`, or a user's policy for `module:attribute`.
 
     Args:
-        as_published: with the known faults of its published code, where they are offered.
+        as_published: with the known bugs of its published code, if supported.
 
     Raises:
-        UnknownNameError: there is none of that name.
-        InputError: `module:attribute` cannot be imported or is no policy.
+        UnknownNameError: no policy has that name.
+        InputError: `module:attribute` cannot be imported or is not a policy.
     """
     if ":" in name:
         from scheduling.policies.own import own_policy
@@ -76,10 +76,10 @@ def get_policy(name: str, as_published: bool = False) -> Policy:
 
 
 def check_upstream_rounds(names: Sequence[str]) -> None:
-    """Raises `InputError` where none of the policies has rounds of a public simulator to offer."""
+    """Raise `InputError` if none of the policies supports the rounds of a public simulator."""
     if all(name not in POLICIES or get_policy(name).as_published is None for name in names):
         raise InputError(
-            "--upstream-rounds changes none of these policies",
+            "--upstream-rounds applies to none of these policies",
             expected="gavel or another of Gavel's, or sia",
             got=", ".join(names),
         )

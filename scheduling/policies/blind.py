@@ -15,7 +15,8 @@ from scheduling.placement.queueing import in_order
 def decide(
     snapshot: SchedulingSnapshot, belief: SetCache, max_members: int = 2, shortest: bool = False
 ) -> list[Allocation]:
-    """Start waiting jobs: alone where a GPU is empty, else where the fewest run; by submission or shortest first."""
+    """Start waiting jobs: alone if a GPU is empty, else where the fewest run; by submission or shortest
+    first."""
     waiting = in_order(snapshot, belief, "shortest" if shortest else "fifo")
     return pack(snapshot, belief, waiting, demand=lambda *_: 1.0, max_members=max_members)
 

@@ -1,4 +1,4 @@
-"""What resizing policies share: sizes on a ladder, goodput by size, and GPUs for chosen sizes."""
+"""Shared by resizing policies: sizes on a ladder, goodput by size, and GPUs for chosen sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduling.sia.agent import Agent
 
 
 def ladder(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> list[int]:
-    """Sizes that `job` may have: its own where it cannot be resized, else powers of two within its range.
+    """Sizes that `job` may have: its own if it cannot be resized, else powers of two within its range.
 
     None is larger than the types that it fits on: their GPUs are all that it could ever be given.
     """
@@ -59,7 +59,7 @@ def best_sizes(rows: Sequence[tuple[Sequence[int], Sequence[float]]], gpus: int)
         for k, (size, own) in enumerate(zip(sizes, costs, strict=True)):
             if size <= gpus:
                 total_cost[k, size:] = cost[: gpus + 1 - size] + own
-        picks[row] = total_cost.argmin(axis=0)  # of equal ones the smallest
+        picks[row] = total_cost.argmin(axis=0)  # the smallest in case of a tie
         cost = np.take_along_axis(total_cost, picks[row][None, :], axis=0)[0]
     chosen, left = [0] * len(rows), gpus
     for row in range(len(rows) - 1, -1, -1):
@@ -73,7 +73,7 @@ def allocate_sizes(
 ) -> list[Allocation]:
     """Decisions that give every active job the size chosen for it (job number -> GPUs; 0 or absent: none).
 
-    Where the free GPUs are too scattered for that size, it gets the next smaller one that it may have.
+    If the free GPUs are too scattered for that size, it gets its next smaller one.
     """
     decisions: list[Allocation] = []
     changed = [j for j in snapshot.active() if len(j.gpus) != sizes.get(j.number, 0)]
@@ -91,7 +91,7 @@ def allocate_sizes(
 
 
 def _gpus_of_size(pool: Pool, belief: SetCache, job: JobState, size: int) -> tuple[int, ...]:
-    """So many GPUs, its own if that is what it has and nobody else was given them; none where there is no room."""
+    """`count` GPUs, its current ones if still available; empty if there is no room."""
     if size == len(job.gpus) and pool.taken.isdisjoint(job.gpus):
         pool.keep(job.gpus)
         return job.gpus

@@ -1,4 +1,4 @@
-"""First in, first out on whole GPUs: no job overtakes, so a gang at the head holds the queue up."""
+"""First in, first out on whole GPUs: no job overtakes, so a gang at the head blocks the queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""ISACPP whose gangs may share GPUs, too: beside one job of a single GPU each, at the pace of the slowest member."""
+"""ISACPP with gangs that may share GPUs: beside one single-GPU job each, at the pace of the slowest
+member."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ from scheduling.placement.queueing import QueueConfig, first_overdue, in_order
 from scheduling.placement.ranking import PlacementConfig
 from scheduling.policies import isacpp
 
-# The guard's projection knows gangs on whole GPUs only.
+# The guard's projection only supports gangs on whole GPUs.
 _UNGUARDED = QueueConfig(tolerance=float("inf"))
 _CONFIG = PlacementConfig(max_members=2)
 
 
 def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
-    """What ISACPP does, and then gangs that still wait beside others, shortest first.
+    """Run ISACPP, then place waiting gangs beside other jobs, shortest first.
 
-    While a job is overdue, no gang joins others: GPUs may be kept for it.
+    While a job is overdue, no gang joins others, because GPUs may be reserved for it.
     """
     started = isacpp.decide(snapshot, belief, _CONFIG, _UNGUARDED)
     if first_overdue(snapshot, belief, _UNGUARDED.aging_s) is not None:

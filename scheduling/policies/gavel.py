@@ -25,7 +25,7 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache, config: GavelConfig) 
 
 
 def gavel(name: str, config: GavelConfig, aligned: bool = False) -> Policy:
-    """The policy with settings of its own; `as_published` has the artefacts of the public simulator's rounds."""
+    """The policy with custom settings; `as_published` has the artefacts of the public simulator's rounds."""
     ours = Policy(
         name, partial(decide, config=config), config.rounds.round_s, preemptive=True, aligned=aligned
     )

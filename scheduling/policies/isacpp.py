@@ -1,8 +1,8 @@
-"""ISACPP: every GPU's future followed stage by stage with the job on it; the waiting jobs decided together.
+"""ISACPP: simulates every GPU stage by stage with the job on it, and decides the waiting jobs together.
 
 Liu et al., IEEE TPDS 36(8), 2025. Beyond the paper: the default objective is the increase of the sum of completion
 times with the whole queue in view (`scheduling.placement.pricing`), waiting is an answer, and a job that shares a GPU
-moves to one that becomes empty where that pays its restart.
+moves to one that becomes empty if that outweighs its restart.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scheduling.placement.ranking import PlacementConfig
 
 _NEVER = 1e18
 _NONE: Ints = np.zeros(0, np.int64)
-# Jobs of the queue that are looked at for each one that is decided, because gangs and single GPUs are decided apart.
+# Jobs of the queue considered per decision, because gangs and single GPUs are decided separately.
 _LOOK = 8
 _ANY = 1e-9  # a critical ratio that the longest waiting job has
 
@@ -44,11 +44,11 @@ def decide(
 ) -> list[Allocation]:
     """Place the first jobs of the queue where they cost least, or let them wait.
 
-    With the objective `jct` a decision that is projected to end later than shortest job first is not taken
-    (`scheduling.placement.guard`): then the longest job goes first, or what that rule says.
+    With the objective `jct`, a decision projected to end later than shortest job first is replaced
+    (`scheduling.placement.guard`) by longest job first or by that rule.
 
     Args:
-        restart_s: what a move costs a job; None: no job is moved.
+        restart_s: cost of moving a job; None: jobs are not moved.
     """
     config, queue = config or PlacementConfig(max_members=2), queue or QueueConfig()
     overdue = first_overdue(snapshot, belief, queue.aging_s)
@@ -68,7 +68,7 @@ def _propose(
     restart_s: float | None,
     overdue: JobState | None,
 ) -> list[Allocation]:
-    """What costs least by the price of GPU time, `overdue` before all."""
+    """The cheapest decision by the price of GPU time, with `overdue` first."""
     pool, started, kept = Pool(snapshot), list[Allocation](), _NONE
     if overdue is not None:
         started, kept = _before_all(snapshot, belief, pool, overdue, config)
@@ -88,7 +88,7 @@ def _propose(
     if jobs:
         longest_s = np.inf
         critical: JobState | None = None
-        # A queue longer than what is looked at is far from its end.
+        # A queue longer than the part considered is far from its end.
         if config.objective == "jct" and len(head) + (overdue is not None) >= len(snapshot.waiting):
             longest_s = queue.critical_ratio * work_s(snapshot, tenancy)
             critical = _longest(snapshot, belief, jobs, longest_s)
@@ -107,7 +107,7 @@ def _propose(
             started += placed
     if restart_s is not None and len(started) == len(
         snapshot.waiting
-    ):  # nobody else wants what is still empty
+    ):  # no other job wants the remaining empty GPUs
         joined = {gpu for allocation in started for gpu in allocation.gpus}
         moved = part(snapshot, tenancy, pool, restart_s, joined, makespan=config.objective == "makespan")
         started += moved
@@ -117,7 +117,7 @@ def _propose(
 def _longest(
     snapshot: SchedulingSnapshot, belief: SetCache, jobs: list[JobState], above_s: float
 ) -> JobState | None:
-    """The longest of `jobs` that needs more than `above_s` alone; not one that fits nowhere."""
+    """The longest of `jobs` that needs more than `above_s` alone, except those that fit nowhere."""
     needed = ((remaining_s(snapshot, belief, j), j.number, j) for j in jobs)
     longest = max(((s, n, j) for s, n, j in needed if above_s < s < np.inf), default=None)
     return None if longest is None else longest[2]
@@ -131,7 +131,7 @@ def _start(
     jobs: list[JobState],
     config: PlacementConfig,
 ) -> tuple[list[Allocation], dict[int, tuple[int, float]]]:
-    """What to start; and by job number, GPU and finish plus delays of those that are to share."""
+    """Allocations to start; and by job number, GPU and finish plus delays of jobs to be shared."""
     if config.objective == "interference":
         return _assign(snapshot, tenancy, pool, shared, jobs, config), {}
     return start_at_price(snapshot, tenancy, pool, shared, jobs, config)
@@ -140,9 +140,10 @@ def _start(
 def _before_all(
     snapshot: SchedulingSnapshot, belief: SetCache, pool: Pool, job: JobState, config: PlacementConfig
 ) -> tuple[list[Allocation], Ints]:
-    """The overdue job where it costs least now, and the GPUs that no other job may join in this decision.
+    """The cheapest place now for the overdue job, and the GPUs that no other job may join in this decision.
 
-    It does not wait for a better place, or it might wait forever; where nothing can take it, a place is vacated for it.
+    It does not wait for a better place, or it might wait forever; if nothing can take it, a place is vacated
+    for it.
     """
     tenancy = Tenancy.of(snapshot, belief, config.max_members)
     if may_share(job):
@@ -161,7 +162,7 @@ def _before_all(
 def _plenty(
     snapshot: SchedulingSnapshot, belief: SetCache, pool: Pool, jobs: list[JobState]
 ) -> list[int] | None:
-    """The fastest type of each job where every job finds an empty GPU of it: nothing can be better than that."""
+    """The fastest type of each job, if there are enough empty GPUs for all, since nothing can beat that."""
     if len(jobs) > sum(pool.free_of_type):
         return None
     kinds = [int(np.argmin(solo_step_s(snapshot, belief, j.job.workload))) for j in jobs]
@@ -199,7 +200,7 @@ def isacpp(
     queue: QueueConfig | None = None,
     restart_s: float | None = 30.0,
 ) -> Policy:
-    """The policy with settings of its own."""
+    """The policy with custom settings."""
     decide_so = partial(decide, config=config, queue=queue, restart_s=restart_s)
     return Policy(name, decide_so, preemptive=restart_s is not None)
 

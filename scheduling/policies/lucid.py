@@ -1,4 +1,4 @@
-"""Lucid-like packing: jobs are labelled by what they take alone, and only light company is allowed.
+"""Lucid-like packing: jobs are labelled by solo utilisation, and only light combinations are allowed.
 
 After Hu et al., "Lucid: A Non-intrusive, Scalable and Interpretable Scheduler for Deep Learning Training Jobs",
 ASPLOS 2023: tiny (0), medium (1) and jumbo (2) jobs by solo utilisation; two share a GPU when their labels sum to no

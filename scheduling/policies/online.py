@@ -1,4 +1,5 @@
-"""Policies that learn while they run: they see how fast jobs go together, as any scheduler does after a few steps."""
+"""Policies that learn while they run: they observe the pace of co-located jobs, as any scheduler can after a
+few steps."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from scheduling.core.truth import current_workload
 from scheduling.policies import isacpp
 
 MakeLearner = Callable[[SetPredictor], Learner]
-# What the `-online` policies learn with: a learner over the predictor that they are given.
+# The default learner of the `-online` policies, over the given predictor.
 LEARNER: MakeLearner = PosteriorLearner
 
 
 @dataclass(slots=True, eq=False)
 class _Learning:
-    """A learner with the cache that policies ask."""
+    """A learner with the cache that policies query."""
 
     learner: Learner
     cache: SetCache
@@ -49,7 +50,7 @@ def decide_learning(
     part: bool,
     make: MakeLearner,
 ) -> list[Allocation]:
-    """`decide` with a belief that has seen how the jobs of `snapshot` went so far; it is kept with the snapshot.
+    """`decide` with a belief that has observed the jobs of `snapshot` so far; it is stored with the snapshot.
 
     Args:
         moves: `decide` may act when no job waits, too.
@@ -68,7 +69,7 @@ def decide_learning(
 
 
 def _to_part(snapshot: SchedulingSnapshot, cache: SetCache, gpu: int) -> JobState | None:
-    """The last job to come to `gpu` where its tenants do less work together than one of them would alone."""
+    """The last job to join `gpu`, if its tenants together do less work than one of them would alone."""
     tenants = snapshot.tenants[gpu]
     device = cache.device_id(snapshot.devices[gpu], snapshot.sharing[gpu])
     work = 0.0
@@ -83,8 +84,7 @@ def learning(policy: Policy, part: bool = True, make: MakeLearner = LEARNER) -> 
     """`policy` with a belief that learns while it runs, under the name `NAME-online`.
 
     Args:
-        part: jobs that are seen to do less together than one after the other are parted: the last to come goes back
-            to the queue.
+        part: separate jobs that do less together than in turn: the last to join goes back to the queue.
         make: the learner, given the predictor.
     """
     decide = partial(decide_learning, decide=policy.decide, moves=policy.preemptive, part=part, make=make)

@@ -1,4 +1,4 @@
-"""A policy of the user's own by `module:attribute`, and the checks that hold its decisions to the contract."""
+"""A user's policy, given as `module:attribute`, with checks of its decisions."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _EXPECTED = "a Policy, or a function (snapshot, belief) -> list of Allocation"
 
 
 class PolicyError(CotenantError):
-    """A policy decided something that cannot be done."""
+    """A policy returned an invalid decision."""
 
     status = 422
     slug = "bad-decision"
-    title = "Policy decided what cannot be done"
+    title = "Policy returned an invalid decision"
     exit_code = 2
 
 
 def own_policy(name: str) -> Policy:
-    """The policy at `module:attribute`; a function counts as a policy that is called when jobs arrive or leave.
+    """The policy at `module:attribute`; a function becomes a policy that is called when jobs arrive or leave.
 
     Raises:
         InputError: it cannot be imported, or is neither a `Policy` nor a function.
@@ -57,8 +57,8 @@ def _checked(
     for allocation in decisions:
         if not isinstance(allocation, Allocation) or not isinstance(allocation.job, JobState):
             raise PolicyError(
-                f"{name} returned something else than allocations",
-                expected="Allocation(job, gpus), job being one of snapshot.waiting or snapshot.running",
+                f"{name} returned something other than allocations",
+                expected="Allocation(job, gpus) with a job from snapshot.waiting or snapshot.running",
                 got=repr(allocation)[:120],
             )
         job = allocation.job

@@ -1,4 +1,5 @@
-"""Sia: the configurations of all jobs chosen together by goodput, in rounds of 60 s; `sia-packed` shares GPUs, too.
+"""Sia: chooses the configurations of all jobs jointly by goodput, in rounds of 60 s; `sia-packed` also shares
+GPUs.
 
 Jayaram Subramanya et al., SOSP 2023. Jobs with an agent are valued by their fitted models; others by the predictor's
 step time and `gpus ** 0.9`.
@@ -66,11 +67,11 @@ def decide(
 
 
 def sia(config: SiaConfig, name: str = "sia", round_s: float = ROUND_S) -> Policy:
-    """The policy with settings of its own."""
+    """The policy with custom settings."""
     return Policy(name, partial(decide, config=config), round_s=round_s, preemptive=True)
 
 
-# The public simulator rounds what a configuration is worth to two decimals, and charges nothing for a change.
+# The public simulator rounds the value of a configuration to two decimals, and charges nothing for a change.
 _AS_PUBLISHED = SiaConfig(lambda_a=0.0, decimals=2)
 POLICY = replace(sia(SiaConfig()), as_published=sia(_AS_PUBLISHED))
 PACKED = Policy("sia-packed", partial(decide, shared_max_slowdown=2.0), round_s=ROUND_S, preemptive=True)

@@ -19,11 +19,11 @@ LEASE_S = 1200.0  # 20 minutes, as in the paper's evaluation
 
 
 def decide(snapshot: SchedulingSnapshot, belief: SetCache, lease_s: float = LEASE_S) -> list[Allocation]:
-    """The jobs within a lease go on; of the others those with the largest rho run."""
+    """Jobs within a lease continue; of the others those with the largest rho run."""
     leased: dict[int, float] = snapshot.derived("themis", dict)
     for job in snapshot.running.values():
         end_s = leased.get(job.number)
-        # A lease that ran out with nobody to take the GPUs is renewed.
+        # An expired lease is renewed if no other job takes the GPUs.
         if end_s is None or (end_s <= snapshot.now_s and not snapshot.waiting):
             leased[job.number] = snapshot.now_s + lease_s
     if not snapshot.waiting:

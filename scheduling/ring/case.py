@@ -114,7 +114,7 @@ def _number(value: Any, where: str) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise InputError(where, expected="a number that a float holds", got="a larger one") from None
+        raise InputError(where, expected="a number that fits in a float", got="a larger one") from None
 
 
 def _is_count(value: Any) -> bool:

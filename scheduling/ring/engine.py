@@ -106,9 +106,11 @@ class RingRun:
             InputError: the gang is not whole, or a GPU is busy or does not exist.
         """
         if len(set(gpus)) != job.gpus or len(gpus) != job.gpus:
-            raise InputError(f"job {job.name!r} is not placed whole", expected=f"{job.gpus} GPUs", got=gpus)
+            raise InputError(
+                f"job {job.name!r} is not placed completely", expected=f"{job.gpus} GPUs", got=gpus
+            )
         if job.name in self.running:
-            raise InputError(f"job {job.name!r} is running already", expected="each job once")
+            raise InputError(f"job {job.name!r} is already running", expected="each job once")
         for server, gpu in gpus:
             if not 0 <= server < len(self.idle) or gpu not in self.idle[server]:
                 raise InputError(
@@ -252,7 +254,9 @@ def replay(
     by_name = {job.name: job for job in jobs}
     planned = sorted(assignments, key=lambda assignment: assignment.start_s)
     if sorted(assignment.job for assignment in planned) != sorted(by_name):
-        raise InputError("the schedule does not hold every job once", expected=str(sorted(by_name)))
+        raise InputError(
+            "the schedule does not contain every job exactly once", expected=str(sorted(by_name))
+        )
     run = RingRun(cluster, execution or Execution())
     for assignment in planned:
         run.advance(assignment.start_s)

@@ -44,7 +44,7 @@ class RingCluster:
         if not self.servers or any(count < 1 for count in self.servers):
             raise InputError("servers", expected="at least one, each with 1 GPU or more", got=self.servers)
         if sum(self.servers) > MAX_GPUS:
-            raise InputError("servers", expected=f"at most {MAX_GPUS} GPUs together", got=sum(self.servers))
+            raise InputError("servers", expected=f"at most {MAX_GPUS} GPUs in total", got=sum(self.servers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def check_placement(
             used[server] += gpus
         if sum(placement.values()) != jobs[name].gpus:
             raise InputError(
-                f"job {name!r} is not placed whole",
+                f"job {name!r} is not placed completely",
                 expected=f"{jobs[name].gpus} GPUs (its gang)",
                 got=sum(placement.values()),
             )

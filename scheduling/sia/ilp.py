@@ -47,7 +47,9 @@ def solve(
         chosen[row] = column
         room[kinds[column]] -= gpus[column]
     if (room < 0).any():
-        raise InfeasibleError("jobs that must keep their GPUs exceed the cluster", expected="within capacity")
+        raise InfeasibleError(
+            "jobs that must keep their GPUs do not fit on the cluster", expected="within capacity"
+        )
     free = np.array([row for row in range(len(worth)) if row not in (forced or {})], np.int64)
     if not free.size:
         return chosen

@@ -30,7 +30,7 @@ class GoodputTruth:
         """The agent of `job`. Raises `InputError` for an application that was not measured."""
         if job.application not in self.applications:
             raise InputError(
-                f"application of job {job.id} was not measured",
+                f"the application of job {job.id} was not measured",
                 expected="one of " + ", ".join(self.applications),
                 got=job.application,
             )

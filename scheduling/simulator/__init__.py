@@ -1,1 +1,2 @@
-"""Discrete-event simulation of a cluster: the same policies as the service runs, against a ground truth of their own."""
+"""Discrete-event simulation of a cluster: the same policies as in the service, against a separate ground
+truth."""

@@ -1,4 +1,5 @@
-"""Who got what: finish-time fairness, Jain's index, users, deadlines, weights, and GPU-hours that sharing saves."""
+"""Accounting: finish-time fairness, Jain's index, users, deadlines, weights, and GPU-hours that sharing
+saves."""
 
 from __future__ import annotations
 
@@ -91,9 +92,9 @@ def accounts(
 
 
 def energy(busy_s_on: Mapping[str, float]) -> dict[str, float]:
-    """Energy of the GPUs while they had tenants, had they drawn their power limit: an upper bound.
+    """Upper bound on energy: GPUs with tenants at their power limit.
 
-    Absent where a device type of those that were used states no power.
+    Absent if a used device type states no power.
     """
     joules = 0.0
     for device, seconds in busy_s_on.items():

@@ -21,21 +21,22 @@ from scheduling.core.truth import GroundTruth
 from scheduling.simulator.realism import NodeOutages, Realism
 from scheduling.simulator.result import Interval, SimulationResult
 
-_MOST_IDLE_ROUNDS = 1000  # until a policy that runs no job is stopped
-_MOST_LOST_STARTS = 1000  # in a row, of one job that never gets to its next checkpoint
+_MOST_IDLE_ROUNDS = 1000  # before a policy that runs no jobs is stopped
+_MOST_LOST_STARTS = 1000  # consecutive, for a job that never reaches its next checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationConfig:
-    """How a simulation runs.
+    """Configuration of a simulation.
 
     Attributes:
         free_moves: a job that keeps type and number of its GPUs per node does not restart when only their places
             change (what the public simulator of Sia assumes).
-        record: keep who held which GPU when, for plots.
-        reevaluate_each_round: ask the ground truth anew in every round (jobs that tune themselves).
-        realism: uncertain lengths, early ends, failures of nodes and lost progress; an ideal cluster where None.
-        seed: of what `realism` draws.
+        record: record GPU assignments over time, for plots.
+        reevaluate_each_round: query the ground truth again in every round (jobs that tune themselves).
+        realism: uncertain lengths, early ends, failures of nodes and lost progress; None for an ideal
+            cluster.
+        seed: seed for `realism`.
     """
 
     free_moves: bool = False
@@ -55,18 +56,18 @@ def simulate(
     on_progress: Callable[[int, int], None] | None = None,
     agent: Callable[[TraceJob], object] | None = None,
 ) -> SimulationResult:
-    """Run `jobs` through `cluster`, empty at first, under `policy` until every job is done.
+    """Run `jobs` on the initially empty `cluster` under `policy` until every job is done.
 
     Args:
-        truth: how fast jobs really go, what really fits.
-        belief: what the policy predicts with.
-        on_progress: called with (jobs done, jobs) now and then.
-        agent: makes the agent of a job that tunes itself.
+        truth: actual speeds and memory of jobs.
+        belief: predictor used by the policy.
+        on_progress: called periodically with (jobs done, jobs).
+        agent: creates the agent of a job that tunes itself.
 
     Raises:
         InputError: two jobs share an id.
         InfeasibleError: a job can never run here (too many GPUs, or its memory fits on no type), or the policy leaves
-            jobs waiting forever, or never lets one get to its next checkpoint.
+            jobs waiting forever, or never lets one reach its next checkpoint.
     """
     return _Simulation(jobs, cluster, policy, truth, belief, config or SimulationConfig(), agent).run(
         on_progress
@@ -148,13 +149,13 @@ class _Simulation:
                 changed = True
             if round_s is None:
                 if changed and (snapshot.waiting or self.policy.preemptive):
-                    # Who was placed may take another one beside it: ask again while that changes something.
+                    # A placed job may accept another beside it, so ask again while anything changes.
                     before = -1
                     while self._decide() and snapshot.waiting and len(snapshot.waiting) != before:
                         before = len(snapshot.waiting)
             else:
                 next_round = self._round(next_round, round_s, arrivals < total)
-                # Rounds go on forever: starvation is seen by the rounds in which nothing happens.
+                # Rounds never stop, so starvation is detected by rounds without events.
                 idle_rounds = 0 if snapshot.running or arrivals < total else idle_rounds + 1
                 if idle_rounds > _MOST_IDLE_ROUNDS:
                     raise self._stuck()
@@ -169,7 +170,8 @@ class _Simulation:
         return self.result
 
     def _round(self, next_round: float, round_s: float, more: bool) -> float:
-        """Decide where a round begins now; when the next one does. `more`: jobs are still to come."""
+        """Decide if a round begins now; returns the time of the next one. `more`: jobs are still to
+        arrive."""
         snapshot, now = self.snapshot, self.snapshot.now_s
         if not self.policy.aligned and snapshot.waiting and not snapshot.running:
             next_round = now
@@ -195,11 +197,11 @@ class _Simulation:
         return InfeasibleError(
             f"{self.policy.name} leaves {len(self.snapshot.waiting)} jobs waiting with nothing running, "
             f"the first is {first.id} ({first.workload}, GPUs: {first.gpus})",
-            hint="a policy must place, sooner or later, every job that an empty cluster could run",
+            hint="a policy must eventually place every job that an empty cluster could run",
         )
 
     def _decide(self) -> bool:
-        """Ask the policy and do what it says; whether it said anything."""
+        """Query the policy and apply its decisions; returns whether there were any."""
         start = perf_counter()
         decisions = self.policy.decide(self.snapshot, self.belief)
         self.result.decisions_s.append(perf_counter() - start)
@@ -262,18 +264,18 @@ class _Simulation:
         touched.update(dict.fromkeys(decision.gpus))
 
     def _refuse(self, job: JobState, gpu: int) -> None:
-        """It runs out of memory on `gpu`, and starts again: alone, or where it was alone on another type."""
+        """`job` runs out of memory on `gpu` and restarts: alone, or if it was alone, on another type."""
         start = (job.job.workload, int(self.snapshot.type_of[gpu]))
         if self.snapshot.tenants[gpu]:
             job.exclusive = True
         elif self.snapshot.refused.setdefault(start, self.snapshot.now_s) < self.snapshot.now_s:
-            where = f"{self.snapshot.devices[gpu]} even when it is alone"
+            where = f"{self.snapshot.devices[gpu]} even alone"
             raise InfeasibleError(f"job {job.id} ({job.job.workload}) does not fit on {where}")
         self.result.out_of_memory += 1
         self._wait(job)
 
     def _fail(self, outages: NodeOutages) -> None:
-        """The next node fails or comes back; who was on one that fails goes back to the queue."""
+        """The next node fails or recovers; jobs on a failed node go back to the queue."""
         gpus = outages.due()
         jobs = {t.number: t for gpu in gpus for t in self.snapshot.tenants[gpu]}
         touched = dict.fromkeys(gpu for job in jobs.values() for gpu in job.gpus)
@@ -289,7 +291,7 @@ class _Simulation:
             self.snapshot.waiting[job.number] = job
 
     def _off(self, job: JobState, moves: bool, saved: bool = False) -> None:
-        """Take `job` off its GPUs; back to its last checkpoint, unless it is `saved` now."""
+        """Stop `job`; it goes back to its last checkpoint unless it is `saved` now."""
         snapshot = self.snapshot
         self._sync(job)
         if saved:
@@ -312,7 +314,7 @@ class _Simulation:
             self._wait(job)
 
     def _sync(self, job: JobState) -> None:
-        """Bring iterations left and GPU-seconds up to now."""
+        """Update iterations left and GPU-seconds to now."""
         elapsed = self.snapshot.now_s - job.updated_s
         job.left = max(job.left - job.rate * elapsed, 0.0)
         if self.checkpoint_s > 0 and job.gpus:
@@ -329,21 +331,21 @@ class _Simulation:
         job.updated_s = self.snapshot.now_s
 
     def _lose(self, job: JobState) -> None:
-        """Back to the last checkpoint."""
+        """Roll back to the last checkpoint."""
         lost_s = max(self.snapshot.now_s - max(job.checkpoint_s, job.resume_s), 0.0)
         self.result.lost_gpu_s += lost_s * len(job.gpus)
         job.left = job.checkpoint_left
         self.lost_starts[job.number] = lost = self.lost_starts.get(job.number, 0) + 1
         if lost > _MOST_LOST_STARTS:
             raise InfeasibleError(
-                f"{self.policy.name} stops job {job.id} again and again before its next checkpoint",
+                f"{self.policy.name} keeps stopping job {job.id} before its next checkpoint",
                 expected=f"{self.checkpoint_s:g} s on its GPUs after a restart",
-                got=f"{lost} starts that lost all they did",
-                hint="a policy whose rounds are longer than that, or a cluster without realism",
+                got=f"{lost} starts that lost all their work",
+                hint="use a policy with longer rounds, or simulate without realism",
             )
 
     def _proceed(self, job: JobState) -> None:
-        """Ask the ground truth how `job` goes on from now, and note when that ends."""
+        """Query the ground truth for the next segment of `job`, and schedule its end."""
         self._sync(job)
         job.version += 1
         now = self.snapshot.now_s
@@ -359,7 +361,7 @@ class _Simulation:
             heapq.heappush(self.events, (when, self.sequence, job, job.version))
 
     def _refresh(self, gpus: dict[int, None]) -> None:
-        """Everyone on these GPUs goes on at a new pace."""
+        """Update the pace of all jobs on these GPUs."""
         seen: dict[int, JobState] = {}
         for gpu in gpus:
             for tenant in self.snapshot.tenants[gpu]:
@@ -370,7 +372,7 @@ class _Simulation:
             self._proceed(tenant)
 
     def _reached(self, job: JobState) -> bool:
-        """The end of a restart, of a segment or of the job. True where a policy may want to act."""
+        """The end of a restart, a segment or the job. True if a policy may want to act."""
         if job.rate == 0.0:
             self._proceed(job)
             return False

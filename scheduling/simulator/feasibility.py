@@ -16,12 +16,14 @@ _NAMED = 5
 def infeasible_jobs(
     jobs: Sequence[TraceJob], snapshot: SchedulingSnapshot, truth: SetCache | None
 ) -> dict[str, str]:
-    """Why, by id, for each job that asks for more GPUs than any type has, or fits on no type that has as many.
+    """Reason by id for each job that requests more GPUs than any type has, or fits on no type that has
+    enough.
 
-    A range changes nothing: policies that do not resize run a job on the GPUs that it asks for, and all run the same jobs.
+    Ranges are ignored: policies that do not resize run a job on the GPUs that it requests, and all run the
+    same jobs.
 
     Args:
-        truth: what fits; None where only the number of GPUs is looked at.
+        truth: decides what fits; None to check only the number of GPUs.
     """
     kinds = [
         (device, snapshot.sharing[snapshot.devices.index(device)], int(size))
@@ -33,7 +35,7 @@ def infeasible_jobs(
     for job in jobs:
         need = job.gpus
         if need > most:
-            reasons[job.id] = f"asks for {need} GPUs of one type, and the cluster has {most}"
+            reasons[job.id] = f"requests {need} GPUs of one type, and the cluster has {most}"
         elif truth is not None:
             large_enough = [(device, sharing) for device, sharing, size in kinds if size >= need]
             for device, sharing in large_enough:
@@ -49,10 +51,10 @@ def infeasible_jobs(
 def without_infeasible(
     jobs: Sequence[TraceJob], reasons: dict[str, str], skip: bool
 ) -> tuple[list[TraceJob], list[str]]:
-    """The jobs that can run, and a line about each other one.
+    """The jobs that can run, and a line about each of the others.
 
     Raises:
-        InfeasibleError: there are jobs that cannot run and `skip` is false, or no job can run.
+        InfeasibleError: some job cannot run and `skip` is false, or none can.
     """
     lines = [f"{name} {reason}" for name, reason in reasons.items()]
     kept = [job for job in jobs if job.id not in reasons]
@@ -62,6 +64,6 @@ def without_infeasible(
             f"{len(lines)} of {len(jobs)} jobs can never run on this cluster: "
             + "; ".join(lines[:_NAMED])
             + more,
-            hint="--skip-infeasible leaves them out" if kept else "choose another cluster",
+            hint="--skip-infeasible skips them" if kept else "choose another cluster",
         )
     return kept, lines

@@ -22,15 +22,15 @@ def check_format(path: Path) -> None:
     """Raise `InputError` unless the suffix is one of `FORMATS`."""
     if path.suffix not in FORMATS:
         raise InputError(
-            "unknown format of the jobs' table", expected=" or ".join(FORMATS), got=path.suffix or str(path)
+            "unknown format of the job table", expected=" or ".join(FORMATS), got=path.suffix or str(path)
         )
 
 
 def jobs_table(results: Iterable[tuple[str, int, SimulationResult]]) -> pd.DataFrame:
     """Rows by policy, seed and submission; times in seconds from the start of the trace.
 
-    `iterations` are what a job was submitted for, `iterations_done` what it did: fewer where it was killed or failed
-    (`ended_early`).
+    `iterations` is a job's submitted length, `iterations_done` what it completed: fewer if it was killed or
+    failed (`ended_early`).
 
     Args:
         results: policy, seed and result of each run.
@@ -75,7 +75,7 @@ def jobs_table(results: Iterable[tuple[str, int, SimulationResult]]) -> pd.DataF
 
 
 def write_jobs(path: Path, results: Iterable[tuple[str, int, SimulationResult]]) -> Path:
-    """Write the table of `jobs_table`, whole or not at all. Raises `InputError` for another suffix."""
+    """Write the table of `jobs_table` atomically. Raises `InputError` for an unknown suffix."""
     check_format(path)
     frame, content = jobs_table(results), BytesIO()
     if path.suffix == ".csv":

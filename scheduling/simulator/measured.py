@@ -1,4 +1,4 @@
-"""Imported tables as the ground truth of a cluster: of one source, and of one campaign of it."""
+"""Imported tables as the ground truth of a cluster, from one campaign of one source."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 
 def measured_truth(data: Path, devices: Sequence[str], source: str | None = None) -> TablePredictor:
-    """What `data` has on `devices`, from `source`; where None, from the one source that measured a workload on all of them.
+    """Measurements in `data` on `devices` from `source`; if None, from the only source with a workload on all
+    of them.
 
-    Of several campaigns of a source, the last by name that did so, for step times alone and together belong together.
+    Of several campaigns, the last by name that did so, because solo and co-located step times must match.
 
     Raises:
-        UnknownNameError: no step times alone are of `source`.
-        InputError: no source has a workload on every device, or several do and none is chosen.
+        UnknownNameError: `source` has no solo step times.
+        InputError: no source has a workload on every device, or several do and none was chosen.
     """
     from datasets.tables import read_table
     from profiling.devices import get_device
@@ -30,19 +31,20 @@ def measured_truth(data: Path, devices: Sequence[str], source: str | None = None
     known = sorted(set(solo.source))
     if source is not None and source not in known:
         raise UnknownNameError(
-            f"no step times alone in {data} are of that source", expected=one_of(source, known), got=source
+            f"{data} has no solo step times from that source", expected=one_of(source, known), got=source
         )
     covering = [name for name in known if _covers(solo[solo.source == name], devices)]
     if source is None and len(covering) > 1:
         raise InputError(
-            f"several sources in {data} have step times on every type of the cluster",
-            expected="one chosen with --source", got=", ".join(covering),
+            f"several sources in {data} have step times for every GPU type of the cluster",
+            expected="one of them, with --source", got=", ".join(covering),
         )  # fmt: skip
     chosen = covering[0] if source is None and covering else source
     if chosen not in covering:
         own = solo if chosen is None else solo[solo.source == chosen]
         raise InputError(
-            f"no workload was measured on every type of the cluster{f' by source {chosen}' if chosen else ''}",
+            f"no workload was measured on every GPU type of the "
+            f"cluster{f' by source {chosen}' if chosen else ''}",
             expected=", ".join(devices),
             got=_types(own, known if chosen is None else [chosen]),
             hint=f"use --source {' or '.join(covering)}" if covering else None,

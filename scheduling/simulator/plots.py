@@ -27,7 +27,7 @@ def check_plot_format(path: Path) -> None:
 
 
 def save_figure(figure: Any, path: Path) -> Path:
-    """Write a matplotlib figure, whole or not at all; the file's suffix says the format.
+    """Write a matplotlib figure atomically; the file's suffix selects the format.
 
     Raises:
         InputError: the suffix is not `.svg`, `.png` or `.pdf`.
@@ -66,7 +66,7 @@ def plot_all(
         axis.set(xlabel=labels[0], ylabel=labels[1], title=title)
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
-        # Beside the plot, so that twenty policies hide none of their lines.
+        # Beside the plot, so that twenty policies do not cover the lines.
         axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize="small")
         if name == "jct_cdf.png":
             axis.set(xscale="log", ylim=(0, 1))
@@ -99,7 +99,7 @@ def plot_all(
 
 
 def _styles(policies: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Ten colours, then the same with other dashes: forty lines that can be told apart."""
+    """Ten colours with four dash styles: forty distinguishable lines."""
     from matplotlib import colormaps
 
     colors = colormaps["tab10"].colors  # type: ignore[attr-defined]

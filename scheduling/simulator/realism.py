@@ -1,4 +1,4 @@
-"""What a cluster has and a comparison with papers leaves out: uncertain lengths, jobs that end early, nodes that fail."""
+"""Realism that comparisons with papers lack: uncertain lengths, jobs that end early, nodes that fail."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from profiling.errors import InputError, UnknownNameError
 from scheduling.core.job import JobState, TraceJob
 from scheduling.core.state import SchedulingSnapshot
 
-# Numbers of the jobs that stand for a GPU that is down.
+# First number of the placeholder jobs on GPUs that are down.
 _OUTAGES = -(10**9)
 
 
 @dataclass(frozen=True, slots=True)
 class Realism:
-    """How far a simulation is from an ideal cluster; the defaults are an ideal one.
+    """Deviations of a simulated cluster from an ideal one, which is the default.
 
     Attributes:
         length_sigma: policies expect the iterations of a job times a log-normal factor of median 1 with this sigma.
         early_ratio: share of the jobs that are killed or fail, after a uniformly drawn part of their iterations.
         node_mtbf_s: mean seconds between failures of a node, exponential; its jobs go back to the queue.
-        repair_s: how long it is down then.
-        checkpoint_s: seconds of running between checkpoints; who is stopped or moved, or fails with its node, loses
-            what it did since. 0: nothing is lost.
-        saved_stops: who is stopped or moved by the policy takes a checkpoint first; only who fails with its node loses.
+        repair_s: how long it then stays down.
+        checkpoint_s: running seconds between checkpoints; a job that is stopped, moved or fails with its node
+            loses its work since. 0: nothing is lost.
+        saved_stops: jobs stopped or moved by the policy save a checkpoint first; only node failures lose
+            work.
         restart_bytes_per_s: a restart also takes the job's memory over this.
         scatter_slowdown: factor on the step time of a gang that spans nodes.
         scaling: a job resized to k times its GPUs makes k ** scaling times the progress; None: as policies believe.
@@ -77,7 +78,7 @@ class Realism:
         return whole
 
     def draw_lengths(self, jobs: Sequence[JobState], rng: np.random.Generator) -> None:
-        """Say of every job how long it really is and how long policies take it to be."""
+        """Draw the actual length of every job and the length that policies assume."""
         factor = np.exp(self.length_sigma * rng.standard_normal(len(jobs)))
         early, part = rng.random(len(jobs)) < self.early_ratio, rng.uniform(0.0, 1.0, len(jobs))
         for k, job in enumerate(jobs):
@@ -98,12 +99,12 @@ PARTS = {
     "scatter": Realism(scatter_slowdown=1.25),
     "scaling": Realism(scaling=0.8),
 }
-# What clusters differ in; no part of `all`.
+# Differences between clusters; not part of `all`.
 OPTIONS = {"saved-stops": Realism(saved_stops=True)}
 
 
 class NodeOutages:
-    """When nodes fail and come back; a GPU that is down holds a placeholder job that may not share."""
+    """When nodes fail and recover; a GPU that is down has a placeholder job that may not share."""
 
     def __init__(self, realism: Realism, snapshot: SchedulingSnapshot, rng: np.random.Generator) -> None:
         self._realism, self._snapshot, self._rng = realism, snapshot, rng

@@ -1,4 +1,4 @@
-"""What a simulation found."""
+"""Results of a simulation."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class SimulationResult:
         busy_s_on: the same by device type.
         gpus: GPUs in the cluster.
         decisions_s: wall-clock seconds of each call of the policy.
-        intervals: who held which GPU when, where recording was asked for.
-        queue: (time, jobs waiting) and busy: (time, GPUs in use) after each change, where recording was asked for.
+        intervals: GPU assignments over time, if recorded.
+        queue: (time, jobs waiting) and busy: (time, GPUs in use) after each change, if recorded.
         out_of_memory: starts that the ground truth refused.
         node_failures: how often a node failed; lost_gpu_s: GPU-seconds of work since a checkpoint that were lost.
         gpu_names: device type and place of each GPU, by number.
-        alone_s: [jobs] seconds that each needs alone on the GPUs it asks for; None where that is not defined.
+        alone_s: [jobs] seconds that each needs alone on its requested GPUs; None if undefined.
     """
 
     policy: str
@@ -56,7 +56,7 @@ class SimulationResult:
     busy_s_on: dict[str, float] = field(default_factory=dict)
 
     def add_busy(self, device: str, seconds: float) -> None:
-        """A GPU of type `device` had tenants for so long."""
+        """Add the time for which a GPU of type `device` had tenants."""
         self.busy_s += seconds
         self.busy_s_on[device] = self.busy_s_on.get(device, 0.0) + seconds
 

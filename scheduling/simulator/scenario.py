@@ -1,4 +1,4 @@
-"""A trace, a cluster, a ground truth and a belief, put together by name: what `simulate` and `compare` run."""
+"""A trace, a cluster, a ground truth and a belief, assembled by name for `simulate` and `compare`."""
 
 from __future__ import annotations
 
@@ -47,30 +47,31 @@ BELIEFS = ("predictor", "truth", "constant")
 
 @dataclass(frozen=True, slots=True)
 class ScenarioSpec:
-    """What a scenario is made of, in words that fit on a command line (and go to another process).
+    """Description of a scenario, in values that fit on a command line and can be sent to another process.
 
     Attributes:
         trace: a CSV, `philly[:FILE]`, `sia:FILE`, or `synthetic:rate=...,jobs=...`.
-        cluster: a cluster.yaml or the name of one that comes with the project.
-        seed: of the mix, of the synthetic trace, and of the truth's departure from the belief.
+        cluster: a cluster.yaml or the name of a built-in cluster.
+        seed: seed of the mix, of the synthetic trace, and of the truth's deviation from the belief.
         data: folder of imported tables; its co-location table is then the ground truth and its workloads the mix.
-        source: only rows of this source of the tables; where None, of the only one that covers the cluster's types.
+        source: use only rows from this source; if None, from the only one that covers the cluster's types.
         belief: `predictor`, `truth` (an oracle), or `constant[:RATIO]` (solo times of the truth, and one throughput
             ratio, .65, for every job that shares: what a prediction of interference has to beat).
-        model: the predictor: `default`, a folder, `models:/NAME@ALIAS`, or one's own as `module:PREDICTOR`.
-        noise: sigma of the truth's departure from the predictor where there are no tables.
-        columns: column names of the trace, where its own are not known.
+        model: the predictor: `default`, a folder, `models:/NAME@ALIAS`, or a user's `module:PREDICTOR`.
+        noise: sigma of the truth's deviation from the predictor if there are no tables.
+        columns: column names of the trace, if not recognised.
         limit: only the first jobs.
-        applications: folder of Sia's measured applications; beside the workload's folder where None.
+        applications: folder of Sia's measured applications; None: beside the workload's folder.
         calibration: whether Sia's calibration applies.
-        kind: of Sia's jobs where the file does not say.
+        kind: kind of Sia's jobs if the file does not say.
         restart_s: seconds to stop and resume a job.
         upstream_rounds: Gavel's policies with the artefacts of its public simulator's rounds.
-        load: arrivals are scaled so that the jobs need this share of the cluster's GPU-seconds; None: as the trace says.
-        elastic: so large a share of the jobs gets a range of GPUs (`scheduling.traces.elastic`).
-        tunable: so large a share of the jobs may tune its batch size; 0 leaves those that the trace says may.
+        load: arrivals are scaled so that the jobs need this share of the cluster's GPU-seconds; None: as in
+            the trace.
+        elastic: share of jobs that get a range of GPUs (`scheduling.traces.elastic`).
+        tunable: share of jobs that may tune their batch size; 0: only those that may in the trace.
         realism: parts of `scheduling.simulator.realism.PARTS` that the cluster has, or `all`, and its `OPTIONS`; none: an ideal one.
-        skip_infeasible: leave out jobs that can never run on the cluster; otherwise they are an error.
+        skip_infeasible: skip jobs that can never run on the cluster; otherwise they are an error.
     """
 
     trace: str
@@ -119,7 +120,7 @@ class ScenarioSpec:
                 raise InputError(f"{name} share is out of range", expected="0 to 1", got=share)
             if share and self.trace.startswith("sia:"):
                 raise InputError(
-                    "jobs of sia: have ranges of their own",
+                    "jobs of sia: have their own ranges",
                     expected=f"another trace with {name}",
                     got=self.trace,
                 )
@@ -138,9 +139,7 @@ class ScenarioSpec:
                 "--source needs tables", expected="a folder of imported tables, too", got=self.source
             )
         if self.columns is not None and self.trace.startswith(("synthetic:", "sia:")):
-            raise InputError(
-                "columns name those of a CSV", expected="a CSV as trace with them", got=self.trace
-            )
+            raise InputError("--columns needs a CSV trace", expected="a CSV as trace", got=self.trace)
 
 
 @dataclass(slots=True)
@@ -148,9 +147,9 @@ class Scenario:
     """Ready to run.
 
     Attributes:
-        skipped: a line about each job that was left out because it can never run here.
-        remarks: what was found wrong with rows of the log, and how many of them.
-        step_time_s: alone on the reference type; None where jobs have no fixed step time.
+        skipped: a line about each job that was skipped because it can never run here.
+        remarks: problems in rows of the log, with counts.
+        step_time_s: solo step time on the reference type; None if jobs have no fixed step time.
     """
 
     jobs: list[TraceJob]
@@ -170,7 +169,7 @@ class Scenario:
         on_progress: Callable[[int, int], None] | None = None,
         record: bool = False,
     ) -> SimulationResult:
-        """Run one policy by name; one of slices cuts the cluster's cards."""
+        """Run one policy by name; slice policies partition the cluster's cards."""
         if policy in SLICE_POLICIES:
             result = self._run_slices(policy, on_progress)
         else:
@@ -193,7 +192,7 @@ class Scenario:
         if chosen.freezes:
             if not isinstance(truth, SetTruth):
                 raise InputError(
-                    f"policy {policy} cannot run this trace", expected="jobs with step times of their own"
+                    f"policy {policy} cannot run this trace", expected="jobs with their own step times"
                 )
             if self.config.realism is not None:
                 raise InputError(f"policy {policy} has no realism", expected="a policy that freezes nothing")
@@ -209,13 +208,13 @@ class Scenario:
     def _check_batches(self, policy: str) -> None:
         if any(job.batches is not None for job in self.jobs):
             raise InputError(
-                f"policy {policy} leaves batch sizes alone", expected="jobs without tunable batches"
+                f"policy {policy} does not tune batch sizes", expected="jobs without tunable batches"
             )
 
     def _run_slices(self, policy: str, on_progress: Callable[[int, int], None] | None) -> SimulationResult:
         if not isinstance(self.truth, SetTruth):
             raise InputError(
-                f"policy {policy} cannot run this trace", expected="jobs with step times of their own"
+                f"policy {policy} cannot run this trace", expected="jobs with their own step times"
             )
         if self.config.realism is not None:
             raise InputError(f"policy {policy} has no realism", expected="a policy of whole GPUs")
@@ -234,7 +233,8 @@ class Scenario:
 
 
 def check_policy(name: str) -> None:
-    """Raises `UnknownNameError` where no policy has that name; `InputError` where one's own cannot be imported."""
+    """Raise `UnknownNameError` if no policy has that name, `InputError` if a user's policy cannot be
+    imported."""
     if ":" in name:
         get_policy(name)
     elif name not in POLICIES and name not in SLICE_POLICIES:
@@ -247,10 +247,11 @@ def check_policy(name: str) -> None:
 
 
 def build_scenario(spec: ScenarioSpec) -> Scenario:
-    """Read what `spec` names. What runs on the cluster now is no part of it: a simulation begins with empty GPUs.
+    """Load the scenario described by `spec`. Current tenants are ignored, because a simulation starts with
+    empty GPUs.
 
     Raises:
-        InputError: a part of it is not what it should be.
+        InputError: a part of it is invalid.
         UnknownNameError: unknown device, model or workload.
     """
     cluster = load_cluster(spec.cluster).without_tenants()
@@ -261,7 +262,7 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
         )
     if spec.trace.startswith("sia:"):
         return _sia(spec, cluster, devices)
-    read, remarks = _trace(spec)  # before a predictor is loaded, which takes seconds
+    read, remarks = _trace(spec)  # before loading a predictor, which takes seconds
     predictor: Any = None
     if spec.data is not None:
         truth: Any = measured_truth(Path(spec.data), devices, spec.source)
@@ -269,7 +270,9 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
             predictor = load_belief(spec.model)
         shared = set(truth.workloads(devices[0])).intersection(*(truth.workloads(d) for d in devices[1:]))
         if not shared:
-            raise InputError("no workload was measured on every type of the cluster", got=", ".join(devices))
+            raise InputError(
+                "no workload was measured on every GPU type of the cluster", got=", ".join(devices)
+            )
         mix = Mix.even(sorted(shared, key=str), _reference(truth, devices))
     else:
         predictor = load_belief(spec.model)
@@ -326,11 +329,7 @@ def _trace(spec: ScenarioSpec) -> tuple[Callable[[Mix], list[TraceJob]], list[Ro
     if head == "philly" and not tail:
         path = Path(os.environ.get("COTENANT_PHILLY", "philly.csv"))
     if not path.exists():
-        hint = (
-            "philly:FILE names the log; COTENANT_PHILLY gives it once and for all"
-            if head == "philly"
-            else None
-        )
+        hint = "name the log with philly:FILE, or set COTENANT_PHILLY" if head == "philly" else None
         raise InputError(
             f"no trace {path}",
             expected="a CSV, philly[:FILE], sia:FILE or synthetic:rate=...,jobs=...",
@@ -342,7 +341,7 @@ def _trace(spec: ScenarioSpec) -> tuple[Callable[[Mix], list[TraceJob]], list[Ro
 
 
 def _reference(predictor: SetPredictor, devices: list[str]) -> Callable[[Workload], float]:
-    """Solo step time on the middle one of the cluster's types by speed: what a duration in a log is taken to mean."""
+    """Solo step time on the median type of the cluster by speed, to which durations in a log refer."""
     known: dict[Workload, float] = {}
 
     def step_time_s(workload: Workload) -> float:

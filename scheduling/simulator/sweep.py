@@ -1,4 +1,5 @@
-"""Several policies on one scenario and several seeds: in this process, in several, or on Ray; results and plots."""
+"""Runs several policies and seeds on one scenario, in one process, several, or on Ray; writes results and
+plots."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ from scheduling.simulator.scenario import Scenario, ScenarioSpec, build_scenario
 from scheduling.traces.remarks import RowCount, by_reason
 
 Report = Callable[[str, int, int, int], None]
-"""Called with what runs (policy and seed), its jobs done and in all, and the number of runs that are finished."""
+"""Called with the current run (policy and seed), its jobs done and total, and the number of finished runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One policy with one seed at one load (None: as the scenario says): its result, or why there is none."""
+    """One policy with one seed at one load (None: as in the scenario): its result, or its error."""
 
     policy: str
     seed: int
@@ -55,17 +56,17 @@ def run_all(
 ) -> list[Run]:
     """Run each policy with each seed at each load: load by load, policy by policy, seed by seed.
 
-    A policy that fails does not end the others: its run carries the error, and so do those that an interrupt (Ctrl-C)
+    A failing policy does not stop the others: its run has the error, as do runs that an interrupt (Ctrl-C)
     leaves undone.
 
     Args:
         out: folder for `results.json`, which is rewritten after every run, and the plots.
-        seeds: number of seeds, from the scenario's own on.
+        seeds: number of seeds, starting at the scenario's.
         gantt_filter: Gantt charts show only GPUs whose type or place contains this text.
-        loads: offered loads to run all of it at; where none is given, that of `spec`.
+        loads: offered loads to run everything at; default: that of `spec`.
 
     Raises:
-        UnavailableError: Ray is asked for and not installed.
+        UnavailableError: Ray is requested but not installed.
     """
     each: Sequence[float | None] = loads or [spec.load]
     tasks = [
@@ -163,7 +164,7 @@ OnProgress = Callable[[str, int, int], None]
 
 
 def _run(spec: ScenarioSpec, policy: str, record: bool) -> Run:
-    """One run from its words alone, for another process."""
+    """A run from its description, for another process."""
     try:
         return _run_on(build_scenario(spec), spec, policy, record)
     except CotenantError as error:
@@ -183,18 +184,19 @@ def _run_on(
         result = scenario.run(policy, partial(report, label), record)
     except CotenantError as error:
         return Run(policy, spec.seed, error=error.message, skipped=skipped, remarks=remarks)
-    for job in result.jobs:  # agents hold tables; nobody needs them after the run
+    for job in result.jobs:  # agents hold tables that are not needed after the run
         job.agent = None
     return Run(policy, spec.seed, result, skipped=skipped, remarks=remarks)
 
 
 def _here(tasks: Sequence[Task], report: OnProgress) -> Iterator[Run]:
-    """One after the other, each on a scenario of its own: the last digits of a predictor depend on what it was asked before."""
+    """Sequentially, each on its own scenario, because the last digits of a predictor depend on earlier
+    queries."""
     for number, (spec, policy, record) in enumerate(tasks):
         try:
             scenario = build_scenario(spec)
         except CotenantError as error:
-            if number == 0:  # nothing is done yet, so nothing is lost
+            if number == 0:  # nothing done yet, so nothing is lost
                 raise
             yield Run(policy, spec.seed, error=error.message)
             continue
@@ -216,7 +218,7 @@ def _on_ray(tasks: Sequence[Task]) -> Iterator[Run]:
         raise UnavailableError(
             "Ray is not installed",
             expected="the extra `ray`",
-            hint="pip install -e '.[ray]' in the checkout, or leave out --ray",
+            hint="pip install -e '.[ray]' in the checkout, or omit --ray",
         ) from None
     with stdout_without_ray():
         started = not ray.is_initialized()
@@ -228,7 +230,7 @@ def _on_ray(tasks: Sequence[Task]) -> Iterator[Run]:
             for (spec, policy, _), answer in zip(tasks, answers, strict=True):
                 try:
                     run = ray.get([answer])[0]
-                except ray.exceptions.RayError as error:  # a worker or its node is gone: the others go on
+                except ray.exceptions.RayError as error:  # a worker or its node is gone; the others continue
                     run = Run(policy, spec.seed, error=f"Ray: {str(error).strip().splitlines()[-1]}")
                 yield run
         finally:

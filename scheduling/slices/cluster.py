@@ -1,4 +1,4 @@
-"""Cards that are cut and shared: what a policy of slices sees, and what it may do."""
+"""Partitioned and shared cards: the view and the actions of slice policies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEVER_S = -1e30
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slice of a card, or the whole card, and who runs there.
+    """A slice of a card, or the whole card, and its jobs.
 
     Attributes:
         device: `a100:mig=3g`, or `a100` for the whole card.
@@ -42,11 +42,11 @@ class Card:
     """One card.
 
     Attributes:
-        number: in the cluster's order.
+        number: position in the cluster.
         device: catalogue name.
-        slots: how it is cut, empty slices included.
+        slots: its partition, including empty slices.
         checkpoint_s: when its jobs were last saved.
-        profile_until_s: until when its jobs are observed together (MISO); None where they are not.
+        profile_until_s: end of the joint observation of its jobs (MISO); None if not observed.
         left: jobs that finished since it was last reshaped; left_s: when the last of them did.
     """
 
@@ -65,12 +65,12 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """Cut a card anew, or only place jobs on it.
+    """Repartition a card, or only place jobs on it.
 
     Attributes:
-        slots: how the card is to be, jobs included; jobs of the card that stand in none of them go back to the queue.
+        slots: the new partition with its jobs; current jobs in none of them go back to the queue.
         drain: all jobs of the card are saved and restarted; otherwise only those whose slot changes.
-        profile_s: for so long its jobs are to be observed.
+        profile_s: how long to observe its jobs.
         reason: in words.
     """
 
@@ -89,7 +89,7 @@ class SliceSnapshot:
         queue: numbers of waiting jobs, in order of arrival.
         jobs: by number; policies read them only.
         woke_s, woke_before_s: when the controller woke, and the time before.
-        report_s: so much later than a job ends it hears of it.
+        report_s: delay until it learns that a job has ended.
     """
 
     now_s: float
@@ -101,7 +101,7 @@ class SliceSnapshot:
     report_s: float = 0.0
 
     def left(self, number: int) -> float:
-        """Iterations that a job has left now."""
+        """Iterations a job has left now."""
         job = self.jobs[number]
         running_s = self.now_s - max(job.updated_s, job.resume_s)
         return max(job.left - job.rate * max(running_s, 0.0), 0.0)
@@ -111,8 +111,8 @@ class SlicePolicy(Protocol):
     """Decides about cards one at a time.
 
     Attributes:
-        round_s: the controller wakes every so many seconds; None: whenever a job arrives or leaves.
-        blocking: while a card is saved and cut the controller does nothing else.
+        round_s: seconds between wake-ups of the controller; None: whenever a job arrives or leaves.
+        blocking: whether the controller is blocked while a card is saved and repartitioned.
     """
 
     name: str
@@ -120,11 +120,11 @@ class SlicePolicy(Protocol):
     blocking: bool
 
     def initial(self, device: str) -> tuple[Slot, ...]:
-        """How a card is cut before the first job comes."""
+        """Initial partition of a card."""
         ...
 
     def decide(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:
-        """The next thing to do now, or None. Asked again after each until there is nothing."""
+        """The next action, or None. Called again after each until None."""
         ...
 
 
@@ -135,5 +135,5 @@ def largest_slice(card: str) -> str:
 
 
 def without_jobs(slots: Iterable[Slot]) -> tuple[tuple[str, int | None], ...]:
-    """The cut alone, for comparison."""
+    """The partition without jobs, for comparison."""
     return tuple(slot.place for slot in slots)

@@ -1,4 +1,4 @@
-"""What it costs to start, save and move jobs on cards that are partitioned."""
+"""Costs of starting, saving and moving jobs on partitioned cards."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from profiling.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class SliceCosts:
-    """What it costs to start, save and move jobs; the figures of MISO's system (SoCC 2022) by default.
+    """Costs of starting, saving and moving jobs; defaults from MISO (SoCC 2022).
 
     Attributes:
-        reconfigure_s: cutting a card anew.
+        reconfigure_s: repartitioning a card.
         first_start_s: from the first start of a job to its first step.
         resume_s: from a restart to the next step; `resume_of` gives it by model.
         checkpoint_s: saving the jobs of a card.
-        report_s: from the end of a job until the controller hears of it.
+        report_s: from the end of a job until the controller learns of it.
     """
 
     reconfigure_s: float = 4.0

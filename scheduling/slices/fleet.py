@@ -225,7 +225,7 @@ class _Program:
             options={"mip_rel_gap": 1e-6, "time_limit": 60.0},
         )
         if result.x is None:
-            raise UnavailableError("the fleet could not be planned", got=result.message)
+            raise UnavailableError("no plan found for the fleet", got=result.message)
         given = np.zeros(self.shape, np.int64)
         given[self.kinds, self.devices] = np.rint(result.x[: self.pairs]).astype(np.int64)
         best = float(result.fun if result.mip_dual_bound is None else result.mip_dual_bound)

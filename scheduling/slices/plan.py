@@ -330,7 +330,8 @@ def _reasons(plan: SlicePlan) -> list[str]:
     reasons = [f"{describe(chosen)}: {_score(plan, chosen)}"]
     if chosen.waiting:
         reasons.append(
-            f"{len(chosen.waiting)} of {len(options.jobs)} jobs wait: no partition or sharing holds more of them"
+            f"{len(chosen.waiting)} of {len(options.jobs)} jobs wait: no partition or sharing fits more of "
+            f"them"
         )
     if not plan.alternatives:
         return reasons
@@ -348,7 +349,7 @@ def _reasons(plan: SlicePlan) -> list[str]:
             )
     reasons.append(text)
     if objective == "jct" and any(job.iterations is None for job in options.jobs):
-        reasons.append("jobs of unknown length count as an hour alone on the whole card")
+        reasons.append("jobs of unknown length are assumed to take an hour alone on the whole card")
     return reasons
 
 
@@ -394,6 +395,6 @@ def describe(plan: CardPlan) -> str:
         case "mps-shares":
             return "the whole card under MPS with SM shares"
         case "mig":
-            return f"MIG {plan.partition}, one job a slice"
+            return f"MIG {plan.partition}, one job per slice"
         case _:
             return f"MIG {plan.partition} with shared slices"

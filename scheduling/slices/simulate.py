@@ -102,7 +102,7 @@ def simulate_slices(
             "nothing to simulate", expected="jobs and cards", got=f"{len(jobs)} jobs, {len(cards)} cards"
         )
     if any(job.gpus > 1 for job in jobs):
-        raise InputError("slices are for jobs of one GPU", got=f"{max(job.gpus for job in jobs)} GPUs")
+        raise InputError("slice policies need single-GPU jobs", got=f"{max(job.gpus for job in jobs)} GPUs")
     return _Simulation(jobs, cards, policy, truth, belief, costs or SliceCosts(), on_progress).run()
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
-_GUESSES = 20  # texts that a form of time stamps is guessed from
+_GUESSES = 20  # texts that a form of timestamps is guessed from
 
 
 class Cells:
@@ -36,7 +36,7 @@ class Cells:
         return np.where(np.isfinite(values), values, np.nan)
 
     def seconds(self, column: str, optional: bool = False) -> tuple[Floats, bool]:
-        """[rows] seconds as they stand, or since 1970 where most cells are time stamps, which is the second value."""
+        """[rows] seconds as they stand, or since 1970 where most cells are timestamps, which is the second value."""
         import pandas as pd
 
         raw = self.frame[column]
@@ -88,7 +88,7 @@ def _stamps(texts: pd.Series[str]) -> tuple[pd.Series[Any], str]:
     def read(form: str) -> pd.Series[Any]:
         return pd.to_datetime(texts, format=form, errors="coerce", utc=True)
 
-    best, fault = read("ISO8601"), "is not in ISO 8601 as the others are"
+    best, fault = read("ISO8601"), "is not in ISO 8601 like the others"
     if best.notna().any():
         return best, fault
     with warnings.catch_warnings():
@@ -98,9 +98,9 @@ def _stamps(texts: pd.Series[str]) -> tuple[pd.Series[Any], str]:
             forms |= {guess_datetime_format(text, dayfirst=first) for first in (False, True)}
     readings = sorted((read(form) for form in forms - {None} if form), key=lambda r: -r.notna().sum())
     if not readings or readings[0].isna().all():
-        return best, "is neither seconds nor a time stamp"
+        return best, "is neither seconds nor a timestamp"
     best = readings[0]
     for other in readings[1:]:
         if other.notna().sum() == best.notna().sum() and not other.equals(best):
-            return best.where(best.isna(), pd.NaT), "does not say whether the day or the month comes first"
-    return best, "is not a time stamp of the same form as the others"
+            return best.where(best.isna(), pd.NaT), "is ambiguous: day or month first"
+    return best, "is not a timestamp in the same format as the others"

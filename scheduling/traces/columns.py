@@ -19,10 +19,10 @@ class Columns:
     """Names of a log's columns. `end` serves where there is no `duration`; `gpu_scale` turns its unit into GPUs.
 
     Attributes:
-        submit: a time stamp or seconds.
+        submit: a timestamp or seconds.
         gpus: GPUs of the job (of an instance where `instances` is given).
         priority: weight of the job, above 0; 1 where empty.
-        deadline: a time stamp, or a number of seconds from submission.
+        deadline: a timestamp, or a number of seconds from submission.
         min_gpus, max_gpus: range of an elastic job.
         batch_size, max_batch_size: samples per step on all its GPUs, and up to how many it may tune that.
         noise_scale: its gradient noise scale, in samples.
@@ -49,7 +49,7 @@ class Columns:
             raise InputError("column mapping", expected="submit, and duration or end", got=self.submit)
         if self.batch_size is None and (self.max_batch_size or self.noise_scale):
             raise InputError(
-                "column mapping", expected="batch_size beside max_batch_size and noise_scale",
+                "column mapping", expected="batch_size together with max_batch_size and noise_scale",
                 got="no batch_size",
             )  # fmt: skip
 
@@ -184,19 +184,19 @@ def _gpus(cells: Cells, names: Columns) -> Floats:
     whole = np.ceil(gpus)
     cells.mark(gpus <= 0, names.gpus, "is not above 0")
     if names.gpu_scale != 1.0:
-        cells.mark(gpus < whole, names.gpus, "asks for a share of a GPU, and gets all of it", kept=True)
+        cells.mark(gpus < whole, names.gpus, "requests a share of a GPU and gets a whole one", kept=True)
         return whole
     cells.mark(gpus < whole, names.gpus, "is not a whole number of GPUs")
     return gpus
 
 
 def _check_alike(submit: str, by_stamp: bool, other: str, other_by_stamp: bool) -> None:
-    """Raise `InputError` where one column has seconds and the other time stamps."""
+    """Raise `InputError` where one column has seconds and the other timestamps."""
     if by_stamp != other_by_stamp:
-        kinds = ("seconds", "time stamps")
+        kinds = ("seconds", "timestamps")
         raise InputError(
             f"columns {submit} and {other} cannot be compared",
-            expected="seconds in both, or time stamps in both",
+            expected="seconds in both, or timestamps in both",
             got=f"{kinds[by_stamp]} and {kinds[other_by_stamp]}",
         )
 
@@ -248,5 +248,5 @@ def _recognise(header: list[str], path: Path) -> Columns:
         f"unknown columns in {path}",
         expected="submit_time, duration and gpu_num, or the columns of Philly's or Alibaba's logs",
         got=", ".join(header[:12]),
-        hint="name yours: --columns submit=COLUMN,duration=COLUMN,gpus=COLUMN",
+        hint="map yours with --columns submit=COLUMN,duration=COLUMN,gpus=COLUMN",
     )

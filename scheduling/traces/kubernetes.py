@@ -38,7 +38,7 @@ def read_pods(body: dict[str, Any]) -> list[LoggedJob]:
         raise InputError(
             "events without pods",
             expected="`kubectl get pods,events -A -o json`",
-            hint="events do not say how many GPUs a pod asks for",
+            hint="events do not state how many GPUs a pod requests",
         )
     gangs: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for pod in body["items"]:

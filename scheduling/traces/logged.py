@@ -57,15 +57,15 @@ class LoggedJob:
         if self.remark is not None and not self.remark.kept:
             return self.remark
         if not isfinite(self.submit_s):
-            return Remark("no time of submission")
+            return Remark("no submission time")
         if self.gpus == 0 and not self.duration_s < 1.0:  # who never ran may have been given none yet
-            return Remark("asks for no whole GPU")
+            return Remark("requests no whole GPU")
         if not isfinite(self.duration_s):
             return Remark("has not ended", self.state)
         if self.duration_s < 1.0:
             return Remark("ran for less than 1 s, or never", self.state)
         if not 0 < self.gpus < 1e9 or self.gpus % 1:
-            return Remark("does not ask for a whole number of GPUs", f"{self.gpus:g}")
+            return Remark("does not request a whole number of GPUs", f"{self.gpus:g}")
         return None
 
 
@@ -91,10 +91,10 @@ def usable(path: Path, rows: Iterable[LoggedJob]) -> Log:
     remarks = counted_rows(found for row, fault in read if (found := fault or row.remark) is not None)
     if not kept:
         raise InputError(
-            f"{path} has no row that can be used",
-            expected="a time of submission, a duration of at least 1 s and a whole number of GPUs",
+            f"{path} has no usable rows",
+            expected="a submission time, a duration of at least 1 s and a whole number of GPUs",
             got="; ".join(map(str, remarks)) or "an empty log",
-            hint="Durations are in seconds, time stamps in ISO 8601 (2024-05-01 10:00:00)",
+            hint="Durations are in seconds, timestamps in ISO 8601 (2024-05-01 10:00:00)",
         )
     return Log(kept, remarks)
 
@@ -147,7 +147,7 @@ def weights_of_levels(levels: Sequence[float]) -> list[float]:
 
 
 def stamp_s(text: object) -> float:
-    """Seconds since 1970 of an ISO time stamp (UTC where it names no zone); NaN for anything else."""
+    """Seconds since 1970 of an ISO timestamp (UTC where it names no zone); NaN for anything else."""
     if not isinstance(text, str):
         return float("nan")
     try:

@@ -36,8 +36,8 @@ def read_rows(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
                 return read_philly(body)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{path} has an entry that is not as its format has it",
-                expected="pods as kubectl prints them, or jobs with their attempts as Philly's log has them",
+                f"{path} has an entry that does not match its format",
+                expected="pods as printed by kubectl, or jobs with their attempts as in Philly's log",
                 got=f"{type(error).__name__}: {error}",
             ) from None
         raise InputError(

@@ -1,4 +1,4 @@
-"""Clusters from what other tools print: `nvidia-smi`, Slurm, Kubernetes."""
+"""Clusters from the output of other tools: `nvidia-smi`, Slurm, Kubernetes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCES = {
     "scontrol": ("slurm", "scontrol show nodes    or    scontrol show nodes --json"),
     "kubectl": ("kubernetes", "kubectl get nodes -o json"),
 }
-"""By name: the module that reads it, and the command whose output it reads."""
+"""Name to the module that reads it, and the command that produces its input."""
 
 
 def check_source(source: str) -> None:
@@ -33,12 +33,12 @@ def import_cluster(
 
     Args:
         source: a name of `SOURCES`.
-        devices: catalogue names by the tool's own, for those that are not recognised.
-        node: name of the node, where the tool says none (`nvidia-smi`).
+        devices: catalogue names by the tool's names, for those not recognised.
+        node: name of the node, if the tool gives none (`nvidia-smi`).
 
     Raises:
         UnknownNameError: no such source, or a GPU type that is not recognised.
-        InputError: the text is not that tool's.
+        InputError: the text is not output of that tool.
     """
     check_source(source)
     module, command = SOURCES[source]

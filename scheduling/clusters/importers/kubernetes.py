@@ -18,7 +18,7 @@ _SHARING = {"mps": "mps"}
 
 
 def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
-    """Nodes with GPUs; those without, and GPUs of other vendors, are left out."""
+    """Nodes with GPUs; other nodes and GPUs of other vendors are skipped."""
     try:
         body = json.loads(text)
     except json.JSONDecodeError as error:
@@ -51,7 +51,7 @@ def _gpus(item: dict[str, Any], devices: Mapping[str, str]) -> list[Gpu]:
             expected=f"the label {PRODUCT} (GPU feature discovery) or {GKE}",
         )
     memory = labels.get("nvidia.com/gpu.memory")
-    # A product shared by time-slicing or MPS ends in -SHARED, one cut uniformly in -MIG-1g.5gb.
+    # A product shared by time-slicing or MPS ends in -SHARED, one partitioned uniformly in -MIG-1g.5gb.
     whole, _, uniform = title.removesuffix("-SHARED").partition("-MIG-")
     device = device_of(whole, devices, None if uniform or memory is None else float(memory) * 2**20)
     sharing = _SHARING.get(labels.get("nvidia.com/gpu.sharing-strategy", ""), "time-slice")

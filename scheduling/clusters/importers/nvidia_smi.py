@@ -15,7 +15,7 @@ _SLICE = re.compile(r"\s+MIG (\S+)\s+Device\s+(\d+):")
 
 
 def read(text: str, devices: Mapping[str, str], node: str) -> list[Node]:
-    """GPUs of the node that the command ran on. MIG slices, which `-L` lists, count as GPUs of their own."""
+    """GPUs of the node that the command ran on. MIG slices, which `-L` lists, count as separate GPUs."""
     lines = [line for line in text.splitlines() if line.strip()]
     if lines and _LISTED.match(lines[0]):
         return [Node(node, tuple(_listed(lines, devices)))]
@@ -49,7 +49,7 @@ def _listed(lines: list[str], devices: Mapping[str, str]) -> list[Gpu]:
             card = Gpu(whole[1], device_of(whole[2], devices))
             gpus.append(card)
         elif part:
-            if gpus and gpus[-1] is card:  # the card is its slices
+            if gpus and gpus[-1] is card:  # slices replace the card
                 gpus.pop()
             gpus.append(Gpu(f"{card.id}.{part[2]}", f"{card.device}:mig={part[1]}"))
     return gpus

@@ -16,7 +16,8 @@ _MIG_TYPE = re.compile(r"(?:(?P<card>.+?)_)?(?P<profile>\d+g\.\d+gb)(?:\+me)?", 
 
 
 def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
-    """Nodes with GPUs in their `Gres`, in the order of the text; each once, however many partitions it is in."""
+    """Nodes with GPUs in their `Gres`, in the order of the text; each once, even if it is in several
+    partitions."""
     gres_of = dict(_json_nodes(text) if text.lstrip().startswith("{") else _text_nodes(text))
     nodes = []
     for name, gres in gres_of.items():
@@ -56,7 +57,7 @@ def _device(kind: str, devices: Mapping[str, str]) -> str:
         raise InputError(
             f"Gres type {kind!r} does not name the card of the slice",
             expected="CARD_PROFILE, such as a100_3g.20gb",
-            hint=f"name it: --device '{profile}=a100:mig={profile}'",
+            hint=f"specify it with --device '{profile}=a100:mig={profile}'",
         )
     return get_device(f"{device_of(card, devices)}:mig={profile}").name
 

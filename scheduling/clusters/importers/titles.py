@@ -14,8 +14,8 @@ def device_of(title: str, devices: Mapping[str, str], memory_bytes: float | None
     """The catalogue name of a product title such as `NVIDIA A100-SXM4-40GB`, `nvidia_a100` or `tesla-v100`.
 
     Args:
-        devices: names given by the caller; they go before what is recognised.
-        memory_bytes: of the GPU; read from the title where None, else any that the title allows.
+        devices: names given by the caller, with precedence over recognised ones.
+        memory_bytes: memory of the GPU; if None, read from the title, else any that the title allows.
 
     Raises:
         UnknownNameError: no type, or several, have that title.
@@ -35,7 +35,7 @@ def device_of(title: str, devices: Mapping[str, str], memory_bytes: float | None
     if len(matches) == 1:
         return matches.pop()
     raise UnknownNameError(
-        f"GPU type {title!r} is not recognised" if not matches else f"GPU type {title!r} may be several",
+        f"GPU type {title!r} is not recognised" if not matches else f"GPU type {title!r} is ambiguous",
         expected="a product of the catalogue" if not matches else "one of " + ", ".join(sorted(matches)),
-        hint=f"name it: --device '{title}=CATALOGUE_NAME' (see `cotenant devices list`)",
+        hint=f"specify it with --device '{title}=CATALOGUE_NAME' (see `cotenant devices list`)",
     )

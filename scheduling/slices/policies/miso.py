@@ -76,7 +76,7 @@ class Oracle:
         largest = largest_slice(device)
         if not largest.endswith("=7g"):
             raise InputError(
-                f"{self.name} knows partitions of cards with seven slices only",
+                f"{self.name} only supports cards with seven slices",
                 expected="such as a100",
                 got=device,
             )
@@ -183,7 +183,7 @@ class Miso(Oracle):
             if card.profile_until_s is not None and card.profile_until_s <= snapshot.now_s:
                 slots = self.best(snapshot, belief, card, card.jobs)
                 if slots is not None:
-                    return Reshape(card.number, slots, reason="cut after observation")
+                    return Reshape(card.number, slots, reason="partitioned after observation")
         return None if snapshot.queue else self._fill(snapshot, belief)
 
     def _room(self, snapshot: SliceSnapshot, belief: SetPredictor, card: Card, job: int) -> bool:

@@ -31,7 +31,7 @@ class StaticMig:
         partition = layout.place(self.partition.split("+"))
         if partition is None:
             raise InputError(
-                f"{device} cannot be partitioned like that",
+                f"{device} does not support this partition",
                 expected="slices such as 3g+2g+2g",
                 got=self.partition,
             )

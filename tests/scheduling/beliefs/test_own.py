@@ -63,5 +63,5 @@ def test_what_is_no_predictor(module: Any) -> None:
     module.NUMBER, module.Other = 7, type("Other", (), {"predict_arrays": lambda self, sets: None})
     with pytest.raises(InputError, match="not a predictor"):
         load_belief("own_predictors_of_test:NUMBER")
-    with pytest.raises(InputError, match="returned something else"):
+    with pytest.raises(InputError, match="returned a wrong result"):
         load_belief("own_predictors_of_test:Other").predict_arrays(SETS)

@@ -142,7 +142,7 @@ def test_titles() -> None:
     )
     with pytest.raises(UnknownNameError, match="not recognised"):
         device_of("Abacus 9000", {})
-    with pytest.raises(UnknownNameError, match="several"):
+    with pytest.raises(UnknownNameError, match="ambiguous"):
         device_of("Tesla V100 SXM2", {})
     with pytest.raises(UnknownNameError, match="catalogue"):
         device_of("tesla", {"tesla": "abacus"})

@@ -71,7 +71,7 @@ def test_sizes_are_those_allowed() -> None:
 
 
 def test_jobs_and_configuration_are_checked() -> None:
-    with pytest.raises(InputError, match="not usable"):
+    with pytest.raises(InputError, match="invalid"):
         ElasticJob(0, 1.0, np.ones((2, 2)), np.zeros(2))
     for options in ({"round_s": 0.0}, {"min_size_gain": -1.0}, {"shortness": 2.0}):
         with pytest.raises(InputError, match="out of range"):

@@ -55,7 +55,7 @@ def test_an_empty_gpu_comes_before_one_whose_tenant_is_done(objective: str) -> N
 def test_a_job_of_unknown_length_runs_for_an_hour_and_the_decision_says_its_steps() -> None:
     unknown = place(JOBS[0], None, cluster(Gpu("0", "k80"), Gpu("1", "v100")), PREDICTOR)
     assert unknown.iterations == 36000  # 0.1 s a step on the V100, the fastest
-    assert "length unknown: taken as 36000 steps" in unknown.reasons[0]
+    assert "length unknown: assuming 36000 steps" in unknown.reasons[0]
     assert unknown.to_json()["iterations"] == 36000
     assert place(JOBS[0], 1234, cluster(Gpu("1", "v100")), PREDICTOR).iterations == 1234
     gang = place(

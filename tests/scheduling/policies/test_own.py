@@ -70,7 +70,7 @@ def test_what_is_no_policy(module: Any, name: str, message: str) -> None:
     ("decide", "message"),
     [
         (lambda s, b: None, "no list"),
-        (lambda s, b: [(next(iter(s.waiting.values())), 0)], "something else"),
+        (lambda s, b: [(next(iter(s.waiting.values())), 0)], "something other"),
         (lambda s, b: [Allocation(j, (99,)) for j in s.waiting.values()], "0 to 2"),
         (lambda s, b: [Allocation(j, 0) for j in s.waiting.values()], "tuple of GPU numbers"),
         (lambda s, b: [Allocation(j, (0, 0)) for j in s.waiting.values()], "different"),

@@ -55,7 +55,7 @@ def test_gangs_that_cannot_start(gpus):
 
 def test_replay_wants_every_job_once_and_idle_gpus():
     jobs = [job("a", 1), job("b", 1)]
-    with pytest.raises(InputError, match="every job once"):
+    with pytest.raises(InputError, match="every job exactly once"):
         replay(cluster(1), jobs, [Assignment("a", ((0, 0),), 0, 0)])
     with pytest.raises(InputError, match="not idle"):
         replay(cluster(1), jobs, [Assignment(name, ((0, 0),), 0, 0) for name in "ab"])

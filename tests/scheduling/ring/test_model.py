@@ -110,8 +110,8 @@ def test_rails_multiply_bandwidth_and_take_contention_away():
 @pytest.mark.parametrize(
     ("placement", "words"),
     [
-        ({"a": {0: 2}}, "not placed whole"),
-        ({"a": {0: 5}}, "not placed whole"),
+        ({"a": {0: 2}}, "not placed completely"),
+        ({"a": {0: 5}}, "not placed completely"),
         ({"a": {9: 4}}, "names server 9"),
         ({"z": {0: 4}}, "job 'z'"),
         ({"a": {0: 4}, "b": {0: 4}}, "over its capacity"),

@@ -35,7 +35,7 @@ def test_gangs_and_memory() -> None:
     kept, lines = without_infeasible(jobs, reasons, skip=True)
     assert [j.id for j in kept] == ["fits", "pair", "elastic", "heavy"]
     assert len(lines) == 3
-    with pytest.raises(InfeasibleError, match=r"3 of 7 jobs.*large asks.*--skip-infeasible"):
+    with pytest.raises(InfeasibleError, match=r"3 of 7 jobs.*large requests.*--skip-infeasible"):
         without_infeasible(jobs, reasons, skip=False)
     with pytest.raises(InfeasibleError, match="another cluster"):
         without_infeasible(jobs[2:3], {"large": "x"}, skip=True)

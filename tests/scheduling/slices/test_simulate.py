@@ -150,11 +150,11 @@ def test_a_policy_that_misplaces_or_waits_for_ever_is_an_error() -> None:
 def test_inputs_are_checked() -> None:
     with pytest.raises(InputError):
         simulate_slices([], ["a100"], get_slice_policy("full"), table(), table())
-    with pytest.raises(InputError, match="one GPU"):
+    with pytest.raises(InputError, match="single-GPU"):
         simulate_slices(
             [TraceJob("0", BOUND, 1.0, gpus=2)], ["a100"], get_slice_policy("full"), table(), table()
         )
-    with pytest.raises(InputError, match="cannot be partitioned"):
+    with pytest.raises(InputError, match="does not support this partition"):
         simulate_slices(
             [job(0, BOUND, 1)], ["a100"], get_slice_policy("static-mig", partition="4g+4g"), table(), table()
         )

@@ -50,7 +50,7 @@ def test_time_stamps(tmp_path: Path) -> None:
         "2024-05-01 10:00,60,1\n2024-05-01T10:00:30.5Z,60,1\n01/05/2024 10:00,60,1\n17,60,1",
     )
     assert [job.submit_s - log.jobs[0].submit_s for job in log.jobs] == [0.0, 30.5]
-    assert by_reason(log.remarks)["ignored_rows"] == {"submit_time is not in ISO 8601 as the others are": 2}
+    assert by_reason(log.remarks)["ignored_rows"] == {"submit_time is not in ISO 8601 like the others": 2}
     assert log.remarks[0].examples == ("01/05/2024 10:00", "17")
 
 
@@ -58,11 +58,11 @@ def test_another_form_of_dates_is_read_where_it_is_plain(tmp_path: Path) -> None
     log = read(tmp_path / "t.csv", "01/05/2024 10:00,60,1\n13/05/2024 10:00,60,1\nlater,60,1")
     assert log.jobs[1].submit_s - log.jobs[0].submit_s == 12 * 86400.0
     assert list(by_reason(log.remarks)["ignored_rows"]) == [
-        "submit_time is not a time stamp of the same form as the others"
+        "submit_time is not a timestamp in the same format as the others"
     ]
-    with pytest.raises(InputError, match=r"day or the month comes first, such as '01/05/2024', '02/05/2024'"):
+    with pytest.raises(InputError, match=r"day or month first, such as '01/05/2024', '02/05/2024'"):
         read(tmp_path / "t.csv", "01/05/2024,60,1\n02/05/2024,60,1")
-    with pytest.raises(InputError, match="neither seconds nor a time stamp"):
+    with pytest.raises(InputError, match="neither seconds nor a timestamp"):
         read(tmp_path / "t.csv", "soon,60,1\nlater,60,1")
 
 
@@ -76,7 +76,7 @@ def test_a_log_without_a_usable_row_says_why(tmp_path: Path) -> None:
 
 def test_times_of_two_kinds_are_not_subtracted(tmp_path: Path) -> None:
     header = "job_name,inst_num,start_time,end_time,plan_gpu,user"
-    with pytest.raises(InputError, match=r"start_time and end_time.*got seconds and time stamps"):
+    with pytest.raises(InputError, match=r"start_time and end_time.*got seconds and timestamps"):
         read(tmp_path / "t.csv", "j,1,100,2024-05-01 10:00,100,u", header)
 
 
@@ -88,7 +88,7 @@ def test_shares_of_a_gpu_are_rounded_up_and_counted(tmp_path: Path) -> None:
     assert [job.gpus for job in log.jobs] == [1.0, 1.0]
     assert by_reason(log.remarks) == {
         "ignored_rows": {"end_time is empty": 1, "end_time is less than 1 s after start_time": 1},
-        "changed_rows": {"plan_gpu asks for a share of a GPU, and gets all of it": 1},
+        "changed_rows": {"plan_gpu requests a share of a GPU and gets a whole one": 1},
     }
 
 

@@ -58,7 +58,7 @@ def test_sacct(tmp_path: Path, form: str) -> None:
     assert three.priority == pytest.approx(4 * two.priority)
     assert ignored(tmp_path / "sacct.txt") == {
         "ran for less than 1 s, or never": (1, ("PENDING",)),
-        "asks for no whole GPU": (1, ()),
+        "requests no whole GPU": (1, ()),
         "has not ended": (1, ("RUNNING",)),
     }
 
@@ -109,7 +109,7 @@ def test_kubernetes(tmp_path: Path) -> None:
     )
     assert ignored(tmp_path / "pods.json") == {
         "has not ended": (1, ("Running",)),
-        "asks for no whole GPU": (1, ()),
+        "requests no whole GPU": (1, ()),
     }
 
 
@@ -119,7 +119,7 @@ def test_kubernetes_pods_with_a_part_of_a_gpu(tmp_path: Path, quantity: str) -> 
     pods[1]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = quantity  # type: ignore[index]
     (job,) = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": pods}))
     assert job.id == "vision/whole"
-    assert list(ignored(tmp_path / "pods.json")) == ["does not ask for a whole number of GPUs"]
+    assert list(ignored(tmp_path / "pods.json")) == ["does not request a whole number of GPUs"]
 
 
 def test_kubernetes_events_give_the_times_that_a_status_lacks(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_philly_json(tmp_path: Path) -> None:
     (job,) = read(tmp_path / "cluster_job_log.json", json.dumps(body))
     assert (job.id, job.user, job.gpus, seconds(job)) == ("application_1", "6214e9", 16, 180.0)
     path = tmp_path / "cluster_job_log.json"
-    assert ignored(path) == {"no time of submission": (1, ())}
+    assert ignored(path) == {"no submission time": (1, ())}
     with pytest.raises(InputError, match="unrecognised JSON"):
         read(tmp_path / "other.json", "{}")
 
@@ -248,5 +248,5 @@ def test_weights_of_levels() -> None:
     ],
 )
 def test_json_with_a_malformed_entry_is_one_line(tmp_path: Path, body: object) -> None:
-    with pytest.raises(InputError, match="not as its format has it"):
+    with pytest.raises(InputError, match="does not match its format"):
         read(tmp_path / "log.json", json.dumps(body))
