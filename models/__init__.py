@@ -1,1 +1,1 @@
-"""The E-GGAT layer, the two-level network built of it, and the baselines it must beat."""
+"""The E-GGAT layer, the two-level network built from it, and the baselines that it must beat."""

@@ -30,10 +30,10 @@ class NetworkConfig:
     Attributes:
         width: channels of a member's state.
         heads: attention heads.
-        layers: E-GGAT layers; one is enough where all members see each other.
+        layers: E-GGAT layers; one is enough because all members see each other.
         form: form of the layer, see `EGGATLayer`.
-        use_edge: whether pairwise demands are seen (ablation).
-        use_device: whether the device's numbers are seen (ablation).
+        use_edge: whether to use pairwise demands (ablation).
+        use_device: whether to use the device's features (ablation).
         use_prior: whether the analytic contention prior is the starting point (ablation).
         dropout: share of a member's input channels that is dropped in training.
         encoder: the workload encoder.
@@ -64,9 +64,9 @@ class SetTensors:
 
     Attributes:
         member: [S, M, member_width] per-member features (embedding, workload, solo, device), standardised.
-        demand: [S, M, DEMAND_WIDTH] what a member wants of the device, see `models.features.edge_features`.
+        demand: [S, M, DEMAND_WIDTH] a member's demand on the device, see `models.features.edge_features`.
         setting: [S, settings] one-hot sharing mode and campaign.
-        present: [S, M] which members there are.
+        present: [S, M] mask of existing members.
     """
 
     member: Tensor
@@ -117,9 +117,10 @@ def member_width(config: NetworkConfig) -> int:
 class ColocationNetwork(nn.Module):
     """E-GGAT over the members of a set; heads are physical.
 
-    The excess of the slowdown over 1 is softplus(prior + residual) with the prior in the same units, so a network that
-    has learned nothing answers the prior, and nothing it learns can make a slowdown fall below 1, or rise above what the
-    neighbours' measured utilisation allows. A member without neighbours has slowdown 1 exactly. The factor by which a campaign's solo baselines were off sees only the member itself.
+    The excess of the slowdown over 1 is softplus(prior + residual) with the prior in the same units, so an
+    untrained network answers the prior, and no slowdown can fall below 1, or rise above the limit set by the
+    neighbours' measured utilisation. A member without neighbours has slowdown 1 exactly. The factor by which
+    a campaign's solo baselines were off sees only the member itself.
 
     Args:
         config: sizes and switches.

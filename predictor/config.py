@@ -1,4 +1,4 @@
-"""How a predictor is fitted."""
+"""Training configuration."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ LossCallback = Callable[[str, int, int, float], None]
 
 @dataclass(frozen=True, slots=True)
 class TrainingConfig:
-    """How the model is fitted.
+    """Configuration of a training.
 
     Attributes:
-        seed: of everything random; the same seed gives the same loss.
-        ensemble: number of co-location networks.
-        encoder_steps, encoder_batch, encoder_learning_rate: pre-training on solo step times, so many graphs a step.
-        encoder_scale: Cauchy scale of the log error of a solo step time; larger residuals are down-weighted: loaders and simulators
-            that keep a GPU waiting say nothing of other models' graphs.
-        epochs, learning_rate, weight_decay: of the co-location networks.
-        prior_learning_rate: of the analytic prior's weights.
+        seed: random seed; the same seed gives the same loss.
+        ensemble: number of co-location networks. encoder_steps, encoder_batch, encoder_learning_rate:
+        pre-training on solo step times, `encoder_batch` graphs per step.
+        encoder_scale: Cauchy scale of the log error of a solo step time; larger residuals are down-weighted,
+            because loaders and simulators that keep a GPU waiting say nothing about other models' graphs.
+        epochs, learning_rate, weight_decay: for the co-location networks.
+        prior_learning_rate: for the analytic prior's weights.
         beta: log-ratio error below which the loss is quadratic.
-        campaign_dropout: share of sets whose campaign is hidden, so that an unknown one is met in training.
+        campaign_dropout: share of sets whose campaign is hidden, so that training covers an unknown campaign.
         baseline_decay: weight decay of the head that explains how solo baselines were measured.
-        mixed_sets: invented pairs per way of seeing (with and without solo) that the forest teaches in one epoch; 0 for none.
-        synthetic_batches: batches of invented pairs, taken in turn.
-        teacher_trees: trees of that forest.
-        teaching: weight of the forest's answers beside the measured ones.
-        shared_sets: invented sets of no campaign whose jobs' utilisation is known, taught by processor sharing; 0 for none.
-        process: whether a Gaussian process over the training sets answers with the networks.
+        mixed_sets: synthetic pairs per view (with and without solo) labelled by the forest in each epoch; 0
+            for none.
+        synthetic_batches: batches of synthetic pairs, used in turn.
+        teacher_trees: number of trees in that forest.
+        teaching: weight of the forest's labels relative to measured ones.
+        shared_sets: synthetic sets without a campaign whose jobs' utilisation is known, labelled by processor
+            sharing; 0 for none.
+        process: whether to average with a Gaussian process over the training sets.
     """
 
     seed: int = 0
@@ -68,10 +70,10 @@ class TrainingConfig:
 
 
 def read_config(path: Path | None) -> dict[str, Any]:
-    """A YAML file with `network:` and `training:`, unchecked; nothing without one.
+    """Read a YAML file with `network:` and `training:`, unchecked; empty if None.
 
     Raises:
-        InputError: there is no such file, or it is not a mapping in YAML.
+        InputError: the file does not exist or is not a YAML mapping.
     """
     import yaml
 

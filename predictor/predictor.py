@@ -33,8 +33,8 @@ class Predictor:
     """Predicts step time, slowdown, memory and utilisation of the members of co-location sets.
 
     Args:
-        network: size and form of the network.
-        training: how `fit` fits it.
+        network: network configuration.
+        training: training configuration.
         graph_source: where graphs come from; zoo models are captured by default.
     """
 
@@ -52,7 +52,7 @@ class Predictor:
 
     @classmethod
     def of(cls, fitted: Fitted, version: str, network: NetworkConfig, training: TrainingConfig) -> Predictor:
-        """A predictor that is fitted already (a loaded checkpoint)."""
+        """A predictor from an existing fit (a loaded checkpoint)."""
         predictor = cls(network, training, fitted.model.featurizer.graph_source, version)
         predictor._take(fitted)
         return predictor
@@ -69,13 +69,13 @@ class Predictor:
         report: LossCallback | None = None,
         progress: Progress = NOTHING_KEPT,
     ) -> Predictor:
-        """Fit on the tidy tables `colocation` and `solo`; intervals come from architectures left out in turn.
+        """Fit on the tidy tables `colocation` and `solo`; intervals come from architectures held out in turn.
 
         Args:
             colocation: measured sets.
             solo: the same jobs alone.
-            report: follows the losses.
-            progress: keeps what was done, so that a fit that was killed goes on; nothing is kept by default.
+            report: called with the losses.
+            progress: stores progress, so that a killed fit can resume; nothing is stored by default.
         """
         from predictor.training.fit import fit_tables
 
@@ -110,9 +110,9 @@ class Predictor:
         return self.table_
 
     def rows(self, sets: Sequence[ColocationSet]) -> Integers:
-        """[S, M] rows of the job table; encodes jobs that are new."""
+        """[S, M] rows of the job table; encodes new jobs."""
         table = self._table()
-        # A workload that stands in thousands of sets is hashed once a place: its hash goes over all of its fields.
+        # Hash a workload once, even if it is in thousands of sets, because its hash covers all fields.
         jobs: dict[tuple[str, str], dict[int, Workload]] = {}
         for s in sets:
             jobs.setdefault((s.device, s.sharing), {}).update(
@@ -140,7 +140,7 @@ class Predictor:
         return self._arrays(rows, excess, sharing == "time-slice")
 
     def predict_rows(self, rows: Integers, sharing: str) -> PredictionArrays:
-        """As `predict_arrays`, for rows that the caller has kept (the quickest way in)."""
+        """Like `predict_arrays`, for rows cached by the caller (the fastest entry point)."""
         time_sliced = np.full(len(rows), sharing == "time-slice")
         return self._arrays(rows, self._table().excess(rows, sharing), time_sliced)
 
@@ -159,16 +159,16 @@ class Predictor:
         memory = of_members(table.memory_bytes, 0.0)
         utilization = taking_turns(of_members(table.utilization, 0.0) / slowdown, time_sliced)
         measured = of_members(table.memory_measured, True)
-        # State is known exactly; only the rest is widened.
+        # State is known exactly, so only the rest is widened.
         state = of_members(table.state_bytes, 0.0) @ np.ones(rows.shape[1])
         upper = state + (set_memory_bytes(memory, fitted.heads) - state) * self._memory_factor(measured)
         fits = upper <= table.device_bytes[safe[:, 0]]
         return PredictionArrays(mask, solo, solo * slowdown, slowdown, memory, utilization, upper, fits)
 
     def _memory_factor(self, measured: np.ndarray) -> np.ndarray:
-        """[S] from [S, M]: 90 % bound over the predicted memory, small only where all members were measured."""
+        """[S] from [S, M]: 90 % bound above the predicted memory, small only if all members were measured."""
         graph, solo = np.exp(self.fitted_.heads.memory_log_error)
-        # Column by column: numpy reduces rows of two or three slowly.
+        # Column by column, because numpy reduces rows of two or three slowly.
         everyone = measured[:, 0].astype(bool)
         for column in measured.T[1:]:
             everyone = everyone & column.astype(bool)
@@ -217,7 +217,7 @@ class Predictor:
 
         Raises:
             UnknownNameError: unknown model or device.
-            InputError: jobs are to have MIG slices of a device that has none, or too few.
+            InputError: jobs need MIG slices of a device that has none, or too few.
         """
         for each in sets:
             if each.sharing == "mig":

@@ -1,4 +1,4 @@
-"""What the network must beat: a constant, additive utilisation, and tree ensembles."""
+"""Baselines: a constant, additive utilisation, and tree ensembles."""
 
 from models.baselines.additive import AdditivePredictor
 from models.baselines.constant import ConstantPredictor

@@ -16,14 +16,15 @@ from profiling.errors import InputError
 
 
 class AdditivePredictor:
-    """Nothing is fitted; every number comes from solo runs. NaN where a member's solo run is unknown.
+    """Not fitted; every number comes from solo runs. NaN if a member's solo run is unknown.
 
     * throughput ratio: min(1, 1 / sum of solo utilisations), the same for all members;
     * memory of a set: sum of solo memories;
     * utilisation of a set: min(1, sum of solo utilisations).
 
     Args:
-        estimate: (SPEC, device, solo step time) to a utilisation where none was measured; NaN without it.
+        estimate: function of (SPEC, device, solo step time) to a utilisation if none was measured; NaN
+            without it.
     """
 
     def __init__(self, estimate: Callable[[str, str, float], float] | None = None) -> None:
@@ -33,10 +34,10 @@ class AdditivePredictor:
         """Nothing to learn; checks only that the target is one of its three.
 
         Raises:
-            InputError: the target is of another table than that of sets.
+            InputError: the target is not a co-location target.
         """
         if train.what.table != "colocation":
-            raise InputError("additive demand predicts sets only", expected="a co-location target")
+            raise InputError("additive demand only predicts sets", expected="a co-location target")
         return self
 
     def predict(self, test: Bundle) -> NDArray[np.float64]:

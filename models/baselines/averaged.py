@@ -1,4 +1,4 @@
-"""Several predictors of one quantity as one."""
+"""Averages several predictors of one quantity."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from models.baselines.contract import FoldPredictor
 
 
 class AveragedPredictor:
-    """The geometric mean of those that have an answer, so that who is off upwards and who is off downwards meet.
+    """The geometric mean of the available answers, so that over- and underestimates cancel.
 
     Args:
-        parts: predictors of positive quantities; NaN where they have no answer.
+        parts: predictors of positive quantities; NaN if they have no answer.
     """
 
     def __init__(self, parts: Sequence[FoldPredictor]) -> None:

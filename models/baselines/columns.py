@@ -1,4 +1,4 @@
-"""Small tools on tables that baselines share."""
+"""Table helpers shared by baselines."""
 
 from __future__ import annotations
 

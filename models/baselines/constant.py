@@ -1,4 +1,4 @@
-"""The mean of what was measured: what R2 compares with."""
+"""The mean of the measurements, the reference of R2."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ConstantPredictor:
         """Learn from the measured points of `train`; `seed` is not used.
 
         Raises:
-            InputError: there is no measured point.
+            InputError: no measured points.
         """
         y = train.y[train.points]
         if len(y) == 0:

@@ -1,4 +1,4 @@
-"""What a predictor that takes part in a protocol offers; predictors made of others ask theirs by it."""
+"""Interface of predictors in protocols, and of the parts of composite predictors."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from datasets.bundle import Bundle, Floats
 
 
 class FoldPredictor(Protocol):
-    """Fitted once, asked once."""
+    """Fitted once, queried once."""
 
     def fit(self, train: Bundle, seed: int) -> Any:
         """Learn from `train`, which holds the targets."""
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] one value for each of `test.rows`, in the unit of the target; NaN where there is no answer."""
+        """[n] one value per row of `test.rows`, in the unit of the target; NaN if there is no answer."""

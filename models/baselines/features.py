@@ -1,6 +1,6 @@
-"""Feature rows of the tree baselines: names and sizes of the members and, when asked for, how each runs alone.
+"""Feature rows of the tree baselines: names and sizes of the members and, optionally, their solo profiles.
 
-Nothing that was measured under co-location is a feature. A column exists for every name seen in training; a name that
+Nothing measured under co-location is a feature. A column exists for every name seen in training; a name that
 was not is all zeros.
 """
 

@@ -1,4 +1,4 @@
-"""Common graph convolutions over the members of a set, which E-GGAT's edges and prior are compared with."""
+"""Common graph convolutions over the members of a set, for comparison with E-GGAT's edges and prior."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SetConvolutions(nn.Module):
         """[S, M] log of co-located / solo throughput."""
         setting = sets.setting.unsqueeze(1).expand(-1, sets.member.shape[1], -1)
         state = torch.relu(self.enter(self.drop(torch.cat([sets.member, setting], -1))))
-        # Everyone sees itself; the softmax over an absent member's neighbours would be NaN otherwise.
+        # Self edges, without which the softmax over an absent member's neighbours would be NaN.
         itself = torch.eye(sets.present.shape[1], dtype=torch.bool, device=sets.present.device)
         adjacency = (sets.present.unsqueeze(2) & sets.present.unsqueeze(1) | itself).float()
         for layer in self.layers:

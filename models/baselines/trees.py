@@ -29,7 +29,7 @@ class TreePredictor:
         """Learn from the measured points of `train`.
 
         Raises:
-            InputError: there is no measured point.
+            InputError: no measured points.
         """
         from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
 

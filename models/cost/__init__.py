@@ -1,8 +1,9 @@
-"""What a job needs of a device: one learned cost model that everything else asks.
+"""The resource demands of a job on a device: one learned cost model used everywhere.
 
-Per operator and pass, time = (compute^q + memory^q)^(1/q) + kernels x latency, where arithmetic and traffic at the rates of
-the data sheet are divided by learned efficiencies in (0, 1]: no answer beats the data sheet, and a device that nobody
-measured is answered by its own (the form of NeuSight, Lee et al., ASPLOS 2025, extended by launches and a graph's step).
+Per operator and pass, time = (compute^q + memory^q)^(1/q) + kernels x latency, where arithmetic and traffic
+at the rates of the data sheet are divided by learned efficiencies in (0, 1]: no answer beats the data sheet,
+and an unmeasured device is predicted from its own (the form of NeuSight, Lee et al., ASPLOS 2025, extended by
+launches and a graph's step).
 """
 
 from models.cost.job import JobCost, OperatorCost

@@ -1,4 +1,4 @@
-"""Peak of live activations with a frozen prefix, from a graph that was captured with nothing frozen."""
+"""Peak of live activations with a frozen prefix, from a graph captured without freezing."""
 
 from __future__ import annotations
 

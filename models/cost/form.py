@@ -1,4 +1,4 @@
-"""Constants of the cost model's form, for the network that is fitted and the arrays that answer."""
+"""Constants of the cost model's form, for the fitted network and the arrays used in predictions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 OUTPUTS = ("compute_efficiency", "memory_efficiency", "block_share", "latency", "fused_traffic")
 """Of the network, per operator and pass, before their squashing (see `operator_times`)."""
 EFFECTS = ("compute_efficiency", "memory_efficiency", "latency")
-"""Outputs that a device type shifts."""
+"""Outputs shifted by the device type."""
 HOST_COSTS = ("launch", "fixed", "sample")
 """Of a kernel, a step and a sample; learned apart for each of `HOSTS`, and shifted by a campaign: its framework's version and
 machine."""

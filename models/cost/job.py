@@ -1,4 +1,4 @@
-"""What the cost model reads of a job, and what it answers."""
+"""Inputs and outputs of the cost model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HALF = ("amp", "fp16", "bf16")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobInput:
-    """One job on one device, as the cost model reads it. N operators.
+    """One job on one device, as input of the cost model. N operators.
 
     Attributes:
         features: [N, F] see `operator_features`.

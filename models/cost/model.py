@@ -237,7 +237,7 @@ class CostModel:
         if card.pop("format", None) != _FORMAT or tuple(card.pop("features", ())) != OPERATOR_FEATURES:
             raise InputError(
                 f"the cost model in {folder} has an unsupported version",
-                hint="fit it anew with python -m predictor.training.cost",
+                hint="refit it with python -m predictor.training.cost",
             )
         devices, campaigns = tuple(card.pop("devices")), tuple(card.pop("campaigns"))
         members: dict[int, dict[str, Floats]] = {}

@@ -1,4 +1,4 @@
-"""From arrays to `Prediction`s for people: intervals and reasons, worked out for all sets of a call together."""
+"""Turns arrays into `Prediction`s with intervals and reasons, for all sets of a call together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What every answer about a row of the job table repeats. Errors are 90 % bounds of a log."""
+    """Facts repeated in every answer about a row of the job table. Errors are 90 % bounds of a log."""
 
     spec: str
     model: str
@@ -40,7 +40,8 @@ class _Facts:
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """Arrays of one call as plain lists: reading a number out of an array costs more than most of what is done to it."""
+    """Arrays of one call as plain lists, because reading a number from an array costs more than most
+    operations on it."""
 
     solo: list[list[float]]
     slowdown: list[list[float]]
@@ -66,8 +67,8 @@ class Describer:
         """One prediction per set, with intervals and reasons.
 
         Args:
-            version: model version that the predictions name.
-            sets: [S] the sets that were asked about.
+            version: model version named in the predictions.
+            sets: [S] the queried sets.
             rows: [S, M] rows of the job table, -1 where a set has fewer members.
             arrays: point predictions for these rows.
         """
@@ -146,7 +147,7 @@ class Describer:
         reasons.extend(never)
         if count > 1 and self.table.is_processor_shared(rows[:count]):
             reasons.append(
-                "slowdowns are by processor sharing: how long each job keeps the device busy alone"
+                "slowdowns follow from processor sharing, i.e. how long each job keeps the device busy alone"
             )
         together, upper = numbers.together[k], numbers.upper[k]
         return Prediction(
@@ -181,10 +182,10 @@ class Describer:
         return facts
 
     def _solo_error(self, workload: Workload) -> float:
-        """Of a solo step time: measured, or predicted.
+        """Error of a solo step time, measured or predicted.
 
-        Where the host feeds a job, its loader may take any time, as in the measured campaigns of co-location. Where data
-        wait on the device, the cost model is as far off as on networks that it was not fitted to.
+        If the host feeds a job, its loader may take any time, as in the measured co-location campaigns. If
+        data are resident on the device, the error is that of the cost model on networks it was not fitted to.
         """
         if workload.solo.step_time_s is not None:
             return 0.03

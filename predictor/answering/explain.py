@@ -1,4 +1,5 @@
-"""Why a job slows down: the contended resources, with parts that add up to the slowdown, and the operators behind them."""
+"""Why a job slows down: the contended resources, with contributions that sum to the slowdown, and the
+operators behind them."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from models.features import RESOURCES
 from models.prior import CONTENTION_FEATURES
 from predictor.examples.featurizer import JobOnDevice
 
-# Contention features back to the resource they stand for.
+# Contention features to the resource they represent.
 _RESOURCE_OF = {
     "turns": "gpu",
     "gpu_product": "gpu",
@@ -37,7 +38,7 @@ class ResourceShare:
     Attributes:
         resource: one of `models.features.RESOURCES`.
         excess: its part of (slowdown - 1); the parts of a job sum to the whole.
-        operators: the job's kinds of operator that want the resource most, with their share of its demand.
+        operators: the job's operator kinds with the highest demand for the resource, with their shares.
     """
 
     resource: str
@@ -50,11 +51,11 @@ def shares_of(excess: float, parts: Sequence[float], job: JobOnDevice) -> list[R
 
     Args:
         excess: slowdown - 1.
-        parts: [len(CONTENTION_FEATURES)] the terms, as `prior_parts` gives them.
-        job: whose operators are named.
+        parts: [len(CONTENTION_FEATURES)] the terms, from `prior_parts`.
+        job: the job whose operators are named.
 
     Returns:
-        Shares above 0, largest first; they sum to `excess`. Empty where the excess or all terms are 0.
+        Shares above 0, largest first, with sum `excess`. Empty if the excess or all terms are 0.
     """
     by_resource = dict.fromkeys(RESOURCES, 0.0)
     for name, part in zip(CONTENTION_FEATURES, parts, strict=True):

@@ -1,4 +1,4 @@
-"""All features of a job on a device as one row; rows are computed once and used in every set."""
+"""All features of a job on a device as one row; rows are computed once and reused in every set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from predictor.fitted.model import CotenantModel
 from profiling.workload import Workload
 
 JobKey = tuple[Workload, str, str]
-# Where MPS was never measured, jobs run no slower under it than time-sliced.
+# If MPS was never measured, jobs are assumed to be at most as slow under it as time-sliced.
 _TIME_SLICE, _MPS = "time-slice", "mps"
 
 
@@ -31,16 +31,16 @@ class JobTable:
 
     Args:
         model: networks and process.
-        calibration: of memory.
-        coverage: what was measured; where MPS never was, no job is answered slower under it than time-sliced, and jobs that nobody measured
-            together (inference) are answered by processor sharing.
+        calibration: calibration of memory.
+        coverage: what was measured; if MPS never was, slowdowns under it are bounded by those of time
+            slicing, and jobs never measured together (inference) follow processor sharing.
 
     Attributes:
         networks: numpy twins of the model's ensemble.
         solo_step_s, utilization, memory_bytes, device_bytes: [V] columns.
         state_bytes: [V] part of the memory that is known exactly: parameters, gradients, optimiser state.
         keys: [V] the jobs.
-        prepared: per network, what it needs of every row.
+        prepared: inputs cached for every row, per network.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class JobTable:
         self.embedding: Floats = np.zeros((0, model.config.encoder.embedding))
         self.keys: list[JobKey] = []
         self.prepared: list[PreparedJobs] = []
-        self._numbers: Integers = np.zeros(0, np.int64)  # of each row in the process
-        # Row of the same job time-sliced, -1 where it bounds nothing.
+        self._numbers: Integers = np.zeros(0, np.int64)  # number of each row in the process
+        # Row of the same job time-sliced, -1 if it is not a bound.
         self._time_sliced: Integers = np.zeros(0, np.int64)
-        # Share of the multiprocessors, and the step alone without it over that with it.
+        # Share of the multiprocessors, and the ratio of solo step times without and with it.
         self._share: Floats = np.zeros(0)
         self._unlimited: Floats = np.zeros(0)
-        # Jobs of a mode that was never measured together: the networks know nothing of them.
+        # Jobs in a mode never measured under co-location, about which the networks know nothing.
         self._processor_shared: NDArray[np.bool_] = np.zeros(0, dtype=bool)
 
     def rows(self, jobs: Sequence[JobKey]) -> list[int]:
@@ -89,7 +89,7 @@ class JobTable:
         return [index[job] for job in jobs]
 
     def is_bounded(self, device: str, mode: str) -> bool:
-        """Whether jobs are no slower in this mode than time-sliced: under MPS where it was never measured."""
+        """Whether slowdowns in this mode are bounded by time slicing: under MPS if it was never measured."""
         return mode == _MPS and not self._coverage.has_sharing(mode, device)
 
     def _add(self, jobs: list[JobKey]) -> None:
@@ -145,7 +145,7 @@ class JobTable:
         ]
         self._processor_shared = np.concatenate([self._processor_shared, shared])
         self.keys.extend(jobs)
-        # Last, so that a reader without the lock never meets a row that is not there yet.
+        # Last, so that a reader without the lock never sees an incomplete row.
         for offset, job in enumerate(jobs):
             self._index[job] = start + offset
 
@@ -161,12 +161,12 @@ class JobTable:
         return [PreparedJobs(entry, demand) for entry in entries]
 
     def excess(self, rows: Integers, sharing: str) -> Floats:
-        """Predicted latent slowdown - 1: the mean of log slowdowns over the ensemble, and of that and the process.
+        """Predicted latent slowdown - 1: the ensemble's mean log slowdown, averaged with the process's.
 
-        One more neighbour makes nobody faster, and MPS nobody slower than time slicing where it was never measured.
+        An additional neighbour makes no job faster, and unmeasured MPS makes none slower than time slicing.
 
         Args:
-            rows: [S, M] rows of the table, -1 where a set has fewer members; equal sets are worked out once.
+            rows: [S, M] rows of the table, -1 where a set has fewer members; equal sets are computed once.
             sharing: sharing mode of all sets.
 
         Returns:
@@ -179,7 +179,7 @@ class JobTable:
                 return self._kept_pairs(sharing)(parts)
             return each_once(partial(self._bounded, sharing), parts, count)
 
-        # Different sets of few jobs have many parts in common.
+        # Different sets of a few jobs share many subsets.
         return each_once(partial(never_faster_with_more, of_parts), rows, count)
 
     def _kept_pairs(self, sharing: str) -> KeptPairs:
@@ -204,11 +204,12 @@ class JobTable:
         return excess
 
     def time_sliced(self, rows: Integers) -> Integers:
-        """[S, M] rows of the same jobs time-sliced, for rows [S, M] of jobs whose mode `is_bounded`; -1 where a set has fewer."""
+        """[S, M] rows of the same jobs time-sliced, for jobs whose mode `is_bounded`; -1 where a set has
+        fewer members."""
         return np.where(rows >= 0, self._time_sliced[rows], -1)
 
     def unbounded_excess(self, rows: Integers, sharing: str) -> Floats:
-        """As `excess`, as networks and process have it."""
+        """Like `excess`, without the bounds."""
         if sharing not in self._settings:
             self._settings[sharing] = setting_rows([sharing], self._model.campaigns)[0]
         setting = self._settings[sharing]
@@ -223,18 +224,19 @@ class JobTable:
         present = rows >= 0
         if not present.all():
             numbers, own = np.where(present, numbers, -1), np.where(present, own, 0.0)
-        # Column by column: numpy reduces rows of two or three slowly.
+        # Column by column, because numpy reduces rows of two or three slowly.
         together = sum(own.T, np.zeros(len(rows)))
         return self._process.blended(excess, numbers, together[:, None] - own)
 
     def is_processor_shared(self, rows: Sequence[int]) -> bool:
-        """Whether a set is answered by processor sharing, because jobs like its members were never measured together."""
+        """Whether a set follows processor sharing, because jobs like its members were never measured
+        together."""
         return bool(self._processor_shared[list(rows)].all())
 
     def utilization_residual(self, rows: Integers) -> Floats:
-        """[S] ensemble mean of the sets' utilisation less that of independent phases (0 to 1 scale).
+        """[S] ensemble mean of the sets' utilisation minus that of independent phases (0 to 1 scale).
 
-        0 where the utilisation of a member alone was not measured. `rows` as for `excess`.
+        0 if the solo utilisation of a member was not measured. `rows` as in `excess`.
         """
         each = [n.utilization_residual(p, rows) for n, p in zip(self.networks, self.prepared, strict=True)]
         known = np.where(rows >= 0, self.utilization_measured[rows], True).all(1)
@@ -242,5 +244,5 @@ class JobTable:
 
 
 def setting_rows(modes: Sequence[str], campaigns: Sequence[str]) -> Array:
-    """One-hot settings of answers to users: the sharing mode, and a campaign that is none of those trained on."""
+    """One-hot settings of answers to users: the sharing mode, and a campaign other than those trained on."""
     return settings_of(modes, ["" for _ in modes], campaigns).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Answers about pairs, kept: a few jobs meet again and again, on GPUs of their own and as parts of larger sets."""
+"""A cache of answers about pairs, because a few jobs recur often, in pairs and as parts of larger sets."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 from models.features import Floats
 from predictor.examples.examples import Integers
 
-# Larger calls are answered sooner than looked up.
+# Larger calls are faster to compute than to look up.
 MOST_ASKED = 256
-# Beyond which what is kept is given up, and begun anew.
+# Above this size the cache is cleared.
 _MOST_KEPT = 50_000
 
 
 class KeptPairs:
-    """`answer` for sets of two, each asked once; rows of the job table keep their meaning."""
+    """`answer` for sets of two, cached; rows of the job table never change their meaning."""
 
     def __init__(self, answer: Callable[[Integers], Floats]) -> None:
         self._answer = answer
         self._known: dict[tuple[int, int], list[float]] = {}
 
     def __call__(self, rows: Integers) -> Floats:
-        """[S, 2] from rows [S, 2], no -1 among them."""
+        """[S, 2] from rows [S, 2] without -1."""
         keys = [(a, b) for a, b in rows.tolist()]
         found = {key: self._known.get(key) for key in keys}
         lacking = [key for key, value in found.items() if value is None]

@@ -1,4 +1,4 @@
-"""Sets that are asked about more than once in a call: a cluster runs few different jobs on many GPUs."""
+"""Deduplicates sets within a call, because a cluster runs few different jobs on many GPUs."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import numpy as np
 from models.features import Floats
 from predictor.examples.examples import Integers
 
-# Fewer sets than this are answered sooner than compared.
+# Fewer sets than this are faster to answer than to compare.
 FEWEST = 2048
-# Share of the sets that may be different for it to pay.
+# Largest share of distinct sets for which deduplication pays off.
 _MOST_DIFFERENT = 0.8
 _MOST_KEYS = 2**62  # that fit in an integer
 
 
 def each_once(answer: Callable[[Integers], Floats], rows: Integers, count: int) -> Floats:
-    """`answer(rows)`, worked out once for sets of the same members, in whatever order.
+    """`answer(rows)`, computed once for sets with the same members in any order.
 
     Args:
-        answer: [S, M] from rows [S, M], each set by itself; the order of its members makes no difference.
+        answer: function from rows [S, M] to [S, M], set by set and independent of the order of members.
         rows: [S, M] numbers below `count`, -1 where a set has fewer members.
     """
     sets, size = rows.shape
     if sets < FEWEST or (count + 1) ** size > _MOST_KEYS:
         return answer(rows)
-    order = np.argsort(-rows, axis=1, kind="stable")  # -1 behind the members, as it was
+    order = np.argsort(-rows, axis=1, kind="stable")  # -1 after the members, as before
     ordered = np.take_along_axis(rows, order, 1)
     keys = ordered[:, 0] + 1
     for column in ordered.T[1:]:

@@ -1,8 +1,9 @@
 """Level 2 in numpy: the co-location network over cached encodings, for thousands of candidate sets in one call.
 
-Torch answers one set in about 70 us per layer of overhead; the arithmetic of a set is a few thousand multiplications.
-Here sets are padded to M members and all S of them go through each product together; what depends on a workload
-alone is projected once and kept. The result equals torch to 1e-5, which `from_torch` checks before it hands one out.
+Torch answers one set in about 70 us per layer of overhead; the arithmetic of a set is a few thousand
+multiplications. Here sets are padded to M members and all S go through each product together; parts that
+depend only on a workload are projected once and cached. Results equal torch's to 1e-5, which `from_torch`
+verifies.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from predictor.answering.threads import worker_threads
 from profiling.errors import InputError
 
 Array = NDArray[np.float32]
-# Sets that go through the products together: few enough that their arrays stay in the cache, many enough that threads
-# seldom wait for the interpreter's lock.
+# Sets per product: few enough that their arrays stay in the cache, many enough that threads seldom wait for
+# the GIL.
 CHUNK = 4096
 # Random sets on which the twin is compared with torch.
 CHECKED = 64
-# Sets from which chunks are shared out among threads.
+# Number of sets from which chunks are distributed over threads.
 THREADED = 2 * CHUNK
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """An `EGGATLayer`, its products joined; all of them multiply columns, one for each member or pair.
+    """An `EGGATLayer` with fused products; all multiply columns, one per member or pair.
 
     Attributes:
         state: [3 W, W] and bias [3 W, 1]: a state as target, as source, and as value.
@@ -50,7 +51,7 @@ class _Layer:
 
     @classmethod
     def of(cls, block: Any, heads: Array) -> _Layer:
-        """From an `EGGATLayer` of the form `gatv2`; `heads` [W, heads] says which channel is whose."""
+        """From an `EGGATLayer` of the form `gatv2`; `heads` [W, heads] maps channels to heads."""
         width = len(heads)
         bias = np.concatenate([_array(block.target.bias), np.zeros(width), _array(block.value.bias)])
         half = np.repeat([0.5, 0.5, 1.0], width)[:, None]
@@ -70,7 +71,7 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class PreparedJobs:
-    """What is kept per job on a device (rows), ready for any set.
+    """Values cached per job on a device (rows), ready for any set.
 
     Attributes:
         entry: [V, width] input projection of the job, setting included.
@@ -88,7 +89,7 @@ class _Sets:
     Attributes:
         rows: [M, S] rows of the job table; 0 where there is no member.
         present: [M, S] 1 where there is one.
-        others: [M, S, SUMMED_WIDTH] what the others want together.
+        others: [M, S, SUMMED_WIDTH] total demand of the other members.
         edges: for each distance d = 1..M-1, [M, S, len(EDGE_FEATURES)]: to every position from the one that is d further on,
             the first again after the last. One array for all positions, because small calls cost what their numpy calls cost.
     """
@@ -139,7 +140,7 @@ def prior_parts(
 
 
 def _clipped(values: Array, bound: float) -> Array:
-    """`values`, written over, within -bound and bound; `np.clip` takes several times as long on a few numbers."""
+    """Clamp `values` in place to [-bound, bound]; `np.clip` takes several times as long on a few numbers."""
     return np.minimum(np.maximum(values, -bound, out=values), bound, out=values)
 
 
@@ -149,7 +150,7 @@ class SetNetwork:
     def __init__(self, network: ColocationNetwork) -> None:
         if network.config.form != "gatv2" or not network.config.use_edge or not network.config.use_prior:
             raise InputError(
-                "this form of network is for ablation only", expected="form gatv2 with edge and prior"
+                "this network form is for ablation only", expected="form gatv2 with edge and prior"
             )
         self.width, self.heads = network.config.width, network.config.heads
         self.enter = _linear(network.enter)
@@ -193,7 +194,7 @@ class SetNetwork:
             for at in starts:
                 answer(at)
             return result
-        # Each thread does its own products; were BLAS to share these out as well, the threads would wait for each other.
+        # Each thread does its own products; with BLAS threads on top, the threads would wait for each other.
         with threadpool_limits(1, "blas"):
             for _ in worker_threads().map(answer, starts):
                 pass

@@ -1,7 +1,8 @@
-"""Jobs that MPS limits to a share of the multiprocessors, beside others.
+"""Co-located jobs limited by MPS to a share of the multiprocessors.
 
-A step takes as long as alone under the share, and the part of what the neighbours take that their own shares leave them: limited to few
-multiprocessors each, jobs still contend for bandwidth, cache and host. No share of a neighbour makes a job slower.
+A step takes its solo time under the share, plus a part of the neighbours' contention that depends on their
+shares: even with few multiprocessors each, jobs still contend for bandwidth, cache and host. A neighbour's
+share never makes a job slower.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from models.features import Floats
 from predictor.examples.featurizer import Featurizer
 from profiling.workload import Workload
 
-# What neighbours with next to no multiprocessors still take of the excess that they would cause without a limit. Chosen on 900 of
+# Part of the unlimited excess that neighbours with almost no multiprocessors still cause. Chosen on 900 of
 # MISO's mixes on an A100 (`python -m benchmarks.share_mixes`; from .4 to .6 it makes no difference).
 _NOT_OF_MULTIPROCESSORS = 0.5
 
@@ -23,7 +24,7 @@ _NOT_OF_MULTIPROCESSORS = 0.5
 def unlimited(workload: Workload, device: str, featurizer: Featurizer) -> tuple[Workload, float]:
     """The job without its share, and its step time alone over that with the share (at most 1).
 
-    A step that was measured under the share is brought to the whole device by the cost model.
+    A step measured under the share is scaled to the whole device with the cost model.
     """
     if workload.sm_share_ratio == 1.0:
         return workload, 1.0
@@ -37,8 +38,8 @@ def unlimited(workload: Workload, device: str, featurizer: Featurizer) -> tuple[
 
 
 def beside_shares(share: Floats, present: NDArray[np.bool_]) -> Floats:
-    """[S, M] part of a job's excess that is left where its neighbours are limited to a `share` [S, M], by the mean of theirs; 1 without
-    neighbours."""
+    """[S, M] part of a job's excess that remains when its neighbours are limited to a `share` [S, M], by
+    their mean; 1 without neighbours."""
     limited = np.where(present, share, 0.0)
     others = np.maximum(present.sum(1, keepdims=True) - 1, 1)
     mean = np.where(

@@ -1,4 +1,4 @@
-"""Threads that share the sets of a large question among the cores, and the memory that they work in."""
+"""Threads that split large queries over the cores, and their memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from functools import cache
 def keep_freed_memory() -> None:
     """Let glibc keep up to 256 MB of freed memory of a thread instead of returning it to the system after every array.
 
-    A megabyte that is asked for again costs 256 page faults, as much as the arithmetic on it: 100,000 pairs take 40 % more
-    processor time without (`python -m benchmarks.kept_memory`). Elsewhere nothing happens.
+    Requesting a megabyte again costs 256 page faults, as much as the arithmetic on it: without this, 100,000
+    pairs take 40 % more processor time (`python -m benchmarks.kept_memory`). A no-op without glibc.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -25,7 +25,7 @@ def keep_freed_memory() -> None:
 
 @cache
 def worker_threads() -> ThreadPoolExecutor:
-    """One thread for each core that this process may use; started with the first large question."""
+    """One thread per core that this process may use; started on the first large query."""
     keep_freed_memory()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return ThreadPoolExecutor(cores, thread_name_prefix="set-network")

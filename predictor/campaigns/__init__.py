@@ -1,1 +1,1 @@
-"""Which runs to measure next, and reports on what was measured."""
+"""Which runs to measure next, and reports on measurements."""

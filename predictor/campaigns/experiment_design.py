@@ -1,8 +1,8 @@
 """The most informative co-location sets per second of measuring.
 
-The slowdown of a set is taken as a Gaussian process over its members' demands. Sets are chosen one after the other by the
-variance that is left given those already chosen, per second (greedy design by entropy; Krause et al., "Near-Optimal Sensor
-Placements in Gaussian Processes", JMLR 2008, section 4).
+The slowdown of a set is modelled as a Gaussian process over its members' demands. Sets are chosen one at a
+time by the remaining variance given those already chosen, per second (greedy design by entropy; Krause et
+al., "Near-Optimal Sensor Placements in Gaussian Processes", JMLR 2008, section 4).
 """
 
 from __future__ import annotations
@@ -64,15 +64,16 @@ def greedy_design(
     noise: float = 0.01,
     cover: int = 3,
 ) -> list[tuple[int, float]]:
-    """Choose sets one after the other by conditional variance / cost until the budget is spent.
+    """Choose sets one at a time by conditional variance / cost until the budget is spent.
 
-    A set counts up to eleven times as much while its members are in fewer than `cover` chosen sets, so that every job is
-    seen with others. One step of a pivoted Cholesky factorisation per choice: O(S x choices) each.
+    A set is weighted up to eleven times higher while its members are in fewer than `cover` chosen sets, so
+    that every job is seen with others. One step of a pivoted Cholesky factorisation per choice: O(S x
+    choices) each.
 
     Args:
         kernel: [S, S] prior covariance.
         costs: [S] seconds.
-        budget_s: seconds for all chosen sets together.
+        budget_s: total seconds for all chosen sets.
         members: [S] jobs of each set.
         noise: variance of one measurement.
         cover: sets in which every job should appear.

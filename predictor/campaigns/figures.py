@@ -30,7 +30,7 @@ def draw(name: str, width: float, height: float, paint: Callable[[Any, Any], Non
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    # several figures on one page: identifiers of one must not be found by another
+    # several figures share a page, so their identifiers must not clash
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r'((?:xlink:)?href=")#', rf"\1#{name}-", text)
     return re.sub(r"url\(#", f"url(#{name}-", text)
@@ -82,9 +82,9 @@ def spread(measurements: pd.DataFrame, name: str) -> str:
 
 
 def freezing(frame: pd.DataFrame, column: str, label: str, name: str) -> str:
-    """Inline SVG: `column` over the frozen share of layers, relative to nothing frozen, one line a model.
+    """Inline SVG: `column` over the frozen share of layers, relative to nothing frozen, one line per model.
 
-    Dashed with cached activations. Models without a run with nothing frozen are left out.
+    Dashed with cached activations. Models without an unfrozen run are omitted.
     """
 
     def paint(_figure: Any, axes: Any) -> None:

@@ -33,22 +33,22 @@ _HALF_TIME = np.array([0, 0, 0, 0, 0, 0, np.log(2)])
 
 @dataclass(frozen=True, slots=True)
 class PlanConfig:
-    """What a campaign is made of.
+    """Settings of a campaign plan.
 
     Attributes:
         budget_s: expected time of all runs.
-        max_workloads: jobs that take part; every model comes first, further batch sizes after.
+        max_workloads: most jobs to include; one per model first, then other batch sizes.
         frozen_models: models measured with a frozen prefix.
         frozen_ratios: the grid of k, as a share of the atomic layers.
-        cached_ratios: those of them also measured with cached activations.
+        cached_ratios: the subset also measured with cached activations.
         operators: time the operators of every model.
-        triple_candidates: sets of three among the candidates, drawn at random.
+        triple_candidates: number of random sets of three among the candidates.
         sharing: sharing modes.
         sm_shares: SM shares, below 1, at which jobs are measured alone under MPS; none: no sweep.
-        share_models: models of that sweep.
-        least_step_s, most_step_s: jobs with a longer or shorter estimated step are left out.
+        share_models: number of models in that sweep.
+        least_step_s, most_step_s: jobs with an estimated step outside this range are skipped.
         setup_s: expected time to start and warm up one member.
-        seed: of the draws.
+        seed: random seed.
     """
 
     budget_s: float = 1200.0
@@ -84,7 +84,7 @@ class PlanConfig:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A job that may take part, with what its graph says.
+    """A candidate job, with estimates from its graph.
 
     Attributes:
         step_time_s: estimated from FLOPs, bytes and kernels.
@@ -109,16 +109,17 @@ def plan_campaign(
     """Plan a campaign on `cpu` or `cuda`.
 
     Args:
-        jobs: take part as they are; none: the zoo, at batch sizes that suit the device.
-        predictor: whose uncertainty weighs the sets; None, or one that does not know the device or a job: all sets weigh the same.
+        jobs: jobs to include as given; empty: the zoo, at batch sizes that suit the device.
+        predictor: its uncertainty weights the sets; if None, or if it does not know the device or a job, all
+            sets have equal weight.
 
     Raises:
-        UnknownNameError: there is no such job or predictor.
-        InputError: a budget in which not even the jobs alone can be measured, or SM shares on a CPU.
+        UnknownNameError: no such job or predictor.
+        InputError: the budget is too short even for the jobs alone, or SM shares on a CPU.
     """
     config, settings = config or PlanConfig(), settings or MeasureSettings()
     if config.sm_shares and device != "cuda":
-        raise InputError("SM shares are enforced by MPS only", expected="device cuda", got=device)
+        raise InputError("SM shares require MPS", expected="device cuda", got=device)
     spec = discover_cpu() if device == "cpu" else _gpu_spec()
     rates = _single_core(spec) if device == "cpu" else spec
     pool = [candidate(job, rates) for job in jobs] if jobs else zoo_candidates(rates, config)
@@ -138,7 +139,7 @@ def plan_campaign(
             "budget is too short for the jobs alone",
             expected=f"at least {sum(r.expected_s for r in runs):.0f} s",
             got=f"{config.budget_s:.0f} s",
-            hint="give fewer jobs or more time",
+            hint="choose fewer jobs or more time",
         )
     if left < 0:
         fixed, left = [], config.budget_s - sum(r.expected_s for r in runs)
@@ -160,10 +161,10 @@ def plan_campaign(
 
 
 def zoo_candidates(rates: DeviceSpec, config: PlanConfig) -> list[Candidate]:
-    """Every zoo model at up to three batch sizes (powers of two, on a GPU up to four times its default) whose estimated
-    step is within the bounds: the smallest, the largest, and one between. A model whose smallest step is too long is
-    left out. On a GPU the one between also takes part in mixed precision. Each model is captured once; its other
-    batch sizes are estimates."""
+    """Every zoo model at up to three batch sizes (powers of two, on a GPU up to four times its default) whose
+    estimated step is within the bounds: the smallest, the largest, and one between. Models whose smallest
+    step is too long are skipped. On a GPU the middle size is also included in mixed precision. Each model is
+    captured once; its other batch sizes are estimates."""
     from profiling.zoo import get_model, zoo_names
 
     candidates: list[Candidate] = []
@@ -181,7 +182,7 @@ def zoo_candidates(rates: DeviceSpec, config: PlanConfig) -> list[Candidate]:
         if rates.name != "cpu":
             middle = fits[len(fits) // 2]
             amp = replace(_rescaled(middle, 1.0, 1), workload=replace(middle.workload, precision="amp"))
-            # half the time: less traffic and tensor cores; what it really is, is to be measured
+            # assume half the time, for less traffic and tensor cores; the campaign measures the actual ratio
             candidates.append(
                 replace(amp, step_time_s=middle.step_time_s / 2, features=amp.features - _HALF_TIME)
             )
@@ -189,7 +190,8 @@ def zoo_candidates(rates: DeviceSpec, config: PlanConfig) -> list[Candidate]:
 
 
 def _captured(estimate: Candidate, rates: DeviceSpec) -> Candidate:
-    """The candidate by its own graph; by the estimate where its options cannot be captured without the device."""
+    """The candidate from its own graph, or from the estimate if its options cannot be captured without the
+    device."""
     try:
         return candidate(estimate.workload, rates)
     except (RuntimeError, ValueError):
@@ -197,7 +199,8 @@ def _captured(estimate: Candidate, rates: DeviceSpec) -> Candidate:
 
 
 def _rescaled(base: Candidate, ratio: float, batch_size: int) -> Candidate:
-    """The same model at another batch size: FLOPs, bytes, activations and time grow with it, the rest stays."""
+    """The same model at another batch size: FLOPs, bytes, activations and time scale with it, the rest is
+    unchanged."""
     demands = np.expm1(base.features)
     demands[list(_GROWING)] *= ratio
     workload = replace(base.workload, batch_size=batch_size)
@@ -205,7 +208,7 @@ def _rescaled(base: Candidate, ratio: float, batch_size: int) -> Candidate:
 
 
 def candidate(workload: Workload, rates: DeviceSpec) -> Candidate:
-    """What the plan needs to know of a job, from its computation graph and the cost model.
+    """The plan's data about a job, from its computation graph and the cost model.
 
     Raises:
         CotenantError: the job has no graph.
@@ -344,7 +347,7 @@ def _uncertainty(requests: Sequence[RunRequest], device: str, predictor: str | N
     sets = [ColocationSet(device, r.workloads, r.sharing) for r in requests]
     try:
         predictions = loaded.predict_many(sets)
-    except CotenantError:  # such as a device that is in no catalogue, or a factory of the user
+    except CotenantError:  # such as a device missing from the catalogue, or a user's factory
         return np.ones(len(requests))
     widths = np.array(
         [np.mean([m.slowdown.upper - m.slowdown.lower for m in p.members]) for p in predictions]
@@ -358,7 +361,7 @@ def _single_core(spec: DeviceSpec) -> DeviceSpec:
 
 
 def _gpu_spec() -> DeviceSpec:
-    """This machine's GPU; a plan made elsewhere is for the largest type of the catalogue."""
+    """This machine's GPU; plans made elsewhere assume the largest type in the catalogue."""
     from profiling.devices import discover_gpus
     from profiling.errors import UnavailableError
 

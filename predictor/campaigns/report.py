@@ -1,4 +1,5 @@
-"""One HTML page of a folder of measurements: what was measured, how far to trust it, and how the predictor compares."""
+"""An HTML page about a folder of measurements: what was measured, how reliable it is, and how the predictor
+compares."""
 
 from __future__ import annotations
 
@@ -35,11 +36,11 @@ def write_report(folder: Path, output: Path, predictor: str | None = "default") 
     Args:
         folder: tables (`*.parquet`) or slices of a campaign, unfinished ones included.
         output: the HTML file.
-        predictor: compared with the measured sets; None leaves the section out.
+        predictor: compared with the measured sets; None omits the section.
 
     Raises:
         InputError: the folder holds neither.
-        UnknownNameError: there is no such predictor.
+        UnknownNameError: no such predictor.
     """
     frames = load_frames(folder)
     parts = [_summary(frames), _solo(frames), *_heat_maps(frames), _spread(frames), _freezing(frames)]
@@ -185,14 +186,15 @@ def _freezing(frames: Frames) -> str:
     based = set(frame.loc[frame["frozen_prefix"] == 0, "architecture"])
     missing = sorted(set(frame["architecture"]) - based)
     if not based:
-        return f"<h2>Frozen prefix</h2><p class=note>No run with nothing frozen to compare with: {escape(', '.join(missing))}.</p>"
+        return (
+            f"<h2>Frozen prefix</h2><p class=note>No unfrozen run to compare with: "
+            f"{escape(', '.join(missing))}.</p>"
+        )
     text = "<h2>Frozen prefix</h2>" + figures.freezing(
-        frame, "step_time_s", "step time / step time with nothing frozen", "freezing-time"
+        frame, "step_time_s", "step time / step time unfrozen", "freezing-time"
     )
     if frame["memory_bytes"].notna().any():
-        text += figures.freezing(
-            frame, "memory_bytes", "memory / memory with nothing frozen", "freezing-memory"
-        )
+        text += figures.freezing(frame, "memory_bytes", "memory / memory unfrozen", "freezing-memory")
     return text
 
 
@@ -255,8 +257,8 @@ def _predicted(frames: Frames, predictor: str) -> str:
     ]
     return (
         f"{heading}<p>{len(frame)} members: mean absolute error {error_percent.mean():.1f} %, median "
-        f"{error_percent.median():.1f} %; {covered:.0%} within the 90 % interval. A predictor that learned from these "
-        f"rows knows them already.</p>"
+        f"{error_percent.median():.1f} %; {covered:.0%} within the 90 % interval. If the predictor learned "
+        f"from these rows, the error is too optimistic.</p>"
         + figures.predicted(frame, "predicted")
         + _table(["job", "set", "measured", "predicted", "90 % interval", "error %"], rows)
     )

@@ -1,1 +1,1 @@
-"""How right a predictor is: metrics, cross-fitting, protocols."""
+"""Accuracy of predictors: metrics, cross-fitting, protocols."""

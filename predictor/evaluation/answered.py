@@ -1,4 +1,4 @@
-"""Log ratios of measured rows as answers to users have them, with what bounds these."""
+"""Log ratios of measured rows as answered to users, bounds included."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def answered_log_ratio(predictor: Predictor, examples: Examples) -> tuple[Floats, Floats]:
-    """[T] log of co-located / solo throughput, and log slowdown: as networks and process have them for the rows' campaigns, moved by
-    what bounds an answer to a user (`JobTable.excess`)."""
+    """[T] log of co-located / solo throughput, and log slowdown: from networks and process for the rows'
+    campaigns, with the bounds on answers to users (`JobTable.excess`)."""
     ratio, slow = predictor.fitted_.model.predict_log_ratio(examples)
     moved = _moved(predictor.table_, examples)
     return ratio - moved, slow + moved

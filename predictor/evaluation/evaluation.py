@@ -1,4 +1,4 @@
-"""`cotenant evaluate`: a given model as it is, or its configuration refitted fold by fold."""
+"""`cotenant evaluate`: score a model as is, or its configuration refitted fold by fold."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score on measured sets; the object of `cotenant evaluate --json`.
 
-    With `split="none"` the model is asked as it is about every set that it was not trained on (those are counted in
-    `left_out`). With any other split its configuration is fitted from scratch for every fold, pre-training included, and
-    only left-out sets are scored.
+    With `split="none"` the model as is predicts every set that it was not trained on (`left_out` counts the
+    others). With any other split its configuration is fitted from scratch for every fold, pre-training
+    included, and only held-out sets are scored.
 
     Args:
         predictor: a trained predictor.
         colocation, solo: tidy tables.
         split: `none`, or a kind of `datasets.splits`.
-        seed: of the split.
+        seed: seed of the split.
         report: called with each epoch's loss.
-        graph_only: withhold how the members to be scored run alone.
+        graph_only: withhold the solo measurements of the scored members.
 
     Raises:
-        InputError: no set is left to score, or the split is unknown.
+        InputError: no sets left to score, or unknown split.
     """
     if split not in SPLITS:
         raise InputError("unknown split", expected="one of " + ", ".join(SPLITS), got=split)
@@ -81,10 +81,10 @@ def _as_it_is(
     left_out = int(colocation[seen].set_id.nunique())
     if not len(rest):
         raise InputError(
-            "no set is left to score",
+            "no sets left to score",
             expected="sets that the model was not trained on",
             got=f"{left_out} trained on",
-            hint="use --split by-model to refit with models left out",
+            hint="use --split by-model to refit with models held out",
         )
     fitted = predictor.fitted_
     examples = _asked(rest, solo, graph_only)
@@ -95,7 +95,7 @@ def _as_it_is(
 
 
 def half_widths(fitted: Fitted, examples: Examples, log_slowdown: Floats) -> Floats:
-    """[T] half width of each member's interval of the log ratio, as answers have it."""
+    """[T] half width of each member's interval of the log ratio, as in answers."""
     measured = np.array([w.solo.step_time_s is not None for w in examples.workloads])
     whole = np.bincount(examples.set_index, ~measured)[examples.set_index] == 0
     size = np.bincount(examples.set_index)[examples.set_index]
@@ -115,7 +115,7 @@ Sides = dict[str, tuple[np.ndarray, ...]]
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """What a model says of the T rows of sets that were left out when it was fitted.
+    """A model's predictions for the T rows of sets held out of its training.
 
     Attributes:
         examples: the rows.
@@ -158,7 +158,11 @@ def _refitted(
     groups = fold_groups(examples, make_split(colocation, split, seed))
     parts = list(cross_fit(examples, groups, refit))
     if not parts:
-        raise InputError("no fold has both sides", expected="at least two groups to split by", got=split)
+        raise InputError(
+            "no fold has both a training and a test side",
+            expected="at least two groups to split by",
+            got=split,
+        )
     merged = _merge([p.examples for p in parts])
     sides = {
         name: tuple(np.concatenate([p.sides[name][side] for p in parts]) for side in (0, 1))

@@ -1,4 +1,4 @@
-"""What the comparison of a training said of the pairs that it left out, kept with the run for later comparisons."""
+"""A training's predictions for its held-out pairs, stored with the run for later comparisons."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _ROW = ["set_id", "member"]
 
 @dataclass(frozen=True)
 class HeldOutAnswers:
-    """Sets that a network was not fitted to, and its answers to them.
+    """Sets that a network was not fitted to, and its predictions for them.
 
     Attributes:
         colocation, solo: tidy tables of these sets.
-        answers: `set_id`, `member` and `predicted_ratio` (co-located / solo throughput); NaN where there was no answer.
+        answers: `set_id`, `member` and `predicted_ratio` (co-located / solo throughput); NaN if there was no
+            answer.
     """
 
     colocation: pd.DataFrame
@@ -47,7 +48,7 @@ class HeldOutAnswers:
         return ratio
 
     def log(self, run_id: str) -> None:
-        """Keep it among the artifacts of an MLflow run."""
+        """Store it as an artifact of an MLflow run."""
         import tempfile
 
         import mlflow
@@ -60,7 +61,8 @@ class HeldOutAnswers:
 
 
 def held_out_of(run_id: str | None) -> HeldOutAnswers | None:
-    """What the MLflow run `run_id` kept; None where it kept nothing (a fine-tuning compares no pairs left out)."""
+    """Load the artifact of MLflow run `run_id`; None if it has none (fine-tuning compares no held-out
+    pairs)."""
     import tempfile
 
     import mlflow

@@ -1,4 +1,5 @@
-"""How good predictions are: errors on the physical value, rank correlation, quantiles, bootstrap intervals, coverage."""
+"""Metrics of predictions: errors on the physical value, rank correlation, quantiles, bootstrap intervals,
+coverage."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def _pair(measured: ArrayLike, predicted: ArrayLike) -> tuple[NDArray[np.float64
 
 
 def mape_percent(measured: ArrayLike, predicted: ArrayLike) -> float:
-    """Mean of |error| / |measured|, in percent. Rows measured as 0 are left out; NaN when there are no others."""
+    """Mean of |error| / |measured|, in percent. Rows measured as 0 are ignored; NaN if there are no
+    others."""
     y, p = _pair(measured, predicted)
     nonzero = y != 0
     return float(100 * np.mean(np.abs((p - y)[nonzero] / y[nonzero]))) if nonzero.any() else math.nan
@@ -120,14 +122,14 @@ def score(
 
 
 def bounds_kept(predicted: ArrayLike, at_least: ArrayLike, at_most: ArrayLike) -> dict[str, Any]:
-    """How predictions keep to bounds, where a value is only known to be above or below something.
+    """How well predictions respect bounds, for values only known to lie above or below something.
 
     Args:
         predicted, at_least, at_most: [n]; NaN where there is no prediction or no bound.
 
     Returns:
-        `n` predictions with a bound, `kept_ratio` of them that keep it, `mean_violation` of it (0 where kept), and the same by
-        `at_least` and `at_most`.
+        `n` predictions with a bound, `kept_ratio` that respect it, `mean_violation` (0 if respected), and the
+        same by `at_least` and `at_most`.
     """
     p, low, high = (np.asarray(values, dtype=np.float64) for values in (predicted, at_least, at_most))
     result: dict[str, Any] = {"n": 0}
@@ -145,7 +147,7 @@ def _kept(beyond: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def coverage(measured: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> float:
-    """Share of values that lie in their interval, ends included."""
+    """Share of values within their interval, ends included."""
     y, low = _pair(measured, lower)
     _, high = _pair(measured, upper)
     return float(np.mean((low <= y) & (y <= high)))
@@ -159,11 +161,12 @@ def bootstrap(
     resamples: int = 1000,
     level: float = 0.95,
 ) -> dict[str, list[float | None]]:
-    """Percentile bootstrap intervals of every metric; whole `groups` are drawn, because members of a set err together.
+    """Percentile bootstrap intervals of every metric; whole `groups` are resampled, because errors within a
+    set are correlated.
 
     Args:
         measured, predicted: [n].
-        groups: [n] labels of what is drawn, such as set ids.
+        groups: [n] labels of the resampled groups, such as set ids.
 
     Returns:
         metric -> [lower, upper]; None where it could not be computed in any resample.

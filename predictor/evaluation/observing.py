@@ -1,4 +1,5 @@
-"""`cotenant evaluate --observe`: how right a model is about an architecture that it has not learned from, after some of its sets were seen."""
+"""`cotenant evaluate --observe`: accuracy on architectures new to the model after observing some of their
+sets."""
 
 from __future__ import annotations
 
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 
 
 class ModelLearner:
-    """A fitted model as the prior mean of the process, over the rows of some measured sets.
+    """A fitted model as prior mean of the process, over the rows of some measured sets.
 
     Args:
-        predictor: the model; asked for all sets once.
+        predictor: the model; predicts all sets once.
         examples: T rows.
         config: how observations are used.
     """
@@ -75,11 +76,11 @@ class ModelLearner:
         self.half = half_widths(predictor.fitted_, examples, slow)
 
     def expectation(self, seen: Integers) -> Expectation:
-        """What is expected of all T rows once those numbered `seen` were observed."""
+        """Expected values of all T rows after observing those numbered `seen`."""
         return self.start.observe(seen, self.observed[seen], self.noise[seen]) if len(seen) else self.start
 
     def expected_noise(self, expected: Expectation) -> Floats:
-        """[T] variance of an observation where it is expected."""
+        """[T] variance of an expected observation."""
         return self.parameters.noise * self._slope(expected.mean) ** 2
 
     def gains(self, expected: Expectation, unseen: Floats) -> Floats:
@@ -103,7 +104,7 @@ class ModelLearner:
 
 
 MOST_TOGETHER = 5_000
-"""Rows whose covariance is worked out at once: its memory grows with their square."""
+"""Rows per covariance matrix, whose memory grows with their square."""
 
 # An architecture; measured ratio, predicted without and with observations, and the ends of the interval of the latter.
 _Part = tuple[str, tuple[Floats, ...]]
@@ -117,30 +118,32 @@ def evaluate_observing(
     probes: str = "random",
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Score a model on every architecture that it has not learned from, after `observe` sets of each were seen on each device.
+    """Score a model on every architecture new to it, after observing `observe` sets of each on each device.
 
-    What is observed of one tells of the others, as in a cluster that sees them all.
+    Observations of one also inform the others, as in a cluster that runs them all.
 
-    Where the model has learned from all of them, those on devices that it has not learned from count as new, and `new` says so.
+    If the model has learned from all of them, architectures on devices new to it count as new, as stated in
+    `new`.
 
     Args:
-        predictor: as it is; nothing is fitted anew.
-        colocation, solo: measured sets, and their members alone. Sets that the model learned from are left out.
+        predictor: used as is, without refitting.
+        colocation, solo: measured sets, and their members alone. Sets that the model learned from are
+            ignored.
         observe: sets observed per device and architecture.
-        probes: which sets: `random`, or `chosen` by the probe rule.
-        seed: of the draw.
+        probes: how to choose sets: `random`, or `chosen` by the probe rule.
+        seed: seed of the random choice.
 
     Returns:
         The object of `cotenant evaluate --observe --json`: `metrics` of the rest, `before` (of the same rows without
         observations), and both by architecture.
 
     Raises:
-        InputError: there is no architecture that is new to the model, or new on a device, or nothing is left to score.
+        InputError: no architecture is new to the model, or new on a device, or nothing is left to score.
     """
     if observe < 0:
         raise InputError("observe is out of range", expected="at least 0", got=observe)
     if probes not in PROBES:
-        raise InputError("unknown way to choose sets", expected="one of " + ", ".join(PROBES), got=probes)
+        raise InputError("unknown method to choose sets", expected="one of " + ", ".join(PROBES), got=probes)
     predictor._table()  # raises where nothing was fitted
     manifest = predictor.fitted_.manifest
     examples = examples_of(colocation, solo)
@@ -156,7 +159,7 @@ def evaluate_observing(
         new, what = sorted(set(examples.architectures)), "architecture on its device"
     if not new:
         raise InputError(
-            "the model has learned from every architecture in the data, on these devices",
+            "the model has learned from every architecture in the data on these devices",
             expected="co-location rows of another architecture or device",
             got=", ".join(sorted(learned)) or "no rows",
         )
@@ -168,7 +171,7 @@ def evaluate_observing(
         observed_sets += count
     if not parts:
         raise InputError(
-            "no set is left to score", expected="more sets than are observed", got=f"observe {observe}"
+            "no sets left to score", expected="more sets than those observed", got=f"observe {observe}"
         )
 
     def scored(chosen: list[_Part]) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Which registered version is the champion: the challenger has to match it on rows that neither has learned from."""
+"""Promotion of a registered version to champion: it must match the champion on rows that neither has learned
+from."""
 
 from __future__ import annotations
 
@@ -22,28 +23,28 @@ _TIE = 1.001
 def promote(
     version: str, data: Path | None = None, force: bool = False, graph_source: GraphSource | None = None
 ) -> dict[str, Any]:
-    """Make `version` the champion if it is not worse than the present one, or, where there is none, than the shipped one.
+    """Make `version` the champion unless it is worse than the current one, or than the shipped predictor if
+    there is none.
 
-    Both answer the same rows, none of which either has learned from.
+    Both predict the same rows, which neither has learned from.
 
     Args:
-        data: folder of tables with these rows; without it they are those that the training of `version` left out of its
-            comparison.
+        data: folder of tables with these rows; by default the pairs held out of the training of `version`.
         force: promote it even if it is worse, or cannot be compared.
 
     Returns:
-        `promoted`, `version`, `champion` (None where there was none), `compared_with` (the champion, or the shipped
-        predictor), each a row of `versions`; `same_rows`: see `compare_on_same_rows`, None where they were not compared, with the
-        `reason`.
+        `promoted`, `version`, `champion` (None if there was none), `compared_with` (the champion, or the
+        shipped predictor), each a row of `versions`; `same_rows`: see `compare_on_same_rows`, None if not
+        compared, with the `reason`.
 
     Raises:
-        UnknownNameError: there is no such version.
+        UnknownNameError: no such version.
         InputError: `data` holds no tables.
     """
     rows = {row["version"]: row for row in versions()}
     if version not in rows:
         raise UnknownNameError(
-            f"no version {version}" + ("" if rows else ": no predictor is registered yet"),
+            f"no version {version}" + ("" if rows else ": no predictor registered yet"),
             expected="one of " + ", ".join(rows) if rows else None,
             hint=None if rows else "`cotenant train` registers one",
         )
@@ -51,13 +52,13 @@ def promote(
     against = champion or shipped()
     same_rows, reason = None, None
     if new is champion:
-        promoted, reason = True, "it is the champion already"
+        promoted, reason = True, "it is already the champion"
     else:
         challenger = _candidate(new, graph_source)
         try:
             same_rows = _compared(challenger, against, data, graph_source)
         except CotenantError as error:
-            # Bad input is the caller's to mend; whatever else stands in the way is an answer.
+            # Bad input is the caller's to fix; any other obstacle is an answer.
             if not (force or isinstance(error, UnavailableError)):
                 raise
             reason = str(error)
@@ -89,7 +90,7 @@ def _compared(
         colocation, solo = challenger.held_out.colocation, challenger.held_out.solo
     else:
         raise UnavailableError(
-            f"{challenger.name} keeps no answers to pairs that its training left out",
+            f"{challenger.name} has no stored answers to pairs held out of its training",
             expected="--data TABLES with sets that neither version has learned from",
             got="no --data",
         )

@@ -58,7 +58,7 @@ def evaluate_rows(
     answered = ~np.isnan(values[:, 0])
     if not answered.any():
         raise InputError(
-            "the predictor has no answer to any row",
+            "the predictor cannot answer any row",
             expected="jobs whose graphs are known",
             got="; ".join(f"{reason} ({count})" for reason, count in Counter(reasons).most_common(3)),
         )
@@ -82,7 +82,7 @@ def _nothing_to_score(what: Target, target: str, frame: pd.DataFrame) -> InputEr
         got = ", ".join(f"{n} of scope {scope}" for scope, n in Counter(frame["scope"]).most_common())
     elif what.table == "solo" and len(frame):
         expected, got = "rows of one GPU with step_time_s", f"{len(frame)} others"
-    return InputError(f"no row to score for {target}", expected=expected, got=got)
+    return InputError(f"no rows to score for {target}", expected=expected, got=got)
 
 
 def _scored(what: Target, frame: pd.DataFrame) -> pd.DataFrame:

@@ -77,13 +77,13 @@ def compare_on_same_rows(
     rows = examples.scored & ~np.isnan(answers["challenger"]) & ~np.isnan(answers["incumbent"])
     if not rows.any():
         raise UnavailableError(
-            "there is no measured set that neither has learned from",
-            expected="sets that are new to both",
+            "no measured sets are new to both versions",
+            expected="sets that neither has learned from",
             got=", ".join(
                 f"{count} of {len(examples.set_ids)} sets learned by {candidates[role].name}"
                 for role, count in left_out.items()
             ),
-            hint="give --data a folder of tables with sets measured since",
+            hint="pass --data with a folder of tables with newer sets",
         )
     measured = examples.ratio[rows]
     predicted = {role: np.exp(answer[rows]) for role, answer in answers.items()}

@@ -1,1 +1,1 @@
-"""Measured co-location sets as arrays, and how workloads become features."""
+"""Measured co-location sets as arrays, and features of workloads."""

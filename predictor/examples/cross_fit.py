@@ -1,4 +1,5 @@
-"""Leave a group out, fit on the rest, predict the group: the loop behind intervals, sweeps and refitted evaluations."""
+"""Hold out a group, fit on the rest, predict the group: the loop behind intervals, sweeps and refitted
+evaluations."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What is left out together.
+    """A group that is held out together.
 
     Attributes:
         name: for reports, and for files of stages that are kept.
@@ -37,7 +38,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class ExampleFold:
-    """One group left out: sets to fit on, which may be none, and sets to predict."""
+    """One held-out group: sets to fit on, possibly none, and sets to predict."""
 
     group: Group
     train: Examples
@@ -48,7 +49,7 @@ class ExampleFold:
         return self.group.name
 
     def seen(self, solo: pd.DataFrame) -> pd.DataFrame:
-        """Rows of the solo table to fit on: those of other architectures."""
+        """Rows of the solo table to fit on, of other architectures."""
         return solo[~solo.architecture.isin(self.group.architectures)]
 
     def unseen(self, solo: pd.DataFrame) -> pd.DataFrame:
@@ -62,7 +63,7 @@ def cross_fit(
     fit: Callable[[ExampleFold], T],
     run: Callable[[Callable[[ExampleFold], T], Iterable[ExampleFold]], Iterable[T]] = map,
 ) -> Iterable[T]:
-    """What `fit` returns for each group, in order; by default one after another, each when it is asked for.
+    """The result of `fit` for each group, in order; by default computed lazily one at a time.
 
     Args:
         examples: all sets.
@@ -99,7 +100,7 @@ def architecture_groups(examples: Examples, count: int | None = None) -> list[Gr
 def fold_groups(examples: Examples, folds: Sequence[Fold]) -> list[Group]:
     """The folds of a split of set ids; an architecture that only the test side has was never seen alone either.
 
-    Folds of which one side is empty are left out.
+    Folds with an empty side are skipped.
     """
     members: dict[str, set[str]] = {s: set() for s in examples.set_ids}
     for index, name in zip(examples.set_index.tolist(), examples.architectures, strict=True):

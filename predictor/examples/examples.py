@@ -1,4 +1,4 @@
-"""Measured co-location sets as arrays: what is known beforehand on one side, what was measured on the other."""
+"""Measured co-location sets as arrays: known inputs and measured targets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Integers = NDArray[np.int64]
-# A set counts as one whose members were all on the device if its memory is at least this share of what they take alone.
+# A set counts as resident if its memory is at least this share of its members' solo memory.
 RESIDENT_RATIO = 0.93
 
 
@@ -59,7 +59,7 @@ class MemberVariants:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """S sets with T members; rows of a set stand together.
+    """S sets with T members; rows of a set are adjacent.
 
     Attributes:
         workloads: T workloads with their solo measurements.
@@ -112,7 +112,7 @@ class Examples:
 
     @property
     def first(self) -> Integers:
-        """[S] row of each set's first member; what all members of a set share is read there."""
+        """[S] row of each set's first member, which has the values shared by all members."""
         return np.searchsorted(self.set_index, np.arange(len(self.set_ids)))
 
     @property
@@ -122,16 +122,17 @@ class Examples:
 
     @property
     def scored(self) -> NDArray[np.bool_]:
-        """[T] members whose ratio was measured, and not only bounded."""
+        """[T] members whose ratio was measured, not only bounded."""
         measured: NDArray[np.bool_] = ~np.isnan(self.ratio) & ~self.censored
         return measured
 
     @property
     def resident(self) -> NDArray[np.bool_]:
-        """[S] whether all members were on the device at once, so that the measurement says something of sharing.
+        """[S] whether all members were on the device at once, so that the measurement is informative about
+        sharing.
 
-        A set that takes no more memory than one of its members alone was measured while the other had not begun or was
-        over. Where memory was not measured, a set counts as resident.
+        A set with no more memory than one of its members alone was measured before the other started or after
+        it ended. If memory was not measured, a set counts as resident.
         """
         alone = np.zeros(len(self.set_ids))
         np.add.at(alone, self.set_index, [w.solo.memory_bytes or np.nan for w in self.workloads])

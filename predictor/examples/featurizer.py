@@ -1,4 +1,4 @@
-"""From workloads and devices to the numbers that the network reads; each graph is read once and each result kept."""
+"""Turns workloads and devices into network inputs; each graph is read once and every result cached."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from profiling.workload import Workload
 GraphSource = Callable[[Workload], ComputationGraph]
 
 
-# Compared by identity, so that what is derived from one can be kept in caches; the featurizer makes each once.
+# Compared by identity, so that derived values can be cached; the featurizer creates each once.
 @dataclass(frozen=True, slots=True, eq=False)
 class JobOnDevice:
-    """One workload on one device, without regard to solo measurements.
+    """One workload on one device, ignoring solo measurements.
 
     Attributes:
         workload: options resolved to the graph's (batch size filled in), solo measurements dropped.
@@ -65,7 +65,7 @@ class Featurizer:
 
     @property
     def cost_model(self) -> CostModel:
-        """Read on first use where it is the shipped one."""
+        """Loaded on first use if it is the shipped one."""
         if self._cost_model is None:
             self._cost_model = default_cost_model()
         return self._cost_model
@@ -96,7 +96,7 @@ class Featurizer:
             graph = self.graph(plain)
             if graph.layers and plain.frozen_prefix > len(graph.layers):
                 raise InputError(
-                    f"{plain.model} has fewer layers than that",
+                    f"{plain.model} has fewer layers than frozen_prefix",
                     expected=f"a frozen_prefix from 0 to {len(graph.layers)}",
                     got=plain.frozen_prefix,
                 )

@@ -1,4 +1,4 @@
-"""Observed step times: read from a file, kept in a store, turned into rows of the next training."""
+"""Observed step times: read from a file, stored, and turned into rows for the next training."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "cotenant-feedback", 1
 CAMPAIGN = "feedback"
-#: Unmeasured models are known to a factor of 3; what is off by so much more is another unit or another job, and one such
-#: step time would move every answer about its job.
+# : Unmeasured models are known to a factor of 3; a value this far off has another unit or belongs to another
+# job, and
+#: would shift every answer about its job.
 MOST_OFF = 100.0
 
 
@@ -34,7 +35,7 @@ class Observation:
     """An observed step time of a job.
 
     Attributes:
-        colocation_set: the device and everyone on it.
+        colocation_set: the device and all jobs on it.
         member: position of the observed job in the set.
         step_time_s: seconds per step.
     """
@@ -66,11 +67,11 @@ class Observation:
         flat = {**values, **values["of"]} if isinstance(values.get("of"), dict) else values
         try:
             if not isinstance(flat["jobs"], list | tuple):
-                raise TypeError(f"jobs is {flat['jobs']!r}, no list")
+                raise TypeError(f"jobs is {flat['jobs']!r}, not a list")
             jobs = [
                 Workload.parse(j) if isinstance(j, str) else Workload.from_mapping(j) for j in flat["jobs"]
             ]
-            # By way of text, as in a CSV: neither true nor 1.5 is a member.
+            # Via text, as in a CSV, because neither true nor 1.5 is a member.
             device, step = str(flat["device"]), float(str(flat["step_time_s"]))
             if flat.get("member") not in (None, ""):
                 member = int(str(flat["member"]))
@@ -78,7 +79,7 @@ class Observation:
                 job = Workload.parse(flat["job"]) if flat.get("job") or len(jobs) > 1 else jobs[0]
                 if job not in jobs:
                     raise InputError(
-                        "job is not in its set", expected="one of " + "; ".join(map(str, jobs)), got=job
+                        "job is not in the set", expected="one of " + "; ".join(map(str, jobs)), got=job
                     )
                 member = jobs.index(job)
         except (KeyError, TypeError, ValueError) as error:
@@ -101,14 +102,14 @@ class Observation:
 
 
 def check_plausible(step_time_s: float, predicted_s: float) -> None:
-    """Raise `InputError` for an observed step time that is nowhere near what the model itself predicts."""
+    """Raise `InputError` for an observed step time nowhere near the model's own prediction."""
     if not predicted_s / MOST_OFF <= step_time_s <= predicted_s * MOST_OFF:
         raise InputError(
             "step_time_s is implausible",
             expected=f"{predicted_s / MOST_OFF:.3g} to {predicted_s * MOST_OFF:.3g} s, "
             f"1/{MOST_OFF:g} to {MOST_OFF:g} times the predicted {predicted_s:.3g} s",
             got=f"{step_time_s:.6g} s",
-            hint="check that it is seconds of one step; if it is, give the job's step_time_s alone in its SPEC",
+            hint="check that it is in seconds per step; if so, give the job's solo step_time_s in its SPEC",
         )
 
 
@@ -156,9 +157,9 @@ def default_store() -> Path:
 
 
 def stored(store: Path | str) -> list[Observation]:
-    """Observations kept in `store`; none where there is no such file.
+    """Observations in `store`; none if the file does not exist.
 
-    Those that an earlier version kept and that are refused by now stay in the file and are left out, with a warning.
+    Entries from an earlier version that are no longer valid stay in the file and are skipped with a warning.
 
     Raises:
         InputError: the file is no such store.
@@ -173,14 +174,14 @@ def stored(store: Path | str) -> list[Observation]:
             refused.append(error.at(f"observation {number}").message)
     if refused:
         warnings.warn(
-            f"{store}: {len(refused)} of {len(values)} observations are left out, the first: {refused[0]}",
+            f"{store}: {len(refused)} of {len(values)} observations were skipped, the first: {refused[0]}",
             stacklevel=2,
         )
     return result
 
 
 def keep(store: Path | str, observations: Sequence[Observation]) -> None:
-    """Add observations to `store`, whole or not at all.
+    """Add observations to `store` atomically.
 
     Raises:
         ConflictError: exactly these were added before; nothing is changed.
@@ -191,7 +192,7 @@ def keep(store: Path | str, observations: Sequence[Observation]) -> None:
     digest = hashlib.sha256(json.dumps(new, sort_keys=True).encode()).hexdigest()
     if digest in body["batches"]:
         raise ConflictError(
-            "these observations are recorded already", hint="each file counts once; leave out what was sent"
+            "these observations are already recorded", hint="send every observation only once"
         )
     body["observations"] += new
     body["batches"].append(digest)
@@ -216,8 +217,9 @@ def set_id_of(colocation_set: ColocationSet) -> str:
 def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tidy `colocation` and `solo` rows for the next training; repeats become their median.
 
-    A ratio needs the job's solo step time, from its SPEC or from an observation of it alone on that device; members
-    without one, and those that nobody observed, are partners (`is_target` false). Sets without any target are left out.
+    A ratio needs the job's solo step time, from its SPEC or from an observation of it alone on that device;
+    members without one, and unobserved ones, are partners (`is_target` false). Sets without a target are
+    skipped.
     """
     from datasets.tables import make_table
 
@@ -249,7 +251,7 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
                 {
                     **origin, **_columns(colocation_set.device, workload), "set_id": set_id_of(colocation_set),
                     "member": index, "sharing": colocation_set.sharing, "step_time_s": step, "solo_step_time_s": base,
-                    # The table wants a number; for what is no target it is never read.
+                    # The table requires a number; it is never read for partners.
                     "throughput_ratio": base / step if base is not None and step is not None else 1.0,
                     "censored": False, "is_target": target,
                 }
@@ -259,7 +261,7 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
 
 
 def _in_order(observation: Observation) -> tuple[ColocationSet, int]:
-    """The set with its members in the order of their SPECs, and where the observed one stands then."""
+    """The set with its members sorted by SPEC, and the new position of the observed one."""
     colocation_set = observation.colocation_set
     order = sorted(range(len(colocation_set.workloads)), key=lambda k: (str(colocation_set.workloads[k]), k))
     members = tuple(colocation_set.workloads[k] for k in order)

@@ -90,7 +90,7 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
     """Read a checkpoint.
 
     Raises:
-        InputError: a file is missing or damaged, or it was made for different features; with what to do.
+        InputError: a file is missing or damaged, or made for different features; the hint says what to do.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load as bytes_to_tensors
@@ -166,15 +166,15 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
     ) as error:
         raise InputError(
             f"predictor in {source} is damaged",
-            expected="whole weights and configuration",
+            expected="complete weights and configuration",
             got=f"{type(error).__name__}: {str(error)[:120]}",
-            hint="fetch or train it again",
+            hint="download or train it again",
         ) from None
     return Predictor.of(fitted, config["model_version"], network, training)
 
 
 def feature_names() -> dict[str, list[str]]:
-    """What every column of every input is; a checkpoint is good for these only."""
+    """The meaning of every input column; a checkpoint is valid only for these."""
     from models.graph_tensors import NODE_FEATURES
     from predictor.learning.members import MEMBER_FEATURES
     from profiling.operators import KINDS

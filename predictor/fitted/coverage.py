@@ -1,4 +1,4 @@
-"""What a predictor's measurements cover, and what of a question they don't."""
+"""What a predictor's measurements cover, and which parts of a query they do not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Options that were measured under co-location; empty where they were not recorded.
+    """Options measured under co-location; empty if not recorded.
 
     Attributes:
         devices: GPU types.
@@ -45,7 +45,7 @@ class Coverage:
         )
 
     def joined(self, other: Coverage) -> Coverage:
-        """What either covers."""
+        """The union of two coverages."""
         return Coverage(
             *(tuple(sorted({*getattr(self, n), *getattr(other, n)})) for n in self.__dataclass_fields__)
         )
@@ -63,7 +63,7 @@ class Coverage:
         return not self.modes or mode in self.modes
 
     def never_measured(self, asked: ColocationSet) -> list[str]:
-        """What of a set was never measured under co-location, in words; nothing for a job alone."""
+        """Aspects of a set never measured under co-location, in words; none for a single job."""
         if len(asked.workloads) < 2 or not self.devices:
             return []
         reasons = []

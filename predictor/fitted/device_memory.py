@@ -1,4 +1,5 @@
-"""Memory and utilisation of a set: analytic forms with few calibrated constants, and what a network adds to utilisation."""
+"""Memory and utilisation of a set: analytic forms with a few calibrated constants, and a learned correction
+of utilisation."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class HeadCalibration:
 
 
 def member_memory_bytes(job: JobOnDevice, solo: SoloProfile, calibration: HeadCalibration) -> float:
-    """Device memory of one process. Never less than parameters, gradients of unfrozen layers and optimiser state."""
+    """Device memory of one process. At least parameters, gradients of unfrozen layers and optimiser state."""
     if solo.memory_bytes is not None:
         return solo.memory_bytes
     needed = job.demand.state_bytes + activation_factor(job, calibration) * job.demand.activation_bytes
@@ -65,7 +66,7 @@ def activation_factor(job: JobOnDevice, calibration: HeadCalibration) -> float:
 
 
 def process_bytes(job: JobOnDevice, calibration: HeadCalibration) -> float:
-    """What a process takes besides its tensors: context, and the largest workspace."""
+    """A process's memory besides its tensors: context, and the largest workspace."""
     if is_cpu(job.device):
         return calibration.host_context_bytes
     if job.device.vendor == "nvidia" and float(job.device.compute_capability or 9.0) < 6.0:
@@ -77,7 +78,7 @@ def process_bytes(job: JobOnDevice, calibration: HeadCalibration) -> float:
 
 
 def workspace_bytes(graph: ComputationGraph, precision: str, calibration: HeadCalibration) -> float:
-    """The largest workspace that a library takes for an operator of the graph."""
+    """The largest library workspace for an operator of the graph."""
     columns = graph.columns
     largest = float((columns["bytes_read"] + columns["bytes_written"]).max(initial=0.0))
     if precision in HALF:
@@ -87,7 +88,7 @@ def workspace_bytes(graph: ComputationGraph, precision: str, calibration: HeadCa
 
 def set_memory_bytes(members: Floats, calibration: HeadCalibration) -> Floats:
     """[S] from [S, M] (0 where there is no member): processes do not share tensors, so their memory adds up."""
-    # Products instead of sums: numpy reduces rows of two or three slowly.
+    # Products instead of sums, because numpy reduces rows of two or three slowly.
     ones = np.ones(members.shape[-1])
     others = np.maximum((members > 0) @ ones - 1.0, 0.0)
     return members @ ones + others * calibration.sharing_bytes

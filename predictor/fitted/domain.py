@@ -1,4 +1,5 @@
-"""Is a workload like those that were trained on? Distance in embedding space, against distances among the known."""
+"""Whether a workload resembles those trained on: its distance in embedding space, relative to distances among
+them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from models.features import Floats
 
 @dataclass(frozen=True)
 class Domain:
-    """Embeddings of the training workloads, and the distance up to which a new one counts as like them.
+    """Embeddings of the training workloads, and the distance up to which a new one counts as similar.
 
     Attributes:
         points: [P, E].
@@ -25,7 +26,7 @@ class Domain:
 
     @classmethod
     def fit(cls, points: Floats, architectures: Sequence[str]) -> Domain:
-        """Each architecture is seen as new to the others."""
+        """Treat each architecture as new to the others."""
         names = np.array(architectures)
         distance = np.linalg.norm(points[:, None] - points[None], axis=-1)
         if len(set(architectures)) < 2:

@@ -1,4 +1,4 @@
-"""Everything that fitting a predictor learns, and what it was made of."""
+"""The result of fitting a predictor, and its provenance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from predictor.fitted.model import CotenantModel
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a model was made of: the sets it saw, and where they came from.
+    """Provenance of a model: the sets that it learned from, and their sources.
 
     Attributes:
         set_ids: all sets that it or an ancestor learned from.
@@ -37,7 +37,7 @@ class Manifest:
 
 @dataclass
 class Fitted:
-    """Everything that `fit` learns and a checkpoint keeps."""
+    """Everything that `fit` learns and a checkpoint stores."""
 
     model: CotenantModel
     heads: HeadCalibration = field(default_factory=HeadCalibration)

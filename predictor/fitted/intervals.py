@@ -1,7 +1,8 @@
 """Split-conformal intervals of the log throughput ratio, by group.
 
-Residuals of jobs whose architecture was left out are divided by a scale that grows with the predicted slowdown; their
-90 % quantile (with the finite-sample correction of Vovk et al., 2005) gives the width for a new job of the same group.
+Residuals of jobs whose architecture was held out are divided by a scale that grows with the predicted
+slowdown; their 90 % quantile (with the finite-sample correction of Vovk et al., 2005) gives the width for a
+new job of the same group.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
 LEVEL = 0.9
-# Fewer rows than this say nothing of utilisation; before any, it is taken to be this far off.
+# Fewer rows than this say nothing about utilisation, whose error is then assumed to be this.
 ENOUGH, UTILIZATION_ERROR = 8, 0.15
 # Groups: were all members measured alone?
 GROUPS = ("solo", "graph")
@@ -80,7 +81,7 @@ class Intervals:
 
 
 def conformal_quantile(scores: Floats, level: float = LEVEL) -> float:
-    """Smallest score that covers `level` of new ones; the largest where there are too few."""
+    """Smallest score that covers `level` of new ones; the largest if there are too few."""
     if not len(scores):
         return 1.5
     rank = min(math.ceil((len(scores) + 1) * level), len(scores))

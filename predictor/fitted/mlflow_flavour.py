@@ -1,4 +1,5 @@
-"""What MLflow runs to load a logged predictor ("models from code": the file is imported, nothing is unpickled)."""
+"""Code that MLflow runs to load a logged predictor ("models from code": the file is imported, nothing is
+unpickled)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import mlflow.pyfunc
 import pandas as pd
 
 
-# MLflow reads the hints of `predict`; of all but lists and data frames it complains.
+# MLflow inspects the type hints of `predict` and only accepts lists and data frames.
 class LoggedPredictor(mlflow.pyfunc.PythonModel):  # type: ignore[name-defined]
     """Rows (set_id, device, sharing, workload) in, predictions per member out."""
 

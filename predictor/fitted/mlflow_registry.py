@@ -26,7 +26,8 @@ def address_of(tracking_uri: str | None) -> str:
 
 
 def use_store(tracking_uri: str | None) -> None:
-    """Set the MLflow store: the one named, else that of the environment, else an SQLite file in the working folder.
+    """Set the MLflow store: the given one, else that of the environment, else an SQLite file in the working
+    folder.
 
     Raises:
         InputError: MLflow knows no such kind of store, or cannot read it.
@@ -35,15 +36,15 @@ def use_store(tracking_uri: str | None) -> None:
     import os
 
     check_store(address_of(tracking_uri))
-    # Takes seconds to import; a wrong path should not wait for it.
+    # Takes seconds to import, and a wrong path should be reported first.
     import mlflow
 
-    # That a new store gets its tables, or that an example is validated, is no news.
+    # Hide messages about creating tables or validating an example.
     for name in ("mlflow.store.db.utils", "mlflow.pyfunc"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    # A bar for five small files is over before it is seen.
+    # No progress bars for five small files.
     mlflow.environment_variables.MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
-    # MLflow tries again for minutes where nothing can be opened; a person waits for the answer.
+    # MLflow retries for minutes if it cannot connect, while a person waits for the answer.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     if tracking_uri or not os.environ.get("MLFLOW_TRACKING_URI"):
         mlflow.set_tracking_uri(tracking_uri or DEFAULT_TRACKING)
@@ -55,7 +56,7 @@ def use_store(tracking_uri: str | None) -> None:
 
 @contextmanager
 def usable(uri: str) -> Iterator[None]:
-    """While a client of that store is made. Raises `InputError` where MLflow cannot use it."""
+    """Context for creating a client of that store. Raises `InputError` if MLflow cannot use it."""
     from alembic.util import CommandError
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -72,14 +73,16 @@ def usable(uri: str) -> Iterator[None]:
         cause = getattr(error, "orig", None) or error
         raise InputError(
             "the MLflow store cannot be used",
-            expected="a whole database of MLflow",
+            expected="an intact MLflow database",
             got=f"{uri}: {' '.join(str(cause).split())[:160]}",
-            hint="if MLflow was ended while it made the file, it holds no runs yet: delete it; else restore a copy",
+            hint="if MLflow was killed while creating the file, it has no runs yet, so delete it; otherwise "
+            "restore a backup",
         ) from None
 
 
 def check_store(uri: str) -> None:
-    """Raise `InputError` for an SQLite store that cannot be opened, `UnavailableError` for a server that does not answer."""
+    """Raise `InputError` for an SQLite store that cannot be opened, `UnavailableError` for an unreachable
+    server."""
     import os
 
     if uri.startswith(("http://", "https://")):
@@ -110,7 +113,7 @@ def _check_server(uri: str) -> None:
     except (OSError, ValueError) as error:
         raise UnavailableError(
             "the MLflow server cannot be reached",
-            expected="a server that answers at that address",
+            expected="an MLflow server at that address",
             got=f"{uri}: {error}",
             hint="`mlflow server` starts one; without --tracking-uri and MLFLOW_TRACKING_URI the store is a file",
         ) from None
@@ -130,8 +133,8 @@ def use_experiment(name: str) -> None:
 
 
 def _make_store(file: Path) -> None:
-    """Make an SQLite store whole or not at all. MLflow takes seconds to make its tables, and fails ever after where a kill
-    left some of them."""
+    """Create an SQLite store atomically. MLflow takes seconds to create its tables, and a store that a kill
+    left half created never works."""
     import tempfile
 
     import mlflow
@@ -139,7 +142,7 @@ def _make_store(file: Path) -> None:
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
         made = Path(folder) / file.name
         mlflow.MlflowClient(f"sqlite:///{made}", f"sqlite:///{made}").search_experiments()
-        # Another training may have been faster. Where there are no hard links, MLflow makes the store in its place.
+        # Another training may have been faster. Without hard links, MLflow creates the store in place.
         with suppress(OSError):
             file.hardlink_to(made)
 
@@ -174,17 +177,17 @@ def fetch_registered(uri: str) -> Path:
 
     Raises:
         UnavailableError: the store cannot be reached or has no such model.
-        InputError: what is registered is not one of our checkpoints.
+        InputError: the registered model is not one of our checkpoints.
     """
     import sys
 
-    if "mlflow" not in sys.modules:  # nobody can have chosen a store yet
+    if "mlflow" not in sys.modules:  # no store has been chosen yet
         if is_absent(address_of(None)):
             raise UnavailableError(
                 f"{uri} cannot be loaded",
                 expected="an MLflow store",
                 got=f"no {address_of(None)} in this folder",
-                hint="run it where mlflow.db is, or set MLFLOW_TRACKING_URI",
+                hint="run this where mlflow.db is, or set MLFLOW_TRACKING_URI",
             )
         use_store(None)
     import mlflow
@@ -196,7 +199,8 @@ def fetch_registered(uri: str) -> Path:
         raise UnavailableError(
             f"{uri} cannot be loaded",
             got=" ".join(str(error).split())[:160].rstrip("."),
-            hint="`cotenant models list` shows what is registered, `cotenant models promote` makes one the champion",
+            hint="`cotenant models list` shows registered versions, `cotenant models promote` sets the "
+            "champion",
         ) from None
     folder = next((p.parent for p in path.rglob("config.json")), None)
     if folder is None:
@@ -205,7 +209,7 @@ def fetch_registered(uri: str) -> Path:
 
 
 def is_absent(tracking_uri: str) -> bool:
-    """Whether the store is an SQLite file that is not there; asking MLflow would make one."""
+    """Whether the store is a missing SQLite file, which MLflow would create on access."""
     path = tracking_uri.removeprefix("sqlite:///")
     return path != tracking_uri and not Path(path).exists()
 
@@ -238,7 +242,7 @@ def versions() -> list[dict[str, Any]]:
 
 
 def shipped() -> dict[str, Any]:
-    """The predictor that comes with the project, as a row of `versions`: its error on pairs left out when it was trained."""
+    """The shipped predictor as a row of `versions`, with its error on pairs held out of its training."""
     from profiling.files import read_json
 
     body = read_json(Path(__file__).parents[1] / "checkpoints" / "default" / "metrics.json")
@@ -253,7 +257,7 @@ def shipped() -> dict[str, Any]:
 
 
 def make_champion(version: str, promoted: bool = True) -> None:
-    """Note on `version` whether it was promoted, and give it the alias `champion` if it was."""
+    """Record on `version` whether it was promoted, and if so, give it the alias `champion`."""
     import mlflow
 
     client = mlflow.MlflowClient()

@@ -1,4 +1,5 @@
-"""`CotenantModel`: encoder, ensemble of co-location networks, what scales their inputs, and the process beside them, as one thing."""
+"""`CotenantModel`: encoder, ensemble of co-location networks, input scaling, and the Gaussian process, in one
+object."""
 
 from __future__ import annotations
 
@@ -29,15 +30,15 @@ from profiling.workload import Workload
 if TYPE_CHECKING:
     from predictor.learning.set_process import SetProcess
 
-# Graphs are encoded side by side; more than this many operators at once only costs memory.
+# Graphs are encoded in batches; more than this many operators at once only cost memory.
 OPERATORS_AT_ONCE = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Scaler:
-    """Range, mean and scale of what is known of a member, fitted on training rows.
+    """Range, mean and scale of a member's features, fitted on training rows.
 
-    A network extrapolates; so values are clamped to the training range, as in a forest.
+    A network extrapolates, so values are clamped to the training range, as in a forest.
 
     Attributes:
         mean, scale: [F] of the member features.
@@ -56,7 +57,7 @@ class Scaler:
         return np.clip((inside - self.mean) / self.scale, -4.0, 4.0)
 
     def demand(self, values: Floats) -> Floats:
-        """Wants [..., DEMAND_WIDTH] within the range."""
+        """Demand [..., DEMAND_WIDTH] clamped to the range."""
         count = len(self.mean)
         return np.clip(values, self.low[count:], self.high[count:])
 
@@ -92,14 +93,14 @@ class Scaler:
         return cls(mean, scale, rows.min(0), rows.max(0))
 
     def widened(self, features: Floats, demand: Floats) -> Scaler:
-        """The same with a range that holds more members."""
+        """The same with the range extended to more members."""
         rows = np.concatenate([features, demand], 1)
         return replace(self, low=np.minimum(self.low, rows.min(0)), high=np.maximum(self.high, rows.max(0)))
 
 
 @dataclass
 class CotenantModel:
-    """What predicts slowdowns: the geometric mean of the networks' and the process's.
+    """Predicts slowdowns: the geometric mean of the networks' and the process's predictions.
 
     Attributes:
         config: sizes and switches.
@@ -121,7 +122,7 @@ class CotenantModel:
     _encodings: dict[tuple[Workload, str], JobEncoding] = field(default_factory=dict)
 
     def encode(self, jobs: Iterable[tuple[Workload, str]]) -> dict[tuple[Workload, str], JobEncoding]:
-        """Encode (workload, device) pairs that are not known yet; returns the cache."""
+        """Encode (workload, device) pairs that are not cached yet; returns the cache."""
         todo: dict[tuple[Workload, str], JobOnDevice] = {}
         for workload, device in jobs:
             key = (workload.without_solo(), device)
@@ -139,7 +140,7 @@ class CotenantModel:
     def variants(
         self, workloads: Sequence[Workload], devices: Sequence[str]
     ) -> tuple[MemberVariants, Integers]:
-        """Distinct members of some sets with their numbers; encodes what is new."""
+        """Distinct members of some sets with their numbers; encodes new ones."""
         return variants_of(
             workloads, devices, self.featurizer, self.encode(zip(workloads, devices, strict=True))
         )
@@ -162,7 +163,7 @@ class CotenantModel:
         return np.where(known, ratio_too, result[0]), np.where(known, latent_too, result[1])
 
     def _process_log_slowdown(self, examples: Examples, inputs: SetTensors) -> Floats:
-        """[T] the process's answer; NaN where it has none."""
+        """[T] the process's answer; NaN if it has none."""
         assert self.process is not None
         keys = list(zip(examples.workloads, examples.devices, examples.mode, strict=True))
         variants, where = self.variants(examples.workloads, examples.devices)

@@ -1,4 +1,4 @@
-"""The model card: what a predictor was made of, what it is for, how good it is, and where it is not."""
+"""The model card: training data, purpose, accuracy and limits of a predictor."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from datasets.sources import withheld
 from predictor.fitted.fitted import Manifest
 from predictor.predictor import Predictor
 
-PAIRS_LEFT_OUT = "Pairs of models that were left out together (co-located / solo throughput)"
+PAIRS_LEFT_OUT = "Held-out pairs of models (co-located / solo throughput)"
 
 
 def model_card(
     predictor: Predictor, comparison: dict[str, dict[str, Any]], compared: str = PAIRS_LEFT_OUT
 ) -> str:
-    """Markdown from the run itself; `compared` says what the comparison is of."""
+    """Markdown generated from the run; `compared` describes the comparison."""
     fitted = predictor.fitted_
     manifest, intervals, heads = fitted.manifest, fitted.intervals, fitted.heads
     rows = "\n".join(

@@ -1,4 +1,4 @@
-"""ONNX files of a predictor's networks, for other runtimes. A file that disagrees with torch is not handed out.
+"""ONNX files of a predictor's networks, for other runtimes. A file that disagrees with torch is discarded.
 
 The process beside the networks is not exported: it answers from a table of the jobs that it has met."""
 
@@ -106,7 +106,7 @@ def export(predictor: Predictor, folder: Path | str, members: int = 2) -> dict[s
     model = predictor.fitted_.model
     config = model.config
     if config.form != "gatv2" or not (config.use_edge and config.use_prior and config.use_device):
-        raise InputError("this form of network is for ablation only", expected="form gatv2, nothing left out")
+        raise InputError("this network form is for ablation only", expected="form gatv2, with all parts")
     set_body, set_worst = _set_network(model, members)
     encoder_body, encoder_worst = _encoder(model.encoder)
     target = Path(folder)

@@ -1,7 +1,7 @@
-"""Utilisation of a device by all members of a set: that of independent phases, and what the network adds to it.
+"""Utilisation of a device by all members of a set: that of independent phases plus a learned correction.
 
-The network learns the difference where a set's utilisation was measured, and so was that of each member alone; elsewhere
-it adds nothing. What an estimate of the members' utilisation is off by would only disturb what it learns of slowdown.
+The network learns the difference where the utilisation of a set and of each member alone was measured;
+elsewhere it adds nothing. Errors in estimated utilisation would only disturb what it learns about slowdown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from profiling.devices import get_device
 
 
 def independent_ratio(model: CotenantModel, examples: Examples) -> Floats:
-    """[S] utilisation if the members' phases were independent, from that alone, measured or else estimated."""
+    """[S] utilisation if the members' phases were independent, from solo utilisation, measured or else
+    estimated."""
     variants, where = model.variants(examples.workloads, examples.devices)
     idle = np.ones(len(examples.set_ids))
     np.multiply.at(idle, examples.set_index, 1.0 - variants.demand[where, 0])
@@ -27,7 +28,8 @@ def independent_ratio(model: CotenantModel, examples: Examples) -> Floats:
 
 
 def members_measured(examples: Examples) -> NDArray[np.bool_]:
-    """[S] whether the utilisation of every member alone is known; a processor's says nothing of sharing it."""
+    """[S] whether the solo utilisation of every member is known; on a processor it says nothing about
+    sharing."""
     measured = np.ones(len(examples.set_ids), dtype=bool)
     for index, workload, device in zip(examples.set_index, examples.workloads, examples.devices, strict=True):
         measured[index] &= workload.solo.utilization_ratio is not None and not is_cpu(get_device(device))
@@ -52,7 +54,7 @@ def predicted_ratio(model: CotenantModel, examples: Examples) -> Floats:
 
 
 def utilization_loss(output: SetOutput, present: Tensor, difference: Tensor, beta: float) -> Tensor:
-    """Huber loss of the difference [S]; 0 where none was measured. `present` [S, M] says which members there are."""
+    """Huber loss of the difference [S]; 0 where not measured. `present` [S, M] marks existing members."""
     known = ~torch.isnan(difference)
     if not bool(known.any()):
         return difference.new_zeros(())

@@ -17,10 +17,10 @@ from profiling.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class FrameworkCosts:
-    """What a framework costs beyond what the cost model says of the device's kernels.
+    """Framework overhead beyond the cost model's kernel times.
 
     Attributes:
-        device_factor: how much longer kernels take than the cost model says.
+        device_factor: ratio of actual kernel times to the cost model's.
         launch_s: seconds from one kernel to the next when the device waits for the host.
         optimizer_launch_s: the same inside the optimiser.
         update_kernels: kernels that update one tensor of parameters where the optimiser goes tensor by tensor (about 4

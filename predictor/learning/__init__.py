@@ -1,1 +1,1 @@
-"""Correcting a fitted predictor by observed step times."""
+"""Correcting a fitted predictor with observed step times."""

@@ -1,4 +1,4 @@
-"""What a corrected answer stands on: the observations that moved it most, in words."""
+"""The basis of a corrected answer: the observations that moved it most, in words."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Label = tuple[str, tuple[str, ...], str]
 
 
 class Bases:
-    """Tells what answers stand on.
+    """Explains which observations answers are based on.
 
     Args:
-        seen: what was observed.
+        seen: the observations.
         rows: [used] numbers in `seen` of the rows that answers are made from.
-        labels: job, partners and device of rows of `seen` in words, as far as they were made; grows.
+        labels: cache of job, partners and device of rows of `seen` in words.
     """
 
     def __init__(self, seen: Observed, rows: Integers, labels: dict[int, Label]) -> None:
@@ -32,11 +32,11 @@ class Bases:
         self._count = seen.count[rows].astype(np.float32)
 
     def of(self, added: Floats, most: int = 3) -> list[Basis]:
-        """Of R answers.
+        """The basis of R answers.
 
         Args:
-            added: [R, used] what each used row adds to them.
-            most: influences that are named.
+            added: [R, used] contribution of each used row.
+            most: number of influences to name.
         """
         if not added.shape[1]:
             return [Basis(0, ())] * len(added)
@@ -45,7 +45,7 @@ class Bases:
         least = 0.01 * size[everyone, best]
         count = ((size > least[:, None]) @ self._count).tolist()
         heaviest: list[list[Influence]] = [[] for _ in count]
-        # Of three influences the maximum is found quicker than by sorting.
+        # For three influences, repeated maxima are faster than sorting.
         for place in range(min(most, added.shape[1])):
             if place:
                 size[everyone, best] = -1.0
@@ -65,9 +65,9 @@ class Bases:
 
 
 def reason_of(model: str, before: MemberPrediction, after: MemberPrediction, basis: Basis) -> str:
-    """What moved the answer for a job of `model`; empty where nothing did, as far as numbers are printed.
+    """What moved the answer for a job of `model`; empty if the printed numbers do not change.
 
-    The slowdown is named before and after, because the reasons of the predictor itself speak of the one before.
+    The slowdown is given before and after, because the predictor's own reasons refer to the one before.
     """
     step = after.step_time_s.value / before.step_time_s.value
     was, now = (f"{member.slowdown.value:.2f}x" for member in (before, after))

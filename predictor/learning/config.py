@@ -1,4 +1,4 @@
-"""How observations are used, and how far predictions were off them."""
+"""How observations are used, and how far off predictions were."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ class PosteriorConfig:
 
     Attributes:
         parameters: of the kernel.
-        most_rows: observed (set, member) pairs that are used exactly; with more, so many stand in for all.
-        most_observed: observed (set, member) pairs that are used at all; of more, a fixed sample.
-        repeats: observations of the same member of the same set beyond which more do not narrow an answer.
-        learn_solo: whether predicted solo step times are corrected, too; else the whole error is attributed to sharing.
+        most_rows: most observed (set, member) pairs used exactly; beyond that, this many inducing rows
+            represent all.
+        most_observed: most observed (set, member) pairs used at all; beyond that, a fixed sample.
+        repeats: number of observations of the same member of the same set beyond which more do not narrow an
+            answer.
+        learn_solo: whether to also correct predicted solo step times; otherwise the whole error is attributed
+            to sharing.
     """
 
     parameters: KernelParameters = field(default_factory=KernelParameters)
@@ -38,8 +41,8 @@ class Drift:
 
     Attributes:
         count: observations.
-        before: of the predictor as it is.
-        after: with what was observed before, so nothing is judged by itself.
+        before: without observations.
+        after: with the earlier observations only, so none is judged by itself.
     """
 
     count: int

@@ -1,4 +1,4 @@
-"""A prediction's numbers with a correction worked in."""
+"""Applies corrections to the numbers of a prediction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from predictor.types import MemberPrediction, Quantity
 
 
 class Influence(NamedTuple):
-    """An observed set and how much of an answer's correction it makes, from -1 to 1; negative: it speeds the job up."""
+    """An observed set and its share of an answer's correction, from -1 to 1; negative if it speeds the job
+    up."""
 
     job: str
     partners: tuple[str, ...]
@@ -25,21 +26,21 @@ class Influence(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """What an answer stands on: how many observations, and those that weigh most."""
+    """The basis of an answer: how many observations, and the most influential ones."""
 
     observations: int
     heaviest: tuple[Influence, ...]
 
 
 class Shift(NamedTuple):
-    """What the process says of a member beside its partners.
+    """The process's correction for a member beside its partners.
 
     Attributes:
         excess: correction of the log excess of the slowdown.
         variance, prior_variance: of it, with and without observations.
         solo: correction of the log solo step time.
         solo_shrink: by how much its interval narrows.
-        basis: what it stands on.
+        basis: the observations behind it.
     """
 
     excess: float
@@ -64,10 +65,10 @@ def shifted(slowdown: Floats, correction: Floats, knee: float) -> Floats:
 
 
 class Corrector:
-    """Works shifts into members' answers.
+    """Applies shifts to members' answers.
 
     Args:
-        parameters: of the process.
+        parameters: parameters of the process.
     """
 
     def __init__(self, parameters: KernelParameters) -> None:
@@ -75,13 +76,13 @@ class Corrector:
         self._repeat = LEVEL_90 * math.sqrt(parameters.noise)
 
     def __call__(self, member: MemberPrediction, shift: Shift, least: float = 1.0) -> MemberPrediction:
-        """The member's answer with the shift in it, slowed at least `least` times. Intervals narrow as the process's own do, and are at
-        least as wide as those."""
+        """The member's answer with the shift applied and a slowdown of at least `least`. Intervals narrow
+        like the process's own, and are at least as wide."""
         solo, solo_apart = self._solo(member.solo_step_time_s, shift)
         slow = self._slowdown(member.slowdown, shift)
-        if slow.value < least:  # intervals keep their width
+        if slow.value < least:  # keep the intervals' width
             slow = Quantity(least, slow.lower * least / slow.value, slow.upper * least / slow.value)
-        # The step time's interval holds that of the slowdown and that of the solo step time.
+        # The step time's interval covers those of the slowdown and of the solo step time.
         step = solo.value * slow.value
         apart = math.exp(math.hypot(math.log(slow.upper / slow.value), solo_apart))
         return MemberPrediction(
@@ -97,7 +98,7 @@ class Corrector:
 
     @staticmethod
     def _solo(solo: Quantity, shift: Shift) -> tuple[Quantity, float]:
-        """The solo step time, and the log of how far its upper end is."""
+        """The solo step time, and the log distance of its upper end."""
         half = math.log(solo.upper / solo.value)
         if shift.solo == 0.0 and shift.solo_shrink == 1.0:
             return solo, half
@@ -117,7 +118,8 @@ class Corrector:
         value, apart = math.exp(here), (slowdown.upper / slowdown.value) ** narrower
         lower, upper = max(value / apart, 1.0), value * apart
         if shift.prior_variance > 0.0:
-            # The process's own interval where it is wider: the predictor's knows of campaigns like those that it was fitted to.
+            # The process's own interval if it is wider, because the predictor's assumes campaigns like those
+            # it was fitted to.
             ends = LEVEL_90 * math.sqrt(max(shift.variance, 1e-9))
             quick, long = here - link.from_scale(place - ends), here - link.from_scale(place + ends)
             lower = min(max(value * math.exp(-math.hypot(quick, self._repeat)), 1.0), lower)
@@ -126,7 +128,7 @@ class Corrector:
 
 
 def at_step_time(busy: Quantity, factor: float) -> Quantity:
-    """A utilisation where a step takes 1 / `factor` of the time: the device's work for it is the same."""
+    """Utilisation when a step takes 1 / `factor` of the time with the same work on the device."""
     return Quantity(
         min(busy.value * factor, 1.0), min(busy.lower * factor, 1.0), min(busy.upper * factor, 1.0)
     )

@@ -1,4 +1,5 @@
-"""Corrections of every job beside every other one, worked out once, so that a batch of sets only looks them up."""
+"""Corrections of every job beside every other one, computed once, so that a batch of sets only looks them
+up."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ class Corrections:
     """Posterior means by member.
 
     Args:
-        process: given what was observed. Nothing here outlives it.
-        measured: jobs whose step time alone the process leaves to what was observed.
+        process: conditioned on the observations. Nothing here outlives it.
+        measured: jobs whose solo step time is the observed one, outside the process.
     """
 
     def __init__(self, process: Process, measured: MeasuredAlone | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Prior covariances of growing evidence: those of rows that were there before are not worked out again."""
+"""Prior covariances of growing evidence; those of earlier rows are reused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # was observed must not move inducing rows, or all is to be worked out again.
 _TYPICAL_SLOPE = 2.0
 _JITTER = 1e-8
-# Rows whose covariances with the inducing rows are worked out together.
+# Rows per block of covariances with the inducing rows.
 _TOGETHER = 4096
 
 
@@ -33,7 +33,7 @@ class Evidence:
         target: [N] observed minus prior mean, on the scale of `predictor.learning.link`.
         noise: [N] variance of the observation.
         bound: [N] whether the observation is an upper bound.
-        rank: [N] numbers that order the rows whatever order they came in; the lowest are the inducing rows.
+        rank: [N] numbers that order the rows independently of arrival; the lowest are the inducing rows.
         count: [N] observations that a row is the mean of, as far as they narrow it; or one number for all rows.
     """
 
@@ -47,13 +47,13 @@ class Evidence:
 
 
 class Covariances:
-    """Of N rows with each other, or beyond `most_rows` with so many inducing rows.
+    """Covariances of N rows with each other, or beyond `most_rows` with that many inducing rows.
 
     Args:
         parameters: of the kernel.
         evidence: the rows.
         most_rows: see above.
-        earlier: those of evidence that this one was made from by adding rows; they are used up.
+        earlier: those of the evidence that this one extends; consumed.
 
     Attributes:
         exact: whether all rows are used.

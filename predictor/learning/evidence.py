@@ -17,20 +17,20 @@ from predictor.learning.rows import Rows, variance
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-# Of the search for where a row is linear: more change nothing that matters.
+# Iterations of the search for the linearisation point; more make no difference.
 _STEPS = 6
 
 
 def evidence_of(
     seen: Observed, kept: Integers, known: KnownMembers, config: PosteriorConfig, measured: MeasuredAlone
 ) -> Evidence:
-    """Rows `kept` of what was observed, on the process's scale.
+    """Evidence from the rows `kept` of the observations, on the process's scale.
 
-    A row says what the error of the solo step time and that of the slowdown come to together, which is not linear in the two. It is
-    linear around the most probable pair of them given that row alone.
+    A row measures the combined error of solo step time and slowdown, which is not linear in the two. It is
+    linearised around their most probable values given that row alone.
 
     Args:
-        measured: jobs whose step time alone is what was observed, not what was predicted.
+        measured: jobs whose solo step time is the observed one, not the predicted one.
     """
     p = config.parameters
     own, partners = seen.own[kept], seen.partners[kept]
@@ -41,7 +41,8 @@ def evidence_of(
     observed = observed - unknown * measured.of(known.members)[own]
     count = np.minimum(seen.count[kept], config.repeats)
     noise = p.noise / count
-    # Prior variances of the two errors; where the solo step time is known, all of the error is the slowdown's.
+    # Prior variances of the two errors; if the solo step time is known, all of the error belongs to the
+    # slowdown.
     of_solo = unknown * variance(p, known.members, _alone(own, partners))
     of_slowdown = variance(p, known.members, Rows(own, partners, np.zeros(len(own))))
     solo = np.zeros(len(kept))

@@ -1,4 +1,5 @@
-"""Parameters of the kernel from measured sets: the maximum a posteriori (Rasmussen and Williams 2006, section 5.4.1)."""
+"""Fits the kernel's parameters to measured sets by maximum a posteriori (Rasmussen and Williams 2006, section
+5.4.1)."""
 
 from __future__ import annotations
 
@@ -15,13 +16,14 @@ from predictor.learning.link import slope, to_scale
 from predictor.learning.members import MemberScale
 from predictor.learning.rows import Rows, covariance
 
-# Where the search begins when the prior mean is a constant: round figures.
+# Start of the search for a constant prior mean, in round figures.
 START = KernelParameters(
     both=0.4, job=0.12, partner=0.12, job_model_beside=0.08, beside_partner_model=0.08, models=0.08, job_model=0.08,
     partner_model=0.08, same_job=0.012, same_partner=0.012, everywhere=0.08, length_both=2.5, length_job=1.5,
     across_devices=0.5, weight_solo=0.6, weight_pace=0.8, weight_want=1.5, weight_graph=0.4, noise=0.002, knee=0.1,
 )  # fmt: skip
-# What few measurements can tell; the rest stays near where it began, or half a dozen architectures fit it to themselves.
+# Parameters identifiable from few measurements; the rest stay near the start, or half a dozen architectures
+# overfit them.
 _FREE = ("noise", "both", "job", "partner", "models", "job_model", "partner_model")
 _FREE_DEVIATION, _HELD_DEVIATION = 1.5, 0.15
 _NOT_FITTED = ("solo_job", "solo_like", "solo_model")
@@ -29,13 +31,13 @@ _NOT_FITTED = ("solo_job", "solo_like", "solo_model")
 
 @dataclass(frozen=True, slots=True)
 class FitConfig:
-    """How parameters are searched for.
+    """Configuration of the parameter search.
 
     Attributes:
-        start: where the search begins, and the centre of the prior.
-        sets: sets that are drawn for the likelihood.
+        start: start of the search and centre of the prior.
+        sets: number of sets sampled for the likelihood.
         iterations: steps of L-BFGS.
-        seed: of the draw.
+        seed: seed of the sample.
     """
 
     start: KernelParameters = START

@@ -1,4 +1,4 @@
-"""How alike two members of co-location sets are: the covariance of what predictions of them are off by.
+"""Similarity of members of co-location sets: the covariance of their prediction errors.
 
 A member i beside partner j on device d and another pair (i', j', d') have the covariance
 
@@ -7,9 +7,11 @@ A member i beside partner j on device d and another pair (i', j', d') have the c
                + job_model A(i,i') k2(i,i') + partner_model A(j,j') k2(j,j') ]
     + [d = d'] ( same_job J(i,i') + same_partner J(j,j') ) + everywhere
 
-k1 and k2 are squared exponentials (Rasmussen and Williams 2006, section 4.2) of two lengths on what is known of a member, A is 1 for the
-same architecture, J for the same job, and c is 1 on the same device and campaign, else `across_devices`. Sets of more than two take the mean over
-partners (an additive process, Duvenaud et al., NeurIPS 2011). A job alone runs alike in every sharing mode, so its solo step time goes by device.
+k1 and k2 are squared exponentials (Rasmussen and Williams 2006, section 4.2) with two length scales on a
+member's features, A is 1 for the same architecture, J for the same job, and c is 1 on the same device and
+campaign, else `across_devices`. Sets of more than two take the mean over partners (an additive process,
+Duvenaud et al., NeurIPS 2011). A job alone runs the same in every sharing mode, so its solo step time depends
+on the device only.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ if TYPE_CHECKING:
 class KernelParameters:
     """Variances of the terms, on the scale of `predictor.learning.link` (solo terms: of a log step time), and lengths.
 
-    The defaults are a fit to what E-GGAT was off by on architectures that it had not seen.
+    The defaults were fitted to E-GGAT's errors on unseen architectures.
 
     Attributes:
         both to everywhere: see the module.
         length_both, length_job: of k1 and k2.
-        across_devices: share of the covariance that is left between devices.
+        across_devices: share of the covariance that remains between devices.
         weight_solo, weight_pace, weight_want, weight_graph: of the groups of `MEMBER_GROUPS` in squared distances.
         solo_job, solo_like, solo_model: variance of the log solo step time, where it was predicted: of the same job, of jobs like it, of
             jobs like it with the same architecture.

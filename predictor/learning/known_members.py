@@ -1,4 +1,4 @@
-"""Members that a posterior has met, with the numbers by which its arrays name them."""
+"""Members that a posterior has seen, with their numbers in its arrays."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from predictor.examples.featurizer import Featurizer
 
 MemberKey = tuple[Workload, str, str]
-# A job whose graph is unknown is like itself alone: this far from any other.
+# A job with unknown graph is similar only to itself, i.e. this far from any other.
 _APART = 100.0
 
 
 class Numbers(dict[object, int]):
-    """Numbers of names in the order in which they are first asked for.
+    """Numbers names in the order of first use.
 
     Args:
         names: that have the first numbers.
@@ -98,7 +98,7 @@ class KnownMembers:
             solo_step_time_s: predicted for each; read for new ones only.
         """
         index = self._index
-        try:  # a key's hash goes over all fields of its workload: look each up once
+        try:  # look each key up once, because its hash covers all fields of the workload
             return [index[key] for key in keys]
         except KeyError:
             with self._lock:
@@ -132,7 +132,7 @@ class KnownMembers:
         self.utilization_measured = np.concatenate([self.utilization_measured, measured])
         start = len(self.members)
         self.members = self.members.joined(Members(place, *columns))
-        # Last, so that a reader without the lock never meets a number that is not there yet.
+        # Last, so that a reader without the lock never sees an incomplete number.
         self._index.update({key: start + k for k, key in enumerate(new)})
 
     def _features(self, workload: Workload, device: str, step_time_s: float) -> Floats:

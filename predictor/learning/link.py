@@ -1,7 +1,8 @@
 """The scale on which slowdowns are learned: the log of the excess, log(slowdown - 1).
 
-Contention multiplies the excess, so that what was learned of a job holds beside light partners and heavy ones. Below a knee, where
-the excess is smaller than what a repeated measurement differs by, the scale goes on linearly in the log slowdown.
+Contention multiplies the excess, so what was learned about a job applies to light and heavy partners alike.
+Below a knee, where the excess is smaller than the spread of repeated measurements, the scale is linear in the
+log slowdown.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 
 from models.features import Floats
 
-# Largest log slowdown that an answer may have; keeps the exponential finite.
+# Largest log slowdown in an answer; keeps the exponential finite.
 _LARGEST = 20.0
 
 
@@ -30,19 +31,19 @@ def from_scale(value: Floats, knee: float) -> Floats:
 
 
 def slope(log_slowdown: Floats, knee: float) -> Floats:
-    """Derivative of `to_scale`: what an error of the log slowdown becomes on the scale."""
+    """Derivative of `to_scale`: converts an error of the log slowdown to the scale."""
     above = np.maximum(log_slowdown, knee)
     return np.asarray(np.exp(above) / np.expm1(above))
 
 
 class Link:
-    """The same for one number at a time: numpy takes longer to begin than to count.
+    """The same for single numbers, for which numpy's overhead exceeds the arithmetic.
 
     Args:
         knee: as for `to_scale`.
 
     Attributes:
-        least: where a job is not slowed down.
+        least: value for a job without slowdown.
     """
 
     def __init__(self, knee: float) -> None:

@@ -1,7 +1,7 @@
-"""Jobs whose observed step times alone are further from the prediction than the process can explain.
+"""Jobs whose observed solo step times are further from the prediction than the process can explain.
 
-A step time alone is a measurement of what was predicted, so it takes the prediction's place, as `step_time_s` in a SPEC would. Nothing of it
-reaches other jobs: why a graph was so far off (an input pipeline, say) is not in any graph.
+An observed solo step time replaces the prediction, as `step_time_s` in a SPEC would. It does not affect other
+jobs, because the cause of such an error (an input pipeline, say) is not in any graph.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_JOBS = 2**31
 
 
 class MeasuredAlone:
-    """By device and job; none by default.
+    """Measured solo step times by device and job; none by default.
 
     Args:
         jobs: [J] numbers of device and job as one (`_number`), rising.
@@ -39,7 +39,7 @@ class MeasuredAlone:
     def among(
         cls, seen: Observed, kept: Integers, known: KnownMembers, config: PosteriorConfig
     ) -> MeasuredAlone:
-        """Of rows `kept` of what was observed."""
+        """From the rows `kept` of the observations."""
         own, p = seen.own[kept], config.parameters
         is_alone = (seen.partners[kept] < 0).all(1) & known.solo_predicted[own] & config.learn_solo
         rows = kept[is_alone]
@@ -48,7 +48,7 @@ class MeasuredAlone:
             return cls()
         error = seen.log_step_s[rows] - seen.log_solo_s[rows]
         weight = np.minimum(seen.count[rows], config.repeats)
-        # The same job alone under several sharing modes is one measurement.
+        # The same job alone under several sharing modes counts as one measurement.
         jobs, index = np.unique(_number(known.members)[own], return_inverse=True)
         total = np.bincount(index, weight)
         mean = np.bincount(index, weight * error) / total

@@ -1,4 +1,4 @@
-"""What is known of a member beforehand, as the place where the kernel puts it."""
+"""Features of a member, as its position in the kernel's space."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _FLAGS = [
     max(k for k, flag in enumerate(SOLO_FEATURES[: column + 1]) if flag.startswith("has_"))
     for column in _SOLO_COLUMNS
 ]
-# Standard deviations beyond which a member counts as that far off.
+# Standard deviations to which features are clamped.
 _FARTHEST = 4.0
 
 
@@ -81,7 +81,8 @@ def member_features(
 
 @dataclass(frozen=True)
 class MemberScale:
-    """Mean and standard deviation of member features; a feature that never varied says nothing (infinite deviation).
+    """Mean and standard deviation of member features; a feature that never varied is ignored (infinite
+    deviation).
 
     Attributes:
         mean, deviation: [MEMBER_WIDTH].
@@ -92,7 +93,7 @@ class MemberScale:
 
     @classmethod
     def fit(cls, features: Floats) -> MemberScale:
-        """From the distinct members of measured sets [V, MEMBER_WIDTH]."""
+        """Computed from the distinct members of measured sets [V, MEMBER_WIDTH]."""
         known = ~np.isnan(features)
         count = np.maximum(known.sum(0), 1)
         mean = np.where(known, features, 0.0).sum(0) / count

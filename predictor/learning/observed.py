@@ -1,4 +1,4 @@
-"""Distinct observed members of sets, with what the predictor says of them."""
+"""Distinct observed members of sets, with the predictor's answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ObservedKey = tuple[str, str, Workload, tuple[Workload, ...]]
 
 
 def key_of(observation: Observation) -> ObservedKey:
-    """Equal for the same job beside the same others, in whatever order the set names them."""
+    """Equal for the same job beside the same others, in any order."""
     colocation_set, member = observation.colocation_set, observation.member
     others = (*colocation_set.workloads[:member], *colocation_set.workloads[member + 1 :])
     return (
@@ -38,7 +38,7 @@ def set_of(key: ObservedKey) -> ColocationSet:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """N rows in the order in which they were met; additions make another object.
+    """N rows in order of arrival; additions create a new object.
 
     Attributes:
         keys: what each row is; index: their positions.
@@ -77,7 +77,7 @@ class Observed:
         log_solo_s: Floats,
         log_slowdown: Floats,
     ) -> Observed:
-        """With more rows, of which nothing was observed yet.
+        """Add rows without observations.
 
         Args:
             keys: R new ones.
@@ -105,7 +105,7 @@ class Observed:
         )
 
     def told(self, new: Mapping[ObservedKey, Sequence[float]]) -> Observed:
-        """With more log step times of rows that were met."""
+        """Add log step times to existing rows."""
         values, step, count = list(self.values), self.log_step_s.copy(), self.count.copy()
         for key, more in new.items():
             row = self.index[key]
@@ -114,7 +114,7 @@ class Observed:
         return replace(self, values=tuple(values), log_step_s=step, count=count)
 
     def lowest(self, most: int) -> Integers:
-        """Numbers of at most so many rows: those of the lowest rank."""
+        """Numbers of at most `most` rows, those of lowest rank."""
         if len(self) <= most:
             return np.arange(len(self))
         return np.sort(np.argpartition(self.rank, most)[:most])

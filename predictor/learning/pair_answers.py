@@ -1,6 +1,7 @@
-"""What the process says of members beside partners, put together from pairs, so that a new set of known jobs costs a mean and no solve.
+"""The process's answers for members beside partners, assembled from pairs, so that a new set of known jobs
+costs a mean instead of a solve.
 
-A call asks about few sets, where numpy takes longer to begin than to count: what is one number is a Python number here.
+Calls have few sets, for which numpy's overhead dominates, so scalars are Python numbers here.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 
 _Rows = NDArray[np.float32]
-# Numbers of a member and of its partners, those ascending.
+# Numbers of a member and of its partners, ascending.
 Key = tuple[int, ...]
 # Pairs that are kept; a pair is some kilobytes. With the row of nobody they are a power of two.
 _KEPT = 8191

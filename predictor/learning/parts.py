@@ -1,6 +1,7 @@
-"""Corrected answers about sets of three and more, which are at least those about their pairs.
+"""Corrected answers about sets of three or more, bounded below by those about their pairs.
 
-What was observed of one pair is a part of the mean over a member's partners, so that a third job would take some of it away.
+An observed pair contributes to the mean over a member's partners, so without the bound a third job would
+dilute it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def of_rows(rows: Integers, sharing: str, predictor: Any) -> SlowdownOf:
 
 
 class PairSlowdowns:
-    """Corrected slowdowns of pairs, kept: scheduling asks about a few jobs in ever new sets.
+    """A cache of corrected slowdowns of pairs, because scheduling queries a few jobs in ever new sets.
 
     Args:
         predictor: asked about pairs that are new.
@@ -65,7 +66,7 @@ class PairSlowdowns:
         self._known: dict[tuple[int, int], float] = {}
 
     def slowest(self, sets: Sequence[ColocationSet], numbers: Sequence[Sequence[int]]) -> list[float]:
-        """The slowdown of every member, set by set, beside the neighbour that slows it most; 1 in sets of up to two.
+        """The slowdown of every member, set by set, beside its worst neighbour; 1 in sets of up to two.
 
         Args:
             numbers: of the members of each set.
@@ -128,5 +129,5 @@ def slowest_part(
             return corrected(slowdown, numbers) - 1.0
         return corrected(slowdown_of(parts[:, 0] // width, parts % width), numbers.ravel()[parts]) - 1.0
 
-    # Larger parts are as slow as their pairs, and cost several times as much to ask about.
+    # Larger subsets are as slow as their pairs, and cost several times as much to query.
     return 1.0 + never_faster_with_more(excess, whole, (2,))

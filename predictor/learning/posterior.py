@@ -1,8 +1,8 @@
-"""A fitted predictor and what was observed since: the same answers, corrected, without fitting anything anew.
+"""A fitted predictor corrected by observations, without refitting.
 
-The predictor is the prior mean of a Gaussian process (`predictor.learning.kernel`) over the log excess of a slowdown; where a job's solo step
-time was predicted, the process corrects that, too. A posterior is a function of its observations alone: neither their order nor how they
-were divided over calls matters.
+The predictor is the prior mean of a Gaussian process (`predictor.learning.kernel`) over the log excess of a
+slowdown; if a job's solo step time was predicted, the process corrects that too. A posterior depends only on
+the set of observations, not on their order or how they were split over calls.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What answers are made from: the process given what was observed, and devices on which sets were observed under MPS."""
+    """Inputs of answers: the process conditioned on the observations, and devices with sets observed under
+    MPS."""
 
     process: Process
     corrections: Corrections
@@ -56,13 +57,14 @@ class _State:
 
 
 class Posterior:
-    """A `SetPredictor` that has seen step times.
+    """A `SetPredictor` conditioned on observed step times.
 
     Args:
-        predictor: the prior mean. Answers are its own while nothing was observed.
+        predictor: the prior mean; answers are its own until something is observed.
         config: how observations are used.
         scale: of member features; that of the shipped parameters by default.
-        featurizer: reads graphs; by default the predictor's own where it has one, else jobs are told apart by name only.
+        featurizer: reads graphs; by default the predictor's, if it has one; otherwise jobs are distinguished
+            by name only.
 
     Attributes:
         revision: grows whenever an answer may have changed.
@@ -89,7 +91,7 @@ class Posterior:
         self.revision = 0
 
     def __len__(self) -> int:
-        """Observations that were taken in."""
+        """Number of observations taken in."""
         return int(self._observed.count.sum())
 
     @property
@@ -97,7 +99,7 @@ class Posterior:
         return str(getattr(self.predictor, "version", ""))
 
     def observe(self, observations: Iterable[Observation]) -> None:
-        """Take in observations; those of jobs alone whose solo step time is known say nothing new.
+        """Take in observations; those of single jobs with known solo step time add nothing.
 
         Raises:
             UnknownNameError: unknown model or device; nothing was taken in.
@@ -116,9 +118,9 @@ class Posterior:
         self.revision += 1
 
     def over(self, predictor: SetPredictor) -> Posterior:
-        """The same observations over another predictor, such as a newer version of the first.
+        """The same observations with another predictor, such as a newer version.
 
-        Observations that it cannot be asked about are left out.
+        Observations that it cannot predict are skipped.
         """
         other = Posterior(predictor, self.config, self._known.scale)
         other.take(
@@ -129,7 +131,7 @@ class Posterior:
         return other
 
     def take(self, observations: Iterable[Observation]) -> int:
-        """As `observe`, but observations that the predictor cannot be asked about are left out; says how many."""
+        """Like `observe`, but skips observations that the predictor cannot predict and returns how many."""
         kept = list(observations)
         try:
             self.observe(kept)
@@ -159,10 +161,10 @@ class Posterior:
         return True
 
     def extended(self, observations: Iterable[Observation]) -> Posterior:
-        """Another posterior that has seen these, too (as by `take`); this one stays as it is."""
+        """A copy that has also seen these (as with `take`); this one is unchanged."""
         other = Posterior.__new__(Posterior)
         other.__dict__.update(self.__dict__)
-        other._labels = dict(self._labels)  # of rows that the two may not have in common
+        other._labels = dict(self._labels)  # of rows that the two may not share
         other.take(observations)
         other._ready()
         return other
@@ -171,7 +173,7 @@ class Posterior:
         return self.config.learn_solo and workload.solo.step_time_s is None
 
     def _with(self, keys: Sequence[ObservedKey]) -> Observed:
-        """What was observed, with rows for `keys`; the predictor is asked about those that are new."""
+        """The observations, with rows for `keys`; the predictor is queried about new ones."""
         keys = [key for key in keys if key not in self._observed.index]
         if not keys:
             return self._observed
@@ -194,7 +196,7 @@ class Posterior:
         return result
 
     def _ready(self) -> _State:
-        """The process given all observations; worked out when it is first needed, from the one before as far as that reaches."""
+        """The process given all observations, computed lazily and incrementally from the previous one."""
         state = self._state
         if state is None:
             kept = self._observed.lowest(self.config.most_observed)
@@ -213,12 +215,12 @@ class Posterior:
 
     @property
     def process(self) -> Process:
-        """The process given everything that was observed."""
+        """The process conditioned on all observations."""
         return self._ready().process
 
     @property
     def members(self) -> Members:
-        """The members that were met; rows of the process name them by number."""
+        """The members seen so far; rows of the process refer to them by number."""
         return self._known.members
 
     def rows_of(self, sets: Sequence[ColocationSet]) -> tuple[Rows, Floats]:
@@ -230,7 +232,8 @@ class Posterior:
         return Rows(own, partners, np.zeros(len(own))), np.log(slowdown.ravel())
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
-        """As `SetPredictor`: slowdowns and predicted solo step times corrected; memory and what fits are the predictor's."""
+        """See `SetPredictor`; slowdowns and predicted solo step times are corrected, memory and `fits` are
+        the predictor's."""
         arrays = self.predictor.predict_arrays(sets)
         if not len(self._observed) or not len(sets):
             return arrays
@@ -247,8 +250,8 @@ class Posterior:
         return places, self.predict_arrays(sliced).slowdown if places else np.zeros((0, 1))
 
     def drift(self, observations: Sequence[Observation]) -> Drift:
-        """How far the predictor was off at `observations`, in the order in which they were made, and how far each would have been off with
-        those before it taken in."""
+        """How far off the predictor was at `observations`, in order, without and with the earlier ones taken
+        into account."""
         kept = [
             o for o in observations if len(o.colocation_set.workloads) > 1 or self._solo_counts(o.workload)
         ]
@@ -260,7 +263,7 @@ class Posterior:
         before = np.abs(observed - np.log(self.predictor.predict_arrays(sets).step_time_s[at]))
         after = before.copy()
         told = Posterior(self.predictor, self.config, self._known.scale)
-        # In steps that grow, so that many observations take no more than some dozens of them.
+        # In growing steps, so that many observations take only some dozens of them.
         start = 0
         while start < len(kept):
             end = min(len(kept), start + max(1, start // 8))
@@ -272,7 +275,7 @@ class Posterior:
         return Drift(len(kept), float(np.median(before)), float(np.median(after)))
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Observed members of sets with what was observed of them and what is said now."""
+        """Observed members of sets with their observations and current answers."""
         seen = self._observed
         if not len(seen):
             return []
@@ -293,7 +296,7 @@ class Posterior:
         return np.asarray(self._table_of().rows(sets))
 
     def predict_rows(self, rows: Integers, sharing: str) -> PredictionArrays:
-        """As `predict_arrays`, for rows that the caller has kept (the quickest way in)."""
+        """Like `predict_arrays`, for rows cached by the caller (the fastest entry point)."""
         arrays: PredictionArrays = self._table_of().predict_rows(rows, sharing)
         if not len(self._observed) or not len(rows):
             return arrays
@@ -315,7 +318,7 @@ class Posterior:
 
     def _table_of(self) -> Any:
         if not hasattr(self.predictor, "predict_rows"):
-            raise InputError("the predictor keeps no rows", hint="use predict_arrays")
+            raise InputError("the predictor stores no training rows", hint="use predict_arrays")
         return self.predictor
 
     def _slowdown(self, slowdown: Floats, numbers: Integers) -> Floats:
@@ -332,7 +335,7 @@ class Posterior:
         if process.evidence.rows.solo.any():
             apart = np.where(self._known.solo_predicted[: len(members)], corrections.solo(members), 0.0)
             solo = solo * np.where(numbers >= 0, np.exp(apart)[numbers], 1.0)
-        # The device's work for a job is the same; a slower step spreads it over more time.
+        # A slower step spreads the same device work over more time.
         busy = np.minimum(arrays.utilization_ratio * (arrays.slowdown / slowdown), 1.0)
         return replace(
             arrays,
@@ -347,7 +350,7 @@ class Posterior:
         return self.predict_many([colocation_set])[0]
 
     def predict_many(self, sets: Sequence[ColocationSet]) -> list[Prediction]:
-        """Several sets, with intervals and reasons; the predictor must give these, too.
+        """Several sets, with intervals and reasons; the predictor must support these too.
 
         Raises:
             UnknownNameError: unknown model or device.
@@ -356,8 +359,8 @@ class Posterior:
         return self.correct(predictor.predict_many(sets), sets)
 
     def correct(self, predictions: Sequence[Prediction], sets: Sequence[ColocationSet]) -> list[Prediction]:
-        """Predictions of the predictor itself with what was observed worked in; intervals narrow by as much as the process's own, and are
-        at least as wide."""
+        """The predictor's own predictions with corrections applied; intervals narrow like the process's own,
+        and are at least as wide."""
         if not len(self._observed) or not len(sets):
             return list(predictions)
         members = [member for prediction in predictions for member in prediction.members]
@@ -387,7 +390,8 @@ class Posterior:
         return result
 
     def basis(self, colocation_set: ColocationSet, member: int) -> Basis:
-        """What the answer for a member of a set stands on. An observation counts if it weighs a hundredth of the heaviest."""
+        """The basis of the answer for a member of a set. An observation counts if it has at least a hundredth
+        of the largest weight."""
         if not len(self._observed):
             return Basis(0, ())
         arrays = self.predictor.predict_arrays([colocation_set])

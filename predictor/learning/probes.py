@@ -1,4 +1,4 @@
-"""Which sets to observe next: those whose outcome takes most variance off what will be asked."""
+"""Which sets to observe next: those that reduce the variance of later queries most."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Expectation:
-    """What is expected of R rows together, before and after some of them are observed.
+    """Joint expectation of R rows, before and after observing some of them.
 
     Attributes:
         mean: [R]; covariance: [R, R].
@@ -26,26 +26,27 @@ class Expectation:
     covariance: Floats
 
     def gain(self, rows: Integers, noise: Floats, asked: Floats) -> float:
-        """Weighted variance that observing `rows` takes off: A-optimal design (Chaloner and Verdinelli 1995).
+        """Weighted variance reduction from observing `rows`: A-optimal design (Chaloner and Verdinelli 1995).
 
         Args:
             rows: those observed together.
             noise: [len(rows)] variance of their observation.
-            asked: [R] weights of the rows that will be asked for.
+            asked: [R] weights of the rows to be queried later.
         """
         block = self.covariance[rows]
         inner = self.covariance[np.ix_(rows, rows)] + np.diag(noise)
         return float(np.sum(np.linalg.solve(inner, block) * block * asked))
 
     def observe(self, rows: Integers, observed: Floats, noise: Floats) -> Expectation:
-        """After `rows` were seen to be `observed`."""
+        """Condition on `rows` having the values `observed`."""
         block = self.covariance[:, rows]
         held = self.covariance[np.ix_(rows, rows)] + np.diag(noise)
         gain = np.linalg.solve(held, block.T).T
         return Expectation(self.mean + gain @ (observed - self.mean[rows]), self.covariance - gain @ block.T)
 
     def best(self, candidates: Sequence[Integers], noise: Floats, asked: Floats) -> tuple[int, float]:
-        """(number of the candidate that takes most variance off, how much). `noise` is [R], as `asked`."""
+        """(number of the candidate with the largest variance reduction, reduction). `noise` is [R], like
+        `asked`."""
         weighted = (self.covariance * asked) @ self.covariance
         best = (-1, -1.0)
         for number, rows in enumerate(candidates):

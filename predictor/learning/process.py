@@ -1,4 +1,4 @@
-"""A Gaussian process conditioned on what was observed, robust against observations that cannot be true.
+"""A Gaussian process conditioned on observations, robust against implausible ones.
 
 Rows beyond some hundreds are used through inducing rows (the deterministic training conditional: Quinonero-Candela and Rasmussen,
 JMLR 2005). Which rows these are depends on the rows alone and not on their order.

@@ -1,4 +1,4 @@
-"""Where training runs: CUDA if available. What is fitted comes back to the CPU, where predictions are made."""
+"""Device for training: CUDA if available. Results are moved back to the CPU, where predictions are made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def training_device() -> torch.device:
 
 
 def moved(value: T, device: torch.device) -> T:
-    """A dataclass of tensors on `device`, and the dataclasses in it."""
+    """Move a dataclass of tensors, and nested dataclasses, to `device`."""
     changes: dict[str, Any] = {}
     for name in value.__dataclass_fields__:  # type: ignore[attr-defined]
         part = getattr(value, name)

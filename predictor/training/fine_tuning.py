@@ -1,8 +1,8 @@
-"""Fine-tuning: a fitted predictor learns from a few new sets and keeps what it knew.
+"""Fine-tuning: a fitted predictor learns from a few new sets without forgetting.
 
-The co-location networks learn; on the replay sets they are held to their earlier answers. The encoder stays
-as it is, and with it embeddings and scaling, but for what was measured of the new jobs alone, which it knows from then on.
-New campaigns get settings of their own; new devices are known by their data sheets.
+Only the co-location networks learn, with their earlier answers on the replay sets as targets too. The encoder
+is unchanged, and with it embeddings and scaling, except that new jobs' solo measurements become known. New
+campaigns get their own settings; new devices are described by their data sheets.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FineTuning:
-    """How a predictor learns from few new sets.
+    """Configuration of fine-tuning.
 
     Attributes:
-        seed: of everything random.
-        epochs: of every co-location network.
-        learning_rate: at the start; it falls to nothing.
-        keeping: weight of the earlier answers beside the new measurements.
-        cross_fits: parts of the new architectures that are left out in turn to learn how wide intervals must be.
+        seed: random seed.
+        epochs: epochs per co-location network.
+        learning_rate: initial rate, which decays to 0.
+        keeping: weight of the earlier answers relative to the new measurements.
+        cross_fits: groups of new architectures held out in turn to calibrate the intervals.
     """
 
     seed: int = 0
@@ -67,17 +67,17 @@ def fine_tune(
     config: FineTuning | None = None,
     report: LossCallback | None = None,
 ) -> Predictor:
-    """A new predictor from `base` and new measured sets; `base` stays as it is.
+    """A new predictor from `base` and new measured sets; `base` is unchanged.
 
     Args:
-        base: a fitted predictor; size and form of the network are its own.
-        colocation: new sets; those that `base` was made of are passed over.
+        base: a fitted predictor, whose network configuration is used.
+        colocation: new sets; those that `base` was trained on are skipped.
         solo: the same jobs alone.
-        config: how it learns.
-        report: follows the losses.
+        config: configuration.
+        report: called with the losses.
 
     Raises:
-        InputError: no set is new, or `base` holds no replay sets.
+        InputError: no new sets, or `base` has no replay sets.
         UnavailableError: `base` has not been fitted.
     """
     config = config or FineTuning()
@@ -86,7 +86,7 @@ def fine_tune(
     colocation = new_sets(base, colocation)
     if before.replay is None:
         raise InputError(
-            f"predictor {base.version} holds no replay sets and would forget",
+            f"predictor {base.version} has no replay sets and would forget old ones",
             expected="a checkpoint written by this version",
             hint="train it again",
         )
@@ -111,7 +111,7 @@ def fine_tune(
 
 
 def new_sets(base: Predictor, colocation: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the sets that `base` was not made of.
+    """Rows of the sets that `base` was not trained on.
 
     Raises:
         InputError: there are none.
@@ -120,14 +120,15 @@ def new_sets(base: Predictor, colocation: pd.DataFrame) -> pd.DataFrame:
     if new.empty:
         raise InputError(
             "nothing to fine-tune on",
-            expected="sets that the predictor was not made of",
+            expected="sets that the predictor was not trained on",
             got=f"{colocation.set_id.nunique()} sets, all known",
         )
     return new
 
 
 def with_campaigns(network: ColocationNetwork, campaigns: tuple[str, ...]) -> ColocationNetwork:
-    """The same network with more campaigns after its own; a new one starts as an unknown one was answered."""
+    """The same network with additional campaigns; a new one starts with the weights of the unknown
+    campaign."""
     grown = ColocationNetwork(network.config, campaigns)
     more = len(campaigns) - len(network.campaigns)
     weights = {}
@@ -151,7 +152,7 @@ def _learned(
     report: LossCallback | None = None,
     held_out: Examples | None = None,
 ) -> CotenantModel:
-    """`before` with co-location networks that have learned from new sets and answer `replay` as they did."""
+    """`before` with co-location networks that learned from new sets but keep their answers on `replay`."""
     campaigns = (*before.campaigns, *sorted(set(new.campaign) - set(before.campaigns)))
     replay = with_more_campaigns(replay, len(campaigns) - len(before.campaigns))
     members, _ = before.variants(new.workloads, new.devices)
@@ -187,7 +188,7 @@ def _tune(
     validation: HeldOut | None,
 ) -> None:
     device = training_device()
-    # Without dropout: what is kept to are the answers that are served.
+    # Without dropout, because the served answers are the targets.
     network.to(device).eval()
     before = deepcopy(network)
     batches, replay = [moved(batch, device) for batch in batches], moved(replay, device)
@@ -195,7 +196,7 @@ def _tune(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.epochs)
     for epoch in range(config.epochs):
         optimizer.zero_grad()
-        # Answers to users name no campaign: what is learned and what is kept holds with and without.
+        # Answers to users name no campaign, so train with and without it.
         kept = hide_campaigns(replay, 0.5)
         with torch.no_grad():
             then = before(kept)
@@ -226,10 +227,10 @@ def _widened(
     training: TrainingConfig,
     report: LossCallback | None = None,
 ) -> Intervals:
-    """Intervals that hold for the new sets, too, and are nowhere narrower than they were.
+    """Intervals that also cover the new sets, and are nowhere narrower than before.
 
-    New architectures are left out in turn, and what was learned without them is judged by them. The encoder has learned
-    nothing, so its errors on the new jobs alone are those on jobs that it never saw.
+    New architectures are held out in turn to score the networks trained without them. The encoder is
+    unchanged, so its errors on the new jobs alone are those on unseen jobs.
     """
     replay = before.replay
     assert replay is not None
@@ -265,7 +266,7 @@ def _widened(
 def _heads(
     before: HeadCalibration, new: Examples, solo: pd.DataFrame, model: CotenantModel
 ) -> HeadCalibration:
-    """Constants from the rows at hand where these are enough, else as they were; their errors never shrink."""
+    """Constants refitted if there are enough rows, else unchanged; their errors never shrink."""
     after = fit_heads(new, solo, model.featurizer, before)
     errors = zip(before.memory_log_error, after.memory_log_error, strict=True)
     graph, alone = (max(pair) for pair in errors)

@@ -37,17 +37,17 @@ def fine_tune_run(
     report: LossCallback | None = None,
     system_metrics: bool = False,
 ) -> dict[str, Any]:
-    """Fine-tune a checkpoint, compare it with what it was, write it and log it all.
+    """Fine-tune a checkpoint, compare before and after, write it and log everything.
 
     Args:
-        base_name: as `load_predictor` takes it.
+        base_name: name for `load_predictor`.
         data: folder of tables with the new sets.
         out: folder of the new checkpoint.
-        config: how it learns.
+        config: configuration.
         own_use: see `training_tables`.
-        tracking_uri, experiment: of MLflow.
-        report: follows the losses.
-        system_metrics: log use of processor, memory and GPU to MLflow as well.
+        tracking_uri, experiment: MLflow settings.
+        report: called with the losses.
+        system_metrics: also log CPU, memory and GPU usage to MLflow.
 
     Returns:
         `model_version`, `ancestors`, `comparison` (before and after, on the new sets and, where some are at hand, on
@@ -76,7 +76,7 @@ def fine_tune_run(
         write_json(out / "metrics.json", {"split": "before and after", "comparison": comparison})
         write_whole(out / "MODEL_CARD.md", model_card(after, comparison, BEFORE_AND_AFTER))
         mlflow.log_metric("new_sets", len(manifest.added_set_ids))
-        # Under the names of a training, so that MLflow's comparison charts both.
+        # Use the metric names of a training, so that MLflow's comparison charts both.
         log_scores(mlflow, comparison | learned_sets(after, new, solo))
         log_predictor(out, colocation)
     return {
@@ -89,15 +89,15 @@ def fine_tune_run(
 
 
 BEFORE_AND_AFTER = (
-    "Before and after fine-tuning (co-located / solo throughput). The new sets were learned from; what is known of sets that "
-    "nobody has seen are the intervals below"
+    "Before and after fine-tuning (co-located / solo throughput). The new sets were used in training; for unseen "
+    "sets, the intervals below are the only estimate"
 )
 
 
 def before_and_after(
     base: Predictor, after: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame
 ) -> dict[str, dict[str, Any]]:
-    """Metrics of both on the sets that were new, and on those of `base` that are in the tables."""
+    """Metrics of both on the new sets, and on those of `base` that are in the tables."""
     known = colocation.set_id.astype(str).isin(set(base.fitted_.manifest.set_ids))
     comparison = {}
     for side, rows in (("new sets", colocation[~known]), ("old sets", colocation[known])):

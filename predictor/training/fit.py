@@ -34,17 +34,18 @@ if TYPE_CHECKING:
 # Arguments of `Intervals.fit`: by group of intervals log error and predicted log slowdown; solo step times; utilisation.
 Residuals = tuple[dict[str, tuple[np.ndarray, np.ndarray]], np.ndarray, np.ndarray]
 
-# At most so many models are fitted to learn how far off they are; each leaves out its share of the architectures.
+# Most models fitted to calibrate intervals; each holds out its share of the architectures.
 CROSS_FITS = 6
 
-# Two measurements of one job on one type of device that lie further apart are of different things.
+# Measurements of one job on one device type that differ by more measure different things.
 SAME_STEP = 3.0
 
 
 def solo_examples(solo: pd.DataFrame) -> SoloExamples:
     """Solo step times on one GPU as training rows of the encoder.
 
-    Campaigns that differ on the same job by more than `SAME_STEP` do not mean the same by a step; the shortest counts.
+    Campaigns that differ on the same job by more than `SAME_STEP` define a step differently; the shortest is
+    used.
     """
     rows = solo[(solo.gpus == 1) & solo.step_time_s.notna()]
     shortest = rows.groupby(["workload", "device"], observed=True).step_time_s.transform("min")
@@ -65,10 +66,10 @@ def fit_tables(
     report: LossCallback | None = None,
     progress: Progress = NOTHING_KEPT,
 ) -> Fitted:
-    """Fit everything that a checkpoint keeps.
+    """Fit everything that a checkpoint stores.
 
-    Intervals come from leaving out each architecture in turn (with one network instead of the ensemble, which errs on the
-    wide side); nothing of a left-out model is seen in that, solo step times included.
+    Intervals come from holding out each architecture in turn (with one network instead of the ensemble, which
+    errs on the wide side), including its solo step times.
     """
     from predictor.fitted.fitted import Fitted, Manifest
 
@@ -108,7 +109,7 @@ def cross_fitted_intervals(
     report: LossCallback | None = None,
     progress: Progress = NOTHING_KEPT,
 ) -> Intervals:
-    """Intervals from residuals of architectures left out in turn, some at a time where there are many.
+    """Intervals from residuals of architectures held out in turn, several at a time if there are many.
 
     How much wider they are on a type of device that was never measured comes from leaving out each type, together with a
     part of the architectures, where there are at least two.
@@ -146,7 +147,8 @@ def cross_fitted_intervals(
 def _device_groups(examples: Examples, by_architecture: Sequence[Group]) -> list[Group]:
     """Each type of GPU together with one group of architectures: neither was seen of the sets that are scored.
 
-    Processors are not left out: how jobs share one says nothing of how much a GPU nobody measured differs from those measured.
+    CPUs are not held out, because sharing a CPU says nothing about how much an unmeasured GPU differs from
+    measured ones.
     """
     types = np.array([split_device(d)[0] for d in examples.devices])
     devices = sorted(device for device in set(types.tolist()) if not get_device(device).is_processor)
@@ -166,7 +168,7 @@ def _device_groups(examples: Examples, by_architecture: Sequence[Group]) -> list
 
 
 def left_out_errors(model: CotenantModel, fold: ExampleFold, solo: pd.DataFrame) -> dict[str, np.ndarray]:
-    """How far off `model` is on the test side of `fold`, sets and jobs alone.
+    """Errors of `model` on the test side of `fold`, for sets and for jobs alone.
 
     Returns:
         per group of intervals, `GROUP` the log error of the ratio and `GROUP slowdown` the predicted log slowdown, of

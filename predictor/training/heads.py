@@ -23,7 +23,7 @@ from profiling.workload import SoloProfile, Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-# Fewer rows than this calibrate nothing.
+# Fewer rows than this are not used for calibration.
 ENOUGH = 8
 
 
@@ -33,7 +33,8 @@ def fit_heads(
     featurizer: Featurizer,
     start: HeadCalibration | None = None,
 ) -> HeadCalibration:
-    """Constants of the memory and utilisation heads by least absolute error; those of `start` where too little was measured.
+    """Constants of the memory and utilisation heads by least absolute error; those of `start` if there are
+    too few measurements.
 
     Args:
         examples: measured sets, for what sharing adds.
@@ -48,7 +49,7 @@ def fit_heads(
         activation_factor=factor * start.activation_factor,
         half_activation_factor=factor * start.half_activation_factor,
     )
-    # A processor is always busy and its memory is shared pages; only GPUs say how these add up.
+    # Only GPUs, because a CPU is always busy and its memory is shared pages.
     on_gpu = [
         set_id
         for set_id, row in zip(examples.set_ids, examples.first, strict=True)
@@ -70,7 +71,7 @@ def fit_heads(
 
 
 def _memory_rows(solo: pd.DataFrame, featurizer: Featurizer) -> list[tuple[JobOnDevice, float]]:
-    """Jobs alone with the memory that was measured of them."""
+    """Jobs alone with their measured memory."""
     rows = solo[(solo.gpus == 1) & solo.memory_bytes.notna()].to_dict("records")
     return [
         (featurizer.job(Workload.parse(str(r["workload"])), str(r["device"])), float(r["memory_bytes"]))

@@ -38,7 +38,8 @@ def fit_encoder(
     report: LossCallback | None = None,
     progress: Progress = NOTHING_KEPT,
 ) -> WorkloadEncoder:
-    """Level 1: minimise the error of log solo step time. With no rows the encoder stays as it began."""
+    """Level 1: minimise the error of log solo step time. Without rows the encoder keeps its initial
+    weights."""
     torch.manual_seed(config.seed)
     encoder = WorkloadEncoder(network.encoder)
     if not len(solo.workloads):
@@ -55,7 +56,7 @@ def fit_encoder(
         optimizer, config.encoder_learning_rate, total_steps=max(config.encoder_steps, 1) + 1
     )
     rng = np.random.default_rng(config.seed)
-    # Each model on a device counts the same, however often it was measured.
+    # Each model on a device has the same weight, however often it was measured.
     _, group, count = np.unique(
         [f"{w.model} {d}" for w, d in zip(solo.workloads, solo.devices, strict=True)],
         return_inverse=True,
@@ -100,7 +101,7 @@ def fit(
     """Fit the whole model on `examples`; every set is seen with and without its members' solo measurements.
 
     Args:
-        held_out: sets that are not learned from; `report` receives the error on them.
+        held_out: sets excluded from training; `report` receives the error on them.
     """
     encoder = encoder or fit_encoder(solo, featurizer, network, config, report, progress)
     campaigns = tuple(sorted(set(examples.campaign)))
@@ -161,7 +162,7 @@ def _fit_one(
 
 
 def batch_loss(output: SetOutput, batch: TargetBatch, beta: float) -> Tensor:
-    """What all that is known of a batch's sets costs."""
+    """Total loss of a batch of sets."""
     loss = colocation_loss(output, batch.target, batch.known, batch.censored, beta)
     if batch.utilization_residual is not None:
         loss = loss + utilization_loss(output, batch.sets.present, batch.utilization_residual, beta)

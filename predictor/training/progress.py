@@ -1,7 +1,7 @@
-"""A training run that is killed goes on where it was: the state of each loop and the result of each stage, as files.
+"""Resumes killed training runs: stores the state of each loop and the result of each stage as files.
 
-A file is written whole or not at all and holds no code: tensors in safetensors, everything else as JSON in its header. It
-belongs to one fingerprint of data, configuration and code, and is not read under another.
+Files are written atomically and contain no code: tensors in safetensors, everything else as JSON in the
+header. A file is only read under the same fingerprint of data, configuration and code.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from profiling.files import write_whole
 if TYPE_CHECKING:
     import pandas as pd
 
-# Packages whose code decides what a run learns.
+# Packages whose code affects the result of a run.
 _PACKAGES = ("profiling", "datasets", "models", "predictor")
 
 
 class Progress:
-    """What a run has done so far.
+    """Progress of a run.
 
     Args:
-        folder: where its files go; None keeps nothing.
+        folder: folder for the files; None stores nothing.
         fingerprint: of data, configuration and code; files of another one are not read.
-        every_s: seconds between two states of one loop; 0 keeps every step.
+        every_s: seconds between stored states of a loop; 0 stores every step.
     """
 
     def __init__(self, folder: Path | None = None, fingerprint: str = "", every_s: float = 20.0) -> None:
         self.folder, self.fingerprint, self.every_s = folder, fingerprint, every_s
         self.prefix = ""
-        # Stage to losses by step. Kept with the loop, so that the curves of a run that was killed are whole.
+        # Stage to losses by step. Stored with the loop, so that the curves of a resumed run are complete.
         self.losses: dict[str, list[float]] = {}
         self._taken_up: list[str] = []
 
     def within(self, part: str) -> Progress:
-        """The same files, for a part of the run whose stages have the names of another part's."""
+        """The same files, for a part of the run whose stage names occur in another part too."""
         inner = copy(self)
         inner.prefix, inner.losses = f"{self.prefix}{part}: ", {}
         return inner
 
     @property
     def resumed(self) -> bool:
-        """Whether anything was taken over from a run that was killed."""
+        """Whether anything was restored from a killed run."""
         return bool(self._taken_up)
 
     def steps(
@@ -67,8 +67,8 @@ class Progress:
     ) -> Iterator[int]:
         """`range(count)` for a training loop, less the steps that were done before the kill.
 
-        Module, optimiser, schedule, `rng` and torch's generators are set to what they were after the last step that was
-        kept; the steps that remain then give the bits that they would have given.
+        Module, optimiser, schedule, `rng` and torch's generators are restored to the last stored step, so
+        that the remaining steps give bit-identical results.
         """
         if self.folder is None:
             yield from range(count)
@@ -91,14 +91,14 @@ class Progress:
                 written = time.monotonic()
 
     def note(self, name: str, step: int, loss: float) -> None:
-        """Remember the loss of a step (from 1) of a loop."""
+        """Record the loss of a step (from 1) of a loop."""
         if self.folder is None:
             return
         curve = self.losses.setdefault(name, [])
         curve[step - 1 :] = [loss]
 
     def arrays(self, name: str, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """The result of a stage: what was kept of it, else what `make` gives."""
+        """The result of a stage: stored, or else computed by `make`."""
         kept = self._read(name) if self.folder is not None else None
         if kept is not None:
             return {key: tensor.numpy() for key, tensor in kept[0].items()}
@@ -108,7 +108,7 @@ class Progress:
         return made
 
     def finish(self) -> None:
-        """Remove the files: the run has ended."""
+        """Remove the files after the run."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -126,7 +126,8 @@ class Progress:
         write_whole(self._path(name), body)
 
     def _read(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Tensors and the rest; None where nothing is kept, or it is of another run or damaged: the stage starts anew."""
+        """Tensors and the rest; None if the stage must start from scratch, because nothing is stored or it is
+        damaged or from another run."""
         from safetensors import SafetensorError, safe_open
 
         path = self._path(name)

@@ -64,7 +64,7 @@ def _check_keys(body: dict[str, Any], config: Path | None) -> None:
     for section, values, known in sections:
         if values is not None and not isinstance(values, dict):
             raise InputError(
-                f"configuration {config}: {section.rstrip('.')} is no mapping",
+                f"configuration {config}: {section.rstrip('.')} is not a mapping",
                 expected="keys and values",
                 got=repr(values)[:80],
             )

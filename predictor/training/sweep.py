@@ -195,7 +195,7 @@ def inner_groups(examples: Examples, folds: int) -> list[Group]:
     count = len(set(examples.architectures))
     if not 2 <= folds <= count:
         raise InputError(
-            "cannot leave models out",
+            "cannot hold out models",
             expected=f"from 2 folds to {count}, one per architecture",
             got=folds,
         )
@@ -212,8 +212,8 @@ def left_out_error(
     """MAPE of co-located / solo throughput on the sets left out."""
     if not fold.train.set_ids:
         raise InputError(
-            "no set is left to learn from",
-            expected="sets without the left-out models",
+            "no sets left to learn from",
+            expected="sets without the held-out models",
             got=", ".join(sorted(set(fold.test.architectures))),
             hint="more folds",
         )

@@ -104,8 +104,8 @@ def test_arrays_equal_predictions(predictor: Predictor) -> None:
 @pytest.mark.parametrize(
     ("device", "count", "words"),
     [
-        ("v100", 1, "v100 cannot be cut into MIG slices"),
-        ("v100", 2, "v100 cannot be cut into MIG slices"),
+        ("v100", 1, "v100 cannot be partitioned into MIG slices"),
+        ("v100", 2, "v100 cannot be partitioned into MIG slices"),
         ("a100:mig=3g", 2, "cannot be cut"),
         ("a100", 9, "a100 has too few MIG slices"),
     ],

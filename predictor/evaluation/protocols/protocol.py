@@ -122,7 +122,7 @@ def make_trial(protocol: Protocol, tables: Tables, seed: int = 0) -> Trial:
     if missing or not len(frame):
         source = next((s.name for s in SOURCES.values() if {s.name, *s.campaigns} & missing), "NAME")
         raise InputError(
-            f"protocol {protocol.name} needs rows that are not in the data",
+            f"the data lack rows needed by protocol {protocol.name}",
             expected="campaign " + ", ".join(sorted(missing or {"of any kind"})),
             got=", ".join(sorted(set(frame["campaign"]))) or "no rows",
             hint=f"cotenant data import {source} SRC -o DIR",

@@ -86,7 +86,7 @@ def register(contender: Contender) -> None:
     """
     known = _CONTENDERS.get(contender.name)
     if known is not None and known.make.__module__ != contender.make.__module__:
-        raise ConflictError(f"a predictor called {contender.name!r} is registered already")
+        raise ConflictError(f"a predictor named {contender.name!r} is already registered")
     _CONTENDERS[contender.name] = contender
 
 

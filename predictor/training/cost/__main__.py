@@ -164,14 +164,22 @@ def _folds(families: Sequence[str], folds: int) -> np.ndarray:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m predictor.training.cost", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with imported tables")
-    parser.add_argument("--out", type=Path, default=SHIPPED, help="folder of the coefficients")
+    parser.add_argument("--out", type=Path, default=SHIPPED, help="output folder for the coefficients")
     parser.add_argument(
-        "--folds", type=int, default=0, help="leave out families in so many folds afterwards, for the card"
+        "--folds",
+        type=int,
+        default=0,
+        help="afterwards hold out families in this many folds, for the model card",
     )
     parser.add_argument("--sample", type=float, default=1.0, help="part of timm's inference rows")
-    parser.add_argument("--shares", type=float, default=0.15, help="part of the rows under an MPS share")
     parser.add_argument(
-        "--operators", type=int, default=500, help="most single operators of a kind on a device; 0 for none"
+        "--shares", type=float, default=0.15, help="share of the rows under an MPS share to use"
+    )
+    parser.add_argument(
+        "--operators",
+        type=int,
+        default=500,
+        help="maximum number of single operators per kind and device; 0 for none",
     )
     parser.add_argument("--epochs", type=int, default=CostConfig().epochs)
     given = parser.parse_args(arguments)

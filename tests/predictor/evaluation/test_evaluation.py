@@ -63,7 +63,7 @@ def test_sets_that_were_trained_on_are_left_out(predictor: Predictor, measured: 
     result = evaluate(predictor, later, solo)
     assert result["left_out"] == colocation[colocation.device == "p100"].set_id.nunique()
     assert set(result["by_device"]) == {"v100"}
-    with pytest.raises(InputError, match="no set is left to score"):
+    with pytest.raises(InputError, match="no sets left to score"):
         evaluate(predictor, colocation, solo)
 
 

@@ -83,7 +83,7 @@ def test_values_of_another_type(changes: dict[str, object]) -> None:
 @pytest.mark.parametrize("step_time_s", ["1e-30", "9e-7", "1.3e6", "1e30", "inf", "nan"])
 def test_steps_that_no_job_takes(tmp_path: Path, step_time_s: str) -> None:
     """The same bounds whoever reads them: files, the store, SPECs, Python."""
-    said = "1e-06 to 1.2e\\+06 seconds a step"
+    said = "1e-06 to 1.2e\\+06 seconds per step"
     with pytest.raises(InputError, match=said):
         Observation(PAIR, 0, float(step_time_s))
     with pytest.raises(InputError, match=said):
@@ -118,7 +118,7 @@ def test_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert stored(store) == [observation]
     keep(store, [observation, observation])
     assert stored(store) == [observation] * 3
-    with pytest.raises(ConflictError, match="recorded already"):
+    with pytest.raises(ConflictError, match="already recorded"):
         keep(store, [observation])
     assert len(stored(store)) == 3
     for body in ("[]", '{"format": "cotenant-feedback", "version": 2}', "{"):

@@ -264,7 +264,7 @@ def test_a_fine_tuned_version_is_promoted_on_sets_that_it_has_not_learned_from(
         fine_tune_run(str(home / "m1"), home / "tables", tmp_path / "m2", QUICK, tracking_uri=store)
         answer = promote("1", graph_source=graph_source)
         assert not answer["promoted"]
-        assert "version 1 keeps no answers to pairs that its training left out" in answer["reason"]
+        assert "version 1 has no stored answers to pairs held out of its training" in answer["reason"]
         answer = promote("1", home / "tables", graph_source=graph_source)
         assert not answer["promoted"]  # it learned from all of them
         assert "sets learned by version 1" in answer["reason"]

@@ -164,7 +164,7 @@ def test_registry(trained: tuple[dict[str, Any], Path]) -> None:
     theirs = same_rows["metrics"]["incumbent"]["mape_percent"]
     assert answer["promoted"] == (own["mape_percent"] <= theirs * 1.001)
     assert promote("1", force=True, graph_source=graph_source)["promoted"]
-    assert promote("1")["reason"] == "it is the champion already"
+    assert promote("1")["reason"] == "it is already the champion"
     champion = load_predictor("models:/cotenant@champion", graph_source)
     assert champion.version == result["model_version"]
     asked = ColocationSet("v100", (Workload("alpha", 32), Workload("beta", 32)))

@@ -11,7 +11,7 @@ def of_sets(result: dict[str, Any]) -> str:
     about = (
         "MAPE % (R2) of the co-located / solo throughput after K observed sets per device; "
         f"{result['sets']} sets, {result['points']} points, seeds {', '.join(map(str, result['seeds']))}. "
-        "Sets are chosen by the probe rule of `process` for all learners alike."
+        "For all learners, sets are chosen by the probe rule of `process`."
     )
     return learning_page(result, about, "sets", lambda f: f"{f['mape_percent']:.1f} ({f['r2']:.2f})")
 
@@ -20,8 +20,8 @@ def of_jobs(result: dict[str, Any]) -> str:
     """Markdown page of a report on step times alone: MAPE %, and the coverage of 90 % intervals."""
     about = (
         f"MAPE % of the step time after K measured points of the job; {result['points']} points, "
-        f"seeds {', '.join(map(str, result['seeds']))}. The cost model is the shipped one, which has learned "
-        "from some of these campaigns."
+        f"seeds {', '.join(map(str, result['seeds']))}. The cost model is the shipped one, which was fitted "
+        f"to some of these campaigns."
     )
     return learning_page(result, about, "asked", lambda f: f"{f['mape_percent']:.1f}")
 
