@@ -12,7 +12,7 @@ from profiling.errors import CotenantError
 from profiling.notes import warnings_as_notes
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Measure jobs on this machine.")
-campaign = typer.Typer(no_args_is_help=True, help="Run a plan; it resumes wherever it was killed.")
+campaign = typer.Typer(no_args_is_help=True, help="Run a plan; a killed run resumes where it stopped.")
 campaign.command("run")(run)
 campaign.command("status")(status)
 campaign.command("export")(export)

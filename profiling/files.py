@@ -100,8 +100,8 @@ def read_json(path: Path | str) -> Any:
         raise InputError(f"{source} is nested too deeply", expected="JSON of ordinary depth") from None
     except json.JSONDecodeError as error:
         raise InputError(
-            f"{source} is not whole JSON",
+            f"{source} is not valid JSON",
             expected="one JSON value",
             got=f"{error.msg} at line {error.lineno}, column {error.colno}",
-            hint="the file may be truncated; fetch it again",
+            hint="the file may be truncated; download it again",
         ) from None

@@ -100,9 +100,9 @@ class RayWorkers(Generic[Task, Result]):
                     return
                 if time.monotonic() - alone_since > self.patience_s:
                     raise UnavailableError(
-                        "the Ray cluster has no node for the work that is left",
+                        "the Ray cluster has no node for the remaining work",
                         expected="a live node" + (" with a GPU" if self.on_gpus else ""),
-                        hint="what is done is kept: run the same command again",
+                        hint="finished work is kept; run the same command again",
                     )
                 time.sleep(0.2)
                 continue

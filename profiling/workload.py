@@ -26,7 +26,7 @@ def check_step_time(step_time_s: float) -> None:
     if not least <= step_time_s <= most:
         raise InputError(
             "step_time_s is out of range",
-            expected=f"{least:g} to {most:g} seconds a step",
+            expected=f"{least:g} to {most:g} seconds per step",
             got=step_time_s,
         )
 
@@ -148,7 +148,7 @@ class Workload:
         for part in filter(None, (p.strip() for p in tail.split(","))):
             key, equals, text = (p.strip() for p in part.partition("="))
             if not equals:
-                raise InputError(f"job SPEC {spec!r} has a bad part", expected="key=value", got=repr(part))
+                raise InputError(f"job SPEC {spec!r} is malformed", expected="key=value", got=repr(part))
             if key in options:
                 raise InputError(f"job SPEC {spec!r} gives {key} twice", expected="each key once")
             options[key] = option_value(key, text, f"job SPEC {spec!r}")

@@ -24,7 +24,7 @@ class _Loader(yaml.SafeLoader):
                 raise InputError(
                     f"line {line}: key {key.value!r} is repeated",
                     expected="each key once in a mapping",
-                    got=f"it stands in line {lines[key.value]}, too",
+                    got=f"it is also in line {lines[key.value]}",
                     hint="remove one, or write a list of both",
                 )
             lines[key.value] = line

@@ -85,11 +85,7 @@ def _runs(records: Sequence[dict[str, Any]]) -> str:
     text += f"Models ({len(names)}): {', '.join(names)}. "
     if failed:
         outcomes = Counter(m["outcome"] for m in failed)
-        text += (
-            "Members that did not live through it: "
-            + ", ".join(f"{c} {o}" for o, c in outcomes.items())
-            + "."
-        )
+        text += "Members that failed: " + ", ".join(f"{c} {o}" for o, c in outcomes.items()) + "."
     return text.strip()
 
 

@@ -19,7 +19,7 @@ Output = Annotated[Path, typer.Option("-o", "--output", help="Folder with the sl
 Done = Annotated[
     list[Path] | None,
     typer.Option(
-        "--done", help="Folder with slices from elsewhere whose runs count as done; may be repeated."
+        "--done", help="Folder with slices from another machine whose runs count as done; may be repeated."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
@@ -29,7 +29,7 @@ def run(
     plan: PlanFile,
     output: Output,
     limit: Annotated[
-        str | None, typer.Option(help="Start no run that would end after this time, e.g. 9m.")
+        str | None, typer.Option(help="Do not start runs that would end after this time, e.g. 9m.")
     ] = None,
     done: Done = None,
     retry_failed: Annotated[bool, typer.Option(help="Measure failed runs again.")] = False,
@@ -37,7 +37,7 @@ def run(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Measure on the nodes of this Ray cluster, each on its own device; or `auto`.",
+            help="Address of a Ray cluster to measure on, each node with its own device; or `auto`.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run; measure nothing.")] = False,
@@ -151,7 +151,7 @@ def _print_status(now: CampaignStatus, as_json: bool) -> None:
     print(
         f"{now.done} of {now.total} runs done ({now.failed} with a failed member), "
         f"about {format_duration(now.remaining_s)} left, {now.stored_bytes / 1e6:.2f} MB stored"
-        + (f", {now.torn_lines} torn lines passed over" if now.torn_lines else "")
+        + (f", {now.torn_lines} torn lines skipped" if now.torn_lines else "")
     )
 
 

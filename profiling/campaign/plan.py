@@ -61,12 +61,14 @@ class CampaignPlan:
         for run in self.runs:
             if run.request.device != self.device:
                 raise InputError(
-                    f"{run.request} is a run on another device than the plan's",
+                    f"{run.request} is for another device than the plan's",
                     expected=self.device,
                     got=run.request.device,
                 )
             if run.request in seen:
-                raise InputError("a run is in the plan twice", expected="each run once", got=str(run.request))
+                raise InputError(
+                    "a run occurs twice in the plan", expected="each run once", got=str(run.request)
+                )
             seen.add(run.request)
 
     def run_id(self, run: PlannedRun) -> str:

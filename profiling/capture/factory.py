@@ -73,7 +73,7 @@ def find_factory(name: str) -> tuple[Callable[..., Any], Mapping[str, inspect.Pa
         return factory, inspect.signature(factory).parameters  # type: ignore[arg-type, return-value]
     except (TypeError, ValueError):
         raise InputError(
-            f"{name!r} is no factory",
+            f"{name!r} is not a factory",
             expected="a function that returns (module, inputs)",
             got=type(factory).__name__,
         ) from None
@@ -89,7 +89,7 @@ def _made(workload: Workload, device: str) -> tuple[Any, int | None]:
                 f"{workload.model!r} takes no {key}",
                 expected=f"a factory with a parameter {key}",
                 got=f"{key}={value}",
-                hint="add the parameter, or leave the option out",
+                hint="add the parameter, or omit the option",
             )
     with torch.device(device):
         try:
@@ -103,7 +103,7 @@ def _made(workload: Workload, device: str) -> tuple[Any, int | None]:
     is_pair = isinstance(made, tuple) and len(made) in (2, 3) and isinstance(made[0], nn.Module)
     if not is_pair and not isinstance(made, TrainingJob):
         raise InputError(
-            f"{workload.model!r} returned something else",
+            f"{workload.model!r} returned a wrong value",
             expected="(module, inputs), (module, inputs, loss) or a TrainingJob",
             got=type(made).__name__,
         )

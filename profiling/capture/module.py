@@ -130,8 +130,8 @@ def refuse_lazy(model: nn.Module) -> None:
         if is_lazy(parameter):
             raise InputError(
                 f"parameter {name!r} has no shape yet",
-                expected="a module whose lazy layers have seen a batch",
-                hint="call the module once before it is returned",
+                expected="a module with initialised lazy layers",
+                hint="call the module once before returning it",
             )
 
 
@@ -148,7 +148,7 @@ def to_meta(model: nn.Module) -> nn.Module:
             "a TorchScript module cannot be captured",
             expected="modules of torch.nn",
             got=type(model).__name__,
-            hint="give the module that it was made from, or an ONNX file",
+            hint="use the original module, or an ONNX file",
         )
     for parameter in model.parameters():
         shadow = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)

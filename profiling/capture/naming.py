@@ -13,7 +13,7 @@ from profiling.zoo import resolve
 
 _HASH = re.compile(r"(?:graph:)?([0-9a-f]{8,64})")
 _FILES = {
-    ".json": "a graph that `cotenant capture -o` wrote",
+    ".json": "a graph written by `cotenant capture -o`",
     ".onnx": "an ONNX file",
     ".graph.txt": "a PipeDream graph",
 }
@@ -67,7 +67,7 @@ def registered_name(name: str) -> str | None:
     if len(hashes) != 1:
         raise UnknownNameError(
             "several captured graphs start with this hash" if hashes else "no captured graph has this hash",
-            expected="the hash that `cotenant capture` printed",
+            expected="the hash printed by `cotenant capture`",
             got=match[1],
             hint="give more digits" if hashes else "capture the model on this machine first",
         )

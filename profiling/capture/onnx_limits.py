@@ -51,7 +51,7 @@ def check_size(size: int, limits: OnnxLimits) -> None:
             "the ONNX file is too large",
             expected=f"at most {limits.file_bytes} bytes",
             got=size,
-            hint="save the weights as external data: only shapes are read",
+            hint="save the weights as external data; only shapes are read",
         )
 
 
@@ -126,7 +126,9 @@ def _check_graph(graph: Any, limits: OnnxLimits, depth: int) -> None:
     for i, node in enumerate(graph.node):
         for output in node.output:
             if output and output in made:
-                raise UnsafeFileError(f"two ONNX nodes produce {output!r}", expected="each tensor made once")
+                raise UnsafeFileError(
+                    f"two ONNX nodes produce {output!r}", expected="each tensor produced once"
+                )
             made[output] = i
     _check_order(graph, made)
 

@@ -66,7 +66,7 @@ def read_operators(
         model = onnx.shape_inference.infer_shapes(model, data_prop=True, strict_mode=True)
     except Exception as error:  # the C++ checker raises several unrelated types
         raise InputError(
-            "shapes of the ONNX graph do not fit together", got=str(error).splitlines()[0]
+            "shapes of the ONNX graph are inconsistent", got=str(error).splitlines()[0]
         ) from None
     return _Reader(model.graph, limits).run(), size, _input_bytes(model.graph), []
 
@@ -204,7 +204,8 @@ class _Reader:
             warnings.warn(f"ONNX operators without a canonical kind: {counts}", stacklevel=2)
         if self._shapeless:
             warnings.warn(
-                f"{self._shapeless} ONNX operators have outputs of unknown shape; their first input's is taken",
+                f"{self._shapeless} ONNX operators have outputs of unknown shape; assuming that of their "
+                f"first input",
                 stacklevel=2,
             )
         return self._operators

@@ -93,9 +93,7 @@ def parse_profile(text: str, name: str, where: str = "profile") -> PipeDreamProf
             continue
         node = _node(line.strip(), f"{where}, line {number}")
         if node.id in nodes:
-            raise InputError(
-                f"{where}, line {number}", expected="each node once", got=f"{node.id} a second time"
-            )
+            raise InputError(f"{where}, line {number}", expected="each node once", got=f"{node.id} twice")
         nodes[node.id] = node
     if not nodes:
         raise InputError(f"{where} has no nodes", expected=_NODE)
@@ -170,7 +168,7 @@ def _refuse_cycles(nodes: dict[str, ProfileNode], edges: list[tuple[int, str, st
             for number, target in targets:
                 if target in open_nodes:
                     raise InputError(
-                        f"{where}, line {number}", expected="no cycle", got=f"{target} follows from itself"
+                        f"{where}, line {number}", expected="no cycle", got=f"{target} is part of a cycle"
                     )
                 if target not in done:
                     open_nodes[target] = iter(after[target])

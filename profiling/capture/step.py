@@ -70,8 +70,8 @@ def capture_job(
         )
     if recorder.selections:
         warnings.warn(
-            f"{name}: {recorder.selections} selections by value (where, nonzero, masks) are taken to choose everything; "
-            "experts that pick their tokens so count as if each had all",
+            f"{name}: {recorder.selections} selections by value (where, nonzero, masks) are assumed to "
+            f"select everything, so each expert that picks tokens this way counts as if it got all",
             stacklevel=2,
         )
     graph = _graph(job, recorder, name, [layer for layer, _ in layers], options or {})
@@ -110,7 +110,8 @@ def _record(job: TrainingJob, recorder: Recorder) -> None:
             raise InputError(
                 "the training step cannot be traced without data",
                 got=what.splitlines()[0],
-                hint="its inputs do not fit, its control flow depends on values, or an operator has no shape rule; try ONNX",
+                hint="its inputs do not match, its control flow depends on values, or an operator has no "
+                "shape rule; try ONNX",
             ) from error
 
 

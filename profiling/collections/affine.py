@@ -245,7 +245,7 @@ def check(line: AffineGraph, graph: ComputationGraph) -> None:
     for name in (*PEAKS, "host_input_bytes"):
         if not np.isclose(getattr(answer, name), getattr(graph, name), rtol=1e-9):
             raise InputError(
-                f"{name} of {graph.name} is no maximum of lines in the batch size",
+                f"{name} of {graph.name} is not a maximum of lines in the batch size",
                 expected=str(getattr(answer, name)),
                 got=getattr(graph, name),
             )

@@ -125,19 +125,19 @@ def source_entries(collection: str) -> Iterator[Entry]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m profiling.collections.build", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    recording = commands.add_parser("record", help="record what is missing of a collection")
+    recording = commands.add_parser("record", help="record the missing graphs of a collection")
     recording.add_argument("collection", choices=sorted(COLLECTIONS))
     recording.add_argument("names", nargs="*", help="networks; all of them by default")
     recording.add_argument("--precision", choices=PRECISIONS, action="append", help="both by default")
     recording.add_argument(
-        "--default-size", action="store_true", help="of each network, its default size only"
+        "--default-size", action="store_true", help="only the default size of each network"
     )
-    recording.add_argument("--again", action="store_true", help="what is already recorded as well")
+    recording.add_argument("--again", action="store_true", help="also re-record existing graphs")
     recording.add_argument(
         "--libraries", action="append", default=[], help="folder to import the library from"
     )
     recording.add_argument("--folder", type=Path, default=cache_dir().with_name("collections"))
-    packing = commands.add_parser("pack", help="write the project's data files from what was recorded")
+    packing = commands.add_parser("pack", help="write the project's data files from the recorded graphs")
     packing.add_argument("collection", nargs="*", help="collections; all of them by default")
     packing.add_argument("--folder", type=Path, default=cache_dir().with_name("collections"))
     unpacking = commands.add_parser("unpack", help="write the recorded files from the project's data files")

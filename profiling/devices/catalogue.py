@@ -117,7 +117,7 @@ def _named(name: str, known: dict[str, DeviceSpec]) -> DeviceSpec:
     raise UnknownNameError(
         f"device {card!r} is not in the catalogue",
         expected=one_of(card, sorted(known)),
-        hint=f"`cotenant devices list` shows all; add your own by a YAML file named in {ENVIRONMENT}",
+        hint=f"`cotenant devices list` shows all; add your own with a YAML file named in {ENVIRONMENT}",
     )
 
 
@@ -178,7 +178,7 @@ def load_device_file(path: Path | str) -> list[DeviceSpec]:
         if spec.name in specs:
             raise InputError(
                 f"device file {source} has {spec.name!r} twice",
-                expected="each name once; capitals, spaces and underscores make no difference",
+                expected="each name once, ignoring case, spaces and underscores",
                 got=repr(name),
             )
         specs[spec.name] = spec
@@ -193,8 +193,8 @@ def device_from_mapping(name: str, row: dict[str, Any], where: object = "") -> D
     """
     if not name.strip() or ":" in name:
         raise InputError(
-            f"device {name!r} in {where} could not be asked for",
-            expected="a name without a colon, behind which a MIG slice is named",
+            f"device {name!r} in {where} cannot be requested",
+            expected="a name without a colon, which separates MIG slices",
         )
     unknown = sorted(set(map(str, row)) - set(_FIELDS))
     if unknown:

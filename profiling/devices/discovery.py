@@ -88,7 +88,7 @@ def _nvml() -> Iterator[Any]:
         raise UnavailableError(
             "no NVIDIA driver is running on this machine",
             got=str(error),
-            hint="run where nvidia-smi works, or name a device of the catalogue",
+            hint="run this where nvidia-smi works, or name a device from the catalogue",
         ) from None
     try:
         yield pynvml

@@ -256,7 +256,7 @@ def check_slices(device: str, jobs: int) -> None:
         return
     if part is not None or not has_mig(card):
         raise InputError(
-            f"{device} cannot be cut into MIG slices",
+            f"{device} cannot be partitioned into MIG slices",
             expected="a whole card with MIG: " + ", ".join(_layouts()),
             got=device,
             hint="share it with --sharing time-slice or mps",
@@ -267,7 +267,7 @@ def check_slices(device: str, jobs: int) -> None:
             f"{card} has too few MIG slices",
             expected=f"at most {most} jobs",
             got=f"{jobs} jobs",
-            hint=f"cotenant plan slices --device {card} finds a partition, and shares slices where it pays",
+            hint=f"cotenant plan slices --device {card} finds a partition, and shares slices if that helps",
         )
 
 

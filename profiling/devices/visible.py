@@ -34,7 +34,7 @@ def visible_entry(position: int) -> str:
         raise UnavailableError(
             f"CUDA sees no GPU number {position}",
             got=f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r}",
-            hint="name the GPU there, or unset it",
+            hint="name an existing GPU, or unset it",
         )
     return entries[position]
 

@@ -41,9 +41,7 @@ class MpsDaemon:
     def __enter__(self) -> MpsDaemon:
         binary = shutil.which("nvidia-cuda-mps-control")
         if binary is None:
-            self.note = (
-                "MPS asked for, but nvidia-cuda-mps-control is not installed; members share by time slices"
-            )
+            self.note = "MPS requested, but nvidia-cuda-mps-control is not installed; members are time-sliced"
             return self
         self._binary = binary
         self._folder = Path(tempfile.mkdtemp(prefix="cotenant-mps-"))
@@ -145,4 +143,4 @@ class MpsDaemon:
         )
 
     def _failed(self, reason: str) -> None:
-        self.note = f"MPS asked for, but it did not start ({reason[:200]}); members share by time slices"
+        self.note = f"MPS requested, but it did not start ({reason[:200]}); members are time-sliced"

@@ -50,14 +50,14 @@ class RunRequest:
                 "unknown sharing mode", expected="one of " + ", ".join(SHARING_MODES), got=self.sharing
             )
         if self.sharing != "mps" and any(w.sm_share_ratio < 1 for w in self.workloads):
-            raise InputError("SM shares are enforced by MPS only", expected="sharing mps", got=self.sharing)
+            raise InputError("SM shares require MPS", expected="sharing mps", got=self.sharing)
         count = len(self.workloads)
         if count == 0 or (self.kind == "colocation") != (count > 1):
             expected = "2 or more jobs" if self.kind == "colocation" else "one job"
             raise InputError(f"a {self.kind} run has {count} jobs", expected=expected, got=str(count))
         if self.cached_activations and not (self.kind == "freezing" and self.workloads[0].frozen_prefix):
             raise InputError(
-                "cached activations are those of a frozen prefix",
+                "cached activations require a frozen prefix",
                 expected="one job with frozen_prefix of 1 or more",
                 got=" + ".join(map(str, self.workloads)),
             )

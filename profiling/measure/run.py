@@ -103,7 +103,7 @@ def pinned_core(settings: MeasureSettings) -> int | None:
         return max(allowed)
     if settings.core not in allowed:
         raise InputError(
-            "the setting core names a core that this process may not use",
+            "setting core names a core that this process may not use",
             expected="one of " + ", ".join(map(str, sorted(allowed))),
             got=settings.core,
         )
@@ -197,7 +197,7 @@ def _windows(
         entry = record["members"][i]
         entry |= {"outcome": member.outcome, "message": member.message}
         if member.alive and not repeats and len(session.alive) == len(everyone):
-            entry |= {"outcome": "failed", "message": "no window held a whole step of every member"}
+            entry |= {"outcome": "failed", "message": "no window contained a complete step of every member"}
         entry |= _figures(alone[i], shared[i], settings, entry.get("samples_per_step")) | meter.member(i)
         if 3 * kept_disturbed > len(repeats):
             entry |= {name: "disturbed" for name in ("solo_verdict", "verdict") if name in entry}
@@ -252,6 +252,6 @@ def _operators(session: Session, record: dict[str, Any]) -> None:
     try:
         graph = own_graph(member.workload)
     except InputError as error:  # what was measured is kept
-        record["notes"].append(f"operator times are on no graph: {error}")
+        record["notes"].append(f"operator times could not be matched to a graph: {error}")
     else:
         record |= {"graph": graph} if graph else {}

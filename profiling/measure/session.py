@@ -222,7 +222,7 @@ class Session:
                 silent = waiting if stopped else waiting - enough
                 for i in sorted(silent):
                     self.members[i].process.kill()
-                    self._lost(i, "killed", f"no sign of life for {self.settings.timeout_s:g} s")
+                    self._lost(i, "killed", f"no response for {self.settings.timeout_s:g} s")
                 waiting, heard = waiting - silent, time.monotonic()
         return answers
 

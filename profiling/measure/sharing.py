@@ -39,7 +39,7 @@ class Sharing:
             UnavailableError: it is not, and some member has an SM share.
         """
         if self.mode == "mps" and not self.daemon.servers():
-            note = "MPS daemon runs, but no server has taken the members on"
+            note = "MPS daemon runs, but no server has accepted the members"
             if self.limited:
                 raise _no_shares(note)
             self.mode = "time-slice"
@@ -68,7 +68,7 @@ def sharing_in_force(
         raise _no_shares(f"{mode} on {device}")
     plain: list[dict[str, str]] = [{} for _ in range(members)]
     if device == "cpu":
-        notes = [] if mode == "time-slice" else [f"a CPU core is shared by time slices, not by {mode}"]
+        notes = [] if mode == "time-slice" else [f"a CPU core is time-sliced; {mode} does not apply"]
         yield Sharing("time-slice", plain, notes)
     elif mode == "mps":
         with MpsDaemon() as daemon:
@@ -89,7 +89,10 @@ def sharing_in_force(
                 slices=[mig_slice.profile for mig_slice in chosen],
             )
         else:
-            note = f"MIG asked for, but there are {len(slices)} slices for {members} members; sharing by time slices"
+            note = (
+                f"MIG requested, but there are {len(slices)} slices for {members} members; members are "
+                f"time-sliced"
+            )
             yield Sharing("time-slice", plain, [note])
     else:
         yield Sharing("time-slice", plain)

@@ -170,7 +170,7 @@ def _entry(name: str, config: DecoderConfig, parameters: int, source: str) -> Zo
     def loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
         return F.cross_entropy(model(batch["tokens"]).flatten(0, 1), batch["target"])
 
-    mixture = f", {config.chosen} of {config.experts} experts a token" if config.experts else ""
+    mixture = f", {config.chosen} of {config.experts} experts per token" if config.experts else ""
     return ZooEntry(
         name=name,
         family="decoder",

@@ -54,7 +54,8 @@ def get_model(name: str) -> ZooModel:
         raise UnknownNameError(
             f"model {name!r} is not in the zoo",
             expected="a name such as " + ", ".join(near) if near else None,
-            hint="`cotenant zoo list` shows all; your own model is module:factory, FILE.onnx or a captured graph.json",
+            hint="`cotenant zoo list` shows all; for your own model use module:factory, FILE.onnx or a "
+            "captured graph.json",
         )
     return model
 
@@ -70,7 +71,7 @@ def resolve(workload: Workload) -> Workload:
     if workload.sequence_length is not None and model.sequence_length is None:
         raise InputError(f"{model.name} has no sequence length", got=workload.sequence_length)
     if workload.image_size is not None:
-        raise InputError(f"{model.name} has one image size only", got=workload.image_size)
+        raise InputError(f"{model.name} has a fixed image size", got=workload.image_size)
     return replace(
         workload,
         model=model.name,

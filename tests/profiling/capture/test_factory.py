@@ -80,5 +80,5 @@ def test_the_batch_is_what_the_factory_got_and_not_its_first_dimension(batch_siz
 
 @pytest.mark.parametrize("name", ["some_factories:constant", "some_factories:__doc__", "torch:zeros"])
 def test_what_is_no_factory(name: str) -> None:
-    with pytest.raises(InputError, match="is no factory"):
+    with pytest.raises(InputError, match="is not a factory"):
         capture_factory(Workload(name))

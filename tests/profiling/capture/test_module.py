@@ -107,5 +107,5 @@ def test_whatever_a_model_raises_is_one_line(error: Exception, said: str) -> Non
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torchscript_is_refused_with_the_reason() -> None:
     traced = torch.jit.trace(nn.Linear(8, 4), torch.randn(3, 8))
-    with pytest.raises(InputError, match=r"TorchScript.*give the module that it was made from"):
+    with pytest.raises(InputError, match=r"TorchScript.*use the original module"):
         capture_module(nn.Sequential(traced), torch.randn(3, 8))

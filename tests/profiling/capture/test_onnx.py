@@ -250,7 +250,7 @@ HOSTILE = {
     "shapes that clash": (
         lambda: model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], initializer=[weight("w", 6, 2)]),
         InputError,
-        "do not fit",
+        "inconsistent",
     ),
 }
 

@@ -116,7 +116,7 @@ def test_module_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert graph.forward_flops == 2 * 6 * 16 * 4
     assert graph.optimizer_state_bytes == 8 * graph.parameter_count
     assert graph_for(Workload("a_factory:with_loss"), local=True).batch_size == 4
-    with pytest.raises(InputError, match="returned something else"):
+    with pytest.raises(InputError, match="returned a wrong value"):
         graph_for(Workload("a_factory:wrong"), local=True)
     with pytest.raises(InputError, match="cannot be imported"):
         graph_for(Workload("a_factory:none"), local=True)

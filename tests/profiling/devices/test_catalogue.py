@@ -288,7 +288,7 @@ def test_a_device_file_may_spell_names_as_questions_do(
         ("x: [", "not YAML"),
         (MINIMAL + MINIMAL, "key 'my-gpu' is repeated"),
         (MINIMAL + MINIMAL.replace("my-gpu", "My_GPU"), "has 'my-gpu' twice"),
-        (MINIMAL.replace("my-gpu", "'my-gpu:mig=1g'"), "could not be asked for"),
+        (MINIMAL.replace("my-gpu", "'my-gpu:mig=1g'"), "cannot be requested"),
         (MINIMAL + "  1: 4\n", "unknown field"),
     ],
 )

@@ -43,7 +43,7 @@ def test_a_factory_may_have_parameters_with_defaults(module: str) -> None:
 
 
 def test_one_that_returns_something_else(module: str) -> None:
-    with pytest.raises(InputError, match="something else"):
+    with pytest.raises(InputError, match="wrong value"):
         build_job(Workload(f"{module}:nothing"), "cpu")
 
 

@@ -150,5 +150,5 @@ def test_sm_shares_are_not_measured_without_mps(tmp_path: Path, monkeypatch: pyt
             sharing_in_force(mode, device, 1, [0.5]),
         ):
             pass
-    with pytest.raises(InputError, match="MPS only"):
+    with pytest.raises(InputError, match="require MPS"):
         RunRequest("solo", (Workload("mlp", sm_share_ratio=0.5),), "cuda")
