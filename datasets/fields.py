@@ -78,7 +78,7 @@ PROVENANCE = (
         "campaign", "one measuring campaign: rows of different campaigns are not comparable", "mine-2026-01"
     ),
     text("licence", "licence of the rows (SPDX identifier where there is one)", "CC-BY-4.0"),
-    text("origin", "how the row came about", "measured", choices=("measured", "modelled")),
+    text("origin", "origin of the row", "measured", choices=("measured", "modelled")),
 )
 WORKLOAD = text("workload", "job SPEC", "resnet18-cifar:batch_size=64")
 ARCHITECTURE = text(

@@ -99,7 +99,7 @@ class ColocationDataset(Dataset):
         if not (Path(folder) / "index.json").is_file():
             raise InputError(
                 f"no graph dataset in {folder}",
-                expected="a folder that `cotenant data graphs` printed",
+                expected="a folder printed by `cotenant data graphs`",
                 got="no index.json",
             )
         dataset = cls.__new__(cls)
@@ -120,7 +120,7 @@ class ColocationDataset(Dataset):
             self.sets: dict[str, torch.Tensor] = load_file(self.folder / "sets.safetensors")
             self.graphs: dict[str, torch.Tensor] = load_file(self.folder / "graphs.safetensors")
         except (OSError, SafetensorError) as error:
-            raise self._damaged("whole sets.safetensors and graphs.safetensors", error) from None
+            raise self._damaged("complete sets.safetensors and graphs.safetensors", error) from None
 
     def len(self) -> int:
         return len(self.index["set_ids"])
@@ -172,7 +172,7 @@ class ColocationDataset(Dataset):
             lines = gzip.decompress((self.folder / "graphs.jsonl.gz").read_bytes()).splitlines()
             return [ComputationGraph.from_dict(json.loads(line)) for line in lines]
         except (OSError, EOFError, ValueError, zlib.error) as error:
-            raise self._damaged("a whole graphs.jsonl.gz", error) from None
+            raise self._damaged("a complete graphs.jsonl.gz", error) from None
 
     def _damaged(self, expected: str, error: Exception) -> InputError:
         return InputError(

@@ -256,5 +256,5 @@ def check_may_learn(names: Iterable[str], own_use: bool = False) -> None:
             "a redistributable model cannot learn from these rows",
             expected="sources under MIT or Apache-2.0, or your own",
             got=", ".join(f"{source.name} ({source.licence}: {source.use})" for source in refused),
-            hint="leave them out, or pass --own-use for a model that you keep",
+            hint="omit them, or pass --own-use for a model that you keep",
         )

@@ -91,7 +91,7 @@ def make_split(
         values = sorted(set(fold_of.values()))
     elif len(values) < 2:
         raise InputError(
-            f"split {kind} needs two values to hold one out",
+            f"split {kind} needs at least two values",
             expected="at least 2",
             got=", ".join(values) or "no rows",
         )

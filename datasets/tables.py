@@ -291,7 +291,7 @@ def _read_parquet(path: Path, name: str, columns: list[str] | None = None) -> pd
         ) from None
     except (pa.ArrowInvalid, pa.ArrowException, OSError) as error:
         raise InputError(
-            f"{path} is not a Parquet file", expected="a whole Parquet file", got=str(error)
+            f"{path} is not a Parquet file", expected="a complete Parquet file", got=str(error)
         ) from None
     if columns is not None and not set(columns) <= set(frame.columns):
         raise InputError(f"{path} lacks a column", expected=", ".join(columns), got=", ".join(frame.columns))

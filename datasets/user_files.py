@@ -65,7 +65,7 @@ def read_user_file(path: Path | str) -> pd.DataFrame:
         if getattr(error, "filename", None):  # a folder, or not ours to read
             raise
         raise InputError(
-            f"{source} is not Parquet", expected="a whole Parquet file", got=str(error)
+            f"{source} is not Parquet", expected="a complete Parquet file", got=str(error)
         ) from None
     except UnicodeDecodeError as error:
         raise InputError(f"{source} is not text", expected="CSV in UTF-8", got=str(error)) from None
@@ -76,7 +76,7 @@ def read_user_file(path: Path | str) -> pd.DataFrame:
     if source.suffix != ".parquet":
         _check_layout(source, frame)
     if not len(frame):
-        raise InputError(f"{source} has no rows", expected="a header and a row for each measurement")
+        raise InputError(f"{source} has no rows", expected="a header and one row per measurement")
     return frame
 
 
@@ -159,7 +159,7 @@ def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: boo
     taken = set(rows["source"]) & set(SOURCES)
     if taken:
         raise ConflictError(
-            "rows would replace imported ones", expected="a source of your own", got=", ".join(sorted(taken))
+            "rows would replace imported ones", expected="a new source name", got=", ".join(sorted(taken))
         )
     with only_writer(directory):
         if table in available_tables(directory):

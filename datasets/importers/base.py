@@ -93,7 +93,7 @@ def find_file(folder: Path, *names: str, required: bool = True) -> Path | None:
         raise InputError(
             f"{folder} lacks the files that this importer reads",
             expected=" or ".join(names),
-            hint="`cotenant data sources` says where to clone it from",
+            hint="`cotenant data sources` shows where to clone it from",
         )
     return None
 
@@ -111,7 +111,7 @@ def find_files(folder: Path, *patterns: str) -> list[Path]:
         raise InputError(
             f"{folder} lacks the files that this importer reads",
             expected=" or ".join(patterns),
-            hint="`cotenant data sources` says where to clone it from",
+            hint="`cotenant data sources` shows where to clone it from",
         )
     return files
 
@@ -156,7 +156,7 @@ class CsvRows:
                         raise InputError(
                             f"{self.path}, line {line}: row length differs from the header",
                             expected=f"{len(reader.fieldnames or [])} cells",
-                            hint="the file may be truncated; fetch it again",
+                            hint="the file may be truncated; download it again",
                         )
                     yield CsvRow(self.path, line, row)
         except UnicodeDecodeError as error:

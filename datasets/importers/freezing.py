@@ -46,7 +46,7 @@ def read(folder: Path) -> Import:
         raise InputError(
             f"{folder} lacks the files that this importer reads",
             expected="throughput.csv and memory.csv, or APP/frozen/MODEL/placements.csv",
-            hint="`cotenant data sources` says where to clone it from",
+            hint="`cotenant data sources` shows where to clone it from",
         )
     if throughput is not None:
         _read_throughput(result, throughput)
@@ -107,7 +107,7 @@ def _read_placements(result: Import, path: Path) -> None:
     for row in CsvRows(path, ("placement", "local_bsz", "step_time", "sync_time", "frozen_layer")):
         placement = row.text("placement")
         if not placement.isdigit():
-            raise row.fault("placement", "one digit of GPUs for each node")
+            raise row.fault("placement", "one digit per node with its GPU count")
         _add_step(
             result,
             name,

@@ -48,7 +48,7 @@ def read(folder: Path) -> Import:
     for campaign, name in FILES.items():
         path = find_file(folder, name, required=False)
         if path is None:
-            result.notes.append(f"{Path(name).name} is not there: campaign {campaign} left out")
+            result.notes.append(f"{Path(name).name} is missing: skipping campaign {campaign}")
         else:
             _read_file(result, campaign, path)
     result.notes.append("V100 pairs of 2020 were probably measured under MPS; the others were time-sliced")

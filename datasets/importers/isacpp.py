@@ -49,7 +49,7 @@ def _read_set(result: Import, folder: Path) -> None:
     if len(
         list(CsvRows(folder / "labels.csv", ("execution_time", "gpu_memory", "pcie_band", "gpu_util")))
     ) != len(names):
-        raise InputError(f"{folder / 'labels.csv'}", expected=f"{len(names)} rows, one a member")
+        raise InputError(f"{folder / 'labels.csv'}", expected=f"{len(names)} rows, one per member")
     slowdowns: dict[str, list[float]] = {}
     for row in CsvRows(folder / "edges.csv", ("src", "dst", "performance degradation")):
         if row.text("dst") not in names:
@@ -57,8 +57,8 @@ def _read_set(result: Import, folder: Path) -> None:
         slowdowns.setdefault(row.text("dst"), []).append(row.number("performance degradation", above=0))
     result.read += len(names)
     if len(set(names)) < len(names):
-        # Edges name their ends: two members of one name cannot be told apart.
-        result.dropped["two members of one name"] += len(names)
+        # Edges name their ends: two members with the same name cannot be told apart.
+        result.dropped["two members with the same name"] += len(names)
         return
     if any(name not in slowdowns for name in names):
         raise InputError(

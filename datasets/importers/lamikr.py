@@ -91,7 +91,9 @@ def _batch_size(result: Import, path: Path, series: int) -> int:
         if not isinstance(value, int) or value < 1:
             raise InputError(f"{config}: BATCH_SIZE", expected="an integer from 1", got=value)
         return value
-    result.flagged[f"batch size not recorded: taken as the tool's default of {DEFAULT_BATCH_SIZE}"] += series
+    result.flagged[f"batch size not recorded: assumed to be the tool's default of {DEFAULT_BATCH_SIZE}"] += (
+        series
+    )
     return DEFAULT_BATCH_SIZE
 
 

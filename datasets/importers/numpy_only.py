@@ -20,7 +20,7 @@ class _NumpyOnly(pickle.Unpickler):
         if module in _MODULES and name in _NAMES:
             return super().find_class(module, name)
         raise UnsafeFileError(
-            "pickled file was refused",
+            "pickled file refused",
             expected="numpy arrays, numbers, texts, lists and dicts",
             got=f"{module}.{name}",
         )
@@ -62,6 +62,6 @@ def load_npy(path: Path) -> Any:
             KeyError,
         ) as error:
             raise InputError(
-                f"{path} is not a whole .npy file", expected="a numpy file", got=repr(error)
+                f"{path} is not a complete .npy file", expected="a numpy file", got=repr(error)
             ) from None
     return array.item() if isinstance(array, np.ndarray) and array.shape == () else array

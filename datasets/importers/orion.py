@@ -30,7 +30,7 @@ def read(folder: Path) -> Import:
     for path in find_files(folder, "model_kernels/*"):
         match = _NAME.fullmatch(path.name)
         if match is None:
-            result.notes.append(f"{path.name} is not a list of kernels: left out")
+            result.notes.append(f"{path.name} is not a list of kernels: skipped")
             continue
         rows = list(CsvRows(path, _COLUMNS))
         result.read += len(rows)

@@ -33,13 +33,13 @@ def read(folder: Path) -> Import:
         raise InputError(
             f"{folder} lacks the files that this importer reads",
             expected="profiler/*/profiles/MODEL/graph.txt, MODEL/graph.txt or MODEL.graph.txt",
-            hint="`cotenant data sources` says where to clone it from",
+            hint="`cotenant data sources` shows where to clone it from",
         )
     seen: set[str] = set()
     for path in files:
         name = path.parent.name if path.name == "graph.txt" else path.name.removesuffix(".graph.txt")
         if name in seen:
-            raise InputError(f"{path}: model is given twice", expected="one profile for each model", got=name)
+            raise InputError(f"{path}: model is given twice", expected="one profile per model", got=name)
         seen.add(name)
         profile = read_profile(path)
         inputs: dict[str, list[str]] = {}

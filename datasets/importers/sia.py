@@ -41,7 +41,7 @@ def read(folder: Path) -> Import:
         raise InputError(
             f"{folder} lacks the files that this importer reads",
             expected="sia-simulator/traces/APPLICATION/placements-CLUSTER.csv, or traces/...",
-            hint="`cotenant data sources` says where to clone it from",
+            hint="`cotenant data sources` shows where to clone it from",
         )
     seen: dict[str, set[tuple[str, ...]]] = {}
     # dgx-ext before dgx: the second repeats a part of the first.
@@ -70,7 +70,7 @@ def _read_file(result: Import, path: Path, seen: set[tuple[str, ...]]) -> None:
         result.read += 1
         placement = row.text("placement")
         if not placement.isdigit() or "0" in placement:
-            raise row.fault("placement", "one digit of GPUs for each node, such as 44")
+            raise row.fault("placement", "one digit per node with its GPU count, such as 44")
         batch = row.integer("local_bsz", least=1)
         step, sync = row.number("step_time", above=0), row.number("sync_time", least=0)
         if not cluster:

@@ -211,7 +211,7 @@ def test_a_pickle_that_would_run_something_is_refused(
 def test_damaged_npy(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     path.write_bytes(pickle.dumps({"a": 1}))
-    with pytest.raises(InputError, match="not a whole"):
+    with pytest.raises(InputError, match="not a complete"):
         load_npy(path)
     np.save(path, np.arange(4))
     assert load_npy(path).tolist() == [0, 1, 2, 3]
