@@ -27,9 +27,9 @@ class Packing:
     """The outcome of a partition.
 
     Attributes:
-        jobs: mask of the jobs that it places.
+        jobs: mask of the placed jobs.
         value: sum over its slices.
-        least: least speed of a job, where that comes first; else 0.
+        least: least speed of a job, if that is the first objective; else 0.
         parts: mask of the jobs on each slice, in the order of `Partition.profiles`; 0 for a slice that stays empty.
     """
 
@@ -81,8 +81,8 @@ def pack(
         names = [p.name for p in partition.profiles]
         bottleneck = _fold(names, least, jobs, largest, np.minimum, np.inf, {})[-1]
         floor = bottleneck[_most(bottleneck)]
-        # Sets below the best least speed are ruled out; among the rest throughput decides. Predictions are of single precision:
-        # two that differ by less are equal.
+        # Sets below the best least speed are ruled out; among the rest throughput decides. Predictions have
+        # single precision; smaller differences count as ties.
         ruled = {name: np.where(least[name] >= floor * (1 - 1e-6), values[name], NONE) for name in set(names)}
         packings.extend(replace(p, least=float(floor)) for p in _pack([partition], ruled, jobs, largest))
     return packings

@@ -1,9 +1,9 @@
 """Partitions and places for many cards of one type at once.
 
-A mixed-integer program gives each card a partition and each job a slice of its own (exact where slices are not shared: with
-whole numbers of each partition the rest is a transport problem, whose optimum is whole). Jobs that it leaves over join cards
-by sharing (see `joining`); the other cards are planned anew for the jobs that they got, sharing included, which can only be
-better.
+A mixed-integer program gives each card a partition and each job a slice of its own (exact where slices are
+not shared: with whole numbers of each partition the rest is a transport problem, whose optimum is whole).
+Remaining jobs join cards by sharing (see `joining`); the other cards are replanned for their jobs, sharing
+included, which can only improve them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from scheduling.slices.options import Options, SliceConfig, SliceJob, devices_of
 from scheduling.slices.plan import CardPlan, SlicePlan, best_of
 from scheduling.slices.questions import answer, check_jobs
 
-# Sets that are asked for when the cards are planned anew; sharing among many is left out before there are more.
+# Most sets queried when the cards are replanned; sharing among many is dropped to stay below.
 MOST_SETS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """What every card does.
+    """The plan for all cards.
 
     Attributes:
         cards: numbers of the jobs on each card that is used, and how it is used (job numbers in it count within).
-        waiting: numbers of the jobs that find no room.
+        waiting: numbers of the jobs without room.
         bound: of the objective where no slice is shared: nothing better is possible then, for as many jobs as find a slice
             of their own.
     """
@@ -94,7 +94,7 @@ def plan_fleet(
         raise InputError("gpus is out of range", expected="an integer from 1", got=gpus)
     check_jobs(jobs, card)
     card = get_device(card).name
-    # Kinds of one workload stand together, so that cards are alike.
+    # Kinds of one workload are adjacent, so that cards are similar.
     kinds = sorted(dict.fromkeys(jobs), key=lambda job: str(job.workload))
     number = {kind: k for k, kind in enumerate(kinds)}
     kind_of = np.array([number[job] for job in jobs])
@@ -160,7 +160,7 @@ def _memory_bytes(alone: Options) -> Floats:
 def _joined(
     planner: CardPlanner, seeds: list[list[int]], left: list[int], gpus: int, kind_of: list[int]
 ) -> tuple[list[list[int]], list[tuple[tuple[int, ...], SlicePlan]]]:
-    """The cards that nobody joined, and the others with their plans; see `filled`."""
+    """The cards that no job joined, and the others with their plans; see `filled`."""
     groups, _ = filled(planner, seeds, left, gpus, kind_of)
     own = {frozenset(group) for group in seeds}
     plans: dict[tuple[int, ...], SlicePlan] = {}
@@ -178,7 +178,7 @@ class _Program:
     """Jobs of K kinds onto cards of P patterns: x[k, d] jobs of kind k on device d, y[p] cards of pattern p.
 
     Sums over d of x[k, d] <= count[k]; sums over k of x[k, d] <= sum over p of y[p] patterns[p, d]; y adds up to `gpus`
-    at most. Only y has to be declared whole.
+    at most. Only y has to be declared integer.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class _Program:
         a bound of that sum.
 
         Raises:
-            UnavailableError: the solver gives up.
+            UnavailableError: the solver fails.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -246,7 +246,8 @@ def _most(
 def _fair_floor(
     speed: Floats, count: NDArray[np.int64], patterns: NDArray[np.int64], gpus: int, most: int
 ) -> float:
-    """The greatest least speed at which so many jobs can be placed; by bisection over the speeds that there are."""
+    """The greatest least speed at which that many jobs can be placed, by bisection over the existing
+    speeds."""
     levels = np.unique(speed[np.isfinite(speed)])
     low, high = 0, len(levels) - 1
     while low < high:
@@ -287,7 +288,8 @@ def _replan(
     predictor: SetPredictor,
     config: SliceConfig,
 ) -> list[tuple[tuple[int, ...], SlicePlan]]:
-    """The best plan of each card for its jobs; cards with equal jobs are planned once, all sets asked for together."""
+    """The best plan of each card for its jobs; cards with equal jobs are planned once, and all sets are
+    queried together."""
     numbers = [tuple(sorted(group, key=lambda j: str(jobs[j].workload))) for group in groups]
     flat = list(dict.fromkeys(jobs[j] for group in numbers for j in group))
     index = {job: k for k, job in enumerate(flat)}

@@ -1,4 +1,4 @@
-"""Jobs beyond one a slice: each joins a card of a fleet where the planner of single cards has room for everyone.
+"""Places jobs beyond one per slice: each joins a card on which the single-card planner has room for all.
 
 Packing cards is hard where memory is tight, so this is a greedy search: jobs of little memory come first, because more of
 them fit, and each goes to the card where the objective gains most.
@@ -20,7 +20,7 @@ from scheduling.slices.remembered import Remembered
 
 # With more jobs than this, several join a card at once, and the first card with room is taken.
 MANY = 64
-# Up to so many jobs are also tried in other orders.
+# Up to this many jobs are also tried in other orders.
 FEW = 40
 # Different cards on which a job is tried, the emptiest first.
 TRIED = 8
@@ -29,10 +29,10 @@ State = tuple[int, ...]
 
 
 class CardPlanner:
-    """Plans of cards by the kinds of job on them; each is worked out once.
+    """Plans of cards by the kinds of job on them, cached.
 
     Args:
-        kinds: what differs among the jobs.
+        kinds: the distinct jobs.
         memory_bytes: [K] upper bound of each kind alone on the whole card.
     """
 
@@ -54,14 +54,14 @@ class CardPlanner:
         self._too_full: set[tuple[str, ...]] = set()
 
     def planned(self, state: State) -> SlicePlan | None:
-        """The plan of a card with exactly these jobs; None where not all of them have room."""
+        """The plan of a card with exactly these jobs; None if not all of them fit."""
         # Whether jobs fit does not depend on their lengths and weights.
         together = tuple(sorted(self._workload[k] for k in state))
         if len(state) > self.most or together in self._too_full:
             return None
         plan = self._known.get(state)
         if plan is None:
-            # SM shares neither make room nor take it: they are chosen when it is known who stands together.
+            # SM shares do not affect what fits, so they are chosen once the sets are known.
             plan = self._plan(state, replace(self.config, shares=(1.0,)))
             if plan.chosen.placed < len(state):
                 self._too_full.add(together)
@@ -74,7 +74,7 @@ class CardPlanner:
         return self._plan(state, self.config)
 
     def worth(self, state: State) -> tuple[float, float]:
-        """Least speed, where the objective is fairness, and value of a card; what is more is better."""
+        """Least speed (if the objective is fairness) and value of a card; more is better."""
         plan = self.planned(state) if state else None
         fair = self.config.objective == "fairness"
         if plan is None:
@@ -89,7 +89,7 @@ class CardPlanner:
 
     def _plan(self, state: State, config: SliceConfig) -> SlicePlan:
         if len(state) > config.max_on_card:
-            config = replace(config, max_on_card=1)  # the uncut card does not hold all of them
+            config = replace(config, max_on_card=1)  # they do not all fit on the unpartitioned card
         return plan_slices([self.kinds[k] for k in state], self.card, self.predictor, config, False)
 
 
@@ -113,7 +113,7 @@ class Cards:
         return [group for groups in self._of.values() for group in groups if group]
 
     def worth(self) -> tuple[int, float, float]:
-        """Jobs placed, least speed (where the objective is fairness), sum of the values: what is more is better."""
+        """Jobs placed, least speed (if the objective is fairness), sum of the values; more is better."""
         placed, least, value = 0, float("inf"), 0.0
         for state, groups in self._of.items():
             own_least, own_value = self.planner.worth(state)
@@ -122,7 +122,7 @@ class Cards:
         return placed, least, value
 
     def join(self, left: Sequence[int]) -> list[int]:
-        """Let jobs join cards in their order; returns those that find no room."""
+        """Let jobs join cards in order; returns those without room."""
         many = len(left) > MANY
         count = -(-len(left) // sum(map(len, self._of.values()))) if many else 1
         queue, waiting, given_up = deque(left), list[int](), set[str]()
@@ -132,7 +132,7 @@ class Cards:
                 continue
             for job in together:
                 workload = str(self.planner.kinds[self.kind_of[job]].workload)
-                # Cards only fill up: what found no room finds none later.
+                # Cards only fill up, so a job without room never gets any later.
                 if workload in given_up or not self._insert([job], TRIED, many):
                     given_up.add(workload)
                     waiting.append(job)
@@ -194,7 +194,7 @@ def filled(
     waiting = best.join(sorted(left, key=small_first))
     if len(everyone) > FEW or not (waiting or planner.uncut):
         return best.groups, waiting
-    # Where memory is what lacks, large jobs have to go first to find room; those too large to find any, last.
+    # If memory is short, large jobs must go first to find room; those too large for any room go last.
     low, high = len(everyone) - len(waiting), min(len(everyone), gpus * planner.most)
     first = high
     while True:

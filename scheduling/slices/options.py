@@ -1,4 +1,4 @@
-"""What sets of jobs can do on a whole card and on each of its slices."""
+"""Options of sets of jobs on a whole card and on each of its slices."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class SliceJob:
     """A job to be placed.
 
     Attributes:
-        workload: with its `sm_share_ratio` where the share is given; the plan chooses it otherwise.
-        iterations: steps left; None where unknown, then an hour alone on the whole card.
-        weight: how much the job counts.
+        workload: with `sm_share_ratio` if the share is given; otherwise the plan chooses it.
+        iterations: steps left; None for an hour's worth alone on the whole card.
+        weight: weight of the job.
     """
 
     workload: Workload
@@ -43,16 +43,17 @@ class SliceJob:
 
 @dataclass(frozen=True, slots=True)
 class SliceConfig:
-    """What may be planned.
+    """Configuration of a plan.
 
     Attributes:
-        objective: `throughput` the weighted sum of speeds relative to a whole card alone; `jct` the weighted sum of
-            completion times if all stay as they are placed; `fairness` the least relative speed, then throughput.
+        objective: `throughput` the weighted sum of speeds relative to a whole card alone; `jct` the weighted
+            sum of completion times if all jobs stay where they are placed; `fairness` the least relative
+            speed, then throughput.
         sharing: how several jobs may share a card or a slice.
         mig: whether cards may be partitioned.
         max_together: largest set on a slice; a whole card may take more, see `max_on_card`.
         max_on_card: largest set on a whole card.
-        shares: SM shares that are tried for each of two jobs under MPS; larger sets get equal shares. (1.0,): none.
+        shares: SM shares to try for each of two jobs under MPS; larger sets get equal shares. (1.0,): none.
     """
 
     objective: str = "throughput"
@@ -87,10 +88,10 @@ class SetOption:
     Attributes:
         members: numbers of the jobs.
         sharing: `exclusive` for one job, else `time-slice` or `mps`.
-        sm_share_ratio: of each member; 1 where nothing limits it.
+        sm_share_ratio: of each member; 1 if unlimited.
         step_time_s: of each member.
-        memory_bytes: upper bound of all together.
-        value: what the set adds to the objective, more is better; for `fairness` its throughput.
+        memory_bytes: upper bound of the total.
+        value: contribution to the objective, more is better; for `fairness` its throughput.
         least_speed: least speed of a member relative to the whole card alone.
     """
 
@@ -177,11 +178,11 @@ class SetColumns:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything that the predictor says about these jobs on this card and its slices.
+    """All predictions for these jobs on this card and its slices.
 
     Attributes:
         reference_s: [J] step time alone on the whole card.
-        iterations: [J], with those filled in that were unknown.
+        iterations: [J], with unknown ones filled in.
         columns: what sets of jobs can do, a row for each set, sharing mode and choice of shares.
         rows: (device, members) to the first row of the set and the one behind its last.
     """

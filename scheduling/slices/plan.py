@@ -1,4 +1,4 @@
-"""The plan for one card: whole, shared by time slices or MPS, cut by MIG, or cut and shared; and why not otherwise."""
+"""The plan for one card: whole, shared by time slices or MPS, partitioned by MIG, or both; with reasons."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ KINDS = ("whole", "time-slice", "mps", "mps-shares", "mig", "mixture")
 
 @dataclass(frozen=True, slots=True)
 class PlacedSlice:
-    """One slice (or the whole card) and who runs on it.
+    """One slice (or the whole card) and its jobs.
 
     Attributes:
         device: `a100` or `a100:mig=3g`.
         start: first memory slot; None for a whole card.
-        option: its jobs; None where it stays empty.
+        option: its jobs; None if empty.
     """
 
     device: str
@@ -49,10 +49,10 @@ class CardPlan:
     Attributes:
         kind: `whole` (one job), `time-slice`, `mps`, `mps-shares` (some share below 1), `mig` (one job a slice) or
             `mixture` (slices that several jobs share).
-        partition: e.g. `4g+2g+1g`; empty for a card that is not cut.
+        partition: e.g. `4g+2g+1g`; empty for an unpartitioned card.
         slices: in slot order.
         value: of the objective; more is better.
-        waiting: jobs that find no room.
+        waiting: jobs without room.
     """
 
     kind: str
@@ -75,11 +75,11 @@ class CardPlan:
 
 @dataclass(frozen=True, slots=True)
 class SlicePlan:
-    """The chosen plan, what it was chosen from, and why.
+    """The chosen plan, its alternatives, and the reasons.
 
     Attributes:
-        alternatives: the best of each other kind and partition, best first.
-        reasons: of the choice, and why not the runner-up.
+        alternatives: the best plan of each other kind and partition, best first.
+        reasons: why it was chosen over the runner-up.
     """
 
     options: Options
@@ -88,7 +88,7 @@ class SlicePlan:
     reasons: tuple[str, ...] = field(default=())
 
     def speed(self, plan: CardPlan, number: int) -> float:
-        """Relative speed of a job in a plan; 0 where it waits."""
+        """Relative speed of a job in a plan; 0 if it waits."""
         placed = plan.of_job(number)
         if placed is None or placed[0].option is None:
             return 0.0
@@ -174,14 +174,15 @@ def plan_slices(
 ) -> SlicePlan:
     """The best use of one card for these jobs, exact over its partitions and the assignments to their slices.
 
-    As many jobs as possible run; of equal numbers the objective decides. SM shares below 1 are tried for the sets that share a
-    slice in the best plan of a partition (in the chosen one, without `alternatives`), not for every set of jobs. Neighbouring
-    slices are taken not to slow each other (they share only power and the link to the host).
+    As many jobs as possible run; ties are decided by the objective. SM shares below 1 are tried for the sets
+    that share a slice in the best plan of a partition (in the chosen one, without `alternatives`), not for
+    every set of jobs. Slices are assumed not to slow each other down (they share only power and the host
+    link).
 
     Raises:
         InputError: no job, or one that the card cannot run.
         InfeasibleError: no job fits on the card at all.
-        LimitError: more jobs than the exact search takes.
+        LimitError: more jobs than the exact search supports.
     """
     config = config or SliceConfig()
     if len(jobs) > MAX_JOBS:
@@ -205,7 +206,7 @@ def _shared_sets(plan: SlicePlan) -> list[SetKey]:
 
 
 def best_of(options: Options, alternatives: bool = True) -> SlicePlan:
-    """The plan from what the predictor said; see `plan_slices`.
+    """The plan from the predictions; see `plan_slices`.
 
     Args:
         alternatives: also the best of each other kind and partition, with reasons.
@@ -384,7 +385,7 @@ def _why_not_fit(plan: SlicePlan, other: CardPlan) -> str:
 
 
 def describe(plan: CardPlan) -> str:
-    """A plan in a few words."""
+    """A short description of a plan."""
     match plan.kind:
         case "whole":
             return "the whole card for one job"

@@ -1,4 +1,4 @@
-"""Every question about sets of jobs to the predictor, in few calls: all sets of one size go together."""
+"""Queries the predictor about sets of jobs in few calls, with all sets of one size together."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Form = tuple[str, tuple[float, ...]]
 
 
 def check_jobs(jobs: Sequence[SliceJob], card: str) -> None:
-    """Raises `InputError` where there is no job, or one that the card cannot run."""
+    """Raise `InputError` if there are no jobs, or one that the card cannot run."""
     if not jobs:
         raise InputError("no jobs to plan for", expected="at least one --job")
     for job in jobs:
@@ -42,7 +42,7 @@ def ask(jobs: Sequence[SliceJob], card: str, predictor: SetPredictor, config: Sl
     """Options of all sets that the configuration allows.
 
     Raises:
-        InputError: there is no job, or a job cannot run on the card (`UnknownNameError`: card or model not known).
+        InputError: no jobs, or a job cannot run on the card (`UnknownNameError`: unknown card or model).
     """
     check_jobs(jobs, card)
     card = get_device(card).name
@@ -85,7 +85,7 @@ def ask_unlimited(
 
 
 def _fitting(options: Options) -> set[SetKey]:
-    """The sets that fit, however they share the device."""
+    """The sets that fit under any sharing mode."""
     fits = options.columns.fits
     return {key for key, (first, end) in options.rows.items() if fits[first:end].any()}
 

@@ -1,4 +1,4 @@
-"""A predictor whose answers are kept: cards that differ by a job have most of their sets in common."""
+"""A caching predictor, because cards that differ by a job share most of their sets."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from profiling.workload import ColocationSet
 
 
 class Remembered:
-    """Asks `predictor` about each set once, as long as all sets of a question have as many members."""
+    """Queries `predictor` about each set once, provided all sets of a query have the same size."""
 
     def __init__(self, predictor: SetPredictor) -> None:
         self._predictor = predictor
         self._rows: dict[ColocationSet, NDArray[np.float64]] = {}
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
-        """As `SetPredictor`."""
+        """See `SetPredictor`."""
         if len({len(asked.workloads) for asked in sets}) != 1:
             return self._predictor.predict_arrays(sets)
         new = [asked for asked in dict.fromkeys(sets) if asked not in self._rows]

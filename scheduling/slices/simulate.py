@@ -1,4 +1,4 @@
-"""A simulator of cards that are cut: jobs start, are saved, move to other slices and resume, each with its cost."""
+"""Simulates partitioned cards: jobs start, are saved, move to other slices and resume, each at a cost."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from scheduling.simulator.result import Interval, SimulationResult
 from scheduling.slices.cluster import NEVER_S, Card, Reshape, SlicePolicy, SliceSnapshot, Slot, without_jobs
 from scheduling.slices.costs import SliceCosts
 
-# A policy that is asked so often at one moment has no end.
+# A policy queried this often at one moment does not terminate.
 _MOST_ACTIONS = 10_000
 
 
 @dataclass(slots=True)
 class SliceResult:
-    """What came of it.
+    """Results of a simulation.
 
     Attributes:
-        jobs: as they ended, by number.
+        jobs: final states, by number.
         seen_s: when the controller first saw each job.
         busy_s_on: seconds in which a card had a job, summed over cards, by device.
-        reshapes: times a card was cut anew; moves: jobs saved and started again.
+        reshapes: number of repartitionings; moves: jobs saved and restarted.
         intervals: which job was on which card when.
         queue: (time, jobs waiting) and busy: (time, cards in use) after each change.
     """
@@ -54,7 +54,7 @@ class SliceResult:
         return np.array([float(j.finished_s or math.nan) for j in self.jobs]) - np.array(start)
 
     def summary(self) -> SimulationResult:
-        """The same as any simulation's result."""
+        """Convert to the result of a general simulation."""
         return SimulationResult(
             self.policy,
             self.jobs,
@@ -68,7 +68,7 @@ class SliceResult:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object of `cotenant simulate --json`, and what concerns slices."""
+        """The JSON object of `cotenant simulate --json`, with fields on slices."""
         body = self.summary().to_json()
         span = body["makespan_s"]
         return body | {
@@ -89,12 +89,12 @@ def simulate_slices(
     """Run `jobs` on `cards` (device names) under `policy` until every job is done.
 
     Args:
-        truth: how fast jobs really go.
-        belief: what the policy predicts with.
-        on_progress: called with the number of finished jobs and of all.
+        truth: actual speeds of jobs.
+        belief: predictor used by the policy.
+        on_progress: called with the numbers of finished and of all jobs.
 
     Raises:
-        InputError: no job or no card, or a job that wants several GPUs.
+        InputError: no jobs or no cards, or a multi-GPU job.
         InfeasibleError: the policy leaves jobs waiting forever, or puts one where it does not fit.
     """
     if not jobs or not cards:
@@ -177,7 +177,7 @@ class _Simulation:
             self._note_queue()
 
     def _act(self) -> float:
-        """Ask the policy until it has nothing to do; when it wants to be asked again at the latest."""
+        """Query the policy until it has no more actions; returns the latest time for the next query."""
         woke_s = self.now_s
         for _ in range(_MOST_ACTIONS):
             snapshot = SliceSnapshot(
@@ -257,7 +257,7 @@ class _Simulation:
         self._account(action.card)
 
     def _account(self, card: int) -> None:
-        """Note when a card falls busy or idle."""
+        """Record when a card becomes busy or idle."""
         busy = bool(self.cards[card].jobs)
         if busy:
             self.busy_since.setdefault(card, self.now_s)
@@ -303,7 +303,7 @@ class _Simulation:
         self._note_queue()
 
     def _pace(self, slot: Slot) -> None:
-        """Everyone in a slot goes on at the pace that those who are there leave."""
+        """Update the pace of all jobs in a slot."""
         if not slot.jobs:
             return
         members = tuple(self._limited(self.jobs[j].job.workload, slot) for j in slot.jobs)
@@ -339,7 +339,7 @@ class _Simulation:
         return min((self._end_s(self.jobs[n]) for n in self.running), default=math.inf)
 
     def _advance(self, target: float) -> None:
-        """Let the time pass until `target`; jobs that are done leave their slots."""
+        """Advance time to `target`; finished jobs leave their slots."""
         while True:
             ends = {self._end_s(self.jobs[n]): n for n in sorted(self.running, reverse=True)}
             first = min(ends, default=math.inf)

@@ -1,4 +1,4 @@
-"""Columns of a CSV as numbers and times, and what is wrong with each of its rows."""
+"""Parses columns of a CSV as numbers and times, and records the faults of its rows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _GUESSES = 20  # texts that a form of timestamps is guessed from
 
 
 class Cells:
-    """The cells of `frame`; `remarks` has, for each row, the first thing that keeps it from being used.
+    """The cells of `frame`; `remarks` has the first fault of each unusable row.
 
-    What cannot be read is NaN; so is an empty cell, which is a fault unless it is `optional`.
+    Unreadable cells are NaN; so are empty cells, which are faults unless `optional`.
     """
 
     def __init__(self, frame: pd.DataFrame) -> None:
@@ -56,7 +56,7 @@ class Cells:
         return np.where(np.isfinite(values), values, np.nan), by_stamp
 
     def mark(self, where: NDArray[np.bool_], column: str, fault: str, kept: bool = False) -> None:
-        """Say `fault` of the cells of `column` in these rows; rows with a fault keep their first one."""
+        """Record `fault` for the cells of `column` in these rows; rows keep their first fault."""
         cells = self.frame[column].to_numpy(object)
         for row in np.flatnonzero(where):
             first = self.remarks[row]

@@ -16,7 +16,8 @@ from scheduling.traces.logged import LoggedJob
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Names of a log's columns. `end` serves where there is no `duration`; `gpu_scale` turns its unit into GPUs.
+    """Names of a log's columns. `end` is used if there is no `duration`; `gpu_scale` converts the GPU
+    column's unit to GPUs.
 
     Attributes:
         submit: a timestamp or seconds.
@@ -86,10 +87,10 @@ PAI_TASKS = (
 
 
 def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
-    """Rows of a CSV, in its order; those that are no job carry the reason.
+    """Rows of a CSV, in order; invalid ones have a reason.
 
     Args:
-        columns: names; found by the file's own header where None.
+        columns: column names; None to detect them from the header.
 
     Raises:
         InputError: the file is not a CSV, its columns are unknown, or they cannot be compared.
@@ -97,7 +98,7 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
     import pandas as pd
 
     try:
-        # Read whole: in pieces, a column would get several types, and a warning.
+        # Read at once, because in chunks a column would get several types, and a warning.
         frame = pd.read_csv(path, low_memory=False)
         if columns is None and _is_pai_row(list(frame.columns)):
             frame = _whole_jobs(pd.read_csv(path, header=None, names=list(PAI_TASKS), low_memory=False))
@@ -176,7 +177,7 @@ def _durations(cells: Cells, names: Columns, submit: Floats, by_stamp: bool) -> 
 
 
 def _gpus(cells: Cells, names: Columns) -> Floats:
-    """[rows] whole GPUs. Where the column counts shares of a GPU, they are rounded up, for jobs get whole ones."""
+    """[rows] whole GPUs. Shares of a GPU are rounded up, because jobs get whole ones."""
     gpus = cells.numbers(names.gpus) * names.gpu_scale
     if names.instances is not None:
         gpus = gpus * np.nan_to_num(cells.numbers(names.instances, optional=True), nan=1.0)

@@ -1,4 +1,5 @@
-"""Policies for cards that can be cut: `full`, `mps`, `static-mig`, `oracle` and `miso` after MISO, and ours."""
+"""Policies for cards that can be partitioned: `full`, `mps`, `static-mig`, `oracle` and `miso` after MISO,
+and ours."""
 
 from __future__ import annotations
 

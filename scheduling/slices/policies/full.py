@@ -1,4 +1,4 @@
-"""`full`: one job a card, the first idle card, first come first served."""
+"""`full`: one job per card, first idle card, first come first served."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scheduling.slices.cluster import Reshape, SliceSnapshot, Slot
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """Whole cards, as a cluster without sharing gives them."""
+    """Whole cards, as in a cluster without sharing."""
 
     name: str = "full"
     round_s: float | None = 10.0
@@ -19,7 +19,7 @@ class Full:
     def initial(self, device: str) -> tuple[Slot, ...]:
         return (Slot(device),)
 
-    def decide(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:  # noqa: ARG002 (as its protocol)
+    def decide(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:  # noqa: ARG002 (required by the protocol)
         idle = next((card for card in snapshot.cards if not card.jobs), None)
         if not snapshot.queue or idle is None:
             return None

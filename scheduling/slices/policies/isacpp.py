@@ -1,9 +1,9 @@
-"""`isacpp-slices`: the cut of every card from predictions alone, before a job has run anywhere.
+"""`isacpp-slices`: partitions every card from predictions alone, before a job has run anywhere.
 
 Whenever a job arrives or one has left, each card is looked at: for its jobs and the one that waits, every cut (4+3 and such
 with empty slots included) and every assignment, by the predicted seconds that all of them still need, the time lost by
 those that have to move included. Jobs whose slice stays where it is run on. The card where the sum grows least takes the
-job; a card that a job has left is cut anew where that saves more than the moves cost.
+job; a card that a job has left is repartitioned if that saves more than the moves cost.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _Cut = tuple[float, tuple[tuple[str, int, int], ...]]
 
 @dataclass(frozen=True, slots=True)
 class IsacppSlices:
-    """Predict first, cut then.
+    """Predict first, then partition.
 
     Attributes:
-        move_s: what a move is taken to cost a job: saved, cut, restarted.
+        move_s: assumed cost of a move for a job: saving, repartitioning, restarting.
         horizon_s: seconds of a job alone on the whole card for which a cut is taken to last; what moves cost is weighed
             against the gain over that time.
         knows_length: whether the jobs' iterations may be read, so that one that ends sooner counts for what it has left.
@@ -67,7 +67,7 @@ class IsacppSlices:
             if best is not None:
                 return Reshape(best[1], best[2], drain=False)
         if snapshot.queue:
-            return None  # somebody waits: what is free is kept for it
+            return None  # a job waits, so keep free slots for it
         for card in snapshot.cards:
             if card.left and card.jobs and card.left_s <= snapshot.now_s - snapshot.report_s:
                 cut = self._cut(snapshot, belief, card, card.jobs)
@@ -77,7 +77,8 @@ class IsacppSlices:
         return None
 
     def _left_s(self, snapshot: SliceSnapshot, belief: SetPredictor, card: Card, job: int) -> float:
-        """Seconds alone on the whole card that count: the horizon, or what the job has left where that is known and less."""
+        """Seconds alone on the whole card to consider: the horizon, or the job's remaining time if known and
+        shorter."""
         if not self.knows_length:
             return self.horizon_s
         workload = snapshot.jobs[job].job.workload
@@ -85,7 +86,7 @@ class IsacppSlices:
         return self.horizon_s if step is None else min(snapshot.left(job) * step, self.horizon_s)
 
     def _ratio(self, snapshot: SliceSnapshot, belief: SetPredictor, device: str, job: int) -> float:
-        """Time on a slice over that on the whole card; beyond any bound where the job does not fit."""
+        """Time on a slice over that on the whole card; very large if the job does not fit."""
         workload = snapshot.jobs[job].job.workload
         step = self.times.step_s(belief, device, workload)
         whole = self.times.step_s(belief, largest_slice(split_device(device)[0]), workload)
@@ -102,7 +103,8 @@ class IsacppSlices:
     def _cut(
         self, snapshot: SliceSnapshot, belief: SetPredictor, card: Card, jobs: Sequence[int]
     ) -> tuple[float, tuple[Slot, ...]] | None:
-        """The cut with the least predicted seconds for these jobs, moves included; None where they do not fit."""
+        """The partition with the least predicted seconds for these jobs, moves included; None if they do not
+        fit."""
         here = {job: slot.place for slot in card.slots for job in slot.jobs}
         left = tuple(self._left_s(snapshot, belief, card, job) for job in jobs)
         workloads = tuple(snapshot.jobs[job].job.workload for job in jobs)
@@ -119,7 +121,7 @@ class IsacppSlices:
     def _search(
         self, snapshot: SliceSnapshot, belief: SetPredictor, key: _Key, jobs: Sequence[int]
     ) -> _Cut | None:
-        """Every cut with as many slices as jobs, each with its best assignment."""
+        """Every partition with as many slices as jobs, each with its best assignment."""
         card, _, here, left = key
         layout = mig_layout(card)
         devices = {profile.name: layout.device(profile) for profile in layout.profiles}

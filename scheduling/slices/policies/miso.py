@@ -1,8 +1,8 @@
-"""`miso` and `oracle`: the partition with the least mean of relative times, chosen anew whenever a card's jobs change.
+"""`miso` and `oracle`: the partition with the least mean relative time, chosen whenever a card's jobs change.
 
-After Li et al., "MISO: Exploiting Multi-Instance GPU Capability on Multi-Tenant GPU Clusters", SoCC 2022, and its public
-controllers. `oracle` knows every job's time on every slice; `miso` observes a card's jobs together under MPS for a while
-whenever one joins, and cuts the card then.
+After Li et al., "MISO: Exploiting Multi-Instance GPU Capability on Multi-Tenant GPU Clusters", SoCC 2022, and
+its public controllers. `oracle` knows every job's time on every slice; `miso` observes a card's jobs together
+under MPS for a while whenever one joins, then partitions the card.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
 from scheduling.slices.cluster import Card, Reshape, SliceSnapshot, Slot, largest_slice
 
-# The partitions of the published controllers, as sizes: none with 4+3, none with a slice left empty.
+# The partitions of the published controllers, as sizes: none with 4+3, none with an empty slice.
 MISO_PARTITIONS = (
     (7,),
     (4, 2, 1),
@@ -39,12 +39,12 @@ MISO_PARTITIONS = (
 
 @dataclass(slots=True)
 class SliceTimes:
-    """Step times of jobs alone on the slices of a card, as a belief has them; asked for once."""
+    """A belief's step times of jobs alone on the slices of a card, cached."""
 
     known: dict[tuple[str, Workload], float | None] = field(default_factory=dict)
 
     def step_s(self, belief: SetPredictor, device: str, workload: Workload) -> float | None:
-        """None where the job does not fit."""
+        """None if the job does not fit."""
         key = device, workload
         if key not in self.known:
             layout = mig_layout(device.partition(":")[0])
@@ -57,13 +57,14 @@ class SliceTimes:
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """MISO's rules with every job's times known beforehand.
+    """MISO's rules with all job times known in advance.
 
-    A job goes to the card with the fewest jobs that has room for it. Jobs that remain on a card are given its slices anew
-    when one leaves and nobody waits. While a card is saved and cut, the controller does nothing else.
+    A job goes to the card with the fewest jobs that has room for it. When a job leaves and none waits, the
+    remaining jobs are reassigned to the card's slices. While a card is saved and repartitioned, the
+    controller is blocked.
 
     Attributes:
-        settle_s: no card is touched so soon after it was saved.
+        settle_s: minimum time after saving a card before it is changed again.
     """
 
     settle_s: float = 3.0
@@ -92,7 +93,7 @@ class Oracle:
             if not self._room(snapshot, belief, card, job):
                 continue
             if self._touched(snapshot, card) or (card.jobs and card.left_s > snapshot.woke_before_s):
-                return None  # a job has just left it: the controller looks again when it wakes next
+                return None  # a job has just left; the controller checks again on its next wake-up
             return self._join(snapshot, belief, card, (*card.jobs, job))
         return None
 
@@ -164,11 +165,11 @@ class Oracle:
 
 @dataclass(frozen=True, slots=True)
 class Miso(Oracle):
-    """As `oracle`, with predicted times, and a joint observation under MPS before a job joins others.
+    """Like `oracle`, with predicted times, and a joint observation under MPS before a job joins others.
 
     Attributes:
         profile_s: seconds of observation.
-        profile_share: SM share of everyone in that time.
+        profile_share: SM share of each job during it.
     """
 
     profile_s: float = 30.0

@@ -1,4 +1,5 @@
-"""`mps`: up to three jobs a card under MPS with a third of it each, on the first card with room (MISO's baseline)."""
+"""`mps`: up to three jobs per card under MPS with a third of it each, on the first card with room (MISO's
+baseline)."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from scheduling.slices.cluster import Reshape, SliceSnapshot, Slot
 
 @dataclass(frozen=True, slots=True)
 class Mps:
-    """Packs: the first card with room takes the head of the queue. Memory is not looked at, as MISO's baseline does not.
+    """The first card with room takes the head of the queue. Memory is ignored, as in MISO's baseline.
 
     Attributes:
-        most: jobs on a card.
-        sm_share_ratio: of each.
+        most: maximum number of jobs per card.
+        sm_share_ratio: SM share of each job.
     """
 
     most: int = 3
@@ -26,7 +27,7 @@ class Mps:
     def initial(self, device: str) -> tuple[Slot, ...]:
         return (Slot(device, sharing="mps", sm_share_ratio=self.sm_share_ratio),)
 
-    def decide(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:  # noqa: ARG002 (as its protocol)
+    def decide(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:  # noqa: ARG002 (required by the protocol)
         card = next((card for card in snapshot.cards if len(card.jobs) < self.most), None)
         if not snapshot.queue or card is None:
             return None

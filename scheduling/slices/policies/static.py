@@ -1,4 +1,4 @@
-"""`static-mig`: every card is cut once and stays so."""
+"""`static-mig`: every card has a fixed partition."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from scheduling.slices.cluster import Card, Reshape, SliceSnapshot, Slot
 
 @dataclass(frozen=True, slots=True)
 class StaticMig:
-    """A job takes the largest idle slice of the cluster if it fits there; later jobs may pass one that does not.
+    """A job takes the largest idle slice of the cluster if it fits there; later jobs may overtake one that
+    does not.
 
-    Jobs on the smallest slices move into larger ones of the same card that fall idle.
+    Jobs on the smallest slices move to larger ones of the same card that become idle.
 
     Attributes:
         partition: slices of each card, e.g. `3g+2g+2g`.
@@ -62,7 +63,7 @@ class StaticMig:
 
 
 def _upward(card: Card) -> tuple[int, int] | None:
-    """The smallest busy slice and the largest idle one, where that is larger."""
+    """The smallest busy slice and the largest idle one, if that is larger."""
     busy = [k for k, slot in enumerate(card.slots) if slot.jobs]
     idle = [k for k, slot in enumerate(card.slots) if not slot.jobs]
     if not busy or not idle:
