@@ -106,7 +106,7 @@ def test_arrays_equal_predictions(predictor: Predictor) -> None:
     [
         ("v100", 1, "v100 cannot be partitioned into MIG slices"),
         ("v100", 2, "v100 cannot be partitioned into MIG slices"),
-        ("a100:mig=3g", 2, "cannot be cut"),
+        ("a100:mig=3g", 2, "cannot be partitioned"),
         ("a100", 9, "a100 has too few MIG slices"),
     ],
 )

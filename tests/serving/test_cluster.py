@@ -117,7 +117,7 @@ def test_names_that_have_no_address_are_refused(client: TestClient, name: str) -
 def test_names_in_the_address_are_refused_too(client: TestClient, name: str) -> None:
     told = client.put(f"/v1/cluster/nodes/{name}", json={"gpus": [{"device": "v100"}]})
     assert told.status_code == 422
-    assert "cannot stand in the address" in told.json()["detail"]
+    assert "cannot be part of the node's URL" in told.json()["detail"]
 
 
 @pytest.mark.parametrize("name", ["a b", "a?b#c", "knoten-ü", "...", "a" * 200])

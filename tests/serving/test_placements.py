@@ -51,7 +51,7 @@ def test_a_job_of_unknown_length_is_a_tenant_for_the_hour_that_its_placement_sta
     gpus(client, 1)
     entry = client.post("/v1/placements", json={"job": JOB["job"]}).json()
     assert entry["iterations"] is None
-    assert "taken as 36000 steps" in entry["decision"]["reasons"][0]  # 0.1 s each
+    assert "assuming 36000 steps" in entry["decision"]["reasons"][0]  # 0.1 s each
     assert entry["decision"]["iterations"] == 36000
     assert tenants(client)[0]["iterations_left"] == 36000
 

@@ -50,7 +50,7 @@ def test_a_store_that_is_absent_or_half_made(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "mlflow.db") as database:
         database.execute("DROP TABLE alembic_version")
         database.execute("DROP TABLE logged_models")
-    with pytest.raises(InputError, match=r"mlflow\.db: .*; if MLflow was ended"):
+    with pytest.raises(InputError, match=r"mlflow\.db: .*; if MLflow was killed"):
         RegistrySource("cotenant", uri).tag()
 
 

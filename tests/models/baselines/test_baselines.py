@@ -115,7 +115,7 @@ def test_nothing_to_learn_from() -> None:
     for predictor in (ConstantPredictor(), TreePredictor()):
         with pytest.raises(InputError, match="nothing to learn"):
             predictor.fit(empty)
-    with pytest.raises(InputError, match="sets only"):
+    with pytest.raises(InputError, match="only predicts sets"):
         AdditivePredictor().fit(Bundle("solo_step_time_s", SOLO, SOLO))
 
 

@@ -117,7 +117,7 @@ def test_share_sweep() -> None:
     assert share_runs(pool, "cuda", PlanConfig(), MeasureSettings()) == []
     with pytest.raises(InputError, match="SM share"):
         PlanConfig(sm_shares=(1.0,))
-    with pytest.raises(InputError, match="MPS only"):
+    with pytest.raises(InputError, match="require MPS"):
         plan_campaign("cpu", JOBS, shares, predictor=None)
 
 

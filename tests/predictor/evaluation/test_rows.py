@@ -37,7 +37,7 @@ def test_steps_alone(predictor: Predictor, measured: tuple[pd.DataFrame, pd.Data
     assert set(result["by_device"]) == {"v100", "p100"}
     assert set(result["by_family"]) == set(result["by_model"]) == {"alpha", "beta", "gamma", "delta"}
     assert list(result["unanswered"].values()) == [2]
-    with pytest.raises(InputError, match="no answer to any row"):
+    with pytest.raises(InputError, match="cannot answer any row"):
         evaluate_rows(predictor, "step-time", unknown)
 
 
@@ -117,7 +117,7 @@ def test_single_operators(predictor: Predictor) -> None:
     assert set(result["by_family"]) == {"matmul"}
     assert "coverage_90" not in result["metrics"] or result["metrics"]["coverage_90"] is None
     assert list(result["unanswered"].values()) == [1]
-    with pytest.raises(InputError, match="no row to score"):
+    with pytest.raises(InputError, match="no rows to score"):
         evaluate_rows(predictor, "operator-time", rows.iloc[:0])
 
 

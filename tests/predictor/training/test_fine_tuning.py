@@ -174,7 +174,7 @@ def test_manifest_records_ancestors_and_new_sets(
     assert third.fitted_.manifest.ancestors == (*manifest.ancestors, again.version)
     assert third.fitted_.model.campaigns == ("by-hand", "cluster", "other")
     # Sets that were learned from are not scored.
-    with pytest.raises(InputError, match="no set is left"):
+    with pytest.raises(InputError, match="no sets left"):
         evaluate(again, *new)
 
 
@@ -252,7 +252,7 @@ def test_the_command(said: dict[str, Any], home: Path, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit) as done:
         main(command(home, "--config", "c.yaml"))
     assert done.value.code == 2
-    assert "does not go with --from" in capsys.readouterr().err
+    assert "cannot be combined with --from" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("hand_made")

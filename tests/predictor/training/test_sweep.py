@@ -115,7 +115,7 @@ def test_nothing_of_a_left_out_model_is_seen(measured: Tables, monkeypatch: pyte
     monkeypatch.setattr(module, "fit", watched)
     assert next(iter(cross_fit(examples, groups, error))) > 0
     every = Group("all", frozenset(examples.set_ids), frozenset(examples.set_ids))
-    with pytest.raises(InputError, match="no set is left"):
+    with pytest.raises(InputError, match="no sets left"):
         list(cross_fit(examples, [every], error))
 
 

@@ -130,5 +130,5 @@ def test_a_store_that_was_cut_off_while_it_was_made(store: str) -> None:
     with sqlite3.connect(store.removeprefix("sqlite:///")) as database:
         database.execute("DROP TABLE alembic_version")
         database.execute("DROP TABLE logged_models")
-    with pytest.raises(InputError, match=r"store/mlflow\.db: .* holds no runs yet: delete it"):
+    with pytest.raises(InputError, match=r"store/mlflow\.db: .* has no runs yet, so delete it"):
         use_store(store)

@@ -235,7 +235,7 @@ def test_an_empty_registry(tmp_path: Path) -> None:
     use_store(empty_store(tmp_path / "empty.db"))
     try:
         assert versions() == []
-        with pytest.raises(UnknownNameError, match="no predictor is registered yet"):
+        with pytest.raises(UnknownNameError, match="no predictor registered yet"):
             promote("1")
     finally:
         mlflow.set_tracking_uri(before)
