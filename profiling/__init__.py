@@ -1,1 +1,1 @@
-"""Models into computation graphs, GPUs into their types, and jobs into measurements."""
+"""Captures computation graphs, describes GPU types, and measures jobs."""

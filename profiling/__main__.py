@@ -1,5 +1,6 @@
-"""`python -m profiling campaign run PLAN -o DIR --limit 9m`: measuring on a machine that has only torch and a few
-packages, straight from a checkout. The same commands are under `cotenant campaign` where everything is installed."""
+"""`python -m profiling campaign run PLAN -o DIR --limit 9m`: measure on a machine that has only torch and a
+few packages, straight from a checkout. The same commands are under `cotenant campaign` in a full
+installation."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ app.add_typer(campaign, name="campaign")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command; a `CotenantError`, or a file that cannot be used, becomes one line on stderr and an exit code."""
+    """Run the command; a `CotenantError` or an unusable file becomes one line on stderr and an exit code."""
     try:
         with warnings_as_notes():
             app(args=arguments)
@@ -28,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"profiling: {error.message}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except OSError as error:
-        if error.filename is None:  # no file of the caller's: a fault
+        if error.filename is None:  # not about a file, so a bug
             raise
         print(
             f"profiling: {error.filename} cannot be read or written: got {error.strerror}. Name another.",

@@ -1,4 +1,4 @@
-"""Numbers and switches of configurations, checked where they are made: a YAML file may hold anything."""
+"""Validates numbers and flags of configurations, because a YAML file may contain anything."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from profiling.errors import InputError
 
 
 def check_fields(section: str, config: Any, positive: Sequence[str] = ()) -> None:
-    """Hold the fields of a dataclass that are annotated as `int`, `float` or `bool` against that; numbers are at least 0.
+    """Check the fields of a dataclass annotated as `int`, `float` or `bool`; numbers must be at least 0.
 
     Args:
-        section: what the message names before the field.
+        section: prefix of the field in messages.
         positive: fields of `int` that are at least 1.
 
     Raises:
-        InputError: the first field that is something else.
+        InputError: the first invalid field.
     """
     for field in fields(config):
         value = getattr(config, field.name)

@@ -1,8 +1,8 @@
-"""All errors that a user sees: what was expected, what was given, what to do about it.
+"""Errors shown to users: what was expected, what was given, what to do about it.
 
-Every error that a user can cause or cure derives from `CotenantError`. It carries the process exit code (0 done, 1 the
-answer is "no", 2 bad input) and the HTTP status with the RFC 9457 problem type, so that the command line and the
-service report the same failure in the same words.
+Every error that a user can cause or fix derives from `CotenantError`. It carries the process exit code (0
+done, 1 the answer is "no", 2 bad input) and the HTTP status with the RFC 9457 problem type, so that the
+command line and the service report the same failure in the same words.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Self
 
 
 class CotenantError(Exception):
-    """Base of all errors that are reported to a user in one line.
+    """Base of errors reported to a user in one line.
 
     Args:
         detail: what went wrong, in one sentence.
-        expected: what would have been right.
-        got: what came instead.
+        expected: what would have been valid.
+        got: what was given instead.
         hint: what to do about it.
     """
 
@@ -32,24 +32,24 @@ class CotenantError(Exception):
         super().__init__(self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # From process to process with all its fields.
+        # Preserve all fields when sent to another process.
         return (_again, (type(self), self.detail, self.expected, self.got, self.hint))
 
     @property
     def message(self) -> str:
-        """The whole story in one line."""
+        """The complete message in one line."""
         text = self.detail.rstrip(".")
         if self.expected is not None:
             text += f": expected {self.expected}"
         if self.got is not None:
             text += f"{', ' if self.expected is not None else ': '}got {self.got}"
         if self.hint is not None:
-            # A hint that begins with a small letter, often a command, goes on in the same sentence.
+            # A hint that begins in lower case, often a command, continues the sentence.
             text += f"{';' if self.hint[:1].islower() else '.'} {self.hint.rstrip('.')}"
         return " ".join(text.split()) + "."
 
     def at(self, where: object) -> Self:
-        """The same error, with where it was found in front."""
+        """The same error, prefixed with its location."""
         return type(self)(f"{where}: {self.detail}", expected=self.expected, got=self.got, hint=self.hint)
 
     def problem(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _again(
 
 
 class InputError(CotenantError):
-    """A value, file or body that is not what it should be."""
+    """An invalid value, file or body."""
 
     status = 422
     slug = "bad-input"
@@ -90,7 +90,7 @@ class UnknownNameError(InputError):
 
 
 class UnsafeFileError(InputError):
-    """A file that was refused because of what it could do: its size, depth, or paths outside its folder."""
+    """A file refused as unsafe: its size, depth, or paths outside its folder."""
 
     slug = "unsafe-file"
     title = "File was refused"
@@ -122,7 +122,7 @@ class ConflictError(CotenantError):
 
 
 class UnavailableError(CotenantError):
-    """Something this call needs is not there now: a device, a driver, a model, the store."""
+    """Something this call needs is not available now: a device, a driver, a model, the store."""
 
     status = 503
     slug = "unavailable"

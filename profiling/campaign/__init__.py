@@ -1,4 +1,4 @@
-"""Many measurements, resumable at any kill.
+"""Measurement campaigns that can be resumed after a kill at any time.
 
-A plan (made in `predictor.campaigns.plan`) lists the runs; the runner carries out those that no slice holds yet.
+A plan (made in `predictor.campaigns.plan`) lists the runs; the runner does those not in any slice yet.
 """

@@ -1,4 +1,4 @@
-"""The data card: what was measured, on what, when, and how far to trust it, from the records themselves."""
+"""The data card: what was measured, on what, when, and how reliable it is, generated from the records."""
 
 from __future__ import annotations
 
@@ -116,7 +116,8 @@ def _spread(records: Sequence[dict[str, Any]]) -> str:
 
 
 def _between_runs(records: Sequence[dict[str, Any]]) -> str:
-    """How much the same job's time alone differs between the runs of the campaign: drift that repeats cannot show."""
+    """How much a job's solo step time differs between runs of the campaign, which repeats within a run cannot
+    show."""
     times: dict[tuple[str, str], list[float]] = {}
     for r in records:
         for m in r["members"]:

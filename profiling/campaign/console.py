@@ -1,4 +1,4 @@
-"""What the campaign commands print; the same for `cotenant campaign` and `python -m profiling campaign`."""
+"""The campaign commands, shared by `cotenant campaign` and `python -m profiling campaign`."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run; measure nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Carry out the remaining runs of a plan; the same command resumes after an interruption.
+    """Do the remaining runs of a plan; run the same command again to resume after an interruption.
 
-    Exit code 1 when the time limit ended it before all runs were done.
+    Exit code 1 if the time limit was reached before all runs were done.
 
     Example:
 

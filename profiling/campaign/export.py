@@ -1,4 +1,4 @@
-"""Slices into tables, operator graphs and a data card."""
+"""Turns slices into tables, operator graphs and a data card."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def export_campaign(folders: Sequence[Path], output: Path, name: str) -> dict[st
         Rows of each table.
 
     Raises:
-        InputError: the folders hold no finished run.
+        InputError: the folders have no finished runs.
     """
     results = read_results(folders)
     if not results.records:

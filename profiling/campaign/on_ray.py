@@ -1,4 +1,4 @@
-"""A plan carried out by the nodes of a Ray cluster, each on its own device; the slices are written here."""
+"""Runs a plan on the nodes of a Ray cluster, each on its own device; the slices are written locally."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ def run_on_ray(
     measure: Measure | None = None,
     patience_s: float = PATIENCE_S,
 ) -> CampaignStatus:
-    """Carry out what is left of `plan` on a Ray cluster: one run at a time on each GPU, or on each node where the plan is for CPUs.
+    """Do the remaining runs of `plan` on a Ray cluster: one run at a time per GPU, or per node if the plan is
+    for CPUs.
 
-    Every finished run is on this machine's disk before the next is handed to its worker. The run of a node that dies is given to
-    another; nodes that join are used.
+    Every finished run is on this machine's disk before its worker gets the next. Runs of a node that dies go
+    to another; nodes that join are used.
 
     Args:
-        folder, limit_s, done_folders, retry_failed, measure: as in `run_campaign`; `measure` must be importable on the nodes.
-        address: of the cluster, or `auto`.
-        on_done: told of every run after it is stored.
+        folder, limit_s, done_folders, retry_failed, measure: see `run_campaign`; `measure` must be importable
+        on the nodes.
+        address: address of the cluster, or `auto`.
+        on_done: called after each run is stored.
         patience_s: how long to wait for a node when there is none.
 
     Returns:
@@ -68,7 +70,7 @@ def run_on_ray(
 
 
 class _Measurer:
-    """On a node: measures runs there and says what the node is."""
+    """Runs on a node: measures runs there and describes the node."""
 
     def __init__(self, device: str, settings: MeasureSettings, measure: Measure | None) -> None:
         from profiling.measure.environment import describe_environment

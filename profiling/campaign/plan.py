@@ -20,7 +20,7 @@ class PlannedRun:
 
     Attributes:
         request: what to measure.
-        expected_s: how long it is expected to take, processes and warm-up included.
+        expected_s: expected duration, including processes and warm-up.
         reason: why it was chosen, in a few words.
     """
 
@@ -39,10 +39,10 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class CampaignPlan:
-    """Runs in the order in which they are carried out.
+    """Runs in order of execution.
 
     Attributes:
-        name: of the campaign; a column of every row that comes out of it.
+        name: campaign name; a column of every resulting row.
         device: `cpu` or `cuda`.
         settings: windows and repeats of all runs.
     """
@@ -72,7 +72,7 @@ class CampaignPlan:
             seen.add(run.request)
 
     def run_id(self, run: PlannedRun) -> str:
-        """What the slices call `run`, measured as this plan says."""
+        """The identifier of `run` in the slices, under this plan's settings."""
         return run.request.run_id(self.settings)
 
     @property
@@ -98,7 +98,7 @@ class CampaignPlan:
         """Read `plan.json`.
 
         Raises:
-            InputError: not a plan, or a run in it that is none.
+            InputError: not a plan, or it has an invalid run.
         """
         body = read_json(path)
         if not isinstance(body, dict) or body.get("format") != PLAN_FORMAT:

@@ -1,4 +1,4 @@
-"""Carry a plan out: the runs that no slice holds yet, until the time is over."""
+"""Executes a plan: the runs not in any slice yet, until the time limit."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class CampaignStatus:
 
     Attributes:
         total, done: runs of the plan. failed: done ones in which a member died or ran out of memory.
-        remaining_s: expected time of the rest, by how long the finished ones took against their estimate.
-        torn_lines: lines that a kill cut short (their runs are not done).
+        remaining_s: expected time for the rest, scaled by the finished runs' actual over estimated time.
+        torn_lines: lines truncated by a kill (their runs are not done).
         stored_bytes: size of all slices.
     """
 
@@ -41,7 +41,7 @@ class CampaignStatus:
 
 
 def status(plan: CampaignPlan, folders: Sequence[Path]) -> CampaignStatus:
-    """How far `plan` is, by the slices in `folders`."""
+    """Progress of `plan` according to the slices in `folders`."""
     return _status(plan, read_results(folders), folders)
 
 
@@ -79,18 +79,18 @@ def run_campaign(
     on_start: Callable[[PlannedRun, CampaignStatus], None] = lambda _run, _status: None,
     measure: Measure | None = None,
 ) -> CampaignStatus:
-    """Carry out what is left of `plan`.
+    """Do the remaining runs of `plan`.
 
     Args:
-        folder: where the slices grow.
-        limit_s: no run is begun that would, at the pace so far, end later than this.
-        done_folders: folders with slices of earlier machines, whose runs count as done.
-        retry_failed: measure runs again in which a member failed.
-        on_start: told of every run before it begins.
+        folder: folder for the slices.
+        limit_s: do not start runs that would, at the pace so far, end later than this.
+        done_folders: folders with slices from earlier machines, whose runs count as done.
+        retry_failed: repeat runs in which a member failed.
+        on_start: called before each run.
         measure: what measures one run; `profiling.measure.run.measure` unless given.
 
     Returns:
-        The status at the end; `done < total` when the time was over.
+        The final status; `done < total` if the time limit was reached.
 
     Raises:
         ConflictError: another process writes to `folder`. LimitError: the slices are full.

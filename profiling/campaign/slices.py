@@ -1,7 +1,7 @@
 """The results on disk: append-only files of JSON lines, one line per finished run, synced line by line.
 
-What a line holds is finished; a process killed in the middle of a line leaves a torn last line, which readers pass over
-and which the next writer ends with a newline. So a kill at any moment loses no finished run.
+A complete line is a finished run; a process killed while writing leaves a torn last line, which readers skip
+and the next writer ends with a newline. So a kill at any moment loses no finished run.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ MAX_SLICES = 8
 
 @dataclass
 class Results:
-    """What the slices of some folders hold.
+    """Contents of the slices in some folders.
 
     Attributes:
         records: by run id; the last line of a run counts.
         environments: machine and versions, by fingerprint.
-        torn_lines: lines that a kill cut short.
+        torn_lines: lines truncated by a kill.
     """
 
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -42,7 +42,7 @@ def slice_files(folder: Path) -> list[Path]:
 
 
 def read_results(folders: Iterable[Path]) -> Results:
-    """All whole lines of all slices in `folders`; a folder that is not there is empty."""
+    """All complete lines of all slices in `folders`; a missing folder is empty."""
     results = Results()
     for folder in folders:
         for path in slice_files(folder):
@@ -80,8 +80,9 @@ class SliceWriter:
     """Appends to the newest slice of a folder; a context that keeps other writers out.
 
     Args:
-        folder: made when it is not there.
-        first: number of the first slice when the folder has none, so that slices of several folders keep apart.
+        folder: created if missing.
+        first: number of the first slice in an empty folder, so that slices of several folders have distinct
+            names.
 
     Raises:
         ConflictError: another process writes to this folder now.
@@ -112,7 +113,7 @@ class SliceWriter:
         with naming(path), open(path, "ab") as stream:
             if not is_new and not _ends_whole(path):
                 line = b"\n" + line
-            # One write call: a kill leaves all of the line, a first part of it, or nothing.
+            # One write call, so a kill leaves the whole line, a prefix of it, or nothing.
             stream.write(line)
             stream.flush()
             os.fsync(stream.fileno())

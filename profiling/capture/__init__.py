@@ -1,4 +1,4 @@
-"""Models into computation graphs: no weights, no GPU, nothing computed."""
+"""Captures models as computation graphs, without weights, GPU or computation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = list(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: torch and onnx take seconds, and most callers need one of the ways only."""
+    """Import on first use, because torch and onnx take seconds and most callers need only one of them."""
     if name in _WHERE:
         import importlib
 

@@ -1,7 +1,7 @@
-"""Answers to what control flow asks about values that `meta` tensors do not have: masks are full, and numbers finite.
+"""Answers to control flow on values that `meta` tensors lack: masks are full, and numbers finite.
 
-Language models ask whether any token is padded, and take a cheaper kernel when none is. What gets recorded is the step of
-a batch without padding, as it is when one is measured. Any other question about values stays an error.
+Language models check whether any token is padded, and use a cheaper kernel if not. The recorded step is that
+of a batch without padding, as in measurements. Any other dependence on values is an error.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _ASKED = frozenset({"all", "any", "sum", "isinf", "isnan", *_COMPARISONS})
 
 
 def truth_of(tensor: Any) -> bool | None:
-    """What `bool(tensor)` is to say; None where that is unknown."""
+    """The value for `bool(tensor)`; None if unknown."""
     answer: bool | None = getattr(tensor, _TRUTH, None)
     return answer
 
 
 def note(name: str, args: tuple[Any, ...], out: Any) -> None:
-    """Keep with a result what a later question about it is to be answered with."""
+    """Attach to a result the answer to later queries about it."""
     if name not in _ASKED or not args or not isinstance(out, Tensor) or not out.is_meta:
         return
     source = args[0]

@@ -1,4 +1,4 @@
-"""Autocast as a GPU build of torch does it, for tensors on `meta`: what is cast, and where."""
+"""Emulates the autocast of a GPU build of torch for tensors on `meta`."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ _STANDS_IN = "cpu"
 
 
 def lower_type() -> torch.dtype | None:
-    """The type that products are cast to at this point; None outside of autocast and where a model switched it off."""
+    """The type that products are currently cast to; None outside autocast or if a model disabled it."""
     return torch.get_autocast_dtype(_STANDS_IN) if torch.is_autocast_enabled(_STANDS_IN) else None
 
 

@@ -13,7 +13,7 @@ from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
 REGISTERED = "graph:"
-"""What the model name of a registered graph starts with."""
+"""Prefix of the model name of a registered graph."""
 
 
 def cache_dir() -> Path:
@@ -23,7 +23,7 @@ def cache_dir() -> Path:
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """Hash of the code that makes graphs: a graph of other code is not taken from the cache."""
+    """Hash of the capturing code; graphs captured by other code are not taken from the cache."""
     root = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
     files = [root / "graph.py", root / "operators.py", root / "training.py"]
@@ -38,13 +38,13 @@ def code_version() -> str:
 
 
 def key_of(workload: Workload) -> str:
-    """Cache key of a workload whose defaults are written out."""
+    """Cache key of a workload with explicit defaults."""
     body = json.dumps(workload.without_solo().to_mapping(), sort_keys=True)
     return hashlib.sha256(f"{code_version()}:{body}".encode()).hexdigest()[:32]
 
 
 def read(key: str) -> ComputationGraph | None:
-    """The graph under that key, or None; a damaged file counts as none."""
+    """The graph under that key, or None if missing or damaged."""
     path = cache_dir() / f"{key}.json"
     if not path.exists():
         return None
@@ -55,7 +55,7 @@ def read(key: str) -> ComputationGraph | None:
 
 
 def register(graph: ComputationGraph) -> str:
-    """Keep a graph under its content hash and return `graph:<hash>`."""
+    """Store a graph under its content hash and return `graph:<hash>`."""
     from profiling.files import write_whole
 
     name = REGISTERED + graph.content_hash
@@ -64,17 +64,17 @@ def register(graph: ComputationGraph) -> str:
 
 
 def registered(name: str) -> ComputationGraph:
-    """The graph that was registered under that name.
+    """The graph registered under that name.
 
     Raises:
-        UnknownNameError: there is none, or the name is no hash.
+        UnknownNameError: not registered, or the name is not a hash.
     """
     check_registered(name)
     return ComputationGraph.load(_registered_path(name))
 
 
 def check_registered(name: str) -> None:
-    """Raise `UnknownNameError` as `registered` does, without reading the graph."""
+    """Raise `UnknownNameError` like `registered`, without reading the graph."""
     if not _registered_path(name).exists():
         raise UnknownNameError(f"no graph is registered as {name!r}", hint="register it first")
 
@@ -94,7 +94,7 @@ def _registered_path(name: str) -> Path:
 
 
 def write(key: str, graph: ComputationGraph) -> None:
-    """Keep a graph; a folder that cannot be written to only costs time."""
+    """Store a graph; an unwritable folder only costs time."""
     from profiling.files import write_whole
 
     try:

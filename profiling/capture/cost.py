@@ -14,14 +14,14 @@ from profiling.operators import ATEN, CONTRACTIONS
 from profiling.training import tensors_of
 
 _GATHERING = frozenset({"embedding", "index", "index_select", "gather", "_unsafe_index", "take_along_dim"})
-# Where a convolution has its number of groups.
+# Position of a convolution's number of groups.
 _GROUPS = {"convolution": 8, "conv1d": 6, "conv2d": 6, "conv3d": 6}
 _WRITE_ONLY = frozenset({"fill", "dropout"})
 
 
 @dataclass
 class Cost:
-    """What one dispatched operator does; bytes are device-memory traffic."""
+    """The work of one dispatched operator; bytes are device-memory traffic."""
 
     name: str
     kind: str
@@ -48,8 +48,8 @@ def packet_name(func: Any) -> str:
 def cost_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, tf32: bool) -> Cost:
     """Cost of `func(*args, **kwargs) == out`.
 
-    An operator that the table does not know keeps its name, moves the bytes of its tensors, and counts one FLOP per
-    element that it makes, so that it is never free.
+    An unknown operator keeps its name, moves the bytes of its tensors, and counts one FLOP per output
+    element, so it is never free.
     """
     name = packet_name(func)
     inputs = list(tensors_of((args, kwargs)))

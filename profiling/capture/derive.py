@@ -1,4 +1,4 @@
-"""What a captured graph says of other options than its own, where that follows without a new capture."""
+"""Derives graphs for other options from a captured graph, where no new capture is needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def with_optimizer(graph: ComputationGraph, optimizer: str) -> ComputationGraph:
         return graph
     accumulation = _accumulation_bytes(graph)
     updated_bytes = (graph.optimizer_bytes - accumulation) / PASSES[before]
-    # State comes with the first gradient; Adagrad makes it when it is built.
+    # State is created with the first gradient; Adagrad creates it in its constructor.
     held = updated_bytes if optimizer == "adagrad" else graph.gradient_bytes
     return replace(
         graph,
@@ -28,7 +28,7 @@ def with_optimizer(graph: ComputationGraph, optimizer: str) -> ComputationGraph:
 
 
 def with_accumulation(graph: ComputationGraph, passes: int) -> ComputationGraph:
-    """The same step with so many forward and backward passes per optimiser step."""
+    """The same step with several forward and backward passes per optimiser step."""
     before = int(graph.options.get("gradient_accumulation") or 1)
     if passes == before:
         return graph
@@ -44,5 +44,5 @@ def with_accumulation(graph: ComputationGraph, passes: int) -> ComputationGraph:
 
 
 def _accumulation_bytes(graph: ComputationGraph) -> float:
-    """Every further backward pass adds into the gradients: read both, write one."""
+    """Every further backward pass accumulates gradients: two reads, one write."""
     return (int(graph.options.get("gradient_accumulation") or 1) - 1) * 3 * graph.gradient_bytes

@@ -1,4 +1,4 @@
-"""What a `module:factory` of the user makes: a computation graph, or a job to measure."""
+"""Turns a user's `module:factory` into a computation graph or a job to measure."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from profiling.training import TrainingJob
 from profiling.workload import Workload
 
 PASSED = ("batch_size", "sequence_length")
-"""Options that a factory gets where it has parameters of these names."""
+"""Options passed to a factory that has parameters of these names."""
 
 
 def capture_factory(workload: Workload) -> ComputationGraph:
-    """The graph of what `module:factory` makes. This runs the user's code: for local commands only.
+    """The graph of the result of `module:factory`. Runs the user's code, so for local commands only.
 
-    The factory is called on `meta`, with `batch_size` and `sequence_length` if it has such parameters, and returns
+    The factory is called on `meta`, with `batch_size` and `sequence_length` if it accepts them, and returns
     `(module, inputs)` or `(module, inputs, loss)`, with inputs as in `capture_module`, or a whole `TrainingJob`, which
     has its own options.
 
     Raises:
-        InputError: no such module or attribute, it returns something else, or the workload has an option that the
-            factory does not take.
+        InputError: no such module or attribute, a wrong return value, or an option that the factory does not
+            accept.
     """
     made, batch_size = _made(workload, "meta")
     if isinstance(made, TrainingJob):
@@ -47,7 +47,7 @@ def capture_factory(workload: Workload) -> ComputationGraph:
 
 
 def factory_job(workload: Workload, device: str) -> TrainingJob:
-    """What `module:factory` makes as a job that can run on a device, with the options of the workload.
+    """The result of `module:factory` as a job that can run on a device, with the workload's options.
 
     Raises:
         InputError: as `capture_factory`.
@@ -63,10 +63,10 @@ def factory_job(workload: Workload, device: str) -> TrainingJob:
 
 
 def find_factory(name: str) -> tuple[Callable[..., Any], Mapping[str, inspect.Parameter]]:
-    """The function called `module:factory`, and its parameters by name.
+    """The function `module:factory`, and its parameters by name.
 
     Raises:
-        InputError: no such module or attribute, or it is no function.
+        InputError: no such module or attribute, or not a function.
     """
     factory = import_attribute(name, "module:factory on the import path or in this folder")
     try:
@@ -80,7 +80,7 @@ def find_factory(name: str) -> tuple[Callable[..., Any], Mapping[str, inspect.Pa
 
 
 def _made(workload: Workload, device: str) -> tuple[Any, int | None]:
-    """What the factory returns, called on that device, and the batch size that it got; None where it takes none."""
+    """The factory's result on that device, and the batch size passed; None if it takes none."""
     factory, parameters = find_factory(workload.model)
     given = {key: value for key in PASSED if (value := getattr(workload, key)) is not None}
     for key, value in given.items():

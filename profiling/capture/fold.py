@@ -1,4 +1,4 @@
-"""Folding of repeated layers: equal stretches that follow one another become one with a count."""
+"""Folds repeated layers: consecutive equal stretches become one with a count."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ _MAX_PERIOD = 512
 def fold_repeats(graph: ComputationGraph, least: int = 2) -> ComputationGraph:
     """The same totals with fewer nodes: consecutive equal stretches of operators are kept once, with `repeat`.
 
-    Equal means equal in everything but name, module path and layer. The layer of what is kept is that of its first
-    copy, so a folded graph cannot tell frozen prefixes within the folded layers apart; fold only graphs that would
-    otherwise be too large. Edges into a copy become edges into what is kept; those between copies are dropped.
+    Equal means equal in everything but name, module path and layer. The kept stretch has the layer of its
+    first copy, so a folded graph cannot distinguish frozen prefixes within the folded layers; fold only
+    graphs that would otherwise be too large. Edges into a copy become edges into the kept stretch; those
+    between copies are dropped.
 
     Args:
         least: smallest number of equal stretches that are folded.
@@ -50,7 +51,7 @@ def fold_repeats(graph: ComputationGraph, least: int = 2) -> ComputationGraph:
 
 
 def _best(ids: list[int], start: int, least: int) -> tuple[int, int]:
-    """The stretch at `start` that folds most operators away: its length and how often it comes."""
+    """The stretch at `start` that folds away most operators: its length and number of repetitions."""
     best, saved = (1, 1), 0
     limit = min(_MAX_PERIOD, (len(ids) - start) // 2)
     nexts = (p for p in range(1, limit + 1) if ids[start + p] == ids[start])

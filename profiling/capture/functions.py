@@ -1,4 +1,5 @@
-"""What a GPU build of torch does above the dispatcher and `meta` tensors do not: fused calls and autocast."""
+"""Emulates what a GPU build of torch does above the dispatcher and `meta` tensors lack: fused calls and
+autocast."""
 
 from __future__ import annotations
 

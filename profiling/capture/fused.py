@@ -1,4 +1,4 @@
-"""Operators that a GPU runs as one and that `meta` would take apart: attention and recurrent layers.
+"""Operators that a GPU runs fused and `meta` would decompose: attention and recurrent layers.
 
 They are custom operators without an implementation: they know their output shapes, what they keep for the backward
 pass, and their FLOPs, and so a recording shows one operator where cuDNN or a flash kernel runs one.

@@ -1,4 +1,4 @@
-"""Bytes of the tensors that are alive while a step runs on `meta`."""
+"""Bytes of live tensors while a step runs on `meta`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from profiling.training import TrainingJob, tensors_of
 
 
 class LiveBytes:
-    """Storages alive now, and the largest sum that there was.
+    """Live storages, and the largest total so far.
 
     Args:
         ignored: keys of storages that are not counted, such as those of parameters; asked each time.
-        freed: told the key of each storage that goes.
+        freed: called with the key of each freed storage.
 
     Attributes:
         sizes: bytes by storage key.
@@ -53,7 +53,7 @@ class LiveBytes:
         return True
 
     def drop(self, key: int) -> None:
-        """Count a storage no longer, though it lives."""
+        """Stop counting a storage that is still live."""
         self._total -= self.sizes.pop(key, 0.0)
 
     def _free(self, key: int) -> None:

@@ -1,4 +1,4 @@
-"""Jobs of the command line, where a SPEC may also name a file, code or a captured graph of this machine."""
+"""Jobs on the command line, whose SPEC may also name a local file, code or captured graph."""
 
 from __future__ import annotations
 

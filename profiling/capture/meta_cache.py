@@ -1,4 +1,5 @@
-"""Shapes of operators' results on `meta`, remembered: most layers of a network repeat, and a shape rule takes a millisecond.
+"""Caches result shapes of operators on `meta`, because most layers of a network repeat and a shape rule takes
+a millisecond.
 
 torch's shape rules are Python code that guards every size; a repeated block would run them again on the same shapes.
 """

@@ -1,4 +1,4 @@
-"""Any `nn.Module` into a computation graph."""
+"""Captures any `nn.Module` as a computation graph."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def capture_module(
     static: bool = False,
     batch_size: int | None = None,
 ) -> ComputationGraph:
-    """The graph of one training step of a module; the module itself stays as it is.
+    """The graph of one training step of a module, which is not modified.
 
     Args:
         model: on any device; only its shapes are used.
@@ -62,7 +62,7 @@ def capture_module(
 
 
 def first_dimension(inputs: Any) -> int:
-    """Of the first tensor among the inputs; 1 where that is a scalar.
+    """Batch size of the first input tensor; 1 for a scalar.
 
     Raises:
         InputError: there is no tensor.
@@ -115,7 +115,7 @@ def call(module: nn.Module, inputs: Any) -> Any:
 
 
 def mean_loss(output: Any) -> Tensor:
-    """Mean over every floating-point output: what stands in for a loss that is unknown."""
+    """Mean over every floating-point output, used if the loss is unknown."""
     if not isinstance(output, dict | list | tuple | Tensor) and hasattr(output, "__dict__"):
         output = vars(output)
     means = [t.mean() for t in tensors_of(output) if t.is_floating_point()]
@@ -125,7 +125,7 @@ def mean_loss(output: Any) -> Tensor:
 
 
 def refuse_lazy(model: nn.Module) -> None:
-    """Raise `InputError` where a lazy module has seen no batch yet."""
+    """Raise `InputError` if a lazy module has not been initialised."""
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise InputError(

@@ -1,4 +1,4 @@
-"""Whether there is what a job names: looked up without capturing anything, and without importing torch."""
+"""Checks that a job's model exists, without capturing anything or importing torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FILES = {
 
 
 def check_model(workload: Workload) -> None:
-    """Raise if a job's model is neither in the zoo nor in a collection, nor registered as `graph:<hash>`.
+    """Raise if a job's model is not in the zoo or a collection, nor registered as `graph:<hash>`.
 
     Raises:
         UnknownNameError: no such model.
@@ -35,12 +35,12 @@ def check_model(workload: Workload) -> None:
 
 
 def named_workload(spec: str) -> Workload:
-    """The job of a command line's SPEC, after a look whether there is what it names.
+    """The job of a SPEC from the command line, after checking that its model exists.
 
-    Of a `module:factory` nothing is looked at: its module would have to be imported for that.
+    A `module:factory` is not checked, because its module would have to be imported.
 
     Raises:
-        InputError: the SPEC cannot be read, or there is no such file.
+        InputError: malformed SPEC, or no such file.
         UnknownNameError: no such model, or no captured graph has that hash.
     """
     workload = Workload.parse(spec)
@@ -55,7 +55,7 @@ def named_workload(spec: str) -> Workload:
 
 
 def registered_name(name: str) -> str | None:
-    """`graph:<hash>` in full where `name` is the hash of a captured graph, eight digits or more; else None.
+    """`graph:<hash>` in full if `name` is the hash of a captured graph (eight digits or more); else None.
 
     Raises:
         UnknownNameError: no captured graph has that hash, or several have.

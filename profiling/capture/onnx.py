@@ -1,4 +1,5 @@
-"""`capture_onnx`: an ONNX file into the graph of a training step, read by a process of its own under limits."""
+"""`capture_onnx`: captures the graph of a training step from an ONNX file, read by a separate process under
+limits."""
 
 from __future__ import annotations
 
@@ -29,20 +30,20 @@ def capture_onnx(
 ) -> ComputationGraph:
     """The graph of a training step of an ONNX model (opset 13 or newer).
 
-    Only shapes are read: weights, also external ones, are ignored, and nothing in the file is executed. The file is
-    parsed by a process of its own that is stopped at the limits of memory and time. Float initialisers count as
-    parameters, except scalars and the running statistics of batch norms; an exporter that folds batch norms into
-    convolutions or shares no weights changes the count.
+    Only shapes are read: weights, also external ones, are ignored, and nothing in the file is executed. The
+    file is parsed by a separate process with limits on memory and time. Float initialisers count as
+    parameters, except scalars and the running statistics of batch norms; an exporter that folds batch norms
+    into convolutions or shares no weights changes the count.
 
     Args:
         source: a path, or the file's bytes.
         batch_size: binds the first dimension of the inputs.
-        sequence_length: binds every other open dimension.
-        workload: training options; its own batch size and sequence length are used where none is given.
-        limits: what the file may be; `OnnxLimits()` by default.
+        sequence_length: binds every other dynamic dimension.
+        workload: training options; its batch size and sequence length are the defaults.
+        limits: limits on the file; `OnnxLimits()` by default.
 
     Raises:
-        InputError: no such file, not ONNX, too old, open dimensions, shapes that do not fit.
+        InputError: no such file, not ONNX, too old, dynamic dimensions, inconsistent shapes.
         LimitError: larger than the limits, or reading takes longer or more memory than they allow.
         UnsafeFileError: cycles, deep nesting, recursive functions, external data outside the folder.
     """
@@ -77,7 +78,7 @@ def capture_onnx(
 
 
 def _ask(request: dict[str, Any], limits: OnnxLimits) -> dict[str, Any]:
-    """Run the reader in a process of its own and return the graph, or raise what it reports."""
+    """Run the reader in a separate process and return the graph, or raise the reported error."""
     environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     root = str(Path(__file__).resolve().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))

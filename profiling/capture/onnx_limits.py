@@ -1,4 +1,4 @@
-"""What an ONNX file may be, and the checks that refuse one before anything is computed from it."""
+"""Limits on ONNX files, checked before anything is computed from them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MIN_OPSET = 13
 
 @dataclass(frozen=True)
 class OnnxLimits:
-    """Limits under which a file is read.
+    """Limits for reading a file.
 
     Attributes:
-        file_bytes: size of the file; weights may be left out of it as external data.
-        nodes: operators, those of inner graphs included.
-        depth: graphs within graphs.
+        file_bytes: size of the file; weights may be stored as external data.
+        nodes: number of operators, including inner graphs.
+        depth: nesting depth of graphs.
         elements: elements of one tensor.
         sequence: elements of a `Range`, which shape inference writes out.
         seconds: processor and wall time of reading and shape inference.
@@ -134,7 +134,7 @@ def _check_graph(graph: Any, limits: OnnxLimits, depth: int) -> None:
 
 
 def _check_ranges(graph: Any, limits: OnnxLimits) -> None:
-    """Refuse sequences of numbers that shape inference would write out: their length is known before."""
+    """Refuse long number sequences, whose length is known before shape inference expands them."""
     from onnx import numpy_helper
 
     constants = {t.name: t for t in graph.initializer}
@@ -179,7 +179,7 @@ def _check_location(name: str, location: str) -> None:
 
 
 def _check_order(graph: Any, made: dict[str, int]) -> None:
-    """Refuse a cycle: Kahn's algorithm over who makes whose inputs."""
+    """Refuse a cycle, by Kahn's algorithm."""
     waits = [len({made[x] for x in node.input if x in made}) for node in graph.node]
     users: dict[int, set[int]] = {}
     for i, node in enumerate(graph.node):
@@ -206,7 +206,7 @@ def _check_order(graph: Any, made: dict[str, int]) -> None:
 
 
 def _check_functions(model: Any, limits: OnnxLimits) -> None:
-    """Refuse functions that call themselves, directly or through others, and those that inlining would multiply.
+    """Refuse functions that are directly or indirectly recursive, or that inlining would multiply.
 
     Thirty functions that each call the next one twice are a billion nodes.
     """

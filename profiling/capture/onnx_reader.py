@@ -1,4 +1,4 @@
-"""ONNX files into forward operators; nothing in them is executed, and weights are not read."""
+"""Reads forward operators from ONNX files; nothing in them is executed, and weights are not read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from profiling.operators import CONTRACTIONS, ONNX, ONNX_VIEWS
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _LARGE_BYTES = 4096
 _RECURRENT = frozenset(["LSTM", "GRU", "RNN"])
-# Inputs of these operators that are settings or statistics, and not trained.
+# Inputs of these operators that are settings or statistics, not trained.
 _NOT_TRAINED = {
     "BatchNormalization": {3, 4},
     "Resize": {1, 2, 3},
@@ -38,8 +38,8 @@ def read_operators(
 
     Args:
         data: the file's bytes.
-        batch_size: binds the first dimension of every input; None leaves it as it is, and 1 where it is open.
-        sequence_length: binds every other open dimension.
+        batch_size: binds the first dimension of every input; None keeps it, or uses 1 if it is dynamic.
+        sequence_length: binds every other dynamic dimension.
 
     Returns:
         forward operators in execution order, the batch size, bytes of the inputs, and notes.
@@ -84,7 +84,7 @@ def _drop_weights(graph: Any) -> None:
 
 
 def _bind(graph: Any, batch_size: int | None, sequence_length: int | None) -> int:
-    """Write numbers into open dimensions, and return the batch size."""
+    """Fill in dynamic dimensions, and return the batch size."""
     initializers = {tensor.name for tensor in graph.initializer}
     named: dict[str, int] = {}
     size = batch_size or 1
@@ -119,7 +119,7 @@ def _bind(graph: Any, batch_size: int | None, sequence_length: int | None) -> in
 
 
 def _bind_notes(graph: Any, named: dict[str, int], rebound: bool) -> None:
-    """Bind what the exporter noted about inner tensors; drop it where it speaks of another batch size."""
+    """Bind the exporter's shapes of inner tensors; drop those for another batch size."""
     for value in (*graph.value_info, *graph.output):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in named and not dim.HasField("dim_value"):
@@ -196,7 +196,7 @@ class _Reader:
         self._shapeless = 0
 
     def run(self) -> list[StaticOperator]:
-        """All operators of the graph in an order in which inputs come first."""
+        """All operators of the graph in topological order."""
         for node in self._sorted():
             self._visit(node)
         if self._unknown:

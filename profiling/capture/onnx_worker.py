@@ -13,7 +13,7 @@ from profiling.errors import CotenantError, LimitError
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Read the file of the request; errors become part of the answer."""
+    """Read the requested file; errors are returned in the answer."""
     limits = OnnxLimits(**request["limits"])
     notes: list[str] = []
     try:
@@ -58,7 +58,7 @@ def _graph(request: dict[str, Any], limits: OnnxLimits) -> dict[str, Any]:
 
 
 def _limit(limits: OnnxLimits) -> None:
-    """Let the system stop this process at its limits; where it cannot, the caller's timeout remains."""
+    """Have the OS enforce this process's limits; if it cannot, the caller's timeout remains."""
     try:
         import resource
     except ImportError:

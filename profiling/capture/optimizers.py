@@ -1,4 +1,4 @@
-"""What one step of an optimiser costs on a GPU, in its multi-tensor form."""
+"""Cost of one optimiser step on a GPU, in its multi-tensor form."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ FLOPS = {"sgd": 2, "momentum": 6, "adam": 12, "adamw": 14, "rmsprop": 9, "adagra
 """Floating-point operations per element."""
 
 PASSES = {"sgd": 3, "momentum": 8, "adam": 18, "adamw": 20, "rmsprop": 13, "adagrad": 11, "none": 0}
-"""Times that a tensor of the parameters' size is read or written."""
+"""Number of reads and writes of a tensor of the parameters' size."""
 
 STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "rmsprop": 1, "adagrad": 1, "none": 0}
-"""Tensors of the parameters' size that are kept."""
+"""Number of state tensors of the parameters' size."""
 
 KERNELS = {"sgd": 1, "momentum": 3, "adam": 9, "adamw": 10, "rmsprop": 6, "adagrad": 5, "none": 0}
 """Kernels per chunk of parameter tensors."""
@@ -18,5 +18,5 @@ _TENSORS_PER_KERNEL = 64
 
 
 def launches(optimizer: str, tensors: int) -> float:
-    """Kernels of a step that updates so many parameter tensors."""
+    """Kernels of a step that updates `tensors` parameter tensors."""
     return float(KERNELS[optimizer] * -(-tensors // _TENSORS_PER_KERNEL))

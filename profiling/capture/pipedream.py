@@ -1,4 +1,4 @@
-"""PipeDream's `graph.txt` profiles (Narayanan et al. 2019) into computation graphs."""
+"""Converts PipeDream's `graph.txt` profiles (Narayanan et al. 2019) into computation graphs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _operators(profile: PipeDreamProfile) -> tuple[list[StaticOperator], float]:
 
 
 def _flops(kind: str, description: str, elements: float, weight_bytes: float) -> float:
-    """FLOPs of a layer that makes so many elements."""
+    """FLOPs of a layer with that many output elements."""
     widths = re.match(r"\w+\(\s*(?:in_features=)?(\d+), (?:out_features=)?(\d+)", description)
     if kind not in CONTRACTIONS or widths is None:
         if kind in ("recurrent", "attention") and weight_bytes:

@@ -1,4 +1,4 @@
-"""A picture of a graph: operators from top to bottom, coloured by kind, sized by FLOPs."""
+"""Plots a graph: operators from top to bottom, coloured by kind, sized by FLOPs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _FORMATS = (".svg", ".png", ".pdf")
 def plot_graph(graph: ComputationGraph, path: Path | str) -> Path:
     """Draw the graph into an SVG, PNG or PDF file.
 
-    Operators stand in rows by their distance from the inputs, and a long graph goes on in the next column, back and
-    forth. An edge that skips rows bends aside. The area of a dot grows with its forward and backward FLOPs, and edges with their bytes.
+    Operators are in rows by their distance from the inputs; a long graph continues in the next column, in
+    alternating direction. An edge that skips rows is bent. The area of a dot grows with its forward and
+    backward FLOPs, and edges with their bytes.
 
     Raises:
         InputError: another file type, an empty graph, or more than `MAX_NODES` nodes.

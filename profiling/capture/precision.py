@@ -1,4 +1,4 @@
-"""A captured graph in another precision than its own, by rule: for graphs whose model is not at hand to be captured again.
+"""Converts a captured graph to another precision by rule, for graphs whose model is not available.
 
 Operators, shapes and work stay; the widths of floating-point tensors change, and with them traffic and memory. Casts that
 autocast adds or drops are not counted. A new capture is exact.
@@ -29,7 +29,7 @@ _MULTIPLE = {"fp16": 8, "bf16": 8, "amp": 8, "tf32": 4}
 
 
 def with_precision(graph: ComputationGraph, precision: str) -> ComputationGraph:
-    """The same step in another precision; the graph itself where it has that one, or states none."""
+    """The same step in another precision; the graph itself if it already has it, or states none."""
     before = graph.options.get("precision")
     if before in (None, precision):
         return graph

@@ -1,4 +1,5 @@
-"""Records one training step on `meta` tensors: every operator, who made its inputs, and what stays alive."""
+"""Records one training step on `meta` tensors: every operator, the producers of its inputs, and live
+memory."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ class Recorder(TorchDispatchMode):
     Attributes:
         nodes, edges: what was recorded; edges are bytes by (source, target).
         active, in_backward: set by the caller as the step goes on.
-        unknown: how often each operator that the table does not know came.
+        unknown: count of each operator missing from the table.
         selections: how many operators chose elements by their values.
         live: tensors alive, without parameters, buffers and gradients.
     """
@@ -130,7 +131,7 @@ class Recorder(TorchDispatchMode):
             self._free_autograd_nodes()
 
     def mark_forward_end(self) -> None:
-        """Whatever is alive now is kept for the backward pass, on the account of the operator that made it."""
+        """Attribute all live tensors, kept for the backward pass, to the operators that made them."""
         for key, size in self.live.sizes.items():
             if key in self._origin and key not in self._kept:
                 self._kept.add(key)
@@ -305,7 +306,7 @@ class Recorder(TorchDispatchMode):
             self.live.drop(_key(parameter.grad))
 
     def _free_autograd_nodes(self) -> None:
-        """Let go of the autograd nodes in the order in which they ran.
+        """Release the autograd nodes in the order in which they ran.
 
         A node that Python has seen frees those before it by recursion in native code; some 60,000 of them overflow a
         stack of 8 MiB. When all are held until the loss is gone and let go from its side, none frees another.
@@ -324,7 +325,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _selects(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether the size of the result depends on values: on `meta` every element is chosen."""
+    """Whether the result's size depends on values; on `meta` every element is selected."""
     return name == "nonzero" or (
         name == "index" and any(index.dtype == torch.bool for index in tensors_of(args[1]))
     )

@@ -1,4 +1,4 @@
-"""`graph_for`: the computation graph of whatever a `Workload` names."""
+"""`graph_for`: the computation graph of a `Workload`."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from profiling.zoo import resolve
 _LOCK = threading.Lock()
 
 MAX_NODES = 1_500
-"""A zoo graph with more nodes is folded: the predictor encodes every node."""
+"""Larger zoo graphs are folded, because the predictor encodes every node."""
 
 
 def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
     """The graph of a workload's training step, from memory, from disk, or captured now.
 
-    Solo measurements play no part. A zoo graph is kept in memory and on disk; that of an ONNX file in memory as long
-    as the file stays as it is; what a factory makes is captured each time, because its code may change.
+    Solo measurements are ignored. A zoo graph is cached in memory and on disk; that of an ONNX file in memory
+    until the file changes; a factory's result is captured each time, because its code may change.
 
     Args:
         workload: its model is a zoo name (or a name of the public data), `COLLECTION/NAME` of a stored graph (see
             `profiling.collections`), or `graph:<hash>` of a registered one, which has its options already; with `local` also a path ending in `.onnx`
             or `.graph.txt`, or a `module:factory`.
-        local: whether the caller may name files and code of this machine. Never true for what came over HTTP.
+        local: whether the caller may name files and code of this machine. Never true for HTTP requests.
 
     Raises:
         UnknownNameError: no such model.
@@ -69,7 +69,7 @@ def _registered(name: str, batch_size: int | None) -> ComputationGraph:
 
 
 def register_graph(graph: ComputationGraph) -> str:
-    """Keep a graph on this machine and return the model name under which jobs can use it: `graph:<hash>`."""
+    """Store a graph on this machine and return the model name for jobs: `graph:<hash>`."""
     return cache.register(graph)
 
 

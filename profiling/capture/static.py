@@ -1,4 +1,4 @@
-"""A training step's graph from a forward graph alone: what its backward pass and optimiser add, by rule.
+"""Derives a training step's graph from a forward graph, adding backward pass and optimiser by rule.
 
 ONNX, `torch.export` and PipeDream give forward operators. The rules are those that a recorded step shows: a product
 costs once more for the gradient of its data and once more for that of its weights; an operator in front of which

@@ -1,4 +1,4 @@
-"""A training job on `meta` into its computation graph."""
+"""Captures a training job on `meta` as its computation graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from profiling.errors import CotenantError, InputError
 from profiling.graph import ComputationGraph, Operator, TensorEdge
 from profiling.training import AUTOCAST, TrainingJob, atomic_layers, tensors_of
 
-# Recording patches functions of torch while it runs, so one at a time.
+# Recording patches functions of torch, so only one at a time.
 _LOCK = threading.Lock()
 
 
@@ -31,8 +31,8 @@ def capture_job(
 ) -> ComputationGraph:
     """Record one training step of a job on `meta`: forward, loss, backward, optimiser; nothing is computed.
 
-    The job is used up: its gradients remain, and its optimisers no longer step. An operator that the table does not know keeps its
-    name and is counted in a warning.
+    The job is unusable afterwards: its gradients remain, and its optimisers no longer step. An unknown
+    operator keeps its name and is counted in a warning.
 
     Args:
         job: built on the `meta` device.
@@ -82,7 +82,7 @@ def capture_job(
 
 @contextmanager
 def _on_meta(job: TrainingJob) -> Iterator[DeviceFunctions]:
-    """Run as a GPU build of torch would, with the shapes alone."""
+    """Run like a GPU build of torch, with shapes only."""
     from torch.fx.experimental import _config
 
     symbolic: Any = _config
@@ -126,10 +126,10 @@ def _graph(
     elements = sum(p.numel() for p in updated)
     updated_bytes = float(sum(p.numel() * p.element_size() for p in updated))
     kind = job.optimizer_name
-    # State comes with the first gradient; Adagrad makes it when it is built.
+    # State is created with the first gradient; Adagrad creates it in its constructor.
     with_state = updated if kind == "adagrad" else [p for p in updated if p.grad is not None]
     state_base = float(sum(p.numel() * p.element_size() for p in with_state))
-    # Every further backward pass adds into the gradients: read both, write one.
+    # Every further backward pass accumulates gradients: two reads, one write.
     accumulation_bytes = (repeat - 1) * 3 * gradient_bytes
     return ComputationGraph(
         name=name,

@@ -1,6 +1,6 @@
 """Graphs of libraries' networks, recorded once and stored as functions of the batch size: `timm/resnet50`.
 
-Reading them takes neither torch nor the library. `python -m profiling.collections.build` makes them anew.
+Reading them takes neither torch nor the library. `python -m profiling.collections.build` rebuilds them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def collected_names(collection: str) -> list[str]:
 
 
 def is_collected(model: str) -> bool:
-    """Whether a model's name is that of a stored network."""
+    """Whether a model name is that of a stored network."""
     collection = collection_of(model)
     return bool(collection) and model.partition("/")[2] in store_of(collection).names
 

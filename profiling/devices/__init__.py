@@ -1,4 +1,4 @@
-"""GPU types by their public numbers: a catalogue, a user's own, and what this machine has."""
+"""GPU types by their public specifications: the catalogue, user-defined ones, and this machine's devices."""
 
 from profiling.devices.catalogue import (
     device_names,

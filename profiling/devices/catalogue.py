@@ -1,4 +1,4 @@
-"""The catalogue of device types, and a user's own from YAML files."""
+"""The catalogue of device types, and user-defined ones from YAML files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from profiling.errors import InputError, UnavailableError, UnknownNameError
 from profiling.names import one_of
 
 ENVIRONMENT = "COTENANT_DEVICES"
-"""Names YAML files of further device types, separated as PATH is."""
+"""Environment variable with YAML files of additional device types, separated like PATH."""
 
 _FIELDS = {f.name: f for f in fields(DeviceSpec) if f.name != "name"}
 _TEXT = {"vendor", "architecture", "compute_capability", "memory_type", "source"}
@@ -47,7 +47,7 @@ def _catalogue() -> dict[str, DeviceSpec]:
 
 
 def list_devices() -> list[DeviceSpec]:
-    """All known device types: the catalogue, then those of the files that `COTENANT_DEVICES` names."""
+    """All known device types: the catalogue, then those in the files in `COTENANT_DEVICES`."""
     return list(_known().values())
 
 
@@ -59,7 +59,8 @@ def _known() -> dict[str, DeviceSpec]:
 
 @lru_cache(maxsize=8)
 def _with_files(files: tuple[tuple[str, object], ...]) -> dict[str, DeviceSpec]:
-    """The catalogue and the types of some files, read once for each state of them: services ask all the time."""
+    """The catalogue and the types of some files, cached until a file changes, because services query it
+    often."""
     known = dict(_catalogue())
     for path, _ in files:
         known.update({spec.name: spec for spec in load_device_file(path)})
@@ -67,7 +68,7 @@ def _with_files(files: tuple[tuple[str, object], ...]) -> dict[str, DeviceSpec]:
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:
-    """What changes where a file does; None where there is none."""
+    """A value that changes with the file; None if it does not exist."""
     try:
         state = os.stat(path)
     except OSError:
@@ -91,7 +92,7 @@ def get_device(name: str) -> DeviceSpec:
 
     Raises:
         UnknownNameError: no such type or slice; the message names the nearest ones.
-        InputError: something else than a slice stands behind a colon.
+        InputError: not a slice after the colon.
     """
     if not os.environ.get(ENVIRONMENT):
         return _of_catalogue(name)
@@ -104,7 +105,7 @@ def _of_catalogue(name: str) -> DeviceSpec:
 
 
 def spelt(name: str) -> str:
-    """The spelling of a device name that the catalogue uses: `rtx-3090` for `RTX 3090` and `rtx_3090`."""
+    """The catalogue's spelling of a device name: `rtx-3090` for `RTX 3090` and `rtx_3090`."""
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
@@ -217,7 +218,7 @@ def device_from_mapping(name: str, row: dict[str, Any], where: object = "") -> D
 
 
 def _fill_in(values: dict[str, Any]) -> None:
-    """Give fields that a row leaves out what its compute capability says."""
+    """Fill in missing fields of a row from its compute capability."""
     known = compute_capabilities().get(values["compute_capability"])
     if known is None:
         return

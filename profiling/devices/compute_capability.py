@@ -1,4 +1,5 @@
-"""What every GPU of a compute capability has per multiprocessor: limits of residency, and arithmetic per clock cycle."""
+"""Per-multiprocessor properties of each compute capability: residency limits, and arithmetic per clock
+cycle."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ RESIDENCY = (
     "registers_per_sm",
     "shared_memory_bytes_per_sm",
 )
-"""The fields that a `DeviceSpec` takes over as they are."""
+"""The fields copied to a `DeviceSpec`."""
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""What this machine has: GPUs by NVML, the CPU by the operating system."""
+"""Discovers this machine's devices: GPUs via NVML, the CPU via the operating system."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def discover_gpus() -> list[DeviceSpec]:
 
 
 def visible_gpu() -> DeviceSpec:
-    """The type of the GPU, or of the MIG slice, that CUDA sees first, by CUDA_VISIBLE_DEVICES where it is set.
+    """The type of the GPU or MIG slice that CUDA sees first, respecting CUDA_VISIBLE_DEVICES.
 
     Raises:
         UnavailableError: no NVML library, no driver, or no such GPU.
@@ -77,7 +77,7 @@ def visible_gpu() -> DeviceSpec:
 
 @contextmanager
 def _nvml() -> Iterator[Any]:
-    """NVML's bindings, initialised; `UnavailableError` where they or the driver are missing."""
+    """NVML's bindings, initialised; `UnavailableError` if they or the driver are missing."""
     try:
         import pynvml
     except ImportError:
@@ -163,7 +163,7 @@ def _gpu(nvml: Any, handle: Any) -> DeviceSpec:
 
 
 def _rates(capability: tuple[int, ...], cores: int, clock_hz: float, geforce: bool) -> dict[str, float]:
-    """Multiprocessors and peaks of a GPU that no data sheet here describes, from its cores and its clock."""
+    """Multiprocessors and peaks of a GPU missing from the catalogue, from its cores and clock."""
     known = compute_capabilities().get(".".join(map(str, capability)))
     multiprocessors = max(1, cores // (known.fp32_per_clock if known else 128))
     rates: dict[str, float] = {"sm_count": multiprocessors, "fp32_flops": 2.0 * cores * clock_hz}
@@ -179,7 +179,8 @@ def _rates(capability: tuple[int, ...], cores: int, clock_hz: float, geforce: bo
 
 
 def match_catalogue(title: str, memory_bytes: float) -> DeviceSpec | None:
-    """The catalogue's row for a product title as NVML reports it: all words of the name, nearest memory, most words."""
+    """The catalogue's row for a product title reported by NVML: all words of the name, nearest memory, most
+    words."""
     words = set(title.lower().replace("-", " ").replace("gb", "gb ").split())
 
     def name_words(spec: DeviceSpec) -> set[str]:

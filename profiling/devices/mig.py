@@ -1,4 +1,5 @@
-"""MIG: slices of a card as device types of their own (`a100:mig=3g`), and the partitions that the vendor allows."""
+"""MIG: slices of a card as separate device types (`a100:mig=3g`), and the partitions that the vendor
+allows."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class MigProfile:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A card cut into slices: (first memory slot, profile) of each, in slot order."""
+    """A partitioned card: (first memory slot, profile) of each slice, in slot order."""
 
     placements: tuple[tuple[int, MigProfile], ...]
 
@@ -69,7 +70,7 @@ def _size(profile: MigProfile) -> tuple[int, int]:
 # Compared by identity: there is one of each card.
 @dataclass(frozen=True, eq=False)
 class MigLayout:
-    """How one card can be cut.
+    """Possible partitions of a card.
 
     Attributes:
         card: catalogue name.
@@ -106,7 +107,7 @@ class MigLayout:
 
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
-        """Every combination of slices, each in one placement, those with fewer and larger slices first.
+        """Every combination of slices, each in one placement, with fewer and larger slices first.
 
         Slots may stay empty; `maximal` leaves such partitions out.
         """
@@ -124,7 +125,7 @@ class MigLayout:
 
     @cached_property
     def maximal(self) -> tuple[Partition, ...]:
-        """Partitions to which no slice can be added, wherever the others lie, and none can be made larger."""
+        """Partitions to which no slice can be added in any placement, and in which none can be enlarged."""
         return tuple(
             partition
             for partition in self.partitions
@@ -136,7 +137,8 @@ class MigLayout:
         )
 
     def useful(self, jobs: int) -> tuple[Partition, ...]:
-        """Of `maximal`, those that can be best for so many jobs: whose largest slices no other partition has as large."""
+        """Those of `maximal` that can be best for `jobs` jobs: no other partition has all of its largest
+        slices as large."""
         if jobs not in self._useful:
             largest = {partition: partition.profiles[:jobs] for partition in self.maximal}
             kept: list[Partition] = []
@@ -165,7 +167,7 @@ class MigLayout:
         return {}
 
     def place(self, names: list[str]) -> Partition | None:
-        """Slots for slices of these names, or None where the card cannot be cut so."""
+        """Slots for slices of these names, or None if the card does not support them."""
         wanted = tuple(sorted((self.profile(name) for name in names), key=_size, reverse=True))
         for partition in self.partitions:
             if partition.profiles == wanted:
@@ -184,7 +186,8 @@ class MigLayout:
 
 
 def _covers(larger: Sequence[MigProfile], smaller: Sequence[MigProfile]) -> bool:
-    """Whether every slice of `smaller` has one of its own in `larger` that is at least as large."""
+    """Whether every slice of `smaller` can be matched to a distinct slice of `larger` that is at least as
+    large."""
     if len(larger) < len(smaller):
         return False
     available = list(larger)
@@ -227,7 +230,7 @@ def _layouts() -> dict[str, MigLayout]:
 
 
 def mig_layout(card: str) -> MigLayout:
-    """How the card of that catalogue name can be cut.
+    """The possible partitions of the card with that catalogue name.
 
     Raises:
         UnknownNameError: it cannot, or its slices are unknown.
@@ -246,7 +249,7 @@ def has_mig(card: str) -> bool:
 
 
 def check_slices(device: str, jobs: int) -> None:
-    """Whether a device can give each of so many jobs a MIG slice of its own; a slice can for one.
+    """Check that a device can give each of `jobs` jobs its own MIG slice; a slice can for one.
 
     Raises:
         InputError: the card has no MIG, is a slice itself, or has fewer slices.
@@ -275,7 +278,7 @@ def split_device(name: str) -> tuple[str, str | None]:
     """`a100:mig=3g` as (`a100`, `3g`); a whole card has None.
 
     Raises:
-        InputError: something else stands behind the colon.
+        InputError: not a slice after the colon.
     """
     card, colon, option = name.partition(":")
     if not colon:

@@ -1,4 +1,4 @@
-"""`DeviceSpec`: a GPU (or CPU) type by its public numbers."""
+"""`DeviceSpec`: a GPU (or CPU) type by its public specifications."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class DeviceSpec:
         return self.name == "cpu" or self.name.startswith("cpu-")
 
     def supports(self, precision: str) -> bool:
-        """Whether a job of that precision runs on this type as it says, and not as something else.
+        """Whether this type supports that precision natively.
 
         FP16 runs everywhere: where there is no unit for it, frameworks convert and compute in FP32. A CPU takes FP16 and
         BF16 the same way. TF32, BF16 and FP8 need the unit: PyTorch would run TF32 as FP32 and emulate BF16.
@@ -108,7 +108,7 @@ class DeviceSpec:
         return precision in DEVICE_PRECISIONS and getattr(self, f"{precision}_flops") > 0
 
     def check_precision(self, precision: str) -> None:
-        """Raise `InputError` where this type lacks `precision`, naming cards that have it."""
+        """Raise `InputError` if this type lacks `precision`, naming cards that support it."""
         if self.supports(precision):
             return
         if precision not in DEVICE_PRECISIONS:

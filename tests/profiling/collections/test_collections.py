@@ -162,7 +162,7 @@ def test_a_line_that_does_not_hold_is_found() -> None:
     wrong = replace(graphs[2], operators=(*graphs[2].operators[:3], operator, *graphs[2].operators[4:]))
     with pytest.raises(InputError, match=r"bytes_read of .* is not affine"):
         check(line, wrong)
-    with pytest.raises(InputError, match="no maximum of lines"):
+    with pytest.raises(InputError, match="not a maximum of lines"):
         check(line, replace(graphs[2], activation_bytes=1.0))
     with pytest.raises(InputError, match=r"operators .* differ"):
         check(line, replace(graphs[2], layers=()))
