@@ -1,4 +1,4 @@
-"""What a predictor is given: rows to learn from with their targets, or rows to predict without them."""
+"""Input of a predictor: rows to learn from with their targets, or rows to predict without them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Bundle:
 
     Attributes:
         target: a name of `datasets.targets`.
-        frame: rows of the target's table, with their targets; in a test bundle everything that was measured with them is
-            empty. Of co-location sets all members are there, partners without a target included.
+        frame: rows of the target's table, with their targets; in a test bundle everything measured with them
+            is empty. Of co-location sets all members are there, partners without a target included.
         solo: solo runs of the members of sets, from the same campaigns: known beforehand, so on both sides. Empty where a
             protocol withholds them, and for targets of other tables.
         known: further tables that are known beforehand, by name.
@@ -49,7 +49,7 @@ class Bundle:
 
     @property
     def rows(self) -> pd.DataFrame:
-        """The rows to predict, one prediction each; of a set its first member stands for it."""
+        """The rows to predict, one prediction each; a set is represented by its first member."""
         return self.frame[~self.frame["set_id"].duplicated()] if self.what.of_set else self.frame
 
     @property
@@ -75,12 +75,12 @@ class Bundle:
 
     @property
     def points(self) -> NDArray[np.bool_]:
-        """[n] whether `y` is a measured point: what a plain regression learns from and what errors are computed on."""
+        """[n] whether `y` is a measured point, used for plain regression and for errors."""
         return ~np.isnan(self.y) & ~self.censored
 
     @property
     def bounds(self) -> tuple[Floats, Floats]:
-        """[n] each: what a value is at least and at most, where only that is known; NaN otherwise."""
+        """[n] each: lower and upper bounds of values known only by them; NaN otherwise."""
         nothing = np.full(len(self.rows), np.nan)
         if self.target == "memory_bytes":
             lower, upper = (
@@ -91,7 +91,7 @@ class Bundle:
         return np.where(self.censored, self.y, np.nan), nothing
 
     def without_targets(self) -> Bundle:
-        """The same rows as a test bundle: nothing that was measured with the target is left in them."""
+        """The same rows as a test bundle, without anything measured with the target."""
         import pandas as pd
 
         hidden = {
@@ -103,7 +103,7 @@ class Bundle:
         return replace(self, frame=frame.assign(censored=False) if "censored" in frame else frame)
 
     def without_solo(self) -> Bundle:
-        """The same sets, with nothing known of how their members run alone."""
+        """The same sets without solo measurements."""
         frame = self.frame
         if "solo_step_time_s" in frame:
             frame = frame.assign(solo_step_time_s=np.nan)

@@ -18,7 +18,7 @@ _ONLY_FILLED = ("architecture",)
 
 @lru_cache(maxsize=1 << 16)
 def columns_of(spec: str) -> dict[str, Any]:
-    """What a SPEC says, by column; empty for a text that is no SPEC."""
+    """The contents of a SPEC by column; empty for an invalid SPEC."""
     try:
         workload = Workload.parse(spec)
     except InputError:
@@ -28,7 +28,7 @@ def columns_of(spec: str) -> dict[str, Any]:
 
 
 def fill_derived(fields: tuple[Field, ...], data: dict[str, pd.Series]) -> list[tuple[int, str, Any, Any]]:
-    """Fill the empty cells of derived columns in place, and bring them to their types.
+    """Fill the empty cells of derived columns in place, and convert them to their types.
 
     Args:
         data: columns by name; `workload` and `set_id` are typed, derived ones may be of objects.

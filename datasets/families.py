@@ -1,4 +1,4 @@
-"""Which names belong together: several names of one network are one architecture, and kin are one family.
+"""Groups names: several names of one network are one architecture, and related ones are one family.
 
 A family is what `by-family` splits hold out together. It is read off a name: without its collection and the prefixes that say who trained
 it, up to the first digit. Families that share a network are one.
@@ -18,7 +18,7 @@ _SINGLE = ("nasbench",)
 
 
 def architecture_of(name: str) -> str:
-    """The network behind a name: a pre-training tag behind a dot is none of it.
+    """The network behind a name, without the pre-training tag after a dot.
 
     >>> architecture_of("timm/resnet50.a1_in1k")
     'timm/resnet50'

@@ -1,4 +1,4 @@
-"""What a column of a tidy table is: name with unit, type, bounds, meaning; and the columns that several tables share."""
+"""Columns of tidy tables: name with unit, type, bounds, meaning; and columns shared by several tables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Field:
 
     @property
     def expected(self) -> str:
-        """What a cell should hold, in words."""
+        """The valid values of a cell, in words."""
         if self.choices:
             text = "one of " + ", ".join(self.choices)
         elif self.kind == "text":
@@ -68,7 +68,7 @@ def ratio(name: str, meaning: str, example: float) -> Field:
 
 
 def optional(field: Field) -> Field:
-    """The same column where its cells may be empty."""
+    """The same column with optional cells."""
     return replace(field, required=False)
 
 

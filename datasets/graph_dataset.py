@@ -66,7 +66,7 @@ class ColocationDataset(Dataset):
         graph_of: from a workload (batch size and options included) to its computation graph; by default
             `profiling.capture.graph_for`.
         progress: called after each distinct workload is captured, with (done, total).
-        workloads: SPECs of jobs that are in no set; their graphs are stored, too.
+        workloads: SPECs of jobs outside any set, whose graphs are stored too.
 
     Raises:
         InputError: the stored dataset is damaged, or the table is empty.
@@ -91,10 +91,10 @@ class ColocationDataset(Dataset):
 
     @classmethod
     def read(cls, folder: Path | str) -> ColocationDataset:
-        """A dataset that was built already, without its table.
+        """An existing dataset, without its table.
 
         Raises:
-            InputError: there is none in `folder`, or it is damaged.
+            InputError: no dataset in `folder`, or it is damaged.
         """
         if not (Path(folder) / "index.json").is_file():
             raise InputError(
@@ -185,7 +185,7 @@ class ColocationDataset(Dataset):
         return {Workload.parse(text).captured(): number for text, number in specs}
 
     def graph_of(self, workload: Workload) -> ComputationGraph:
-        """The graph of a job of the dataset, captured now where it has none: a graph source for training."""
+        """The graph of a job in the dataset, captured now if missing; a graph source for training."""
         number = self._number_of.get(workload.captured())
         return _capture(workload) if number is None else self._whole_graphs[number]
 
@@ -244,7 +244,7 @@ def _build(
     _save(folder / "graphs.safetensors", _graph_tensors([graphs[name] for name in hashes], kinds))
     lines = [json.dumps(graphs[name].to_dict(), separators=(",", ":")) for name in hashes]
     write_whole(folder / "graphs.jsonl.gz", gzip.compress("\n".join(lines).encode(), mtime=0))
-    # The index is written last: a folder without it is not a dataset, and is built again.
+    # The index is written last; a folder without it is not a dataset, and is rebuilt.
     write_json(
         folder / "index.json",
         {

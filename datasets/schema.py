@@ -1,6 +1,6 @@
-"""The tidy tables: which columns each has, in which unit, and what may stand in them.
+"""The tidy tables: their columns, units and valid values.
 
-One definition serves four ends: the pandera schema that every read and write passes, the errors of
+One definition serves four purposes: the pandera schema for every read and write, the errors of
 `cotenant data validate`, the template of `cotenant data template` and the tables in docs/data.md.
 """
 
@@ -237,7 +237,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
     ),
 }
 
-# Columns that name a row: no two rows of a table may agree in all of them.
+# Key columns: no two rows of a table may agree in all of them.
 KEYS: dict[str, tuple[str, ...]] = {
     "workloads": ("workload", "campaign"),
     "solo": ("device", "workload", "gpus", "campaign", "repeat"),
@@ -251,7 +251,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "graphs": ("architecture", "device", "batch_size", "workload", "node", "campaign"),
 }
 
-# Tables of sets, and the columns that all members of one set share.
+# Tables of sets, and the columns shared by all members of a set.
 SET_COLUMNS: dict[str, tuple[str, ...]] = {
     "colocation": (
         "device",
@@ -268,7 +268,7 @@ SET_COLUMNS: dict[str, tuple[str, ...]] = {
     "mixes": ("device", "sharing", "processes", "source", "campaign", "licence", "origin"),
 }
 
-# Of these columns a row must fill at least one.
+# A row must fill at least one of these columns.
 ONE_OF: dict[str, tuple[str, ...]] = {"memory": ("memory_bytes", "lower_bound_bytes", "upper_bound_bytes")}
 
 
@@ -276,7 +276,7 @@ def table_fields(table: str) -> tuple[Field, ...]:
     """The columns of `table`.
 
     Raises:
-        UnknownNameError: there is no such table.
+        UnknownNameError: no such table.
     """
     if table not in TABLES:
         raise UnknownNameError("unknown table", expected="one of " + ", ".join(TABLES), got=table)
@@ -305,7 +305,7 @@ def pandera_schema(table: str) -> pandera.DataFrameSchema:
             checks.append(pandera.Check.isin(field.choices))
         elif field.kind == "text" and field.required:
             checks.append(pandera.Check.str_length(min_value=1))
-        # Texts have their type from `datasets.tables`; pandera would look at each cell, which takes as long as all else.
+        # `datasets.tables` has already typed texts; pandera would check each cell, which doubles the time.
         dtype = None if field.kind == "text" else DTYPES[field.kind]
         columns[field.name] = pandera.Column(dtype, checks=checks, nullable=not field.required)
     return pandera.DataFrameSchema(columns, strict=True, ordered=True, name=table)

@@ -16,10 +16,10 @@ _RUN = ["device", "workload", "campaign"]
 def read_sets(directory: Path | str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The `colocation` table of a folder, and solo runs of its campaigns.
 
-    Where there is no `solo` table, or where it lacks a member, the member's own `solo_step_time_s` serves.
+    If there is no `solo` table, or it lacks a member, the member's own `solo_step_time_s` is used.
 
     Raises:
-        InputError: there is no `colocation` table, or a table is not valid.
+        InputError: no `colocation` table, or an invalid table.
     """
     colocation = read_table(directory, "colocation")
     has_solo = "solo" in available_tables(directory)

@@ -1,4 +1,4 @@
-"""Whose measurements can be imported, where they are, and what their licences allow."""
+"""Sources of measurements that can be imported: where to get them, and what their licences allow."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Source:
 
     Attributes:
         name: as in `cotenant data import NAME` and in the `source` column.
-        upstream: where to clone it from; empty where there is no public place.
+        upstream: where to clone it from; empty if not public.
         licence: as in the `licence` column: an SPDX identifier, `LicenseRef-...`, or `NOASSERTION`.
-        may_ship: whether a model that others receive may be trained on it.
-        use: what one may do with it, in words.
+        may_ship: whether a redistributed model may be trained on it.
+        use: permitted uses, in words.
         files: the files that the importer reads, by their upstream names.
         holds: what was measured.
         campaigns: values of the `campaign` column.
@@ -224,7 +224,7 @@ def get_source(name: str) -> Source:
     """The source called `name`.
 
     Raises:
-        UnknownNameError: there is none.
+        UnknownNameError: no such source.
     """
     if name not in SOURCES:
         raise UnknownNameError(
@@ -237,18 +237,19 @@ def get_source(name: str) -> Source:
 
 
 def withheld(names: Iterable[str]) -> list[Source]:
-    """Of `names`, the sources that a shipped model may not learn from; a source of one's own may."""
+    """The sources among `names` that a shipped model may not learn from; unknown (your own) sources are
+    allowed."""
     return [SOURCES[name] for name in sorted(set(names)) if name in SOURCES and not SOURCES[name].may_ship]
 
 
 def check_may_learn(names: Iterable[str], own_use: bool = False) -> None:
-    """Refuse to learn from sources whose licence does not let the model be passed on.
+    """Refuse to learn from sources whose licence does not allow redistributing the model.
 
     Args:
-        own_use: the model will not be redistributed: every source may be learned from.
+        own_use: the model will not be redistributed, so every source is allowed.
 
     Raises:
-        InputError: there is such a source, and `own_use` is not set.
+        InputError: such a source is included and `own_use` is not set.
     """
     refused = [] if own_use else withheld(names)
     if refused:

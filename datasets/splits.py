@@ -1,8 +1,8 @@
-"""Named splits of rows into what is learned from and what is scored.
+"""Named splits of rows into training and test sides.
 
-A split is a list of folds and a fold is two lists of units, so a result can be repeated from what it stored. Units are moved
-whole. Of co-location sets the unit is the set, never a member; the two directions of a pair are one set. Of rows of other tables
-it is the value of a column, such as the family or the device.
+A split is a list of folds and a fold is two lists of units, so a result can be repeated from what it stored.
+Units are never divided. Of co-location sets the unit is the set, never a member; the two directions of a pair
+are one set. Of rows of other tables it is the value of a column, such as the family or the device.
 
 | kind | held out together |
 |---|---|
@@ -77,8 +77,8 @@ def make_split(
         folds in order of their names; each unit is in the test side of at least one.
 
     Raises:
-        UnknownNameError: there is no such kind.
-        InputError: there are too few groups for two sides.
+        UnknownNameError: no such kind.
+        InputError: too few groups for two sides.
     """
     if kind not in KINDS:
         raise UnknownNameError("unknown split", expected="one of " + ", ".join(KINDS), got=kind)
@@ -108,7 +108,7 @@ def make_split(
 
 
 def group_count(frame: pd.DataFrame, kind: str, unit: str = "set_id") -> int:
-    """How many values a split of that kind has to hold out: the most folds that it can have."""
+    """The number of values that a split of that kind can hold out, i.e. its maximum number of folds."""
     return len(frozenset().union(*_groups(frame, kind, unit).values()))
 
 
@@ -116,9 +116,9 @@ def deal(values: Iterable[str], folds: int, seed: int = 0) -> dict[str, str]:
     """Value -> name of the fold that holds it out.
 
     Raises:
-        InputError: there are fewer values than folds.
+        InputError: fewer values than folds.
     """
-    # Ordered by a hash, so that the folds are the same with every version of every library.
+    # Ordered by a hash, so that the folds do not depend on library versions.
     ordered = sorted(set(values), key=lambda value: hashlib.sha256(f"{seed}/{value}".encode()).digest())
     if folds < 2 or len(ordered) < folds:
         raise InputError(

@@ -1,4 +1,4 @@
-"""What a folder of tables holds, in numbers and in one picture."""
+"""Statistics of a folder of tables, in numbers and in a plot."""
 
 from __future__ import annotations
 

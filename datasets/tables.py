@@ -1,4 +1,4 @@
-"""Reading and writing the tidy tables: Parquet, validated both ways, whole or not at all."""
+"""Reads and writes the tidy tables: Parquet, validated both ways, written atomically."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_ROWS = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One cell or row that is not what it should be. `row` counts data rows from 1; 0 means the whole column."""
+    """An invalid cell or row. `row` counts data rows from 1; 0 means the whole column."""
 
     row: int
     column: str
@@ -43,7 +43,7 @@ def make_table(name: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
     """A validated table of `rows`; keys that a row lacks are empty cells, or derived.
 
     Raises:
-        InputError: a row does not hold to the schema.
+        InputError: a row violates the schema.
     """
     data = {field.name: [row.get(field.name) for row in rows] for field in table_fields(name)}
     return validate_table(name, _typed(name, data))
@@ -54,7 +54,7 @@ def _typed(name: str, data: dict[str, list[Any]]) -> pd.DataFrame:
 
     return pd.DataFrame(
         {
-            # A derived flag that was not given is not yet known to be false.
+            # A missing derived flag is not yet known to be false.
             f.name: pd.Series(
                 data[f.name],
                 dtype=object if f.derived and f.kind == "flag" and data[f.name] else DTYPES[f.kind],
@@ -65,7 +65,7 @@ def _typed(name: str, data: dict[str, list[Any]]) -> pd.DataFrame:
 
 
 def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.DataFrame, list[Fault]]:
-    """Bring `frame` (of any types, as from a CSV) to the table's types and list everything that is wrong with it.
+    """Convert `frame` (of any types, as from a CSV) to the table's types and list all faults.
 
     Returns:
         the typed frame (columns in order, meaningless where there are faults) and at most `limit` faults, by row.
@@ -102,7 +102,7 @@ def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.D
     faults += _bad_specs(typed)
     told = {(fault.row, fault.column) for fault in faults}
     by_name = {field.name: field for field in fields}
-    # What follows from a SPEC is not missing where the SPEC itself is wrong.
+    # Do not report derived columns as missing if the SPEC itself is invalid.
     told |= {(f.row, d.name) for f in faults if f.column == "workload" for d in fields if d.derived}
     try:
         typed = pandera_schema(name).validate(typed, lazy=True)
@@ -117,7 +117,7 @@ def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.D
             )
             for case in cases.to_dict("records")
         ]
-        # A cell that could not be read is empty by now, and has been told of.
+        # An unreadable cell is empty by now, and already reported.
         faults += [fault for fault in violations if (fault.row, fault.column) not in told]
     else:
         faults += _row_faults(name, typed)
@@ -127,14 +127,14 @@ def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.D
 
 
 def _cells(field: Field, column: pd.Series) -> tuple[pd.Series, list[tuple[int, Any]]]:
-    """One column brought to its type, and the (row, value) of cells that cannot be."""
+    """A column converted to its type, and (row, value) of cells that cannot be converted."""
     import numpy as np
     import pandas as pd
 
     missing = column.isna()
     already_typed = field.kind != "flag" and column.dtype == DTYPES[field.kind]
     if already_typed and (field.kind != "text" or not column.str.strip().eq("").any()):
-        # As after `read_table`: nothing to bring to a type, only to see that nothing lacks.
+        # Already typed by `read_table`, so only check for missing values.
         lacking = missing & (field.required and not field.derived)
         return column, [(int(row), None) for row in np.flatnonzero(lacking)]
     if isinstance(column.dtype, pd.StringDtype):
@@ -182,7 +182,7 @@ def _bad_specs(frame: pd.DataFrame) -> list[Fault]:
 
 
 def _row_faults(name: str, frame: pd.DataFrame) -> list[Fault]:
-    """What only whole rows can show: keys given twice, rows without a value, sets that contradict themselves."""
+    """Faults across a row or set: duplicate keys, rows without a value, contradictory sets."""
     faults: list[Fault] = []
     key = list(KEYS[name])
     if key:
@@ -207,7 +207,7 @@ def _row_faults(name: str, frame: pd.DataFrame) -> list[Fault]:
 
 
 def _incomplete_sets(frame: pd.DataFrame) -> list[Fault]:
-    """Sets that lack a member, which would be learned from as smaller ones."""
+    """Sets that lack a member, which would be treated as smaller ones."""
     members = frame.groupby("set_id", sort=False)["member"]
     count, last = members.nunique(), members.max()
     return [
@@ -239,10 +239,10 @@ def validate_table(name: str, frame: pd.DataFrame, where: str | None = None) -> 
 
 
 def write_table(directory: Path | str, name: str, frame: pd.DataFrame) -> Path:
-    """Validate `frame` and write it to `directory/name.parquet`, whole or not at all.
+    """Validate `frame` and write it to `directory/name.parquet` atomically.
 
     Raises:
-        InputError: the frame does not hold to the schema; nothing is written.
+        InputError: the frame violates the schema; nothing is written.
     """
     return write_whole(Path(directory) / f"{name}.parquet", table_bytes(name, frame))
 
@@ -258,7 +258,7 @@ def read_table(directory: Path | str, name: str) -> pd.DataFrame:
     """Read and validate `directory/name.parquet`; columns that were not there when it was written are derived or empty.
 
     Raises:
-        InputError: the table is not there, is not Parquet, or does not hold to the schema.
+        InputError: the table does not exist, is not Parquet, or violates the schema.
     """
     table_fields(name)
     path = Path(directory) / f"{name}.parquet"
@@ -304,10 +304,10 @@ def available_tables(directory: Path | str) -> list[str]:
 
 
 def read_all(directory: Path | str) -> dict[str, pd.DataFrame]:
-    """Every table in `directory`; tables that are not there are empty.
+    """Every table in `directory`; missing tables are empty.
 
     Raises:
-        InputError: `directory` holds no table at all.
+        InputError: `directory` has no tables.
     """
     present = available_tables(directory)
     if not present:
@@ -320,5 +320,5 @@ def read_all(directory: Path | str) -> dict[str, pd.DataFrame]:
 
 
 def point_targets(colocation: pd.DataFrame) -> pd.DataFrame:
-    """Members whose ratio was measured and is a point: what errors are computed on."""
+    """Members with a measured, uncensored ratio, on which errors are computed."""
     return colocation[colocation["is_target"] & ~colocation["censored"]]

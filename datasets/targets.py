@@ -1,4 +1,4 @@
-"""What can be predicted: of which table's rows, in which unit, and what beside it was measured at the same time."""
+"""Prediction targets: their table, unit, and the columns measured at the same time."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Target:
     """One quantity.
 
     Attributes:
-        name: as in protocols and bundles.
+        name: name in protocols and bundles.
         table: whose rows are predicted.
-        column: where it stands.
+        column: its column.
         unit: of errors, for people.
         scale: from the column's unit to `unit`.
-        hidden: columns that a test side must not show.
+        hidden: columns that a test side must not contain.
         logarithmic: positive, and spread over decades: learned as a logarithm.
         of_set: one value for each set rather than each row.
         exponent: the column holds the logarithm of what is predicted and scored.
@@ -118,7 +118,7 @@ def get_target(name: str) -> Target:
     """The target called `name`.
 
     Raises:
-        UnknownNameError: there is none.
+        UnknownNameError: no such target.
     """
     if name not in TARGETS:
         raise UnknownNameError("unknown target", expected="one of " + ", ".join(TARGETS), got=name)

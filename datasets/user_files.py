@@ -1,4 +1,5 @@
-"""Users' own measurements: a template to fill in, and a check that names row, column, expected and got."""
+"""Users' own measurements: a template to fill in, and validation with row, column, expected and actual
+value."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def template(table: str = "colocation") -> str:
 
 
 def read_user_file(path: Path | str) -> pd.DataFrame:
-    """A CSV (every cell as text) or Parquet file, as it stands.
+    """Read a CSV (every cell as text) or Parquet file without conversion.
 
     Raises:
         InputError: the file is missing, or neither.
@@ -95,7 +96,7 @@ def _check_layout(source: Path, frame: pd.DataFrame) -> None:
 
 
 def guess_table(frame: pd.DataFrame) -> str:
-    """The table whose columns `frame` matches best; `colocation` where it has hardly a column of any."""
+    """The table whose columns `frame` matches best; `colocation` if hardly any match."""
     columns = set(frame.columns)
     shared = {name: len(columns & {f.name for f in fields}) for name, fields in TABLES.items()}
     if max(shared.values()) < 2:
@@ -111,7 +112,7 @@ def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.Data
 
     Raises:
         InputError: the file cannot be read at all.
-        UnknownNameError: there is no such table.
+        UnknownNameError: no such table.
     """
     frame = read_user_file(path)
     name = table or guess_table(frame)
@@ -122,7 +123,7 @@ def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.Data
 
 
 def _contradicted_ratios(frame: pd.DataFrame) -> list[Fault]:
-    """Ratios that the step times of their row contradict: slowdowns, say, where throughput ratios belong."""
+    """Ratios contradicted by the step times of their row, e.g. slowdowns instead of throughput ratios."""
     import numpy as np
 
     by_steps = frame["solo_step_time_s"] / frame["step_time_s"]
@@ -143,7 +144,7 @@ def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: boo
     """Add valid rows to a table of `directory`. Sets that are there already are replaced, rows that are there already kept once.
 
     Args:
-        replace: in place of all rows of the same sources.
+        replace: replace all rows of the same sources.
 
     Raises:
         InputError: together with what is there the rows are not valid (a set id given twice); nothing is written.

@@ -1,4 +1,4 @@
-"""Measurements that travel with the project: our own only, with their card beside them (`CARD.md`)."""
+"""Measurements shipped with the project: our own only, with their card (`CARD.md`)."""
 
 from __future__ import annotations
 

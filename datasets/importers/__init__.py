@@ -1,4 +1,4 @@
-"""One importer per source: `read(folder) -> Import`; `import_source` writes what it read into the tables."""
+"""One importer per source: `read(folder) -> Import`; `import_source` writes the result to the tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_source(name: str, folder: Path | str) -> Import:
     """Read `folder` with the importer of source `name`.
 
     Raises:
-        UnknownNameError: there is no such source.
+        UnknownNameError: no such source.
         InputError: files are missing or malformed.
     """
     get_source(name)
@@ -26,9 +26,9 @@ def read_source(name: str, folder: Path | str) -> Import:
 
 
 def import_source(name: str, folder: Path | str, directory: Path | str) -> dict[str, Any]:
-    """Read a source and put its rows into the tables of `directory`, in place of what it put there before.
+    """Read a source and write its rows to the tables of `directory`, replacing its earlier rows.
 
-    Everything is read and validated before the first byte is written, and every table is replaced whole.
+    Everything is read and validated before the first byte is written, and tables are replaced atomically.
 
     Returns:
         counts: read, kept by table, dropped by reason.
@@ -56,7 +56,7 @@ def write_source(name: str, tables: dict[str, pd.DataFrame], directory: Path | s
 
 
 def _merged(name: str, tables: dict[str, pd.DataFrame], directory: Path | str) -> dict[str, bytes | None]:
-    """The tables of `directory` that change, as files; None where no row is left."""
+    """The changed tables of `directory`, as files; None if no rows are left."""
     import pandas as pd
 
     from datasets.tables import available_tables, read_table, sources_of, table_bytes

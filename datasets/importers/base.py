@@ -1,4 +1,4 @@
-"""What every importer hands back, and the small tools they share."""
+"""The result type and helpers shared by all importers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ T = TypeVar("T")
 
 @dataclass
 class Import:
-    """Rows of one source on their way into the tables, with a count of everything that was left out.
+    """Rows of one source to be imported, with a count of everything dropped.
 
     Attributes:
         source: name of the source.
         rows: table name -> rows.
         read: measurements seen in the files.
-        flagged: rows that are kept but are no points to learn or score: reason -> count.
-        dropped: what is in no table: reason -> count.
-        notes: what a user of the rows should know.
+        flagged: rows kept but not used for learning or scoring: reason -> count.
+        dropped: measurements in no table: reason -> count.
+        notes: caveats for users of the rows.
     """
 
     source: str
@@ -78,10 +78,10 @@ class Import:
 
 
 def find_file(folder: Path, *names: str, required: bool = True) -> Path | None:
-    """The first of `names` (paths relative to `folder`, or bare names) that is there.
+    """The first existing one of `names` (paths relative to `folder`, or bare names).
 
     Raises:
-        InputError: none is there and `required`.
+        InputError: none exists and `required`.
     """
     if not folder.is_dir():
         raise InputError(f"no folder at {folder}", expected="a clone of upstream or a folder with its files")
@@ -117,7 +117,7 @@ def find_files(folder: Path, *patterns: str) -> list[Path]:
 
 
 def spec(model: str, **options: Any) -> str:
-    """A job SPEC in its canonical form; options that are None or their default are left out."""
+    """A job SPEC in canonical form; options that are None or their default are omitted."""
     return str(Workload.from_mapping({"model": model, **options}))
 
 
@@ -125,7 +125,7 @@ def lookup(table: Mapping[str, T], name: str, where: object) -> T:
     """`table[name]`.
 
     Raises:
-        InputError: there is no such name; with the place.
+        InputError: no such name; with its location.
     """
     if name not in table:
         raise InputError(f"{where}: unknown name", expected="one of " + ", ".join(table), got=name)
@@ -133,7 +133,7 @@ def lookup(table: Mapping[str, T], name: str, where: object) -> T:
 
 
 class CsvRows:
-    """Rows of a CSV file with typed cells whose errors name file, line, column, expected and got."""
+    """Rows of a CSV file with typed cells whose errors name file, line, column, expected and actual value."""
 
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
         self.path = path

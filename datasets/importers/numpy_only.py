@@ -1,4 +1,5 @@
-"""Reading `.npy` files of pickled objects without running anything: an unpickler that knows numpy arrays and nothing else."""
+"""Reads `.npy` files of pickled objects without running code, by an unpickler that supports only numpy
+arrays."""
 
 from __future__ import annotations
 
