@@ -1,4 +1,4 @@
-"""How every pair of some jobs shares a device: slowdowns as a matrix, and as a heat map."""
+"""Slowdowns of all pairs of some jobs on a device, as a matrix and a heat map."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PairMatrix:
         device, sharing: where.
         jobs: N of them.
         names: what to call them; their SPECs, where a model of one's own is `graph:` and a hash, if empty.
-        slowdown: [N, N] of the job of the row beside the job of the column.
+        slowdown: [N, N] of the row's job beside the column's job.
         fits: [N, N] whether both fit in the device's memory.
     """
 
@@ -57,7 +57,7 @@ def pair_matrix(
     sharing: str = "time-slice",
     names: Sequence[str] = (),
 ) -> PairMatrix:
-    """Predict every pair in one call, a job beside another of its own kind included.
+    """Predict every pair in one call, including a job beside a copy of itself.
 
     Raises:
         InputError: fewer than one job.

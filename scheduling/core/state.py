@@ -149,7 +149,7 @@ class SchedulingSnapshot:
 
 
 def _switches(cluster: ClusterSnapshot, nodes: list[str]) -> Ints:
-    """[N] number of the switch of each node: the end of one of its links that is no node."""
+    """[N] number of the switch of each node: the end of one of its links that is not a node."""
     names = {node.name for node in cluster.nodes}
     switch: dict[str, str] = {}
     for link in cluster.links:

@@ -1,4 +1,4 @@
-"""A job that can change its GPUs and its frozen prefix, in the simulator: what it could do, and what it really does."""
+"""Simulated jobs that can change their GPUs and frozen prefix: possible and actual progress."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class ElasticAgent:
         prefixes: [K] candidate frozen prefixes, the first 0.
         rate: [S, K] iterations per second (fixed total batch), 0 where it does not fit.
         grid: [P] progress at which `norm_shares` [P, K] were measured.
-        kappa: exponent of the penalty that the job really pays.
-        rate_on, believed_on: by device type, the true rates where types differ, and those that a policy goes by where it
-            does not know the true ones.
+        kappa: exponent of the job's actual penalty.
+        rate_on, believed_on: by device type, the true rates if types differ, and those assumed by a policy
+            that does not know them.
         debt: penalty integrated over effective progress; `progress`: up to which it was integrated.
     """
 
@@ -52,7 +52,7 @@ class ElasticAgent:
         return self.rate_on.get(device, self.rate)
 
     def believed_for(self, device: str) -> Floats:
-        """[S, K] iterations per second on a type, as a policy has them."""
+        """[S, K] iterations per second on a type, as assumed by a policy."""
         return self.believed_on.get(device, self.rate_for(device))
 
     def shares_at(self, progress: float) -> Floats:
@@ -64,7 +64,7 @@ class ElasticAgent:
 
 
 def size_index(gpus: int) -> int:
-    """Index of the largest size that `gpus` GPUs hold; -1 for none."""
+    """Index of the largest size that fits on `gpus` GPUs; -1 for none."""
     return bisect_right(SIZES, gpus) - 1
 
 
@@ -87,7 +87,7 @@ def size_rates(job: TraceJob, step_time_s: float, scaling: float) -> Floats:
 
 
 def elastic_job(state: JobState, snapshot: SchedulingSnapshot, belief: SetCache) -> ElasticJob:
-    """The allocator's view of a job in the simulator: on the type it holds, or the one where it is fastest.
+    """The allocator's view of a simulated job: on its current type, or the one where it is fastest.
 
     A job without an `ElasticAgent` is never frozen.
     """
@@ -118,10 +118,11 @@ def elastic_job(state: JobState, snapshot: SchedulingSnapshot, belief: SetCache)
 class ElasticTruth:
     """Ground truth for jobs with an `ElasticAgent`: iterations weigh 1 - penalty, prefix changes and restarts cost.
 
-    The simulator must ask anew each round (`SimulationConfig(reevaluate_each_round=True)`): norms move with progress.
+    The simulator must re-query each round (`SimulationConfig(reevaluate_each_round=True)`): norms move with
+    progress.
 
     Args:
-        shared: slowdowns and memory of two jobs on one GPU with the prefixes that they have; None: no sharing.
+        shared: slowdowns and memory of two jobs on one GPU with their current prefixes; None: no sharing.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class ElasticTruth:
             rate /= self._slowdown([job, *mates], job.gpus[0], snapshot)[0]
         if k != agent.prefix:
             agent.prefix, agent.prefix_changes = k, agent.prefix_changes + 1
-            rate *= 1.0 - self.prefix_change_s / self.round_s  # spread over the round until it is asked again
+            rate *= 1.0 - self.prefix_change_s / self.round_s  # spread over the round until the next query
         held = self._held.get(job.number)
         if held is not None and held != len(job.gpus):
             agent.size_changes += 1

@@ -26,10 +26,10 @@ def allocate(
     admit_by: Literal["remaining", "submission"] = "remaining",
     weigh_by: Literal["fair", "remaining"] = "fair",
 ) -> list[Grant]:
-    """Grants for every job, in the order given; together they hold at most `gpus`.
+    """Grants for every job, in the given order, with at most `gpus` GPUs in total.
 
     Args:
-        admit_by: who gets the first GPUs when there are more jobs than GPUs.
+        admit_by: which jobs get the first GPUs if there are more jobs than GPUs.
         weigh_by: minimise the sum of R*(fair) / R*(g), or (as Optimus does) of remaining times left / R*(g).
     """
     config = config or IceFrogConfig()
@@ -112,7 +112,8 @@ def _gains(cost: Floats, size: int) -> Floats:
 def _keep_sizes(
     jobs: Sequence[ElasticJob], rates: Floats, size: NDArray[np.int64], gpus: int, config: IceFrogConfig
 ) -> None:
-    """Hysteresis, in place: a size changes only for enough, and a shrunk job gets back what is left over."""
+    """Hysteresis, in place: a size changes only for a sufficient gain, and a shrunk job gets back leftover
+    GPUs."""
     for i, job in enumerate(jobs):
         if 0 <= job.size < size[i] and not _pays(job, rates[i, job.size], rates[i, size[i]], config):
             size[i] = job.size

@@ -21,7 +21,7 @@ def best_prefix(
     current: int = 0,
     min_gain: float = 0.02,
 ) -> int:
-    """Index of the best candidate prefix; `current` stays unless another gains at least `min_gain`.
+    """Index of the best candidate prefix; keeps `current` unless another gains at least `min_gain`.
 
     Args:
         throughput: [K] samples per second of each candidate, 0 where it does not fit.
@@ -39,7 +39,7 @@ def best_prefix(
 
 @dataclass
 class FreezingController:
-    """Keeps one job's progress and debt, and decides its prefix at every round.
+    """Tracks one job's progress and debt, and decides its prefix in every round.
 
     Attributes:
         throughput: [L] samples per second with frozen prefixes 0..L-1 (predicted or measured beforehand).
@@ -94,7 +94,7 @@ class FreezingController:
         return self.frozen_prefix
 
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a restart."""
+        """State that must survive a restart."""
         names = ("progress", "debt", "learning_rate", "thaw_until", "frozen_prefix")
         return {name: getattr(self, name) for name in names}
 

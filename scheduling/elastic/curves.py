@@ -1,4 +1,5 @@
-"""Agents for the jobs of any trace: step times from truth and belief, gains by freezing from the graphs, norms from our runs."""
+"""Agents for the jobs of any trace: step times from truth and belief, freezing gains from the graphs, norms
+from our runs."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _CANDIDATES, _DEEPEST = 10, 0.9
 def norm_curve(name: str, depth: Floats) -> tuple[Floats, Floats]:
     """(progress [P], S [P, K]) of prefixes at `depth` [K] (share of the layers) from a training run of our own.
 
-    A prefix that had not settled in at least half of the trainings is not to be frozen yet: as if S were 1.
+    A prefix that had not settled in at least half of the trainings must not be frozen yet, as if S were 1.
     """
     body = read_json(NORM_CURVES)
     measured = body["curves"][name]
@@ -44,7 +45,7 @@ def norm_curve(name: str, depth: Floats) -> tuple[Floats, Floats]:
 def freezing_agents(
     cluster: ClusterSnapshot, truth: SetTruth, belief: SetCache, kappa: float = FreezingGuards().kappa
 ) -> Callable[[TraceJob], ElasticAgent]:
-    """What makes the agent of a job: step times alone by `truth` and `belief`, gains by freezing by the cost model.
+    """Creates agents of jobs: solo step times from `truth` and `belief`, freezing gains from the cost model.
 
     Truth and belief have the same gains, and convolutional jobs the norms of our CNN, all others those of our LSTM: what
     freezing really does to a job of a log is unknown.

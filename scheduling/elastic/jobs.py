@@ -1,4 +1,4 @@
-"""`ElasticJob`: what the allocator sees of a job. Arrays over sizes (S) and candidate frozen prefixes (K)."""
+"""`ElasticJob`: the allocator's view of a job. Arrays over sizes (S) and candidate frozen prefixes (K)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ SIZES = (1, 2, 3, 4, 8, 12, 16)
 
 @dataclass(frozen=True, slots=True)
 class IceFrogConfig:
-    """How the allocator decides.
+    """Configuration of the allocator.
 
     Attributes:
         guards: when and how far a prefix may be frozen; `max_norm_share=0` never freezes (the k = 0 control).
         round_s: seconds between decisions.
         min_size_gain, min_prefix_gain: relative gain in effective progress below which size or prefix stay.
-        resize_s: what a change of size costs; not done where the job would not earn it back.
-        prefix_change_s: what a change of the frozen prefix costs.
+        resize_s: cost of a change of size, which is skipped if the job would not recoup it.
+        prefix_change_s: cost of a change of the frozen prefix.
         starvation_s: a job that has waited this long is served before shorter ones.
         shortness: 0 weighs all jobs alike; 1 weighs each by the inverse of its remaining time, which favours the mean
             completion time over fairness [ours].
-        share_gpus: who gets no GPU may run beside a job of one GPU, both prefixes chosen together.
+        share_gpus: jobs without a GPU may run beside a single-GPU job, with both prefixes chosen together.
         min_pair_gain: R'_i / R_i + R'_j / R_j from which two jobs share a GPU; they part below 1.
         pairs_per_round: jobs that look for a partner in one round, shortest first (a bound on the decision's time).
     """
@@ -97,7 +97,7 @@ class ElasticJob:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a job gets: an index into `SIZES` (-1: it waits) and one into its candidate prefixes."""
+    """A job's grant: an index into `SIZES` (-1: it waits) and one into its candidate prefixes."""
 
     number: int
     size: int

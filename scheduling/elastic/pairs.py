@@ -1,4 +1,5 @@
-"""Two jobs on one GPU choose their frozen prefixes together: freezing lowers what each asks of the device and its memory."""
+"""Chooses the frozen prefixes of two jobs on one GPU jointly, because freezing lowers each one's demand on
+device and memory."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from scheduling.core.set_cache import SetCache
 
 @dataclass(frozen=True, slots=True)
 class PairChoice:
-    """Prefixes (indices of the candidates) for two jobs on one GPU, and what each keeps of its effective progress."""
+    """Prefixes (candidate indices) for two jobs on one GPU, and the share of effective progress that each
+    keeps."""
 
     prefixes: tuple[int, int]
     kept: tuple[float, float]
@@ -38,7 +40,8 @@ def choose_pair(
     present: tuple[int, int] | None = None,
     min_prefix_gain: float = 0.02,
 ) -> PairChoice | None:
-    """The pair (k_i, k_j) that maximises R'_i / R_i + R'_j / R_j, or None where none exceeds `min_gain` and fits.
+    """The pair (k_i, k_j) that maximises R'_i / R_i + R'_j / R_j, or None if none that fits exceeds
+    `min_gain`.
 
     R is the effective progress of a job alone on the GPU with its best candidate, R' that beside the other: the rate alone
     over the slowdown that is predicted for both prefixes.
@@ -47,7 +50,7 @@ def choose_pair(
         candidates: prefixes that the guards allow now, for each job.
         penalties, rates: frozen penalties, and steps per second alone on the GPU; same lengths.
         predictor: predicts slowdowns and memory of all pairs in one call.
-        present: indices that a pair has now; they stay unless others gain `min_prefix_gain`.
+        present: current indices of a pair, kept unless others gain `min_prefix_gain`.
     """
     for prefixes, penalty, rate in zip(candidates, penalties, rates, strict=True):
         if not len(prefixes) or not len(prefixes) == len(penalty) == len(rate):
@@ -80,7 +83,7 @@ def choose_pair(
 def pair_slowdowns(
     predictor: SetPredictor | SetCache, device: str, sharing: str, pairs: Sequence[tuple[Workload, Workload]]
 ) -> tuple[Floats, Bools]:
-    """([P, 2] slowdown of each job beside the other, [P] whether both fit), each pair asked for once."""
+    """([P, 2] slowdown of each job beside the other, [P] whether both fit), each pair queried once."""
     cache = SetCache.of(predictor)
     with cache.lock:
         members = np.array([[cache.workload_id(w) for w in pair] for pair in pairs])

@@ -17,11 +17,11 @@ from profiling.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class FreezingGuards:
-    """When a prefix may be frozen at all.
+    """Guards on freezing a prefix.
 
     Attributes:
         kappa: exponent of the penalty.
-        max_norm_share: no prefix with a larger S_k.
+        max_norm_share: largest S_k of a frozen prefix.
         warmup_progress: nothing is frozen before this share of the job's progress.
         max_debt_ratio: debt (the integral of the penalty over progress) is kept below this share of the progress made.
     """

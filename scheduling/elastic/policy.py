@@ -1,4 +1,4 @@
-"""IceFrog and two elastic peers as policies of the simulator: they differ in whom they admit and in what they weigh.
+"""IceFrog and two elastic peers as policies of the simulator: they differ in admission and objective.
 
 Peng et al., "Optimus", EuroSys 2018, section 4.1: each further GPU goes where it shortens a job's remaining time most.
 Qiao et al., "Pollux", OSDI 2021, section 4.2: the allocation with the best power mean (p = -1) of speed-ups over a
@@ -32,7 +32,7 @@ def icefrog(config: IceFrogConfig | None = None, name: str = "icefrog") -> Polic
 
 
 def icefrog_unfrozen(config: IceFrogConfig | None = None) -> Policy:
-    """The same allocator with k = 0: what GPU elasticity alone gives."""
+    """The same allocator with k = 0, to isolate the effect of GPU elasticity."""
     return icefrog(replace(config or IceFrogConfig(), guards=NEVER), "icefrog-unfrozen")
 
 
@@ -83,7 +83,7 @@ def _policy(name: str, allocator: Allocator, config: IceFrogConfig) -> Policy:
         guests = {pair.guest.number for pair in pairs}
         own = [(s, g) for s, g in zip(states, grants, strict=True) if s.number not in guests]
         staying = {s.number for s, g in own if s.gpus and g.gpus == len(s.gpus)}
-        # Two who shared a GPU and both get one again: the first stays.
+        # If two jobs that shared a GPU both get one again, the first keeps it.
         for state, _ in own:
             mates = [t for t in snapshot.tenants[state.gpus[0]] if t is not state] if state.gpus else []
             if state.number in staying and any(m.number in staying for m in mates):
@@ -114,5 +114,5 @@ def _policy(name: str, allocator: Allocator, config: IceFrogConfig) -> Policy:
 
 
 def _layers(state: JobState, prefix: int) -> int:
-    """Frozen layers of a candidate; a job without an `ElasticAgent` keeps what it has."""
+    """Frozen layers of a candidate; a job without an `ElasticAgent` keeps its current ones."""
     return state.agent.prefixes[prefix] if isinstance(state.agent, ElasticAgent) else state.frozen_prefix

@@ -1,4 +1,4 @@
-"""Who shares a GPU in IceFrog's round: jobs that the allocator left without one, beside jobs of one GPU."""
+"""Sharing in IceFrog's round: jobs that the allocator left without a GPU run beside single-GPU jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Shared:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Option:
-    """What a job could do on one GPU: allowed candidates, the penalty and rate of each, the present one among them."""
+    """A job's options on one GPU: allowed candidates with penalty and rate, including the current one."""
 
     state: JobState
     places: NDArray[np.int64]
@@ -51,7 +51,7 @@ def share_gpus(
     belief: SetCache,
     config: IceFrogConfig,
 ) -> list[Shared]:
-    """Pairs of this round, each job in one at most.
+    """Pairs of this round, each job in at most one.
 
     A pair of the last round stays where the allocator still gives its two jobs one GPU together and both make more of it
     than one. Then the shortest jobs without a GPU look for the host that gains most.

@@ -1,4 +1,4 @@
-"""Gradient norms by layer inside a training job: what decides how long a prefix may be frozen.
+"""Tracks gradient norms by layer inside a training job, which determine how long a prefix may be frozen.
 
     tracker = GradientNormTracker(layers)
     for batch in data:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrackerConfig:
-    """How gradients are averaged.
+    """Configuration of the gradient averages.
 
     Attributes:
         decay: of the exponential moving average, per `measure_every` steps; a probe after a long gap counts for more.
@@ -148,7 +148,8 @@ class GradientNormTracker:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` left off, the frozen prefix included. Raises `InputError` on another model's."""
+        """Restore `state_dict`, including the frozen prefix. Raises `InputError` if it belongs to another
+        model."""
         try:
             norms = np.asarray(state["norms"], dtype=np.float64)
             weights = np.asarray(state["weights"], dtype=np.float64)
@@ -177,7 +178,7 @@ class GradientNormTracker:
                 parameter.requires_grad_(trained)
                 if not trained:
                     parameter.grad = None
-            # A probe measures the frozen layers as they are used: in evaluation mode.
+            # A probe measures frozen layers in evaluation mode, as they are used.
             layer.train(trained and (training or index >= self.frozen_prefix))
 
     def _measure(self, first: int) -> None:

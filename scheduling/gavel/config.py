@@ -1,4 +1,4 @@
-"""Which of Gavel's policies, and its rounds."""
+"""Configuration of Gavel's policies and rounds."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class GavelConfig:
             need for it), `finish-time` (least of the largest rho), `fifo`, `allox`.
         packed: two jobs of the same number of GPUs may share them.
         blind: to the types' speeds; types are then offered in a random order.
-        rounds: how shares become rounds.
-        decimals: shares are rounded to so many; None: not.
+        rounds: configuration of the rounds.
+        decimals: number of decimals of shares; None: not rounded.
         too_small: steps per second of a job on a type with fewer GPUs than it takes.
         even: jobs of equal speeds and GPUs get equal shares: the centre of the optima, as an interior-point method has it.
         first_free: jobs take the first free GPUs of a type, over however many nodes; else one node where they can.

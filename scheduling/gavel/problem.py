@@ -1,4 +1,4 @@
-"""What an allocation is made of: rows of one job or two, GPU types, and how fast each member of a row goes."""
+"""Input of an allocation: rows of one or two jobs, GPU types, and the speed of each member of a row."""
 
 from __future__ import annotations
 

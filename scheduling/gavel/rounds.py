@@ -1,4 +1,5 @@
-"""Gavel's rounds: who runs next, by the share of time that a unit should get over the share that it got (section 5).
+"""Gavel's rounds: units run in order of the share of time they should get over the share they got (section
+5).
 
 A unit is a job or a pair, named by job numbers. The classes hold no cluster: a caller supplies the allocation, the
 units that are present and how long each ran.
@@ -18,7 +19,7 @@ _NEVER_RAN = 1e9  # of a unit that got no time: its share times this
 
 @dataclass(frozen=True, slots=True)
 class RoundConfig:
-    """How shares become rounds.
+    """Configuration of the rounds.
 
     Attributes:
         round_s: length of a round.

@@ -1,4 +1,4 @@
-"""A cluster under Gavel: what every job received, when the programme is solved, who runs where."""
+"""A cluster under Gavel: time received by every job, when the programme is solved, and assignments."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class GavelScheduler:
         """End the last round, start the next."""
         self._account(snapshot)
         idle = not self.running
-        if self.config.rounds.upstream:  # on an idle cluster it waits for the next job
+        if self.config.rounds.upstream:  # on an idle cluster the next round waits for a job
             idle &= snapshot.now_s == self.started_s
         self._come_and_go(snapshot, belief)
         if not self.jobs:
@@ -65,7 +65,7 @@ class GavelScheduler:
         return self._place(snapshot, chosen)
 
     def _account(self, snapshot: SchedulingSnapshot) -> None:
-        """Who ran in the last round, and for how long."""
+        """Units that ran in the last round, and how long."""
         ended = self.started_s
         for unit, kind in self.running:
             ends = {}
@@ -210,7 +210,7 @@ class GavelScheduler:
         return [0.0] * len(self.kinds) if pair is None else pair.min(axis=1).tolist()
 
     def _place(self, snapshot: SchedulingSnapshot, chosen: list[tuple[Unit, int]]) -> list[Allocation]:
-        """Who stays on a type keeps its GPUs; of the others the largest first."""
+        """Units that stay on a type keep their GPUs; the others are placed largest first."""
         placed = (
             self._first_free(snapshot, chosen) if self.config.first_free else self._packed(snapshot, chosen)
         )
@@ -224,7 +224,7 @@ class GavelScheduler:
     def _packed(
         self, snapshot: SchedulingSnapshot, chosen: list[tuple[Unit, int]]
     ) -> dict[Unit, tuple[int, ...]]:
-        """On one node where there is one with room."""
+        """On one node if one has room."""
         placed: dict[Unit, tuple[int, ...]] = {}
         claimed: set[int] = set()
         for unit, kind in chosen:
@@ -244,7 +244,7 @@ class GavelScheduler:
     def _first_free(
         self, snapshot: SchedulingSnapshot, chosen: list[tuple[Unit, int]]
     ) -> dict[Unit, tuple[int, ...]]:
-        """Size by size, the largest first: who can stay does, the others take the first GPUs that are free."""
+        """By size, largest first: units that can stay do, the others take the first free GPUs."""
         bound = [self.jobs[unit[0]] for unit, _ in chosen if not self.jobs[unit[0]].job.preemptible]
         placed: dict[Unit, tuple[int, ...]] = {(job.number,): job.gpus for job in bound if job.gpus}
         claimed = {g for held in placed.values() for g in held}

@@ -1,4 +1,4 @@
-"""How fast jobs go: alone on each type, and beside another one."""
+"""Speeds of jobs: alone on each type, and beside another one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def solo_speeds(
 ) -> Floats:
     """[W] steps per second of the whole job on each of the types `kinds`.
 
-    A job with an agent is taken at the batch and the number of GPUs that it was submitted with.
+    A job with an agent is assumed to use its submitted batch size and number of GPUs.
 
     Args:
         too_small: where a type has fewer GPUs than the job takes.

@@ -160,7 +160,7 @@ class PlainSchedule:
                 self._depart(gpu)
 
     def outcome(self, done: Sequence[float] = ()) -> Outcome:
-        """What it ends with, followed to its end; jobs that the cluster is too small for are left out.
+        """What it ends with, followed to its end; jobs too large for the cluster are skipped.
 
         Args:
             done: completion times of jobs that were done before it began, to be counted with its own.
@@ -291,7 +291,8 @@ class Projection:
     def schedule(
         self, decisions: Sequence[Allocation], pack: bool
     ) -> tuple[PlainSchedule, dict[int, tuple[int, ...]]]:
-        """Carry `decisions` out, then go on by the plain rule; and the GPUs by number of those whom it starts at once."""
+        """Apply `decisions`, then continue with the plain rule; and the GPUs by number of those whom it
+        starts at once."""
         snapshot, left = self._snapshot, self.left.copy()
         tenants = [[t.number for t in members] for members in snapshot.tenants]
         waiting = set(snapshot.waiting)

@@ -1,4 +1,4 @@
-"""What SJF-BCO is measured against: list scheduling, first fit, random.
+"""Baselines for SJF-BCO: list scheduling, first fit, random.
 
 Each in two readings. Queued (the default, as the paper words them): GPUs are queues, and a job is given its GPUs by the
 work these have had, busy or not. Idle: the job at the head of the line waits for idle GPUs and chooses among those.

@@ -1,4 +1,4 @@
-"""A ring case: cluster, jobs and (when they run already) their placement, as JSON gives it."""
+"""A ring case in JSON: cluster, jobs and, if they are already running, their placement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ARRIVAL = "arrival_s"
 
 @dataclass(frozen=True, slots=True)
 class RingCase:
-    """placement: by job name, server index → GPUs; None when the case leaves it to a scheduler.
+    """placement: by job name, server index → GPUs; None if a scheduler chooses it.
 
     arrivals_s: by job name, seconds; only jobs for which the case gives a time.
     """
@@ -37,7 +37,8 @@ class RingCase:
         So is `arrival_s` of a job, in seconds.
 
         Raises:
-            InputError: a field is missing, unknown or out of range; a gang is not placed whole; a server overflows.
+            InputError: a field is missing, unknown or out of range; a gang is not placed completely; a server
+                overflows.
         """
         body = _object(body, "the case", ("cluster", "jobs"), ("placement",))
         raw = _object(body["cluster"], "cluster", _CLUSTER, ("fabric",))

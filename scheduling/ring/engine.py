@@ -1,4 +1,4 @@
-"""The execution of gang jobs in time: who runs where at what rate, and when the next one ends.
+"""Executes gang jobs over time: placements, rates, and the next completion.
 
 Continuous time by default; with `slot_s` the paper's slots, in which a job does floor(slot / tau) iterations (equation 9)
 and leaves at the end of the slot in which it is done. No preemption, no migration.
@@ -44,7 +44,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class RingSchedule:
-    """Every job once: its GPUs, start and end under the contention that the schedule itself makes."""
+    """Every job once: its GPUs, start and end under the schedule's own contention."""
 
     assignments: tuple[Assignment, ...]
 
@@ -148,7 +148,7 @@ class RingRun:
         return min((run.end_s for run in self.running.values()), default=float("inf"))
 
     def advance(self, until_s: float) -> None:
-        """Let time pass to `until_s`; jobs that end by then leave, and the others speed up."""
+        """Advance time to `until_s`; jobs that end by then leave, and the others speed up."""
         while self.running and (exit_s := self.next_exit_s()) <= until_s:
             self.leave(exit_s)
         self.now_s = max(self.now_s, until_s)
@@ -182,7 +182,7 @@ class RingRun:
         return names
 
     def finish(self) -> RingSchedule:
-        """Let all that runs end; the schedule, by start."""
+        """Run all jobs to their end; returns the schedule, by start."""
         while self.running:
             self.leave()
         return RingSchedule(
@@ -205,7 +205,7 @@ class RingRun:
         )
 
     def _retime(self, links: Sequence[Link]) -> None:
-        """Bring the jobs on `links` up to now and give them their new rate."""
+        """Update the jobs on `links` to now and set their new rates."""
         changed = set(links)
         if not changed:
             return
@@ -246,10 +246,10 @@ def replay(
     assignments: Iterable[Assignment],
     execution: Execution | None = None,
 ) -> RingSchedule:
-    """Run a schedule again from its starts and GPUs alone; ends follow from the contention.
+    """Replay a schedule from its starts and GPUs; ends follow from the contention.
 
     Raises:
-        InputError: a start finds a GPU busy, a gang is not whole, or a job is not there or there twice.
+        InputError: a GPU is busy at a start, a gang is incomplete, or a job is missing or duplicated.
     """
     by_name = {job.name: job for job in jobs}
     planned = sorted(assignments, key=lambda assignment: assignment.start_s)

@@ -33,8 +33,9 @@ class OnlineConfig:
     Args:
         order: of the queue: by arrival, gang size (then length), estimated length, or GPUs times length.
         pick: `pack`, `spread` (least used GPUs) or `whole-or-wait` (split only what no server holds).
-        backfill: when the first in the queue cannot start: nothing may pass it (`none`), anything may (`any`), or only
-            what ends before it could start or leaves it enough GPUs then (`reserve`, EASY backfilling).
+        backfill: when the first in the queue cannot start: no job may overtake it (`none`), any may (`any`),
+            or only those that end before it could start or leave it enough GPUs (`reserve`, EASY
+            backfilling).
         admission: `cheaper-than-waiting` holds a split job back while the delay it would bring to itself and to
             the running jobs is longer than the time to the next exit.
     """
@@ -91,7 +92,7 @@ class OnlineResult:
 def choose(
     waiting: Sequence[RingJob], run: RingRun, config: OnlineConfig
 ) -> tuple[RingJob, tuple[Gpu, ...]] | None:
-    """The next waiting job to start now and its GPUs, or None; `run` is read and left as it is.
+    """The next waiting job to start now and its GPUs, or None; `run` is not modified.
 
     Call again after starting it, until None. With nothing running, some job starts if any fits.
 

@@ -15,19 +15,20 @@ _Events = dict[tuple[str, str], list[dict[str, Any]]]
 
 
 def is_pod_list(body: Any) -> bool:
-    """Whether a JSON document is a list of pods, or of events."""
+    """Whether a JSON document is a list of pods or of events."""
     return isinstance(body, dict) and body.get("kind") in ("List", "PodList", "EventList") and "items" in body
 
 
 def read_pods(body: dict[str, Any]) -> list[LoggedJob]:
-    """One row per job: pods with the same job label in a namespace are a gang; other pods are jobs of their own. Of a gang
-    with GPUs, pods without (a launcher) do not count.
+    """One row per job: pods with the same job label in a namespace are a gang; other pods are separate jobs.
+    In a gang with GPUs, pods without GPUs (a launcher) do not count.
 
-    Times are those of the first and last container, or of the pod's events where its status has none; pods that did not
-    end have no duration. The user is the namespace, the deadline `activeDeadlineSeconds`, the weight by `priority`.
+    Times are those of the first and last container, or of the pod's events if its status has none; pods that
+    did not end have no duration. The user is the namespace, the deadline `activeDeadlineSeconds`, the weight
+    by `priority`.
 
     Raises:
-        InputError: there are events only: they do not say how many GPUs a pod asks for.
+        InputError: only events, which do not state how many GPUs a pod requests.
     """
     events: _Events = defaultdict(list)
     for item in body["items"]:
@@ -118,5 +119,5 @@ def _span_s(pod: dict[str, Any], events: list[dict[str, Any]]) -> tuple[float, f
 
 
 def _event_s(event: dict[str, Any], stamp: str) -> float:
-    """Time of an event; new ones have `eventTime` alone."""
+    """Time of an event; newer ones only have `eventTime`."""
     return stamp_s(event.get(stamp) or event.get("eventTime"))

@@ -1,4 +1,4 @@
-"""Arrivals scaled so that the jobs ask for a given share of the cluster."""
+"""Scales arrivals so that the jobs demand a given share of the cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduling.core.job import TraceJob
 
 
 def offered_load(jobs: Sequence[TraceJob], gpus: int, step_time_s: Callable[[Workload], float]) -> float:
-    """GPU-seconds that the jobs need alone, over those that the cluster has between first and last submission.
+    """GPU-seconds that the jobs need alone, over the cluster's capacity between first and last submission.
 
     Args:
         gpus: GPUs of the cluster.
@@ -25,7 +25,7 @@ def offered_load(jobs: Sequence[TraceJob], gpus: int, step_time_s: Callable[[Wor
 def at_load(
     jobs: Sequence[TraceJob], load: float, gpus: int, step_time_s: Callable[[Workload], float]
 ) -> list[TraceJob]:
-    """The same jobs with their times of submission stretched or compressed so that the offered load is `load`.
+    """The same jobs with submission times scaled so that the offered load is `load`.
 
     Raises:
         InputError: `load` is not above 0, or all jobs are submitted at once.

@@ -1,4 +1,4 @@
-"""What every reader of a log gives: jobs with their durations, before each gets a workload."""
+"""Output of all log readers: jobs with their durations, before each gets a workload."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduling.traces.elastic import with_batch_range
 from scheduling.traces.mix import Mix
 from scheduling.traces.remarks import Remark, RowCount, counted_rows
 
-# Of a job whose batch may be tuned and whose noise scale the log does not state; ours.
+# Default for a job with tunable batch whose noise scale the log does not state; ours.
 _NOISE_RATIO = 8.0
 
 
@@ -25,17 +25,17 @@ class LoggedJob:
     """One job of a log; which model it trains is unknown.
 
     Attributes:
-        id: as the log has it; may be empty.
+        id: as in the log; may be empty.
         submit_s: seconds from any origin.
-        duration_s: seconds on its GPUs; NaN where it never ended.
-        gpus: of all its nodes.
-        priority: weight among others.
+        duration_s: seconds on its GPUs; NaN if it never ended.
+        gpus: total over all its nodes.
+        priority: relative weight.
         deadline_s: seconds from submission.
         min_gpus, max_gpus: range of an elastic job.
         batch_ratio: largest total batch that the job may tune its own to, over its own.
         noise_ratio: gradient noise scale over its own total batch.
-        state: what the log says became of it; may be empty.
-        remark: what its reader found wrong with it, where the numbers do not say.
+        state: final state in the log; may be empty.
+        remark: fault found by the reader, if the numbers do not show it.
     """
 
     id: str
@@ -53,12 +53,12 @@ class LoggedJob:
     remark: Remark | None = None
 
     def fault(self) -> Remark | None:
-        """Why it cannot be used: that takes a time of submission, at least one second, and whole GPUs."""
+        """Why it cannot be used: it needs a submission time, at least one second, and whole GPUs."""
         if self.remark is not None and not self.remark.kept:
             return self.remark
         if not isfinite(self.submit_s):
             return Remark("no submission time")
-        if self.gpus == 0 and not self.duration_s < 1.0:  # who never ran may have been given none yet
+        if self.gpus == 0 and not self.duration_s < 1.0:  # a job that never ran may not have any yet
             return Remark("requests no whole GPU")
         if not isfinite(self.duration_s):
             return Remark("has not ended", self.state)
@@ -71,20 +71,20 @@ class LoggedJob:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The jobs of a log that can be used, by submission, and what is said about rows that cannot, or were changed."""
+    """The usable jobs of a log, by submission, and remarks on unusable or changed rows."""
 
     jobs: list[LoggedJob]
     remarks: list[RowCount]
 
 
 def usable(path: Path, rows: Iterable[LoggedJob]) -> Log:
-    """What can be used of the rows of a log.
+    """The usable rows of a log.
 
     Args:
-        path: of the log, for the error.
+        path: path of the log, for errors.
 
     Raises:
-        InputError: no row can be used.
+        InputError: no usable rows.
     """
     read = [(row, row.fault()) for row in rows]
     kept = sorted((row for row, fault in read if fault is None), key=lambda row: row.submit_s)
@@ -102,10 +102,10 @@ def usable(path: Path, rows: Iterable[LoggedJob]) -> Log:
 def trace_jobs(log: Log, mix: Mix, seed: int = 0, limit: int | None = None) -> list[TraceJob]:
     """Jobs by submission, each with a workload of `mix`, and iterations = duration / solo step time.
 
-    The log's ids are kept where they are there and unique.
+    The log's ids are kept if present and unique.
 
     Args:
-        limit: only so many, the first submitted.
+        limit: use only this many, earliest submitted first.
     """
     kept = log.jobs[:limit]
     named = all(row.id for row in kept) and len({row.id for row in kept}) == len(kept)
@@ -147,7 +147,7 @@ def weights_of_levels(levels: Sequence[float]) -> list[float]:
 
 
 def stamp_s(text: object) -> float:
-    """Seconds since 1970 of an ISO timestamp (UTC where it names no zone); NaN for anything else."""
+    """Seconds since 1970 of an ISO timestamp (UTC if it names no zone); NaN for anything else."""
     if not isinstance(text, str):
         return float("nan")
     try:
@@ -158,7 +158,7 @@ def stamp_s(text: object) -> float:
 
 
 def read_text(path: Path) -> str:
-    """The file's text. Raises `InputError` where it cannot be read."""
+    """The file's text. Raises `InputError` if unreadable."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""A log of any known format, by what the file itself looks like."""
+"""Reads a log of any known format, detected from its content."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from scheduling.traces.slurm import is_sacct, read_sacct
 
 
 def read_rows(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
-    """Rows of a CSV, of `sacct`, of `kubectl get pods -o json`, or of Philly's JSON, as the log states them.
+    """Rows of a CSV, of `sacct`, of `kubectl get pods -o json`, or of Philly's JSON, as in the log.
 
     Args:
-        columns: names of a CSV's columns, where they are not known.
+        columns: column names of a CSV, if not recognised.
 
     Raises:
-        InputError: the file is of none of these formats, or a part of it is not.
+        InputError: unknown format, or a malformed part.
     """
     if columns is not None:
         return read_columns(path, columns)

@@ -1,4 +1,4 @@
-"""Which model a job of a trace trains, where the trace does not say: a seeded draw from a documented mix."""
+"""Assigns models to trace jobs without one, by a seeded draw from a documented mix."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Mix:
     Attributes:
         workloads, shares: of the same length; shares sum to 1.
         step_time_s: seconds per step alone on the reference device.
-        any_batch: whether workloads run with any batch size; otherwise with those that are in the mix, too.
+        any_batch: whether workloads run with any batch size, or only with those in the mix.
     """
 
     workloads: tuple[Workload, ...]

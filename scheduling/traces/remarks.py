@@ -1,4 +1,4 @@
-"""What is wrong with rows of a log: said once a reason, with how many rows it is true of."""
+"""Faults in rows of a log, reported once per reason with the number of rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Remark:
     """About one row.
 
     Attributes:
-        reason: in words that other rows share.
-        value: what the log has there; may be empty.
-        kept: whether the row is used all the same, with another value.
+        reason: text shared by rows with the same fault.
+        value: the value in the log; may be empty.
+        kept: whether the row is still used, with another value.
     """
 
     reason: str
@@ -25,11 +25,11 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """A reason, and how many rows of the log it is true of.
+    """A reason, and the number of rows it applies to.
 
     Attributes:
-        examples: the first distinct values that were met, at most three.
-        kept: whether the rows are used all the same.
+        examples: the first distinct values, at most three.
+        kept: whether the rows are still used.
     """
 
     reason: str
@@ -43,7 +43,7 @@ class RowCount:
 
 
 def counted_rows(remarks: Iterable[Remark]) -> list[RowCount]:
-    """One count a reason, the most frequent first."""
+    """One count per reason, most frequent first."""
     found: dict[tuple[str, bool], list[str]] = {}
     for remark in remarks:
         found.setdefault((remark.reason, remark.kept), []).append(remark.value)
@@ -55,7 +55,7 @@ def counted_rows(remarks: Iterable[Remark]) -> list[RowCount]:
 
 
 def by_reason(counts: Sequence[RowCount]) -> dict[str, dict[str, int]]:
-    """For JSON: rows by reason, as `ignored_rows` and `changed_rows`; without what there is none of."""
+    """For JSON: rows by reason, as `ignored_rows` and `changed_rows`, omitted if empty."""
     body = {
         "ignored_rows": {count.reason: count.rows for count in counts if not count.kept},
         "changed_rows": {count.reason: count.rows for count in counts if count.kept},

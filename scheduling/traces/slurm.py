@@ -19,18 +19,18 @@ _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 _RESOURCE = re.compile(r"([a-zA-Z_]+(?:/[\w:.-]+)?)=")
 
 
-# Whose Elapsed is only how long they have run so far.
+# States in which Elapsed is only the time so far.
 _NOT_ENDED = ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING")
 
 
 def is_sacct(header: str) -> bool:
-    """Whether a file's first line is that of `sacct` with what is needed."""
+    """Whether a file's first line is a `sacct` header with the required columns."""
     names = _split(header)
     return {"JobID", "Submit", "AllocTRES"} <= set(names)
 
 
 def read_sacct(path: Path) -> list[LoggedJob]:
-    """One row per job; steps (`12.batch`, `12.0`) are left out, for their job has the same GPUs.
+    """One row per job; steps (`12.batch`, `12.0`) are skipped, because their job has the same GPUs.
 
     Raises:
         InputError: a column is missing.
@@ -75,7 +75,7 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
 
 
 def _rejoin(names: list[str], pieces: list[str]) -> list[str]:
-    """Fields of a line whose resources were torn apart at their own commas, which `--delimiter=,` does not quote."""
+    """Rejoin resource fields split at their own commas, which `--delimiter=,` does not quote."""
     values, at = [], 0
     for name in names:
         field = pieces[at : at + 1]
