@@ -237,7 +237,8 @@ class ComputationGraph:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Column-wise JSON object: small, and quick to read for large graphs. Sizes that are all 0 are left out."""
+        """Column-wise JSON object: small, and quick to read for large graphs. Sizes that are all 0 are
+        omitted."""
         columns: dict[str, Any] = {
             f.name: [getattr(op, f.name) for op in self.operators] for f in fields(Operator)
         }

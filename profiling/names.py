@@ -1,4 +1,4 @@
-"""Names near a misspelt one, for error messages."""
+"""Suggestions for misspelt names in error messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONG = 30
 
 
 def near_names(wanted: str, known: Iterable[str]) -> list[str]:
-    """At most three of `known` that contain `wanted`, or else are spelt like it.
+    """At most three of `known` that contain `wanted`, or else have a similar spelling.
 
     >>> near_names("batch", ["batch_size", "precision"])
     ['batch_size']
@@ -24,7 +24,8 @@ def near_names(wanted: str, known: Iterable[str]) -> list[str]:
 
 
 def one_of(wanted: str, known: Iterable[str]) -> str:
-    """What was expected, for an error: of a long list only the names near `wanted`, or else the first ones.
+    """The `expected` text of an error: from a long list only the names similar to `wanted`, or else the first
+    ones.
 
     >>> one_of("fif", ["sjf", "fifo", "srtf"])
     'one of fifo, sjf, srtf'

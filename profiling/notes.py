@@ -1,4 +1,4 @@
-"""What code warns of, in the words of a command line."""
+"""Shows warnings as notes on the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:
-    """A `UserWarning`, such as what a capture took for granted, is a line on stderr without its place in the code."""
+    """Print `UserWarning`s, such as a capture's assumptions, as lines on stderr without their source
+    location."""
     with warnings.catch_warnings():
         plain = warnings.showwarning
 

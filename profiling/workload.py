@@ -188,7 +188,7 @@ class Workload:
         return Workload(**{name: getattr(self, name) for name in _CAPTURED})
 
     def to_mapping(self) -> dict[str, Any]:
-        """The JSON object that `from_mapping` reads; defaults are left out."""
+        """The JSON object for `from_mapping`; defaults are omitted."""
         plain: dict[str, Any] = {"workload": self.model}
         for f in fields(self):
             value = getattr(self, f.name)
@@ -246,7 +246,7 @@ def option_value(key: str, text: str, where: str) -> Any:
         where: what the text is part of, for the error.
 
     Raises:
-        InputError: unknown key, or text that is no such value.
+        InputError: unknown key, or an invalid value.
     """
     if key not in JOB_OPTIONS:
         raise InputError(f"{where} has an unknown key", expected=one_of(key, sorted(JOB_OPTIONS)), got=key)

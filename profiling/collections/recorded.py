@@ -46,7 +46,7 @@ def failures(folder: Path, collection: str) -> dict[str, str]:
 
 
 def write_recorded(path: Path, line: AffineGraph) -> None:
-    """Write one graph; columns that are all 0 are left out."""
+    """Write one graph; columns that are all 0 are omitted."""
     numbers = {
         name: line.numbers[:, :, i].tolist() for i, name in enumerate(NUMBERS) if line.numbers[:, :, i].any()
     }

@@ -1,4 +1,4 @@
-"""Memory and utilisation of the members and of the whole set, from what each device can tell."""
+"""Memory and utilisation of the members and of the whole set, from the sources available on each device."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class UsageMeter:
         return self._sampler.end() if self._sampler else None
 
     def was_quiet(self, answers: dict[int, dict[str, Any]]) -> bool:
-        """Whether the members had the core to themselves; always so where that cannot be told."""
+        """Whether the members had the core to themselves; True if unknown."""
         if self.device != "cpu" or self._settings.host_input != "resident":
             return True
         return sum(_cpu_share(answer) for answer in answers.values()) >= self._settings.least_cpu_ratio

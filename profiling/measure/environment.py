@@ -1,4 +1,4 @@
-"""What a figure depends on besides the job: machine, driver, versions, and a fingerprint of it all."""
+"""The environment of a measurement: machine, driver, versions, and a fingerprint of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 def describe_environment(device: str) -> dict[str, Any]:
     """Machine, software and device, with `fingerprint` over everything that stays the same between two runs.
 
-    Fields that cannot be read are left out: no privilege is required.
+    Unreadable fields are omitted; no privileges are required.
     """
     import psutil
 
@@ -32,7 +32,7 @@ def describe_environment(device: str) -> dict[str, Any]:
 
 
 def device_name(device: str) -> str:
-    """Catalogue name of what `device` is on this machine (`cpu`, `h200`, ...).
+    """Catalogue name of `device` on this machine (`cpu`, `h200`, ...).
 
     Raises:
         UnavailableError: `cuda` on a machine where no NVIDIA driver answers.

@@ -1,4 +1,4 @@
-"""A `TrainingJob` from a SPEC, with host input and cached activations where asked for."""
+"""Builds a `TrainingJob` from a SPEC, with host input and cached activations if requested."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def build_job(workload: Workload, device: str) -> Any:
         A `profiling.training.TrainingJob`.
 
     Raises:
-        InputError: the factory is not there or answers no training job.
+        InputError: no such factory, or it returns no training job.
     """
     if ":" not in workload.model:
         from profiling.zoo import build
@@ -40,7 +40,7 @@ def build_job(workload: Workload, device: str) -> Any:
 
 
 def prepare(command: dict[str, Any], device: str) -> tuple[Any, dict[str, Any]]:
-    """Build what one member trains, and say what the record needs to know of it."""
+    """Build a member's job, and return its properties for the record."""
     from profiling.training import atomic_layers, freeze_prefix
 
     workload = Workload.parse(command["workload"])

@@ -30,7 +30,7 @@ class MpsDaemon:
     """Starts `nvidia-cuda-mps-control -d` when it can be started.
 
     Attributes:
-        environment: variables for the clients; empty where MPS is not in force.
+        environment: variables for the clients; empty if MPS is not in force.
         note: why it is not.
     """
 
@@ -80,7 +80,7 @@ class MpsDaemon:
         return self
 
     def _client_error(self) -> str:
-        """Why a process cannot use the GPU through this daemon; empty where it can.
+        """Why a process cannot use the GPU through this daemon; empty if it can.
 
         The daemon starts its server at the first client only, and that may fail for want of a privilege. Asked by a
         process that makes a CUDA context and ends, so that members do not die of it.

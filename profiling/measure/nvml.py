@@ -1,4 +1,4 @@
-"""What the GPU does while members run: samples by NVML, and profiling counters by DCGM or NVML's own when there are any."""
+"""Monitors the GPU while members run: NVML samples, and profiling counters from DCGM or NVML if available."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class NvmlSampler:
 
     @property
     def notes(self) -> list[str]:
-        """Readings that there are none of, and why. That DCGM has no counters matters only where NVML has none."""
+        """Missing readings with reasons. Missing DCGM counters matter only if NVML has none either."""
         told = list(self._notes)
         if self._dcgm is not None and self._dcgm.note and self._no_gpm:
             told.append(self._dcgm.note)

@@ -1,4 +1,4 @@
-"""`RunRequest`: one thing to measure, named by its content."""
+"""`RunRequest`: a single measurement run, identified by its content."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RunRequest:
             its frozen prefix), `operators` (time per operator of one job), `ddp` (one job on several GPUs).
         workloads: the members.
         device: `cpu` or `cuda`.
-        sharing: sharing mode asked for; the record says which was in force.
+        sharing: requested sharing mode; the record states the one in force.
         cached_activations: (freezing) the frozen layers' outputs come from a cache instead of being computed.
         processes: (ddp) GPUs, one process each.
         rewrapped: (ddp) wrap after freezing, so that frozen parameters are not reduced; else wrap before.
@@ -84,7 +84,7 @@ class RunRequest:
 
     @classmethod
     def from_mapping(cls, values: Any) -> RunRequest:
-        """Raises `InputError` for anything that `to_mapping` would not write."""
+        """Parse the output of `to_mapping`. Raises `InputError` for anything else."""
         if not isinstance(values, dict) or not isinstance(values.get("workloads"), list):
             raise InputError("not a run", expected="an object with kind and workloads", got=repr(values)[:80])
         known = {"kind", "device", "sharing", "cached_activations", "processes", "rewrapped"}

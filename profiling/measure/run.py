@@ -1,4 +1,4 @@
-"""Carry out one `RunRequest` and answer its record."""
+"""Executes one `RunRequest` and returns its record."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Progress = Callable[[str], None]
 def measure(
     request: RunRequest, settings: MeasureSettings | None = None, progress: Progress = lambda _: None
 ) -> dict[str, Any]:
-    """Measure what `request` asks for.
+    """Measure the jobs of `request`.
 
     Alone and together are windows of the same processes, in turn: in every repeat each member of a set first runs
     alone with the others paused, then all run. A ratio is taken within its repeat, so that what drifts between
@@ -37,7 +37,7 @@ def measure(
         has that as its `outcome`; the others keep what was measured while all lived.
 
     Raises:
-        UnavailableError: the device is not there, or MPS cannot enforce the SM shares asked for.
+        UnavailableError: no such device, or MPS cannot enforce the requested SM shares.
     """
     settings = settings or MeasureSettings()
     catalogue_name = device_name(request.device)
@@ -91,10 +91,10 @@ def measure(
 
 
 def pinned_core(settings: MeasureSettings) -> int | None:
-    """The core that members share: the last one allowed, where the system's own work is rarest.
+    """The core that members share: the last one allowed, which the system itself uses least.
 
     Raises:
-        InputError: this process may not use the core that the settings name.
+        InputError: this process may not use the configured core.
     """
     if not hasattr(os, "sched_getaffinity"):
         return settings.core
@@ -185,7 +185,7 @@ def _windows(
             or whole is None
             or len(whole) != (len(everyone) if together else 0)
         ):
-            continue  # a repeat counts whole, so that ratios are taken within it
+            continue  # keep only complete repeats, because ratios are taken within them
         entry["together"] = [_rounded(w) for w in whole]
         repeats.append(entry)
         for i in everyone:
@@ -251,7 +251,7 @@ def _operators(session: Session, record: dict[str, Any]) -> None:
         return
     try:
         graph = own_graph(member.workload)
-    except InputError as error:  # what was measured is kept
+    except InputError as error:  # keep the measurements
         record["notes"].append(f"operator times could not be matched to a graph: {error}")
     else:
         record |= {"graph": graph} if graph else {}

@@ -24,12 +24,12 @@ _SINGLE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_
 
 @dataclass
 class MemberProcess:
-    """A member's process and what is known of it.
+    """A member's process and its state.
 
     Attributes:
         outcome: `ok`, `out-of-memory`, `failed` or `killed`.
-        message: the error where the outcome is not ok.
-        facts: what the job said of itself when it was built.
+        message: the error if the outcome is not ok.
+        facts: properties that the job reported when it was built.
     """
 
     workload: Workload
@@ -46,7 +46,7 @@ class MemberProcess:
 
 
 class Session:
-    """A context in which the members live. A member that dies is labelled, and the others go on.
+    """A context for the members' processes. A member that dies is labelled, and the others continue.
 
     Args:
         workloads: the members.
@@ -116,7 +116,7 @@ class Session:
         return [i for i, m in enumerate(self.members) if m.alive]
 
     def warm(self, index: int) -> dict[str, Any] | None:
-        """Warm one member up while the others rest; None when it died."""
+        """Warm up one member while the others are paused; None if it died."""
         s = self.settings
         command = {
             "do": "warm",
@@ -211,14 +211,14 @@ class Session:
                         self._lost(index, message["outcome"], message["message"])
                 if not self.members[index].alive:
                     waiting.discard(index)
-            # A dead member leaves no common window: end the phase for the others too.
+            # With a dead member there is no common window, so end the phase for the others too.
             dead = any(not self.members[i].alive for i in commands)
             if stop_when_enough and not stopped and waiting and (waiting <= enough or dead):
                 for i in waiting:
                     self._send(i, {"do": "stop"})
                 stopped = True
             if time.monotonic() - heard > self.settings.timeout_s:
-                # One that has enough only waits for the others, until it is stopped.
+                # A member with enough steps only waits for the others, until it is stopped.
                 silent = waiting if stopped else waiting - enough
                 for i in sorted(silent):
                     self.members[i].process.kill()
@@ -247,7 +247,7 @@ class Session:
         code = member.process.wait()
         member.log.seek(0)
         tail = member.log.read()[-300:].decode(errors="replace").strip().splitlines()
-        # The kernel's out-of-memory killer sends SIGKILL, and nobody else here does.
+        # SIGKILL comes from the kernel's out-of-memory killer; nothing else here sends it.
         if code == -9:
             return "out-of-memory", "the system killed the process (signal 9), most likely for memory"
         return "failed", f"exit status {code}: {tail[-1] if tail else 'no message'}"

@@ -15,7 +15,7 @@ class MeasureSettings:
     """Windows, repeats and tolerances of one measurement.
 
     Attributes:
-        repeats: times that the windows are measured; medians are taken over them.
+        repeats: number of times that the windows are measured; medians are taken over them.
         window_s: least length of a window in which all members run.
         alone_window_s: least length of a window in which one member runs and the others are paused.
         min_steps: least number of steps of every member in a window.
@@ -30,7 +30,7 @@ class MeasureSettings:
             loader process and copies it to the device.
         loader_processes: processes of that loader.
         sample_interval_s: time between two NVML samples.
-        timeout_s: a member that is silent for this long is taken for dead.
+        timeout_s: a member without response for this long is considered dead.
         core: the CPU core that members are pinned to on `cpu`; None takes the last one allowed.
         seed: seed of every member's weights and data.
     """
@@ -79,14 +79,14 @@ class MeasureSettings:
         return asdict(self)
 
     def deciding(self) -> dict[str, Any]:
-        """What figures depend on, where it is not the default: a setting that is added later changes no run's name."""
+        """Non-default settings that affect results, so that a setting added later changes no run's name."""
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
-        # How long to wait for the dead, and where to measure, is up to the machine.
+        # Timeouts and the core depend on the machine.
         return {name: value for name, value in given.items() if name not in ("timeout_s", "core")}
 
     @classmethod
     def from_mapping(cls, values: dict[str, Any]) -> MeasureSettings:
-        """Raises `InputError` for a key that is not a setting or a value out of its range."""
+        """Parse settings. Raises `InputError` for an unknown key or a value out of range."""
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:
             raise InputError(

@@ -1,4 +1,4 @@
-"""The sharing mode asked for, and the one that is in force."""
+"""Sets up the requested sharing mode, and records the one in force."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from profiling.measure.mps import MpsDaemon
 
 @dataclass
 class Sharing:
-    """What members get for it.
+    """The sharing mode in force, and its settings for the members.
 
     Attributes:
         mode: in force: `time-slice`, `mps` or `mig`.
         environments: variables of each member's process.
-        notes: why the mode is not the one asked for.
+        notes: why the mode differs from the requested one.
         daemon: that of MPS, where it runs.
         slices: MIG profile of each member's slice (`3g.20gb`); empty where members share the GPU.
         limited: whether some member has an SM share, which only MPS enforces.
@@ -54,13 +54,13 @@ def _no_shares(note: str) -> UnavailableError:
 def sharing_in_force(
     mode: str, device: str, members: int, sm_share_ratios: Sequence[float] = ()
 ) -> Iterator[Sharing]:
-    """Set a sharing mode up for `members` processes. What cannot be set up degrades to time slices, with a note.
+    """Set up a sharing mode for `members` processes; falls back to time slicing, with a note, if that fails.
 
     Args:
         sm_share_ratios: of each member, where some have less than all SMs; only MPS enforces that.
 
     Raises:
-        UnavailableError: there are shares, and MPS does not start.
+        UnavailableError: there are shares, but MPS does not start.
     """
     shares = [*sm_share_ratios] or [1.0] * members
     limited = min(shares) < 1

@@ -1,4 +1,4 @@
-"""Records as tidy tables, with the column names that every other source of measurements has too."""
+"""Converts records to tidy tables, with the same columns as every other source of measurements."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def tables(records: Sequence[dict[str, Any]], campaign: str) -> dict[str, pd.Dat
 
 
 def stored_records(directory: Path | str, campaign: str) -> list[dict[str, Any]]:
-    """What an earlier run left in `directory`, so that another adds to it.
+    """Records of earlier runs in `directory`, to be extended.
 
     Raises:
         InputError: it is of another campaign, or cannot be read.
@@ -94,7 +94,8 @@ def stored_records(directory: Path | str, campaign: str) -> list[dict[str, Any]]
 def write_tables(
     directory: Path | str, records: Sequence[dict[str, Any]], campaign: str, environment: dict[str, Any]
 ) -> dict[str, int]:
-    """Write every table as Parquet and the records as `measurements.json`; answers the rows of each table."""
+    """Write every table as Parquet and the records as `measurements.json`; returns the number of rows of each
+    table."""
     counts = write_frames(Path(directory), tables(records, campaign))
     write_json(
         Path(directory) / _RECORDS,
@@ -109,7 +110,7 @@ def write_tables(
 
 
 def write_frames(directory: Path, frames: dict[str, pd.DataFrame]) -> dict[str, int]:
-    """Write each frame as `NAME.parquet`, whole or not at all; answers their rows."""
+    """Write each frame as `NAME.parquet` atomically; returns their row counts."""
     for name, frame in frames.items():
         buffer = io.BytesIO()
         frame.to_parquet(buffer, engine="pyarrow", compression="zstd", index=False)
