@@ -12,7 +12,7 @@ from profiling.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-# A name of one's own is allowed for these.
+# User-defined names are allowed for these.
 _ONLY_FILLED = ("architecture",)
 
 

@@ -23,7 +23,7 @@ _RATIO_APART = 0.2
 def template(table: str = "colocation") -> str:
     """A CSV with the header of `table` and example rows (for `colocation`: one set of two members).
 
-    Columns that follow from others (a job's options from its SPEC) are left out.
+    Derived columns (a job's options from its SPEC) are omitted.
     """
     import pandas as pd
 

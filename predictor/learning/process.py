@@ -161,7 +161,7 @@ class Process:
     def _left_one_out(self, active: np.ndarray, prior: Floats) -> tuple[Floats, Floats]:
         """[active] error of each row had it not been observed, and its standard deviation (Rasmussen and Williams, section 5.4.2).
 
-        Rows that cannot be far off are left out where there are many: their error is 0 here.
+        If there are many, rows that cannot be far off are skipped, with error 0.
         """
         index = np.flatnonzero(active)
         through = self._through

@@ -57,7 +57,7 @@ def sweep(
         network, training: where the sweep starts: its first trial, and the value of what is not swept.
         trials: finished trials that the study shall have, those of earlier calls counted in.
         study_file: SQLite file of the study; each fingerprint of tables and start is a study of its own in it.
-        folds: groups of architectures that are left out in turn.
+        folds: number of groups of architectures, held out in turn.
         out: YAML file for the best configuration, to be trained with `--config`.
         graph_source: as of `Predictor`.
         tracking_uri, experiment: of MLflow; every trial is a run.

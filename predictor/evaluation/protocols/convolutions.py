@@ -28,7 +28,7 @@ class ConvolutionContender:
         self.kind, self.network, self.training = kind, network, training
 
     def fit(self, train: Bundle, seed: int = 0) -> ConvolutionContender:
-        """Every set is seen with and without its members' solo measurements; censored rows are left out."""
+        """Every set is used with and without its members' solo measurements; censored rows are skipped."""
         import torch
         from torch import nn
 

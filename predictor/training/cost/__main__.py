@@ -2,10 +2,11 @@
 
     python -m predictor.training.cost --data DIR [--out models/cost/coefficients]
 
-Reads the table `solo` and, where they are there, `operators` and `kernels` of DIR (`cotenant data import`), and the steps of
-the bundled measurements. Rows of sources that a shipped model may not learn from are left out, and so are those of co-location campaigns (`HELD_OUT`): predictions of co-location are then judged on jobs whose solo step
-time the operators' part of the cost model has not seen. What a training script's host costs (three numbers) is taken from them too,
-where they may be learned from, afterwards.
+Reads the table `solo` and, where they are there, `operators` and `kernels` of DIR (`cotenant data import`),
+and the steps of the bundled measurements. Rows of sources that a shipped model may not learn from are
+skipped, as are those of co-location campaigns (`HELD_OUT`): predictions of co-location are then judged on
+jobs whose solo step time the operators' part of the cost model has not seen. What a training script's host
+costs (three numbers) is taken from them too, where they may be learned from, afterwards.
 """
 
 from __future__ import annotations

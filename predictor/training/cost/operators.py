@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def operator_examples(rows: pd.DataFrame) -> list[CostExample]:
-    """One example a row of the table `operators`; rows with a dimension missing are left out.
+    """One example per row of the table `operators`; rows with missing dimensions are skipped.
 
     Raises:
         UnknownNameError, InputError: a device is not in the catalogue, or lacks the precision.

@@ -35,7 +35,7 @@ class ForestTeacher:
 
         Args:
             ways: the sets as they are seen.
-            log_ratio: [T] target; NaN is left out.
+            log_ratio: [T] target; NaN is ignored.
         """
         rows, targets, busy_rows, busy_targets = [], [], [], []
         for seen in ways:

@@ -38,7 +38,7 @@ Tables = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class FewShotProtocol:
-    """A campaign whose architectures are left out in turn.
+    """A campaign whose architectures are held out in turn.
 
     Attributes:
         name, about: as of any protocol.

@@ -62,7 +62,7 @@ class SoloPoints:
 
     @classmethod
     def of(cls, solo: pd.DataFrame, featurizer: Featurizer) -> SoloPoints:
-        """From the tidy table; jobs whose graph is unknown are left out.
+        """From the tidy table; jobs with unknown graphs are skipped.
 
         Raises:
             InputError: the table lacks the campaigns.
