@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _OTHER_SEPARATORS = (";", "\t", "|")
 # Log of how far a ratio may be from that of its row's step times: a median of ratios is not the ratio of medians.
 _RATIO_APART = 0.2
+# Beyond what noise explains: a slowdown, or a percentage. Of the public measurements the largest is 1.5.
+_LARGEST_RATIO = 2.0
 
 
 def template(table: str = "colocation") -> str:
@@ -105,7 +107,7 @@ def guess_table(frame: pd.DataFrame) -> str:
 
 
 def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.DataFrame, list[Fault]]:
-    """Check one file of measurements.
+    """Check one file of measurements, and whether there is what its rows name; see `datasets.names`.
 
     Returns:
         the table it was held against, its rows in that table's types, and its faults (none: the rows are valid).
@@ -119,17 +121,23 @@ def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.Data
     typed, faults = find_faults(name, frame)
     if name == "colocation" and not faults:
         faults = _contradicted_ratios(typed)
-    return name, typed, faults
+    if not faults:
+        from datasets.names import with_known_names
+
+        typed, faults = with_known_names(typed)
+        # Two spellings of one job may have become the same row.
+        faults = faults or find_faults(name, typed)[1]
+    return name, typed, sorted(faults, key=lambda fault: (fault.row, fault.column))
 
 
 def _contradicted_ratios(frame: pd.DataFrame) -> list[Fault]:
-    """Ratios contradicted by the step times of their row, e.g. slowdowns instead of throughput ratios."""
+    """Ratios contradicted by the step times of their row, or impossible, e.g. slowdowns instead of throughput ratios."""
     import numpy as np
 
     by_steps = frame["solo_step_time_s"] / frame["step_time_s"]
     apart = np.abs(np.log(frame["throughput_ratio"] / by_steps))
     rows = frame.index[(apart > _RATIO_APART) & frame["is_target"] & ~frame["censored"]]
-    return [
+    faults = [
         Fault(
             int(row) + 1,
             "throughput_ratio",
@@ -137,6 +145,16 @@ def _contradicted_ratios(frame: pd.DataFrame) -> list[Fault]:
             repr(float(frame.loc[row, "throughput_ratio"])),
         )
         for row in rows
+    ]
+    large = frame.index[(frame["throughput_ratio"] > _LARGEST_RATIO) & frame["is_target"]].difference(rows)
+    return faults + [
+        Fault(
+            int(row) + 1,
+            "throughput_ratio",
+            f"co-located / solo throughput, 1 at full speed and at most {_LARGEST_RATIO:g}",
+            repr(float(frame.loc[row, "throughput_ratio"])),
+        )
+        for row in large
     ]
 
 

@@ -50,6 +50,12 @@ def get_model(name: str) -> ZooModel:
     models = _models()
     model = models.get(name) or models.get(ALIASES.get(name, "")) or models.get(ALIASES.get(name.lower(), ""))
     if model is None:
+        if ":" in name or name.endswith((".onnx", ".json", ".graph.txt")):
+            raise UnknownNameError(
+                f"{name!r} is code or a file, which only a command's --job and `cotenant data validate` read",
+                expected="a model of the zoo, or `graph:HASH` of a captured one",
+                hint="capture it first: cotenant capture --help",
+            )
         near = near_models(name)
         raise UnknownNameError(
             f"model {name!r} is not in the zoo",

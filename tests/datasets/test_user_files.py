@@ -42,6 +42,14 @@ def test_a_slowdown_where_the_throughput_ratio_belongs_is_named(tmp_path: Path) 
     assert check_file(path)[2] == []
 
 
+def test_a_percentage_is_no_throughput_ratio(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(template().replace("0.71,0.0218,0.0155", "71,,"))
+    (fault,) = check_file(path)[2]
+    assert (fault.row, fault.column, fault.got) == (2, "throughput_ratio", "71.0")
+    assert "at most 2" in fault.expected
+
+
 @pytest.mark.parametrize("text", ["1e20", "9223372036854775808", "-1e30"])
 def test_an_integer_that_is_too_large_is_a_fault(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine.csv"

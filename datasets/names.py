@@ -1,0 +1,95 @@
+"""Devices and models that a user's rows name: looked up, and spelt as everything that reads the rows later expects."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from datasets.derived import columns_of
+from datasets.tables import Fault
+from profiling.capture import local_workload
+from profiling.capture.cache import REGISTERED
+from profiling.capture.naming import check_model
+from profiling.devices import get_device
+from profiling.errors import CotenantError, InputError
+from profiling.workload import Workload
+from profiling.zoo import get_model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ANY_MODEL = (
+    "a model of `cotenant zoo list`, or one of your own: module:factory, FILE.onnx, a captured graph.json"
+)
+
+
+def with_known_names(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
+    """Look up the devices and the models of a typed table.
+
+    Devices and zoo models get the catalogue's spelling. A model of the user's own (code, a file, or the hash of a captured
+    graph) is captured now, and its SPEC becomes that of the graph, which can be read without the code; `architecture` keeps
+    the name that was given. Code that is named is run.
+
+    Args:
+        frame: of any table, in its types and without faults.
+
+    Returns:
+        the rows with those names, and a fault for each row whose device or model is not known.
+    """
+    frame, faults = frame.copy(), []
+    if "device" in frame:
+        names: dict[str, str] = {}
+        for device in frame["device"].unique():
+            try:
+                names[device] = get_device(device).name
+            except InputError as error:
+                expected = error.expected or "a device of `cotenant devices list`"
+                hint = f" ({error.hint})" if error.hint else ""
+                faults += _of_rows(frame, "device", device, expected + hint, repr(device))
+        frame["device"] = frame["device"].map(lambda device: names.get(device, device)).astype("str")
+    if "workload" in frame:
+        for spec in frame["workload"].dropna().unique():
+            try:
+                known = _known(Workload.parse(spec), spec)
+            except (CotenantError, OSError) as error:
+                expected = getattr(error, "expected", None) or _ANY_MODEL
+                got = f"{spec!r}: {getattr(error, 'detail', None) or error}"
+                faults += _of_rows(frame, "workload", spec, expected, got)
+                continue
+            if str(known) != spec:
+                _rename(frame, spec, known)
+    return frame, faults
+
+
+def _of_rows(frame: pd.DataFrame, column: str, value: str, expected: str, got: str) -> list[Fault]:
+    return [Fault(int(row) + 1, column, expected, got) for row in frame.index[frame[column] == value]]
+
+
+def _known(workload: Workload, spec: str) -> Workload:
+    """The job under the name that everything else knows it by.
+
+    Raises:
+        InputError: there is no such model, or it cannot be captured here.
+    """
+    job = local_workload(spec)
+    if not job.model.startswith(REGISTERED):
+        check_model(job)
+        if "/" not in job.model:
+            job = replace(workload, model=get_model(job.model).name)
+    return job
+
+
+def _rename(frame: pd.DataFrame, spec: str, job: Workload) -> None:
+    """Put `job` in place of `spec`, and into the columns that follow from it."""
+    rows = frame["workload"] == spec
+    frame.loc[rows, "workload"] = str(job)
+    follows: dict[str, Any] = columns_of(str(job))
+    # Runs of one's own model with several batch sizes have as many graphs, but are of one architecture.
+    if job.model.startswith(REGISTERED):
+        del follows["architecture"]
+    elif "architecture" in frame:
+        own = rows & (frame["architecture"] != Workload.parse(spec).model)
+        follows["architecture"] = frame.loc[rows, "architecture"].where(own[rows], job.model)
+    for column, value in follows.items():
+        if column in frame and value is not None:
+            frame.loc[rows, column] = value

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datasets.user_files import add_rows, check_file, template
+from profiling.capture import graph_for
+from profiling.errors import UnknownNameError
+from profiling.workload import Workload
+from tests.profiling.capture.test_local import here  # noqa: F401
+
+
+def checked(text: str, folder: Path, table: str | None = None):  # type: ignore[no-untyped-def]
+    (folder / "mine.csv").write_text(text)
+    return check_file(folder / "mine.csv", table)[1:]
+
+
+def test_a_device_that_is_not_in_the_catalogue_is_a_fault_of_every_row(tmp_path: Path) -> None:
+    _, faults = checked(template().replace(",v100,", ",v1000,"), tmp_path)
+    assert [(fault.row, fault.column, fault.got) for fault in faults] == [
+        (1, "device", "'v1000'"),
+        (2, "device", "'v1000'"),
+    ]
+    assert "v100" in faults[0].expected
+    assert "COTENANT_DEVICES" in faults[0].expected
+    (fault,) = checked(template("memory").replace("v100,", "v1000,"), tmp_path, "memory")[1]
+    assert fault.column == "device"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "got"),
+    [
+        ("resnet18-cifarr:batch_size=64", "resnet18-cifar", "not in the zoo"),
+        ("resnet18-cifar:image_size=224", "a model of", "one image size only"),
+        ("missing.json", "cotenant capture -o", "no file at missing.json"),
+        ("no_such_module:make", "module:factory", "cannot be imported"),
+        ("0123456789abcdef", "the hash that `cotenant capture` printed", "no captured graph"),
+    ],
+)
+def test_a_model_that_is_not_known_is_a_fault(tmp_path: Path, name: str, expected: str, got: str) -> None:
+    (fault,) = checked(template().replace("resnet18-cifar:batch_size=64", name), tmp_path)[1]
+    assert (fault.row, fault.column) == (1, "workload")
+    assert expected in fault.expected
+    assert got in fault.got
+
+
+def test_names_get_the_spelling_of_the_catalogue(tmp_path: Path) -> None:
+    text = template().replace(",v100,", ",V100-16GB ,").replace("resnet18-cifar:", "ResNet-18:")
+    rows, faults = checked(text, tmp_path)
+    assert (faults, set(rows["device"])) == ([], {"v100"})
+    assert rows.loc[0, ["workload", "architecture"]].tolist() == [
+        "resnet18-cifar:batch_size=64",
+        "resnet18-cifar",
+    ]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_model_of_ones_own_is_captured_and_can_be_learned_from(tmp_path: Path) -> None:
+    text = template().replace("resnet18-cifar:batch_size=64", "own_factory_of_test:factory:batch_size=16")
+    rows, faults = checked(text, tmp_path)
+    assert faults == []
+    add_rows(tmp_path / "tables", "colocation", rows)
+    job = Workload.parse(rows["workload"][0])
+    assert job.model.startswith("graph:")
+    assert graph_for(job).batch_size == 16
+    assert rows.loc[0, ["architecture", "batch_size"]].tolist() == ["own_factory_of_test:factory", 16]
+
+
+def test_where_code_is_not_read_a_model_of_ones_own_is_not_told_to_be_the_answer() -> None:
+    with pytest.raises(UnknownNameError, match=r"graph:HASH.*cotenant capture"):
+        graph_for(Workload("own_factory_of_test:factory"))
