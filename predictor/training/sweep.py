@@ -2,12 +2,13 @@
 
 Architectures are left out in groups, as the `by-model` protocols leave them out one by one, but of the tables that are
 given only: what is kept apart to be scored must not be among them. The study is an SQLite file; a sweep that was killed
-goes on with it, and the trial that was killed is done again.
+goes on with it, and the trial that was killed is done again. Several processes may work on one study at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from profiling.files import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
+    from optuna import Study
 
 # Called after each trial: finished trials, trials asked for, its error, the least error so far.
 Follow = Callable[[int, int, float, float], None]
@@ -83,46 +85,54 @@ def sweep(
     groups = inner_groups(examples, folds)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study_file.parent.mkdir(parents=True, exist_ok=True)
-    study = optuna.create_study(
-        storage=f"sqlite:///{study_file}",
-        study_name=f"cotenant-{fingerprint((colocation, solo), network, training, folds)[:12]}",
-        load_if_exists=True,
-        sampler=optuna.samplers.TPESampler(seed=training.seed, n_startup_trials=8),
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
-    )
-    if not study.trials:
-        study.enqueue_trial(within_space(network, training))
-    for cut_off in study.get_trials(states=(TrialState.RUNNING,)):
-        study.tell(cut_off.number, state=TrialState.FAIL)
-        study.enqueue_trial(cut_off.params)
+    name = f"cotenant-{fingerprint((colocation, solo), network, training, folds)[:12]}"
     featurizer = Featurizer(graph_source)
-    ended = (TrialState.COMPLETE, TrialState.PRUNED)
-    while (done := len(study.get_trials(deepcopy=False, states=ended))) < trials:
-        trial = study.ask(_distributions())
-        chosen, how = configured(trial.params, network, training)
-        errors: list[float] = []
 
-        def error(fold: ExampleFold, chosen: NetworkConfig = chosen, how: TrainingConfig = how) -> float:
-            return left_out_error(fold, solo, chosen, how, featurizer)
+    def begin(is_alone: bool) -> optuna.Study:
+        study = optuna.create_study(
+            storage=f"sqlite:///{study_file}",
+            study_name=name,
+            load_if_exists=True,
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
+        )
+        if not study.trials:
+            study.enqueue_trial(within_space(network, training))
+        for cut_off in study.get_trials(states=(TrialState.RUNNING,)) if is_alone else ():
+            study.tell(cut_off.number, state=TrialState.FAIL)
+            study.enqueue_trial(cut_off.params)
+        return study
 
-        for number, value in enumerate(cross_fit(examples, groups, error)):
-            errors.append(value)
-            trial.report(float(np.mean(errors)), number)
-            if number + 1 < len(groups) and trial.should_prune():
-                break
-        whole = len(errors) == len(groups)
-        with tracked(tracking_uri, experiment, f"{study.study_name} trial {trial.number}") as mlflow:
-            mlflow.log_params(flat({"network": asdict(chosen), "training": asdict(how)}))
-            mlflow.log_metrics({f"left-out fold {k + 1} mape_percent": e for k, e in enumerate(errors)})
+    with _joined(study_file.with_name(f"{study_file.name}.{name}.lock"), begin) as study:
+        ended = (TrialState.COMPLETE, TrialState.PRUNED)
+        while (done := len(study.get_trials(deepcopy=False, states=ended))) < trials:
+            # A seed of its own for each: one for all would begin anew, and draw the same again, in every process.
+            seed = training.seed + len(study.get_trials(deepcopy=False))
+            study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=8)
+            trial = study.ask(_distributions())
+            chosen, how = configured(trial.params, network, training)
+            errors: list[float] = []
+
+            def error(fold: ExampleFold, chosen: NetworkConfig = chosen, how: TrainingConfig = how) -> float:
+                return left_out_error(fold, solo, chosen, how, featurizer)
+
+            for number, value in enumerate(cross_fit(examples, groups, error)):
+                errors.append(value)
+                trial.report(float(np.mean(errors)), number)
+                if number + 1 < len(groups) and trial.should_prune():
+                    break
+            whole = len(errors) == len(groups)
+            with tracked(tracking_uri, experiment, f"{study.study_name} trial {trial.number}") as mlflow:
+                mlflow.log_params(flat({"network": asdict(chosen), "training": asdict(how)}))
+                mlflow.log_metrics({f"left-out fold {k + 1} mape_percent": e for k, e in enumerate(errors)})
+                if whole:
+                    mlflow.log_metric("left-out mape_percent", float(np.mean(errors)))
+                mlflow.set_tags({"study": study.study_name, "trial": trial.number})
             if whole:
-                mlflow.log_metric("left-out mape_percent", float(np.mean(errors)))
-            mlflow.set_tags({"study": study.study_name, "trial": trial.number})
-        if whole:
-            study.tell(trial, float(np.mean(errors)))
-        else:
-            study.tell(trial, state=TrialState.PRUNED)
-        if follow:
-            follow(done + 1, trials, float(np.mean(errors)), study.best_value)
+                study.tell(trial, float(np.mean(errors)))
+            else:
+                study.tell(trial, state=TrialState.PRUNED)
+            if follow:
+                follow(done + 1, trials, float(np.mean(errors)), study.best_value)
     best = study.best_trial
     chosen, how = configured(best.params, network, training)
     result = {"network": asdict(chosen), "training": asdict(how)}
@@ -135,6 +145,26 @@ def sweep(
         "trials": done,
         "best": {"trial": best.number, "mape_percent": best.value, **result},
     }
+
+
+@contextmanager
+def _joined(lock_file: Path, begin: Callable[[bool], Study]) -> Iterator[Study]:
+    """The study that `begin` gives, which is told whether no other process works on it.
+
+    Then a trial that is said to be running was cut off. The system releases the lock with the process, however that ends.
+    """
+    import fcntl
+
+    with lock_file.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_alone = True
+        except BlockingIOError:
+            fcntl.flock(lock, fcntl.LOCK_SH)  # after the beginning of another
+            is_alone = False
+        study = begin(is_alone)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield study
 
 
 # Field: choices, or the ends of a range; the third says how it is drawn.
@@ -220,4 +250,11 @@ def left_out_error(
     model = fit(fold.train, solo_examples(fold.seen(solo)), featurizer, network, training)
     log_ratio, _ = model.predict_log_ratio(fold.test)
     scored = fold.test.scored
+    if not scored.any():
+        raise InputError(
+            "no measured throughput to score",
+            expected="throughput ratios, not bounds alone, of the left-out models",
+            got=", ".join(sorted(set(fold.test.architectures))),
+            hint="fewer folds",
+        )
     return float(score(fold.test.ratio[scored], np.exp(log_ratio[scored]))["mape_percent"])

@@ -98,6 +98,45 @@ def test_a_killed_sweep_goes_on(
     assert result["best"]["mape_percent"] == pytest.approx(logged[0])
 
 
+def test_a_second_sweep_on_a_study_leaves_the_trial_of_the_first_alone(
+    measured: Tables, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import optuna
+
+    calls: list[None] = []
+
+    def error(*arguments: Any) -> float:
+        calls.append(None)
+        if len(calls) == 1:  # while the first trial of the first sweep is under way
+            run(measured, tmp_path, store, 2)
+        return left_out_error(*arguments)
+
+    monkeypatch.setattr(module, "left_out_error", error)
+    result = run(measured, tmp_path, store, 2)
+    trials = optuna.load_study(study_name=result["study"], storage=f"sqlite:///{tmp_path}/study.db").trials
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 3
+
+
+def test_a_sweep_that_goes_on_draws_anew(
+    measured: Tables, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import optuna
+
+    monkeypatch.setattr(module, "left_out_error", lambda *_: 10.0)
+    for trials in (2, 3, 4):
+        result = run(measured, tmp_path, store, trials)
+    drawn = optuna.load_study(study_name=result["study"], storage=f"sqlite:///{tmp_path}/study.db").trials
+    assert len({trial.params["training.teaching"] for trial in drawn}) == 4
+
+
+def test_left_out_models_that_have_only_bounds_are_named(measured: Tables) -> None:
+    colocation, solo = measured
+    examples = examples_of(colocation.assign(censored=True), solo)
+    fold = ExampleFold(inner_groups(examples, 2)[0], examples, examples)
+    with pytest.raises(InputError, match=r"no measured throughput.*fewer folds"):
+        left_out_error(fold, solo, NETWORK, QUICK, Featurizer(graph_source))
+
+
 def test_nothing_of_a_left_out_model_is_seen(measured: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     examples, solo = examples_of(*measured), measured[1]
     groups = inner_groups(examples, 2)
