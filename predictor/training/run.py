@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 _FOLDS = 5
 
 
-def load_config(path: Path | None, seed: int = 0) -> tuple[NetworkConfig, TrainingConfig]:
+def load_config(path: Path | None, seed: int | None = None) -> tuple[NetworkConfig, TrainingConfig]:
     """Read `network:` and `training:` from a YAML file; the defaults without one.
+
+    Args:
+        seed: takes the place of the file's.
 
     Raises:
         InputError: the file is not YAML, or a key or value is unknown.
@@ -40,8 +43,9 @@ def load_config(path: Path | None, seed: int = 0) -> tuple[NetworkConfig, Traini
     try:
         network = dict(body.get("network") or {})
         encoder = EncoderConfig(**(network.pop("encoder", None) or {}))
+        given = {} if seed is None else {"seed": seed}
         return NetworkConfig(**network, encoder=encoder), TrainingConfig(
-            **{"seed": seed, **(body.get("training") or {})}
+            **{**(body.get("training") or {}), **given}
         )
     except (TypeError, AttributeError) as error:
         raise InputError(
@@ -90,6 +94,7 @@ def training_tables(
 
     from datasets.sets import read_sets
     from datasets.sources import check_may_learn
+    from datasets.tables import point_targets
 
     parts = []
     if data is not None:
@@ -101,11 +106,14 @@ def training_tables(
         tables = own.load()
         if "colocation" in tables:
             parts.append((tables["colocation"], tables["solo"]))
-    if not parts or not sum(len(c) for c, _ in parts):
+    rows = sum(len(c) for c, _ in parts)
+    if not sum(len(point_targets(c)) for c, _ in parts):
         raise InputError(
             "nothing to train on",
             expected="measured co-location sets",
-            got="none",
+            got=f"{rows} rows without a ratio that is measured (is_target) and no bound (censored)"
+            if rows
+            else "none",
             hint="cotenant data import",
         )
     if len(parts) == 1:
@@ -223,13 +231,14 @@ def compare(
 ) -> dict[str, dict[str, Any]]:
     """E-GGAT and the baselines on one fold of pairs left out: name to metrics, measured and predicted values, and all answers.
 
-    Nothing where all sets are of the same two architectures: none can be left out.
+    Nothing where points of fewer than two pairs of architectures were measured: none can be left out.
     """
     from dataclasses import replace
 
     from datasets.bundle import Bundle
     from datasets.sets import solo_runs
     from datasets.splits import group_count, make_split, select_sets
+    from datasets.tables import point_targets
     from predictor.evaluation.held_out import HeldOutAnswers
     from predictor.evaluation.metrics import score
     from predictor.evaluation.protocols.networks import NetworkContender
@@ -238,7 +247,12 @@ def compare(
     pairs = group_count(colocation, "by-pair")
     if pairs < 2:
         return {}
-    fold = make_split(colocation, "by-pair", training.seed, min(pairs, _FOLDS))[0]
+    measured = set(point_targets(colocation).set_id)
+    folds = make_split(colocation, "by-pair", training.seed, min(pairs, _FOLDS))
+    both = (f for f in folds if measured & {*f.train_set_ids} and measured & {*f.test_set_ids})
+    fold = next(both, None)
+    if fold is None:
+        return {}
     train = Bundle("throughput_ratio", select_sets(colocation, fold.train_set_ids), solo)
     test = Bundle("throughput_ratio", select_sets(colocation, fold.test_set_ids), solo)
     entrants: dict[str, Any] = {

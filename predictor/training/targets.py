@@ -133,11 +133,13 @@ def _taught(
     log_ratio: Floats,
     config: TrainingConfig,
 ) -> list[TargetBatch]:
-    """Invented pairs with the forest's answers, in batches."""
+    """Invented pairs with the forest's answers, in batches; none where no pair was measured, which a forest learns from."""
     from predictor.training.teachers.forest import ForestTeacher
     from predictor.training.teachers.mixtures import Seen, mix
 
-    if not config.mixed_sets:
+    measured = ways[0]
+    in_pair = np.bincount(measured.set_index)[measured.set_index] == 2
+    if not config.mixed_sets or not (measured.scored & in_pair).any():
         return []
     seen = []
     for examples, difference in zip(ways, utilization_residual, strict=True):

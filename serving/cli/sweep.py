@@ -27,7 +27,10 @@ def command(
     study: Annotated[Path, typer.Option(help="SQLite file of the study.")] = Path("out/sweep.db"),
     folds: Annotated[int, typer.Option(help="Number of groups of models, each held out in turn.")] = 3,
     config: Annotated[Path | None, typer.Option(help="YAML file with the initial configuration.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all trainings and of the sweep.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Seed of all trainings and of the sweep (default: that of --config, else 0)."),
+    ] = None,
     bundled: Annotated[
         bool, typer.Option(help="Also learn from the measurements shipped with the project.")
     ] = True,

@@ -26,7 +26,10 @@ def command(
             help="Fine-tune this predictor (a folder or models:/NAME@ALIAS) on the few new sets of DATA.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="The same seed gives the same model (default: that of --config, else 0)."),
+    ] = None,
     bundled: Annotated[
         bool, typer.Option(help="Also learn from the measurements shipped with the project.")
     ] = True,
@@ -76,7 +79,7 @@ def command(
                 got="both",
                 hint="the network is that of the checkpoint",
             )
-        _fine_tune(base, data, out, seed, own_use, tracking_uri, experiment, system_metrics, as_json)
+        _fine_tune(base, data, out, seed or 0, own_use, tracking_uri, experiment, system_metrics, as_json)
         return
     from predictor.config import read_config
 
@@ -146,7 +149,11 @@ def _show(result: dict[str, Any], title: str, out: Path) -> None:
         row = [scores.get(k) for k in ("mape_percent", "mae", "rmse", "r2", "spearman")]
         table.add_row(name, str(scores["n"]), *("-" if v is None else f"{v:.3f}" for v in row))
     screen = console()
-    screen.print(table if table.rows else "no comparison: all sets are of the same architectures")
+    screen.print(
+        table
+        if table.rows
+        else "no comparison: it takes measured ratios of two pairs of architectures, one of which is left out"
+    )
     screen.print(
         f"predictor {result['model_version']} written to {out}; MLflow run {result['run_id']} in {result['tracking_uri']}"
     )

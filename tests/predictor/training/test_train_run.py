@@ -241,11 +241,33 @@ def test_an_empty_registry(tmp_path: Path) -> None:
         mlflow.set_tracking_uri(before)
 
 
+def test_rows_that_are_all_bounds_teach_nothing(measured: Tables, tmp_path: Path) -> None:
+    for name, table in zip(("colocation", "solo"), measured, strict=True):
+        write_table(tmp_path, name, table.assign(censored=True) if name == "colocation" else table)
+    with pytest.raises(InputError, match=r"nothing to train on.*no bound \(censored\)"):
+        training_tables(tmp_path, bundled=False)
+
+
+def test_architectures_of_which_only_bounds_are_known_can_be_among_the_tables(measured: Tables) -> None:
+    colocation, solo = measured
+    pairs = colocation.groupby("set_id").architecture.transform(lambda names: "+".join(sorted(set(names))))
+    kept = colocation[pairs.isin(["alpha", "beta"])]
+    assert set(kept.architecture) == {"alpha", "beta"}
+    some = kept.assign(censored=kept.architecture == "beta")
+    predictor = Predictor(NETWORK, QUICK, graph_source).fit(
+        some, solo[solo.architecture.isin(["alpha", "beta"])]
+    )
+    assert compare(some, solo, NETWORK, QUICK, True, None, graph_source=graph_source) == {}
+    assert predictor.predict(ColocationSet("v100", (Workload("alpha"), Workload("beta")))).members
+
+
 def test_configuration(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("network:\n  width: 8\n  encoder: {layers: 1}\ntraining:\n  epochs: 3\n")
     network, training = load_config(file, seed=4)
     assert (network.width, network.encoder.layers, training.epochs, training.seed) == (8, 1, 3, 4)
+    file.write_text("training: {seed: 7}")  # as a sweep writes it
+    assert [load_config(file, seed)[1].seed for seed in (None, 0, 4)] == [7, 0, 4]
     for body in ("network: {wide: 8}", "- 1\n- 2", "network: [", "training: 7", "training: {epochs: 0}"):
         file.write_text(body)
         with pytest.raises(InputError):
