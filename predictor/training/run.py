@@ -17,7 +17,7 @@ from predictor.predictor import Predictor
 from predictor.training.progress import NOTHING_KEPT, Progress, fingerprint
 from predictor.training.tracking import LiveMetrics, log_tables, tracked
 from profiling.errors import InputError
-from profiling.files import write_json, write_whole
+from profiling.files import only_writer, write_json, write_whole
 from profiling.names import one_of
 
 if TYPE_CHECKING:
@@ -155,6 +155,9 @@ def train_run(
 
     Returns:
         `model_version`, `comparison` (predictor name to metrics), `run_id`, `tracking_uri`, `resumed`.
+
+    Raises:
+        ConflictError: another training is writing to `out`.
     """
     colocation, solo = training_tables(data, bundled, own_use)
     graph_source = None if graphs is None else read_graphs(graphs)
@@ -166,7 +169,11 @@ def train_run(
     )
     name = f"train {out.name}: {described(colocation)}, seed {training.seed}"
     kept = (progress.folder, progress.fingerprint)
-    with tracked(tracking_uri, experiment, name, *kept, system_metrics) as mlflow:
+    assert progress.folder is not None
+    with (
+        only_writer(progress.folder, 0),
+        tracked(tracking_uri, experiment, name, *kept, system_metrics) as mlflow,
+    ):
         run_id, uri = mlflow.active_run().info.run_id, mlflow.get_tracking_uri()
         mlflow.log_params(flat({"network": asdict(network), "training": asdict(training)}))
         log_tables(mlflow, colocation, solo, str(data or "the measurements that come with the project"))

@@ -24,7 +24,8 @@ from predictor.fitted.checkpoint import save
 from predictor.fitted.mlflow_registry import shipped, use_store, versions
 from predictor.predictor import Predictor
 from predictor.training.run import compare, load_config, train_run, training_tables
-from profiling.errors import InputError, UnavailableError, UnknownNameError
+from profiling.errors import ConflictError, InputError, UnavailableError, UnknownNameError
+from profiling.files import only_writer
 from profiling.graph import ComputationGraph
 from profiling.workload import ColocationSet, Workload
 from tests.mlflow_store import empty_store
@@ -239,6 +240,15 @@ def test_an_empty_registry(tmp_path: Path) -> None:
             promote("1")
     finally:
         mlflow.set_tracking_uri(before)
+
+
+def test_a_second_training_into_a_folder_is_refused_while_the_first_runs(data: Path, tmp_path: Path) -> None:
+    store = empty_store(tmp_path / "mlflow.db")
+    with (
+        only_writer(tmp_path / "model.progress"),
+        pytest.raises(ConflictError, match=r"another process writes to .*model\.progress"),
+    ):
+        quick_run(data, tmp_path / "model", store)
 
 
 def test_rows_that_are_all_bounds_teach_nothing(measured: Tables, tmp_path: Path) -> None:
