@@ -1,1 +1,1 @@
-"""Long measurements, run by command; each prints and writes its date, machine and command."""
+"""Long benchmarks, run as commands. Each prints its results and stores them with date, machine and command."""

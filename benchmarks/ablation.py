@@ -1,11 +1,12 @@
-"""What each part of the predictor is worth: it is left out, everything else stays. Models left out.
+"""Contribution of each part of the predictor: remove one, keep the rest, and score on left-out models.
 
     python -m benchmarks.ablation TABLES
     python -m benchmarks.ablation TABLES --heads
 
-Protocols `lucid-by-model` and `gavel2020-by-model`; with `--heads`, what only training has besides: the head of the
-campaigns' baselines, hidden campaigns, and the forest that labels utilisation, which is scored on `lucid-utilization-by-model` too.
-A run that was stopped goes on where it was; an encoder is fitted once a fold for all variants that do not change it.
+Uses the protocols `lucid-by-model` and `gavel2020-by-model`. `--heads` tests parts used only in training: the head of
+the campaigns' baselines, hidden campaigns, and the forest that labels utilisation (also scored on
+`lucid-utilization-by-model`). An interrupted run resumes; the encoder is fitted once per fold for all variants that do
+not change it.
 """
 
 from __future__ import annotations
@@ -125,17 +126,17 @@ def main() -> None:
     from serving.cli.output import progress
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ablation", description=__doc__)
-    parser.add_argument("tables", type=Path, help="folder that `cotenant data import` wrote")
+    parser.add_argument("tables", type=Path, help="folder of imported tables")
     parser.add_argument(
         "--protocol",
         choices=sorted({*PROTOCOLS, *HEADS_OF}),
-        help="only this one, written to a file of its own",
+        help="only this one, written to a separate file",
     )
     parser.add_argument(
-        "--heads", action="store_true", help="the heads and knobs of training instead of the network's parts"
+        "--heads", action="store_true", help="training heads and settings instead of the network's parts"
     )
-    parser.add_argument("--folds", type=int, help="the first so many folds of each protocol, instead of all")
-    parser.add_argument("--variant", action="append", help="only this one (repeatable), instead of all")
+    parser.add_argument("--folds", type=int, help="number of folds of each protocol (default: all)")
+    parser.add_argument("--variant", action="append", help="only this one; repeatable (default: all)")
     parser.add_argument("--seeds", type=int, default=1, help="trainings of each variant, scored together")
     parser.add_argument("--quick", action="store_true", help="a fifth of the training for every variant")
     options = parser.parse_args()

@@ -2,11 +2,11 @@
 
     python -m benchmarks.campaign_on_ray [--runs N] [--nodes N] [--tables DIR]
 
-With tables of measurements, `cotenant benchmark run --ray` fits a protocol's folds on what is left of the cluster, too, and in this
-process; scores must be the same.
+With tables, it also fits a protocol's folds with `cotenant benchmark run --ray` on the remaining nodes and in this
+process; the scores must be equal.
 
-Real runs of a small job on the CPU, at settings that are quick rather than precise: what is proved is that no run is lost and
-none is stored twice. Says so and ends well where Ray is not installed.
+The runs are real but short, on the CPU: the test is that no run is lost or stored twice. Without Ray, it says so and
+exits successfully.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How long captures take and how much memory: ResNet-50, a 7-billion-parameter decoder, chains of 20,000 and 100,000
-operators; and how long a graph of 100,000 operators takes to write, read and hash.
+"""Time and memory of captures: ResNet-50, a 7-billion-parameter decoder, and chains of 20,000 and 100,000 operators.
 
-Each runs in a process of its own; importing torch is not counted in the seconds, but in the memory.
+Also times writing, reading and hashing a graph of 100,000 operators. Each capture runs in its own process; importing
+torch counts towards memory but not towards the time.
 """
 
 from __future__ import annotations

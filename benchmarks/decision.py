@@ -1,7 +1,7 @@
 """Processor time of one placement decision after one change of the cluster, with a predictor that costs nothing.
 
-Each state (GPU type and tenants) is another one; `copies` GPUs are in each. Processor time depends on what else uses the
-machine: `loop_ms` is that of a fixed loop at the same time, so that two runs can be compared by their quotients.
+All states (GPU type and tenants) differ, with `copies` GPUs in each. Because processor time depends on other load,
+`loop_ms` times a fixed loop at the same moment: compare two runs by their ratios to it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Gavel as Sia's artifact runs it (`gavel-sia`) against the figures of that public simulator.
+"""Gavel as Sia's artifact runs it (`gavel-sia`), compared with that simulator's published figures.
 
     python -m benchmarks.gavel --data sia
 
-`--data` is the `sia` folder with `traces` and `workloads` of a clone of upstream. 160 rigid jobs on 64 GPUs.
+`--data` is the `sia` folder (with `traces` and `workloads`) of an upstream clone. 160 rigid jobs on 64 GPUs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Stored graphs against what publishers state of their networks: parameters, and multiply-adds per sample.
+"""Stored graphs compared with what publishers state: parameters, and multiply-adds per sample.
 
     python -m benchmarks.graph_agreement --data TABLES
 
-TABLES is a folder of imported tables (`cotenant data import timm|ecnas ...`). Prints, by collection, how many networks are
-within 0.5 % (parameters) and 3 % (multiply-adds), and names the rest with the reason: that is, how the publisher must have counted
-for both to agree.
+TABLES is a folder of imported tables (`cotenant data import timm|ecnas ...`). Prints, by collection, how many networks
+are within 0.5 % (parameters) and 3 % (multiply-adds), and lists the others with the way of counting under which both
+agree.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Do an operator's neighbours tell more of its speed? The cost model with graph networks beside the one without.
+"""Do neighbouring operators help? The cost model with and without graph networks.
 
     python -m benchmarks.graph_correction --data TABLES [--protocol NAME] [--folds 3] [--only cost-gine-2,...]
 
-Families of networks (timm, training) and the largest cells (NAS-Bench-101) left out, as in the protocols; of the first only some
-folds, because a graph network takes minutes for each. Fits are kept beside the protocol's and not run again. `graph-trees`
-are trees on what each kind of operator takes of the roofline.
+Leaves out families of networks (timm, training) and the largest cells (NAS-Bench-101), as the protocols do; only some
+folds of the first, because a graph network takes minutes per fold. Fits are stored with the protocol's and reused.
+`graph-trees` are trees on each operator kind's share of the roofline.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def compared(trial: Trial, names: tuple[str, ...], column: str, folder: Path) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of tidy tables")
-    parser.add_argument("--folds", type=int, help="of timm's ten (default: 3)")
+    parser.add_argument("--data", type=Path, required=True, help="folder of imported tables")
+    parser.add_argument("--folds", type=int, help="how many of timm's ten (default: 3)")
     parser.add_argument("--protocol", choices=list(PROTOCOLS), help="one of them (default: both)")
-    parser.add_argument("--only", help="graph networks, by comma (default: all)")
+    parser.add_argument("--only", help="graph networks, comma-separated (default: all)")
     arguments = parser.parse_args()
     tables = {name: read_table(arguments.data, name) for name in available_tables(arguments.data)}
     names = (*BASE, *(arguments.only.split(",") if arguments.only else OF_NEIGHBOURS))

@@ -1,8 +1,8 @@
-"""How long 5,000 co-location sets take to load from disk, their graphs shared.
+"""Time to load 5,000 co-location sets with shared graphs from disk.
 
     python -m benchmarks.graph_dataset [TABLES]
 
-The sets of TABLES (of the bundled ones, without it) are repeated until there are 5,000.
+The sets in TABLES (by default the bundled ones) are repeated until there are 5,000.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
     from datasets.tables import read_table
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.graph_dataset", description=__doc__)
-    parser.add_argument("tables", nargs="?", help="folder that `cotenant data import` wrote")
+    parser.add_argument("tables", nargs="?", help="folder of imported tables")
     tables = parser.parse_args().tables
     colocation = read_table(tables, "colocation") if tables else load()["colocation"]
     sets = colocation["set_id"].nunique()

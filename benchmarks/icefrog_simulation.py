@@ -1,8 +1,8 @@
-"""IceFrog against Tiresias, SRTF, Optimus, Pollux and itself with k = 0, on 48 V100 GPUs and windows of the Philly trace.
+"""IceFrog against Tiresias, SRTF, Optimus, Pollux and itself with k = 0, on 48 V100 and windows of the Philly trace.
 
-`python -m benchmarks.icefrog_simulation --trace philly.csv [--seeds 5] [--loads 1] [--policies ...]`. Single runs are kept in
-the results, so that `--first-seed` adds further windows to them. The norm curves come from
-`benchmarks.icefrog_training` and were fixed before; step times come from the graphs by `predictor.freezing`.
+`python -m benchmarks.icefrog_simulation --trace philly.csv [--seeds 5] [--loads 1] [--policies ...]`. Results keep
+single runs, so `--first-seed` can add windows. Norm curves come from `benchmarks.icefrog_training` and were fixed
+beforehand; step times come from the graphs, through `predictor.freezing`.
 """
 
 from __future__ import annotations
@@ -287,14 +287,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument(
-        "--first-seed", type=int, default=0, help="windows before this are those of the results"
-    )
+    parser.add_argument("--first-seed", type=int, default=0, help="keep stored windows before this one")
     parser.add_argument(
         "--loads", type=float, nargs="+", choices=sorted(JOBS_AT_LOAD), default=sorted(JOBS_AT_LOAD)
     )
-    parser.add_argument("--policies", nargs="+", help="only these; `icefrog` then with kappa 2 and no cache")
-    parser.add_argument("--name", default="icefrog_simulation", help="name of the file of results")
+    parser.add_argument("--policies", nargs="+", help="only these; `icefrog` then uses kappa 2 and no cache")
+    parser.add_argument("--name", default="icefrog_simulation", help="name of the results file")
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args(arguments)
     for kind in range(len(TYPES)):  # capture the graphs once, before the pool

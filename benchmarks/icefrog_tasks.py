@@ -1,4 +1,4 @@
-"""The real trainings themselves: digits by a small CNN, a text by an LSTM from scratch or pre-trained, and a run of one."""
+"""The real training tasks: digits with a small CNN, text with an LSTM from scratch or pre-trained; and one run of a task."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Six real trainings on a CPU whose prefix is frozen by their own gradient norms, against the same without freezing.
+"""Six real trainings on a CPU that freeze a prefix by their own gradient norms, compared with no freezing.
 
-`python -m benchmarks.icefrog_training [--seeds 5] [--only vit-digits ...]` writes accuracy, time (of the processor, one thread: what the wall
-shows on an idle machine) and penalties to
-`benchmarks/results/icefrog_training.json`, a picture beside it, and the norm curves that
-`benchmarks.icefrog_simulation` reads to `scheduling/elastic/gradient_norms.json`.
+`python -m benchmarks.icefrog_training [--seeds 5] [--only vit-digits ...]` writes accuracy, time (processor time of one
+thread, which equals wall time on an idle machine) and penalties to `benchmarks/results/icefrog_training.json`, a plot
+next to it, and the norm curves that `benchmarks.icefrog_simulation` reads to
+`scheduling/elastic/gradient_norms.json`.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def plot(penalties: dict[str, list[dict[str, float]]], curves: dict[str, Any]) -
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=TASKS, help="the others keep their last figures")
+    parser.add_argument("--only", nargs="+", choices=TASKS, help="only these; the others keep their figures")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     figures: dict[str, Any] = {}

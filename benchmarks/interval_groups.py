@@ -1,10 +1,10 @@
-"""What groups of intervals are worth: coverage and width of 90 % intervals with and without them, zero-shot.
+"""Coverage and width of 90 % intervals, zero-shot, with and without separate groups.
 
     python -m benchmarks.interval_groups TABLES
 
-The shipped predictor has one quantile for jobs that were measured alone and one for jobs of which only the graph is known, each
-with a factor for types of device that were never measured. Both are replaced by their geometric means. Sets that it was
-trained on are left out; the others are scored with what was measured alone, and from graphs only.
+The shipped predictor has one quantile for jobs with solo measurements and one for jobs known only from their graph,
+each with a factor for device types without measurements. Here both are replaced by their geometric means. Sets in its
+training data are left out; the others are scored with solo measurements, and from graphs alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
     from predictor.evaluation.evaluation import evaluate
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.interval_groups", description=__doc__)
-    parser.add_argument("tables", type=Path, help="folder that `cotenant data import` wrote")
+    parser.add_argument("tables", type=Path, help="folder of imported tables")
     options = parser.parse_args()
     tables = read_sets(options.tables)
     shipped = load_predictor("default")

@@ -1,14 +1,14 @@
-"""What interference-aware placement gains on traces of measured pairs, and how much of it a belief gets.
+"""Gain of interference-aware placement on traces of measured pairs, and how much of it each belief achieves.
 
     python -m benchmarks.isacpp_claim --data DIR [--data DIR ...] [--model default|DIR|noisy] [--folds 5]
 
-`--data` are folders of imported tables; they are the ground truth. Controls: whole GPUs (`exclusive`, `sjf`, `srtf`),
-blind packing by submission and shortest first, and the same placement with a belief that knows nothing of interference:
-every member of every pair keeps .65 of its speed, or the table's mean. The oracle is the same placement with the true
-table. Headline figures are gains over the best simple control of each figure. Only pairs were measured, so sets have two
-members at most, and every belief is told which pairs there are. A model may have learned from these very sets; how many
-is printed. `--folds K` asks predictors of the same configuration that were fitted without the pair of models they are
-asked about (and with the bundled measurements).
+`--data` are folders of imported tables, which are the ground truth. Controls: whole GPUs (`exclusive`, `sjf`, `srtf`),
+blind packing by submission and shortest first, and the same placement with a belief that ignores interference: every
+member of every pair keeps .65 of its speed, or the table's mean. The oracle is the same placement with the true table.
+Headline figures are gains over the best simple control for each figure. Only pairs were measured, so sets have at most
+two members, and every belief is told which pairs exist. A model may have been trained on these very sets; the output
+says on how many. `--folds K` uses predictors of the same configuration trained without the pair of models in question
+(and with the bundled measurements).
 """
 
 from __future__ import annotations
@@ -180,18 +180,18 @@ def main() -> None:
     parser.add_argument(
         "--model", default="default", help="a predictor, or `noisy` for the table with 30 %% error"
     )
-    parser.add_argument("--folds", type=int, default=0, help="ask predictors that never saw the pair")
+    parser.add_argument("--folds", type=int, default=0, help="use predictors that never saw the pair")
     parser.add_argument(
         "--table", default="", help="only tables whose name contains this, e.g. `gavel-2020 v100`"
     )
     parser.add_argument(
-        "--beliefs", default=",".join(BELIEFS), help="only these; without predictor no model is read"
+        "--beliefs", default=",".join(BELIEFS), help="only these; without `predictor` no model is loaded"
     )
     parser.add_argument("--floor", action="store_true", help="`isacpp` alone in every figure")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--sizes", type=int, default=2, help="how many of the sizes, smallest first")
+    parser.add_argument("--sizes", type=int, default=2, help="number of sizes, smallest first")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--name", default="isacpp_claim", help="name of the file of results")
+    parser.add_argument("--name", default="isacpp_claim", help="name of the results file")
     arguments = parser.parse_args()
     names = [name for name in BELIEFS if name in arguments.beliefs.split(",")]
     if not any(name.startswith("predictor") for name in names):

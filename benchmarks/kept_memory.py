@@ -1,8 +1,8 @@
-"""What `predictor.answering.threads.keep_freed_memory` is worth: large questions with and without it, in processes of their own.
+"""Effect of `predictor.answering.threads.keep_freed_memory`: large calls with and without it, in separate processes.
 
     python -m benchmarks.kept_memory [--rounds 6]
 
-Rounds alternate which goes first. Seconds are the least of a process's repeats, then the median over rounds.
+Rounds alternate which goes first. Seconds are the minimum over a process's repeats, then the median over rounds.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
     """Print and write both, and how much longer it takes without."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kept_memory", description=__doc__)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--way", choices=WAYS, help="measure one in this process and print it")
+    parser.add_argument("--way", choices=WAYS, help="measure only this one, in this process")
     options = parser.parse_args()
     if options.way:
         print(json.dumps(measure(options.way)))

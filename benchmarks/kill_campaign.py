@@ -1,4 +1,4 @@
-"""200 SIGKILLs at random moments of a running campaign: finished runs lost, time to resume.
+"""200 SIGKILLs at random moments of a running campaign: finished runs lost, and time to resume.
 
 python -m benchmarks.kill_campaign [KILLS]
 """

@@ -1,7 +1,7 @@
-"""What the posterior costs: an observation taken in, and a corrected answer beside the predictor's own.
+"""Cost of the posterior: taking in an observation, and a corrected prediction compared with an uncorrected one.
 
-Times are processor time of one thread, so that other work on the machine counts little. Sets are drawn from known jobs; step times are the
-predicted ones times a random factor.
+Times are processor time of one thread, so other load matters little. Sets are drawn from known jobs; step times are
+the predicted ones times a random factor.
 """
 
 from __future__ import annotations

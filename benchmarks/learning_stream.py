@@ -1,13 +1,13 @@
-"""A predictor that learns while it runs, measured for real: a stream of random pairs of zoo models on one CPU core.
+"""A predictor that learns during use, measured for real: a stream of random pairs of zoo models on one CPU core.
 
     python -m benchmarks.learning_stream plan plan.json
     cotenant campaign run plan.json -o stream && cotenant campaign export stream -o stream-tables
     python -m benchmarks.learning_stream replay stream-tables
 
-`replay` asks for each of the 60 sets before it is observed, in the order of the plan, then observes both members' step times. The
-predictor is the shipped one, which has seen these networks on a core of another machine at other batch sizes; of the stream's jobs
-nothing is known but their graphs. `benchmarks/results/learning_stream/` gets the tables, their data card, figures and a plot of the
-error against sets seen, that of the predictor without observations beside it.
+`replay` predicts each of the 60 sets, in the order of the plan, before observing both members' step times. It uses the
+shipped predictor, which was trained on these networks on a core of another machine at other batch sizes; of the jobs
+in the stream it knows only the graphs. `benchmarks/results/learning_stream/` gets the tables, their data card, figures,
+and a plot of the error by number of sets seen, with and without observations.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    planned = commands.add_parser("plan", help="write the plan of the stream")
+    planned = commands.add_parser("plan", help="write the stream's plan")
     planned.add_argument("path", type=Path)
-    replayed = commands.add_parser("replay", help="predict and observe what was measured")
+    replayed = commands.add_parser("replay", help="predict and observe the measurements")
     replayed.add_argument("tables", type=Path, nargs="?", default=RESULTS / NAME)
     arguments = parser.parse_args()
     if arguments.command == "plan":

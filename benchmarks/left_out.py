@@ -1,4 +1,4 @@
-"""Predictors that never saw what they are asked about: one per fold of a by-pair split, behind one door."""
+"""Predictors trained without the pairs that they are asked about: one per fold of a by-pair split, behind one interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mean and deviation of member features over the jobs of some tables: what distances between jobs are measured in.
+"""Mean and deviation of member features over the jobs in some tables: the scale of distances between jobs.
 
     python -m benchmarks.member_scale DIR
 

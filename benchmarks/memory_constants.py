@@ -1,8 +1,11 @@
-"""Constants of a process's memory (`HeadCalibration`), and how good they are: `python -m benchmarks.memory_constants --data TABLES`.
+"""Constants of a process's memory (`HeadCalibration`) and their errors.
 
-Those of full precision are fitted to SchedTune's peaks: context and its growth with the threads that a device can hold, activations,
-workspace as it is. Those of half precision are the ones of a grid that refuse the fewest of timm's batch sizes that ran in 24 GB, while
-at most 1.05 % of those of the sample that failed are said to fit. GPUMemNet's peaks are scored only: their licence lets nobody learn from them.
+    python -m benchmarks.memory_constants --data TABLES
+
+Full-precision constants are fitted to SchedTune's peaks: the context and its growth with the threads that a device can
+hold, activations, and workspace as it is. Half-precision constants come from a grid: those that refuse the fewest of
+timm's batch sizes that ran in 24 GB, while predicting "fits" for at most 1.05 % of the sampled ones that failed.
+GPUMemNet's peaks are only scored, because their licence does not allow training on them.
 """
 
 from __future__ import annotations
@@ -104,10 +107,10 @@ def fitted(jobs: dict[str, list[tuple[JobOnDevice, dict[str, Any]]]]) -> HeadCal
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of tidy tables")
-    parser.add_argument("--fit", action="store_true", help="find the constants anew, which takes minutes")
+    parser.add_argument("--data", type=Path, required=True, help="folder of imported tables")
+    parser.add_argument("--fit", action="store_true", help="refit the constants, which takes minutes")
     parser.add_argument(
-        "--rows", type=int, default=ROWS, help="of each source at most (default: %(default)s)"
+        "--rows", type=int, default=ROWS, help="maximum rows per source (default: %(default)s)"
     )
     arguments = parser.parse_args()
     memory = read_table(arguments.data, "memory")

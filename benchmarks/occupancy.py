@@ -1,10 +1,10 @@
-"""How full operators keep a GPU's multiprocessors: what the cost model says of their kernels against what was measured.
+"""How full kernels keep a GPU's multiprocessors: the cost model compared with measurements.
 
     python -m benchmarks.occupancy --data TABLES
 
-`TABLES` is a folder of tidy tables (`cotenant data import`). Operators (NeuSight): the share of multiprocessors that are full by the
-warps launched, predicted and measured. Jobs (Orion): the multiprocessors that its kernels need over the V100's, in the mean over their
-time, against the job's occupancy. Errors are in points.
+`TABLES` is a folder of imported tables (`cotenant data import`). Operators (NeuSight): the share of multiprocessors
+that are full by the warps launched, predicted and measured. Jobs (Orion): the multiprocessors that a job's kernels
+need over the V100's, averaged over kernel time, compared with the predicted occupancy. Errors are in points.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True, help="folder of tidy tables")
+    parser.add_argument("--data", type=Path, required=True, help="folder of imported tables")
     options = parser.parse_args()
     figures = {
         "operators": of_operators(read_table(options.data, "operators")),

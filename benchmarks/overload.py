@@ -1,11 +1,11 @@
-"""The service at twice its rated load: what it still does, and how long those wait whom it serves.
+"""The service at twice its rated load: goodput, and latency of the accepted requests.
 
-One worker on one core, all clients on another one, so that neither takes the other's time. The rated load is what 16
-connections get that ask one set after the other: all jobs known, every set for the first time. Twice of that is offered by
-more connections (those that are refused ask again as soon as they are answered); `offered_per_s` says how much it was.
-Meanwhile, in every kind of load, a few clients measure: known sets, health, and jobs that the model has never met (one a second;
-the rated load of that mix is measured too, because captures run on the service's core). The kinds take turns, in one order and
-then in the other, because a virtual machine is not as fast in one minute as in the next; `cores` says what each side used.
+The service has one worker on one core and all clients share another, so that neither takes the other's time. The rated
+load is the throughput of 16 connections that request one set after another: all jobs known, every set new. More
+connections then offer twice that (refused clients retry as soon as they are answered); `offered_per_s` is the actual
+load. Under every kind of load, a few clients measure known sets, health, and jobs new to the model (one a second; the
+rated load of that mix is measured too, because captures run on the service's core). The kinds alternate, in one order
+and then the other, because the speed of a virtual machine varies from minute to minute; `cores` is what each side used.
 """
 
 from __future__ import annotations
@@ -337,12 +337,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=int, default=6, help="of each piece of a load")
+    parser.add_argument("--seconds", type=int, default=6, help="seconds per piece of a load")
     parser.add_argument("--rounds", type=int, default=4, help="pieces of each load")
-    parser.add_argument("--rated-seconds", type=int, default=0, help="of each piece of the rated load")
+    parser.add_argument("--rated-seconds", type=int, default=0, help="seconds per piece of the rated load")
     parser.add_argument("--known-only", action="store_true")
-    parser.add_argument("--limit", action="append", default=[], help="NAME=NUMBER, as of `cotenant serve`")
-    parser.add_argument("--name", default="overload", help="of the result in benchmarks/results")
+    parser.add_argument("--limit", action="append", default=[], help="NAME=NUMBER, as for `cotenant serve`")
+    parser.add_argument("--name", default="overload", help="name of the results file")
     options = parser.parse_args()
     limits = itertools.chain(*(("--limit", pair) for pair in options.limit))
     figures = run(

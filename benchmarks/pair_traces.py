@@ -1,4 +1,4 @@
-"""Traces over measured pairs: jobs whose every pair was measured as often as possible, and what a belief says of them."""
+"""Traces over measured pairs: jobs chosen so that as many of their pairs as possible were measured, and beliefs about them."""
 
 from __future__ import annotations
 

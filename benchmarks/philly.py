@@ -1,9 +1,10 @@
 """Speed of the simulator: the whole Philly trace, or any other at a given load, on 2,000 GPUs.
 
     python -m benchmarks.philly --data DIR --trace philly.csv [--policies fifo,isacpp] [--limit N]
-    python -m benchmarks.philly --data DIR --trace synthetic:rate=1000,jobs=100000,gangs=0.2 --load 0.9 --name busy_cluster
+    python -m benchmarks.philly --data DIR --trace synthetic:rate=1000,jobs=100000,gangs=0.2 --load 0.9 \\
+        --name busy_cluster
 
-`--data` is a folder of Gavel's tables imported: its measured pairs of K80, P100 and V100 are the ground truth.
+`--data` is a folder with Gavel's imported tables: its measured pairs on K80, P100 and V100 are the ground truth.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def main() -> None:
     parser.add_argument("--policies", default="fifo,isacpp")
     parser.add_argument("--belief", default="truth", help="`truth`, or `predictor` for the default predictor")
     parser.add_argument("--limit", type=int)
-    parser.add_argument("--load", type=float, help="scale arrivals so that the jobs ask for this share")
+    parser.add_argument("--load", type=float, help="scale arrivals so that jobs request this share")
     parser.add_argument("--name", default="philly")
     arguments = parser.parse_args()
     start = perf_counter()

@@ -1,8 +1,8 @@
-"""Pipeline planning: partitions of PipeDream's profiles, and how long the search takes.
+"""Pipeline planning: partitions of PipeDream's profiles, and the time of the search.
 
     python -m benchmarks.pipeline [--profiles DIR] [--parts layers dag models]
 
-DIR is a folder of `NAME.graph.txt`, from a clone of msr-fiddle/pipedream; without it only the synthetic graphs are timed.
+DIR has `NAME.graph.txt` files from a clone of msr-fiddle/pipedream; without it only synthetic graphs are timed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profiles", type=Path, help="folder of PipeDream's graph.txt files")
     parser.add_argument(
-        "--parts", nargs="+", choices=PARTS, default=PARTS, help="the others keep their last figures"
+        "--parts", nargs="+", choices=PARTS, default=PARTS, help="only these; the others keep their figures"
     )
     arguments = parser.parse_args()
     last = RESULTS / "pipeline.json"

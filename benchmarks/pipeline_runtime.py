@@ -1,7 +1,8 @@
-"""Two real ways to train a split model over processes: torch's synchronous 1F1B, and 1F1B with weight stashing.
+"""Two real ways to train a split model in several processes: torch's synchronous 1F1B, and 1F1B with weight stashing.
 
-Processes speak gloo on this machine; one process per stage. The asynchronous one is PipeDream's (Narayanan et al., SOSP
-2019, section 3.3): no flush, a minibatch's backward uses the weights that its forward used, its update goes to the newest.
+One process per stage, communicating through gloo on this machine. The asynchronous one is PipeDream's (Narayanan et
+al., SOSP 2019, section 3.3): no flush, a minibatch's backward pass uses the weights of its forward pass, and its update
+applies to the newest weights.
 """
 
 from __future__ import annotations

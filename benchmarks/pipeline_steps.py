@@ -1,10 +1,10 @@
-"""The planner's step beside the step of two real processes: torch's synchronous 1F1B over gloo, a core for each stage.
+"""The planner's step time compared with two real processes: torch's synchronous 1F1B over gloo, one core per stage.
 
     python -m benchmarks.pipeline_steps [--steps 30]
 
-VGG-11 of the zoo, cut where the planner cuts it for this CPU and at two other layers. Predicted twice: by the planner's timeline with
-times of the stages measured apart (processor time of one process), and by its cost model alone. Of the measured steps the lower
-quartile counts: other work on the machine only makes them longer. Needs two cores.
+The zoo's VGG-11, cut where the planner cuts it for this CPU and at two other layers. Predicted twice: by the planner's
+timeline with separately measured stage times (processor time of one process), and by its cost model alone. The measured
+figure is the lower quartile of the steps, because other load only makes them longer. Needs two cores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A zoo model split in two by the planner and trained over two processes, against one process.
+"""A zoo model split in two by the planner and trained in two processes, compared with one process.
 
     python -m benchmarks.pipeline_training [--minibatches 60]
 

@@ -1,11 +1,11 @@
-"""Speed of placing: one job among 10,000 GPUs, and 100 jobs on 100 GPUs.
+"""Speed of placement: one job among 10,000 GPUs, and 100 jobs on 100 GPUs.
 
     python -m benchmarks.placement [--model default|table] [--repeats 200]
 
-`table` takes a synthetic table of thirty workloads instead of a predictor: what the placement itself costs. Each GPU
-holds none to three tenants. `few`: at most 1,000 distinct (device, tenants, remaining); `all`: all differ. `known`: the
-sets were predicted before, as in a service that runs; `cold`: every set is new; `cpu`: processor time, which other work
-on the machine does not change.
+`table` uses a synthetic table of thirty workloads instead of a predictor, which isolates the cost of placement. Each
+GPU has up to three tenants. `few`: at most 1,000 distinct (device, tenants, remaining); `all`: all differ. `known`: the
+sets were predicted before, as in a running service; `cold`: every set is new; `cpu`: processor time, which other load
+does not change.
 """
 
 from __future__ import annotations

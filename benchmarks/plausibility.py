@@ -1,8 +1,9 @@
-"""Predicted throughputs beside published ones: `python -m benchmarks.plausibility`.
+"""Predicted throughputs compared with published ones: `python -m benchmarks.plausibility`.
 
-The publisher's software differs from a plain PyTorch step (fused optimisers, CUDA graphs, libraries of another year), so a
-factor is what counts: within 1.3 is plausible, and nothing may beat the device's peak. The cost model learned from none of
-these figures. NVIDIA's are of its own scripts in 2019 to 2021, Lambda's of the same scripts with the libraries of 2022.
+The publishers' software differs from a plain PyTorch step (fused optimisers, CUDA graphs, libraries of another year),
+so a factor of up to 1.3 counts as plausible, and nothing may beat the device's peak. The cost model was trained on none
+of these figures. NVIDIA's come from its own scripts of 2019 to 2021, Lambda's from the same scripts with libraries of
+2022.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Every policy on one trace, rigid, elastic and with tunable batches, with measured pairs as truth and belief: the tables of `docs/scheduling.md`.
+"""Every policy on one trace, rigid, elastic and with tunable batches: the tables of `docs/scheduling.md`.
 
     python -m benchmarks.policies --data TABLES [--seeds 10] [--policies fifo,srtf,...] [--kinds rigid,elastic,tunable]
 
-TABLES is a folder of imported tables with Gavel's pairs. Elastic: every job may have 1 GPU to 2 or 4 times those it asks
-for; tunable: its batch size, too, among those that were measured. Cheap policies run first, and the results are written after each.
+TABLES is a folder of imported tables with Gavel's measured pairs, which are truth and belief. Elastic: every job may
+use from 1 GPU to 2 or 4 times the number it requests; tunable: it may also choose its batch size among those measured.
+Cheap policies run first, and results are written after each.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--policies", default=",".join(POLICIES))
     parser.add_argument("--kinds", default="rigid,elastic,tunable")
-    parser.add_argument("--name", default="policies", help="name of the file of results")
+    parser.add_argument("--name", default="policies", help="name of the results file")
     arguments = parser.parse_args()
     figures: dict[str, dict[str, Any]] = {kind: {} for kind in arguments.kinds.split(",")}
     lines = ["| jobs | policy | " + " | ".join(COLUMNS.values()) + " |\n" + "|---" * (2 + len(COLUMNS)) + "|"]

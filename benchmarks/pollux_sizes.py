@@ -1,13 +1,13 @@
-"""What Pollux' allocation by dynamic programming over powers of two loses, against every size and against a genetic search.
+"""Loss of Pollux's allocation by dynamic programming over powers of two, against all sizes and a genetic search.
 
     python -m benchmarks.pollux_sizes [--cases 10]
 
 Random rounds of 10, 20 and 40 jobs on 64 GPUs in nodes of 4: a job's speed on k GPUs is k to a power drawn from .5 to
-.95, on at most 4 to 32 GPUs; each runs on some power of two, and a change costs it a restart factor of .6 to 1. The
-same choice is made exactly over powers of two (`pollux`), exactly over all sizes (1, 2, 3, ...), which bounds any search,
-and by the paper's genetic search (section 4.2: allocations of GPUs by node, 100 of them for 100 generations, mutation,
-crossover, tournaments, repair), which starts from the allocation in force. Losses are of the power mean (p = -1) of the
-speedups, against all sizes.
+.95, on at most 4 to 32 GPUs; each currently runs on some power of two, and a change costs a restart factor of .6 to 1.
+The allocation is computed exactly over powers of two (`pollux`), exactly over all sizes (1, 2, 3, ...), which bounds
+any search, and by the paper's genetic search (section 4.2: 100 allocations of GPUs by node for 100 generations, with
+mutation, crossover, tournaments and repair), which starts from the current allocation. Losses are of the power mean
+(p = -1) of the speedups, relative to all sizes.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cases", type=int, default=10, help="random rounds of each number of jobs")
+    parser.add_argument("--cases", type=int, default=10, help="random rounds per number of jobs")
     arguments = parser.parse_args()
     draw, figures = np.random.default_rng(0), dict[str, Any]()
     for jobs in (10, 20, 40):

@@ -1,4 +1,4 @@
-"""How quick an answer is: batched pairs, one set, encoding a graph, the whole answer with reasons."""
+"""Speed of predictions: batched pairs, one set, encoding a graph, and a full answer with reasons."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Every evaluation protocol for every registered predictor, and Markdown tables: what we aim at, and all that there is.
+"""Every evaluation protocol with every registered predictor, and Markdown tables of targets and full results.
 
-    python -m benchmarks.protocols DIR [PREDICTOR,...]     run what is missing, then print the table
-    python -m benchmarks.protocols                         print the tables of what is stored
+    python -m benchmarks.protocols DIR [PREDICTOR,...]     run what is missing, then print the tables
+    python -m benchmarks.protocols                         print the tables of the stored results
 
-DIR is a folder of tables with the campaigns that the protocols name (`cotenant data import`).
+DIR is a folder of tables with the campaigns that the protocols use (`cotenant data import`).
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("tables", nargs="?", metavar="DIR", help="run what is missing on these")
-    parser.add_argument("predictors", nargs="?", metavar="PREDICTOR,...", help="these only")
+    parser.add_argument("tables", nargs="?", metavar="DIR", help="run missing protocols on these tables")
+    parser.add_argument("predictors", nargs="?", metavar="PREDICTOR,...", help="only these")
     options = parser.parse_args()
     if options.tables:
         run(options.tables, options.predictors)

@@ -1,8 +1,8 @@
-"""In which order ISACPP should look at its queue: synthetic pairs, so that no measured trace is spent on the choice.
+"""In which order should ISACPP process its queue? Uses synthetic pairs, to keep measured traces for evaluation.
 
     python -m benchmarks.queue_order [--seeds 6]
 
-Sixteen workloads; a pair slows its members by the sum of their appetites, log-normally disturbed. Truth = belief.
+Sixteen workloads; a pair slows its members by the sum of their appetites, with log-normal noise. Truth = belief.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Ray cluster of several node processes on this machine, for the benchmarks that kill one of them."""
+"""A Ray cluster of several node processes on this machine, for benchmarks that kill one of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Ray integration on a real Ray: a cluster of three nodes with one synthetic GPU each, and a running service.
+"""The Ray integration on a real Ray: a cluster of three nodes with one synthetic GPU each, and a running service.
 
-`python -m benchmarks.ray_integration --service URL`; Ray may live in an environment of its own (with httpx and psutil). Says so
-and ends well where Ray is absent. Looks at where actors run, and at the same without the service.
+`python -m benchmarks.ray_integration --service URL`; Ray may be in a separate environment (with httpx and psutil).
+Checks where actors run, with and without the service. Without Ray, it says so and exits successfully.
 """
 
 from __future__ import annotations

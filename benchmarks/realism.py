@@ -1,9 +1,9 @@
-"""What each thing that a real cluster has does to the policies: alone, and all together.
+"""Effect of each realistic disturbance on the policies: one at a time, and all together.
 
     python -m benchmarks.realism --data TABLES [--policies fifo,srtf,...] [--seeds 3] [--jobs 300]
 
-TABLES is a folder of imported tables with Gavel's pairs: truth and belief. Changes are over the same policy on an ideal
-cluster, with the same seeds. Every job may be resized, so that scaling matters to those policies that do so.
+TABLES is a folder of imported tables with Gavel's pairs, which are truth and belief. Changes are relative to the same
+policy on an ideal cluster with the same seeds. Every job may be resized, so scaling affects policies that resize.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=300)
     parser.add_argument("--load", type=float, default=0.9)
-    parser.add_argument("--name", default="realism", help="name of the file of results")
+    parser.add_argument("--name", default="realism", help="name of the results file")
     arguments = parser.parse_args()
     folder = tempfile.TemporaryDirectory()
     cluster = write_whole(Path(folder.name) / "cluster.yaml", CLUSTER)

@@ -1,17 +1,19 @@
-"""A real cluster beside its simulation: 40 jobs of the zoo, Slurm with synthetic GPUs, the service, three policies.
+"""A real cluster compared with its simulation: 40 zoo jobs, Slurm with synthetic GPUs, the service, three policies.
 
     python -m benchmarks.reality pairs           # jobs of every two kinds together on one core; about ten minutes
     python -m benchmarks.reality run exclusive   # then blind, then isacpp; each takes six to ten minutes
     python -m benchmarks.reality compare         # simulates the same jobs; writes benchmarks/results/reality.json
 
-A "GPU" is a core of this machine: a Slurm node of its own, on which at most two jobs run, pinned to it, with one thread each.
-Jobs arrive over time; `job_submit.lua` holds them, `cotenant door slurm` asks the service (`cotenant serve --policy ...`; for
-isacpp its own ranking), and they train. Beside it the simulator runs the same jobs under the same policy; the truth there is
-what was measured apart: processor time of a step beside each other kind over that alone (`pairs`; two jobs train on the other core meanwhile, as
-in a run), that of a step alone, the time to start and the part of the cores that jobs got (all of the exclusive run, which goes first), the part of
-the cores that the host and other work left to each run, how fast the cores were during each measurement and run, by a probe
-that has nothing of the jobs (`CoreSpeed`), and the seconds from submission to start beside the jobs that share the core.
-Needs root, cgroup v1, Slurm (Debian's slurmctld, slurmd, slurm-client, munge), two cores that nothing else uses. Steps are kept in out/reality/.
+A "GPU" is a core of this machine: a separate Slurm node that runs at most two jobs, pinned to it, with one thread each.
+Jobs arrive over time; `job_submit.lua` holds them, `cotenant door slurm` asks the service (`cotenant serve --policy ...`;
+for isacpp its own ranking), and they train. The simulator then runs the same jobs under the same policy, with separately
+measured truth: processor time of a step next to each other kind, relative to that alone (`pairs`; two jobs train on the
+other core meanwhile, as in a run); from the exclusive run, which goes first, processor time of a step alone, the time to
+start, and the share of the cores that jobs got; the share that the host and other load left to each run; how fast
+the cores were during each measurement and run, from a probe independent of the jobs (`CoreSpeed`); and the seconds from
+submission to start next to jobs that share the core.
+Needs root, cgroup v1, Slurm (Debian's slurmctld, slurmd, slurm-client, munge) and two otherwise idle cores. Steps are
+stored in out/reality/.
 """
 
 from __future__ import annotations

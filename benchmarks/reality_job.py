@@ -1,4 +1,4 @@
-"""One job of `benchmarks.reality`: trains a zoo model on one core for so many steps, and says when and how fast.
+"""One job of `benchmarks.reality`: trains a zoo model on one core for a number of steps and records their times.
 
 python -m benchmarks.reality_job SPEC STEPS CORE RESULT.json
 """

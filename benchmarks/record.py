@@ -1,4 +1,4 @@
-"""One way to write a benchmark's figures down: when, on what, by which command."""
+"""Writes a benchmark's figures with date, machine and command."""
 
 from __future__ import annotations
 

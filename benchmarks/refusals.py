@@ -1,8 +1,8 @@
-"""What refusing a request costs the service's core: a listener that lets nobody in, and wrk (Debian) on as many connections as said.
+"""Cost of refusing a request on the service's core: a listener that admits nobody, and wrk (Debian) as the clients.
 
     python -m benchmarks.refusals [--connections 600 1200] [--seconds 6]
 
-Every client asks again as soon as it is answered; a refusal is held back for half a second.
+Every client retries as soon as it is answered; a refusal is held back for half a second.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the shipped cost model leaves: is there anything in its errors that trees can tell of networks they never saw?
+"""Residuals of the shipped cost model: can trees predict its errors on networks that they never saw?
 
     python -m benchmarks.residuals --data TABLES --source timm --mode training [--device rtx-3090] [--rows N]
 
-Steps of jobs alone by the shipped coefficients (which partly learned from these rows). Boosted trees then learn the log of measured over
-predicted from each operator kind's share of the roofline, kernels, batch size and SM share; families of networks are left out. Also
-printed is how far the errors differ from network to network, and within one.
+Solo steps are predicted with the shipped coefficients (partly trained on these rows). Boosted trees then learn the log
+of measured over predicted from each operator kind's share of the roofline, kernels, batch size and SM share; families
+of networks are left out. Also prints how much the errors vary between networks and within one.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of imported tables")
     parser.add_argument("--source", default="timm")
     parser.add_argument("--mode", choices=("training", "inference"), default="training")
-    parser.add_argument("--device", help="rows of this device only")
-    parser.add_argument("--rows", type=int, help="a sample of so many")
+    parser.add_argument("--device", help="only rows of this device")
+    parser.add_argument("--rows", type=int, help="sample this many rows")
     options = parser.parse_args()
     solo = read_table(options.data, "solo")
     chosen = solo[(solo.source == options.source) & (solo["mode"] == options.mode) & solo.step_time_s.notna()]

@@ -1,4 +1,4 @@
-"""SJF-BCO on the paper's mix of 160 jobs: order of the schedulers, what beats it, how far from optimal, online.
+"""SJF-BCO on the paper's mix of 160 jobs: ranking of the schedulers, better lists, gap to the optimum, online.
 
 python -m benchmarks.rings [--seeds 10] [--parts order lists variants gap online]
 """
@@ -299,7 +299,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument(
-        "--parts", nargs="+", choices=PARTS, default=PARTS, help="the others keep their last figures"
+        "--parts", nargs="+", choices=PARTS, default=PARTS, help="only these; the others keep their figures"
     )
     options = parser.parse_args()
     figures: dict[str, Any] = {"seeds": options.seeds}

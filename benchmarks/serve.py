@@ -1,12 +1,12 @@
-"""The service under load: rate and latency of predict and place, and what happens at more than it can do.
+"""The service under load: rate and latency of predict and place, and behaviour beyond capacity.
 
-Starts `cotenant serve --workers 2`, stores a cluster of 1,000 GPUs, and asks with wrk, which runs on the same cores:
+Starts `cotenant serve --workers 2`, stores a cluster of 1,000 GPUs, and sends requests with wrk on the same cores:
 
-* predict, seen: 500 different sets in turn, all asked before (a scheduler asks about the same jobs again and again);
-* predict, new: every set for the first time (known jobs in combinations that nobody asked for);
-* place: jobs in turn against the stored cluster;
-* the same beside a second service that has observed `--observations N` step times, whose posterior corrects every answer: the two take turns,
-  because a virtual machine is not as fast in one minute as in the next;
+* predict, seen: 500 different sets in turn, all requested before (a scheduler keeps asking about the same jobs);
+* predict, new: every set for the first time (known jobs in new combinations);
+* place: jobs in turn on the stored cluster;
+* the same with a second service that has `--observations N` observed step times, whose posterior corrects every answer.
+  The two alternate, because the speed of a virtual machine varies from minute to minute;
 * overload (`--overload SECONDS`): many more connections than requests may be in flight; memory before and after.
 """
 
@@ -76,9 +76,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--gpus", type=int, default=1000)
     parser.add_argument("--observations", type=int, default=0, metavar="N")
-    parser.add_argument(
-        "--turns", type=int, default=6, help="how often the two services take turns (default: 6)"
-    )
+    parser.add_argument("--turns", type=int, default=6, help="number of turns per service (default: 6)")
     parser.add_argument("--overload", type=int, default=0, metavar="SECONDS")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cotenant-bench-") as folder, contextlib.ExitStack() as services:

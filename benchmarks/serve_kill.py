@@ -1,4 +1,4 @@
-"""Faults in the middle of writes; nothing that was acknowledged may be lost or be half there.
+"""Faults in the middle of writes: no acknowledged write may be lost or partial.
 
 python -m benchmarks.serve_kill                     SIGKILL to the service, 200 times
 python -m benchmarks.serve_kill --postgres          its PostgreSQL server stopped and frozen in turn, 20 times
@@ -22,7 +22,7 @@ def main() -> None:
     )
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--faults", type=int, default=20)
-    parser.add_argument("--postgres", action="store_true", help="a PostgreSQL server of its own")
+    parser.add_argument("--postgres", action="store_true", help="start and use a PostgreSQL server")
     options = parser.parse_args()
     started = time.monotonic()
     if options.postgres:

@@ -1,11 +1,11 @@
-"""How a member's step changes from one cap of SM shares to another in MISO's mixes, as the shipped predictor says, beside measured.
+"""Change of a member's step time between two caps on SM shares in MISO's mixes: shipped predictor against measurements.
 
     python -m benchmarks.share_mixes --data TABLES [--model PATH]
 
-`TABLES` is a folder of tidy tables with MISO's measurements (Li et al., SoCC 2022; `cotenant data import`): mixes of 2 to 7 training jobs
-under MPS on an A100, each process limited to 100, 50 and 14 % of the multiprocessors, of which ratios alone were published. Step times
-alone on the whole card are given. The predictor has learned from no mix, but how much neighbours with shares take was chosen on 900 of them
-(`predictor/answering/shares.py`); scored are the others.
+`TABLES` is a folder of tables with MISO's measurements (Li et al., SoCC 2022; `cotenant data import`): mixes of 2 to 7
+training jobs under MPS on an A100, each process limited to 100, 50 and 14 % of the multiprocessors, of which only ratios
+were published. Solo step times on the whole card are given. The predictor was trained on no mix, but the effect of
+neighbours with shares was tuned on 900 of them (`predictor/answering/shares.py`); the others are scored.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True, help="folder of tidy tables")
+    parser.add_argument("--data", type=Path, required=True, help="folder of imported tables")
     parser.add_argument(
         "--model", default="default", help="a checkpoint or a name (default: the shipped one)"
     )

@@ -1,10 +1,10 @@
-"""Sum of relative speeds of the jobs on a GPU, measured beside predicted, by campaign, GPU type and sharing mode.
+"""Sum of relative speeds of the jobs on a GPU, measured and predicted, by campaign, GPU type and sharing mode.
 
     python -m benchmarks.sharing_sums --data TABLES [--model PATH]
 
-1 means that a GPU shared is worth what it is worth alone. Predictions are asked as a user asks: no campaign is named, and
-step times alone are given as measured (`solo`) or not at all (`graph`). Then the same for two equal jobs of a network on GPU
-types that nobody shared, in both modes: there is nothing measured to compare, but MPS should not be behind taking turns.
+1 means that a shared GPU does as much work as an exclusive one. Predictions are made as for a user: no campaign is named,
+and solo step times are given as measured (`solo`) or not at all (`graph`). Then the same for two equal jobs on GPU types
+without sharing measurements, in both modes: there is nothing to compare with, but MPS should not be behind time slicing.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def pairs(predictor: SetPredictor) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of tidy tables")
+    parser.add_argument("--data", type=Path, required=True, help="folder of imported tables")
     parser.add_argument(
         "--model", default="default", help="a checkpoint or a name (default: the shipped one)"
     )

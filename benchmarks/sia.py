@@ -1,8 +1,8 @@
-"""Sia against the figures of its public simulator, and its integer programme at 2,048 GPUs.
+"""Sia compared with the figures of its public simulator, and its integer programme at 2,048 GPUs.
 
     python -m benchmarks.sia --data sia [--only philly/workload-1] [--ilp]
 
-`--data` is the `sia` folder with `traces` and `workloads` of a clone of upstream.
+`--data` is the `sia` folder (with `traces` and `workloads`) of an upstream clone.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, help="folder with traces and workloads")
-    parser.add_argument("--only", choices=PUBLISHED, help="this workload; the others keep their last figures")
+    parser.add_argument("--only", choices=PUBLISHED, help="only this workload; the others keep their figures")
     parser.add_argument("--ilp", action="store_true", help="only the integer programme")
     arguments = parser.parse_args()
     last = RESULTS / "sia.json"

@@ -1,8 +1,8 @@
-"""What one request, one slow client or many at once can do to a running service, and whether the stored cluster keeps its word.
+"""What one request, one slow client or many clients can do to a running service, and whether stored state stays correct.
 
-Starts `cotenant serve` from a checkout (this one, or `--checkout DIR` for another version), attacks it on 127.0.0.1 for a few
-minutes, and prints a table (item, before, after): `before` is what `results/siege_before.json` holds, measured by the same
-command on the version before these bounds. Every loop is bounded in count and time.
+Starts `cotenant serve` from a checkout (this one, or `--checkout DIR` for another version), attacks it on 127.0.0.1 for
+a few minutes, and prints a table (item, before, after). `before` comes from `results/siege_before.json`, measured by the
+same command on the version before these limits existed. Every loop is bounded in count and time.
 """
 
 from __future__ import annotations
@@ -314,9 +314,9 @@ def main() -> None:
     parser.add_argument("--checkout", type=Path, default=Path(__file__).resolve().parents[1])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument(
-        "--only", default="", metavar="ITEM", help="the items whose names start so, such as A1"
+        "--only", default="", metavar="ITEM", help="only items that start with this, such as A1"
     )
-    parser.add_argument("--before", action="store_true", help="keep the result as the one to compare with")
+    parser.add_argument("--before", action="store_true", help="store the result as the one to compare with")
     options = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 65_536), most))

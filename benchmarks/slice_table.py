@@ -1,4 +1,4 @@
-"""Measured step times on slices as a predictor: what happens in the simulator, and the oracle of comparisons."""
+"""Measured step times on slices as a predictor: the truth in the simulator, and the oracle in comparisons."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""How long `cotenant plan slices` takes: seven jobs on one A100, and 3,000 jobs on a fleet of 1,000.
+"""Time of `cotenant plan slices`: seven jobs on one A100, and 3,000 jobs on a fleet of 1,000.
 
     python -m benchmarks.slices_plan [--gpus 1000 --jobs 3000]
 
-Answered by the shipped predictor. `first_*` includes what it computes once per workload and device, the others are medians
-of repeats after that. Jobs of the fleet are drawn from the documented mix of zoo models at four batch sizes each. `equal` jobs
-of a kind have the same number of steps left, `distinct` ones have lengths of their own, so that no two jobs are alike.
-The work is single-threaded: `cpu_s` is its processor time, `wall_s` also has what other processes took (see `load_average`).
+Uses the shipped predictor. `first_*` includes what it computes once per workload and device; the others are medians of
+later repeats. Fleet jobs are drawn from the documented mix of zoo models at four batch sizes each. `equal` jobs of a
+kind have the same number of steps left; `distinct` ones have individual lengths, so that no two jobs are alike. The work
+is single-threaded: `cpu_s` is its processor time, `wall_s` also includes the effect of other load (`load_average`).
 """
 
 from __future__ import annotations

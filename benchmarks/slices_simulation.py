@@ -1,12 +1,12 @@
-"""MISO's controllers in our simulator against their reference runs, and `isacpp-slices` beside them.
+"""MISO's controllers in our simulator compared with their reference runs, and with `isacpp-slices`.
 
     python -m benchmarks.slices_simulation --data miso/simulator [--only default-seed1]
 
 `--data` is a folder with `platform.json` (step seconds by model and slice, costs), `traces.json`, `results.json` and
-`jct_s.json`: the published controllers of MISO (Li et al., SoCC 2022) on a virtual clock. `error_percent` is the mean
-completion time against the reference; every policy but `oracle` decides by the predicted times of the trace. A second
-`isacpp-slices` decides by step times that the shipped predictor answers for MISO's networks before any run; on which slices a job
-fits is taken as known there.
+`jct_s.json`: the published controllers of MISO (Li et al., SoCC 2022) on a virtual clock. `error_percent` is the
+deviation of the mean completion time from the reference; every policy but `oracle` decides by the trace's predicted
+times. A second `isacpp-slices` decides by the shipped predictor's step times for MISO's networks before any run; it is
+told on which slices a job fits.
 """
 
 from __future__ import annotations

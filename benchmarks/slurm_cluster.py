@@ -1,4 +1,4 @@
-"""A real Slurm on one machine with synthetic GPUs: munged, slurmctld, one slurmd a node, all children of the benchmark."""
+"""A real Slurm on one machine with synthetic GPUs: munged, slurmctld, one slurmd per node, as children of the benchmark."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Slurm integration on a real Slurm: a controller, slurmd with synthetic GPUs, the service.
+"""The Slurm integration on a real Slurm: a controller, slurmd with synthetic GPUs, the service.
 
-Needs root and Debian's slurmctld, slurmd, slurm-client, munge; says so and ends well where they are absent. Looks at: where
-Slurm alone puts a job; where it goes with the integration, on nodes of one GPU and on a node whose card is cut by MIG; what
-happens without the service, and without the controller too.
+Checks where Slurm alone puts a job; where it goes with the integration, on nodes with one GPU and on a node whose card
+is partitioned by MIG; and what happens without the service, and also without the controller. Needs root and Debian's
+slurmctld, slurmd, slurm-client, munge; without them, it says so and exits successfully.
 """
 
 from __future__ import annotations

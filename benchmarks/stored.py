@@ -1,11 +1,11 @@
-"""Placements on the stored cluster of a running service: how many a second, and none refused because of others.
+"""Placements on the stored cluster of a running service: how many per second, with none refused because of others.
 
     python -m benchmarks.stored [--placements 2000] [--postgres] [--gpus 1000]
     python -m benchmarks.stored --large [--seconds 20]
 
-The first reserves a GPU per request, 16 clients, two workers. `--large` asks where one job goes among 100,000 GPUs in 10,000
-states, and changes nodes meanwhile. The clients run on the same cores; `cpu_ms` is processor time per answer, which other
-work on the machine changes less than the clock; `loop_ms` is that of a fixed loop before and after, which tells by how much.
+The first reserves one GPU per request, with 16 clients and two workers. `--large` asks where one job goes among 100,000
+GPUs in 10,000 states while nodes change. The clients run on the same cores; `cpu_ms` is processor time per answer, which
+other load changes less than wall time; `loop_ms` times a fixed loop before and after, which shows by how much.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--gpus", type=int, default=1000)
     parser.add_argument("--placements", type=int, default=2000)
-    parser.add_argument("--postgres", action="store_true", help="a PostgreSQL server of its own")
+    parser.add_argument("--postgres", action="store_true", help="start and use a PostgreSQL server")
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args()

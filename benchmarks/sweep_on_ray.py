@@ -2,8 +2,8 @@
 
     python -m benchmarks.sweep_on_ray [--seeds 20] [--nodes N]
 
-Loads .5, .7 and .9. What is proved: no run is lost, the partial results are a whole file at every moment, and the figures are those of
-one process. Says so and ends well where Ray is not installed.
+Loads .5, .7 and .9. Checks that no run is lost, that the file of partial results is complete at every moment, and that
+the figures equal those of one process. Without Ray, it says so and exits successfully.
 """
 
 from __future__ import annotations

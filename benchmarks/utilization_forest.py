@@ -1,10 +1,10 @@
-"""What the forest that labels utilisation knows of models that it has not seen, against independent phases.
+"""Accuracy of the forest that labels utilisation, on unseen models, compared with independent phases.
 
     python -m benchmarks.utilization_forest TABLES [--groups 5]
 
-The forest teaches the network what the utilisation of invented pairs differs by from that of members with independent phases.
-Architectures of Lucid are left out in groups; the error of that difference on pairs with one of them is compared with that of
-no difference, and of the mean difference of the others.
+The forest teaches the network how the utilisation of synthetic pairs differs from that of members with independent
+phases. Architectures of Lucid are left out in groups; on pairs with one of them, the error of that difference is compared
+with assuming no difference, and with the mean difference of the others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
     from datasets.sets import read_sets
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.utilization_forest", description=__doc__)
-    parser.add_argument("tables", type=Path, help="folder that `cotenant data import` wrote")
+    parser.add_argument("tables", type=Path, help="folder of imported tables")
     parser.add_argument("--groups", type=int, default=5)
     options = parser.parse_args()
     colocation, solo = read_sets(options.tables)

@@ -1,4 +1,4 @@
-"""A predictor of one's own: jobs that share a GPU get equal shares of it, and nothing else slows them.
+"""Your own predictor: jobs that share a GPU get equal shares of it, and nothing else slows them down.
 
     cotenant compare --trace synthetic:rate=30,jobs=60 --cluster small-mixed --policies exclusive,isacpp \\
         --model examples.fair_share:FairShare

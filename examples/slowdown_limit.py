@@ -1,4 +1,4 @@
-"""A policy of one's own: each waiting job goes where it is predicted to run fastest, and nobody is slowed by over 30 %.
+"""Your own policy: each waiting job goes where it is predicted to run fastest, and no job is slowed by more than 30 %.
 
 cotenant simulate --trace synthetic:rate=30,jobs=60 --cluster small-mixed --policy examples.slowdown_limit:POLICY
 """
