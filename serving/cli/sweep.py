@@ -29,7 +29,9 @@ def command(
     config: Annotated[Path | None, typer.Option(help="YAML file with the initial configuration.")] = None,
     seed: Annotated[
         int | None,
-        typer.Option(min=0, help="Seed of all trainings and of the sweep (default: that of --config, else 0)."),
+        typer.Option(
+            min=0, help="Seed of all trainings and of the sweep (default: that of --config, else 0)."
+        ),
     ] = None,
     bundled: Annotated[
         bool, typer.Option(help="Also learn from the measurements shipped with the project.")
