@@ -59,6 +59,8 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":  # answered like GET; the server drops the body
+            scope = {**scope, "method": "GET"}
         arrived = scope.pop(ARRIVED, None)
         if arrived is not None:
             self.service.delay.begun(arrived)

@@ -61,4 +61,5 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 def _methods(routes: Sequence[BaseRoute], path: str) -> list[str]:
     """The methods allowed at a URL."""
     here = (route for route in routes if isinstance(route, Route) and route.path_regex.match(path))
-    return sorted({method for route in here for method in route.methods or ()})
+    methods = {method for route in here for method in route.methods or ()}
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)

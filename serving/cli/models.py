@@ -121,7 +121,7 @@ def _show_promotion(result: dict[str, Any]) -> None:
     version, champion = result["version"]["version"], result["champion"]
     names = {
         "challenger": f"version {version}",
-        "incumbent": f"version {champion['version']}, the champion" if champion else "the shipped predictor",
+        "incumbent": f"version {champion['version']} (the champion)" if champion else "the shipped predictor",
     }
     if same_rows is not None:
         title = (

@@ -29,17 +29,29 @@ def test_routing_errors(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("path", "methods"),
     [
-        ("/v1/cluster", "GET, PUT"),
-        ("/v1/cluster/nodes/a", "DELETE, GET, PUT"),
-        ("/v1/placements", "GET, POST"),
-        ("/login", "GET, POST"),
-        ("/v1/devices", "GET"),
+        ("/v1/cluster", "GET, HEAD, PUT"),
+        ("/v1/cluster/nodes/a", "DELETE, GET, HEAD, PUT"),
+        ("/v1/placements", "GET, HEAD, POST"),
+        ("/login", "GET, HEAD, POST"),
+        ("/v1/devices", "GET, HEAD"),
     ],
 )
 def test_a_wrong_method_is_told_all_that_the_address_has(client: TestClient, path: str, methods: str) -> None:
     answer = client.patch(path)
     problem(answer, 405)
     assert answer.headers["allow"] == methods
+
+
+@pytest.mark.parametrize("path", ["/v1/health/live", "/v1/devices", "/metrics", "/openapi.json"])
+def test_head_is_answered_like_get_without_a_body(client: TestClient, path: str) -> None:
+    answer = client.head(path)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"] == client.get(path).headers["content-type"]
+
+
+def test_head_of_an_unknown_address_and_of_one_without_get(client: TestClient) -> None:
+    assert client.head("/v1/nowhere").status_code == 404
+    assert client.head("/v1/predict").status_code == 405
 
 
 def test_health_and_metrics(client: TestClient) -> None:
