@@ -1,10 +1,15 @@
 """Step times of timm's networks alone (huggingface/pytorch-image-models, `results/benchmark-*.csv`; Apache-2.0).
 
 The file's name says what a row does not: `benchmark-MODE-PRECISION-LAYOUT-ptTORCH-cuCUDA-GPU[-dynamo].csv`. Times are of a whole
-batch in ms, on random data that wait on the device; training is forward, backward and an SGD step with momentum. Networks are those of timm
-0.6 in the training files (`timm-0.6/NAME`), of the releases since in the inference files (`timm/NAME`); a pre-training tag behind
-a dot changes nothing of the step. From torch 2.9 on, inference ran with branches and norms merged where a network allows it
-(`timm-reparameterized/NAME`): parameters and activations stated there are those of the merged networks.
+batch in ms, on random data that wait on the device; training is forward, backward and an SGD step with momentum. A pre-training tag
+behind a dot changes nothing of the step. Which networks ran, and how, follows from the release:
+
+* Training files hold the networks of timm 0.6 (`timm-0.6/NAME`), inference files those of the releases since (`timm/NAME`).
+* With torch 1.13, attention was not fused yet. Inference ran what is `timm-0.6/NAME` here.
+* From torch 2.9 on, inference ran with branches and norms merged where a network allows it (`timm-reparameterized/NAME`). The
+  parameters and activations stated there are those of the merged networks.
+* Under AMP, inference ran with `--fast-norm` (`timm-fast-norm/NAME`). No file says so, but ResNet-50 takes only 15 % longer with
+  group norm than with batch norm. Plain vision transformers had no such layers before torch 2.9, with which they alone sped up.
 
 A training benchmark begins at batch 512 and goes to the next smaller size while the card's memory does not hold it: the size that
 ran and the one before are an upper and a lower bound.
@@ -35,6 +40,12 @@ LAYOUTS = {"nchw": "contiguous", "nhwc": "channels-last"}
 TRAINING_BATCHES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 TRAINING_DEVICE_BYTES = 24 * 2.0**30
 _MERGED_SINCE = (2, 9)
+# Before this release of torch, attention was not fused, as in timm 0.6.
+_FUSED_SINCE = (2, 0)
+# Networks whose layer norms were torch's own before that release.
+_PLAIN_NORMS_UNTIL = (2, 9)
+_PLAIN_NORMS = re.compile(r"(deit|eva_large|flexivit|vit_)(?!.*(_r\d|_r_|_rope|_xp))")
+_GROUP_NORMS = re.compile(r".*(_gn$|_bit|_r\d|_r_)")
 _NAME = re.compile(
     r"benchmark-(?P<mode>train|infer)-(?P<precision>\w+)-(?P<layout>nchw|nhwc)-pt(?P<torch>\d+)-(?P<cuda>cu\d+)"
     r"-(?P<device>\w+?)(?P<dynamo>-dynamo)?"
@@ -57,9 +68,15 @@ class _Setting:
         """The model of a row that names `name`."""
         if self.mode == "training":
             return f"timm-0.6/{name}"
-        merged = f"timm-reparameterized/{name}"
         release = tuple(map(int, self.torch.split(".")[:2]))
-        return merged if release >= _MERGED_SINCE and is_collected(merged) else f"timm/{name}"
+        collection = "timm"
+        if release >= _MERGED_SINCE and is_collected(f"timm-reparameterized/{name}"):
+            collection = "timm-reparameterized"
+        elif release < _FUSED_SINCE and not _GROUP_NORMS.match(name):
+            collection = "timm-0.6"
+        elif self.precision == "amp" and (release >= _PLAIN_NORMS_UNTIL or not _PLAIN_NORMS.match(name)):
+            collection = "timm-fast-norm"
+        return f"{collection}/{name}" if is_collected(f"{collection}/{name}") else f"timm/{name}"
 
     @classmethod
     def of(cls, path: Path) -> _Setting:
@@ -101,6 +118,8 @@ def read(folder: Path) -> Import:
     result.notes.append(
         "from torch 2.9 on, RepVGG, MobileOne, FastViT, RepViT and others ran re-parameterised: timm-reparameterized/NAME"
     )
+    result.notes.append("under AMP, inference ran with norms in half precision: timm-fast-norm/NAME")
+    result.notes.append("before torch 2.0, inference ran without fused attention: timm-0.6/NAME")
     result.notes.append(
         "multiply-adds of training rows are those that an inference file states for that name and image size"
     )

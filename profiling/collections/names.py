@@ -35,6 +35,13 @@ COLLECTIONS: dict[str, Collection] = {
         32,
         "those of timm/ that deployment merges into fewer layers (RepVGG, MobileOne, FastViT, RepViT, ...)",
     ),
+    "timm-fast-norm": Collection(
+        "timm_fast_norm",
+        "timm==1.0.31",
+        "image_size",
+        32,
+        "those of timm/ whose layer and group norms `set_fast_norm` keeps in half precision under AMP",
+    ),
     "timm-0.6": Collection(
         "timm", "timm==0.6.13", "image_size", 32, "PyTorch Image Models 0.6.13, all registered names"
     ),

@@ -335,3 +335,20 @@ def test_timm_names_of_merged_networks_state_what_their_graphs_have(imported: An
         graph = graph_for(Workload.parse(workload).captured())
         # Millions with two digits.
         assert graph.parameter_bytes / 4 == pytest.approx(stated, rel=0.01, abs=6e3), workload
+
+
+def test_timm_networks_are_those_that_ran(imported: Any) -> None:
+    _, tables = imported("timm")
+    rows = tables["solo"]
+    rows = rows[(rows["mode"] == "inference") & (rows["precision"] == "amp")]
+    ran = {
+        (architecture.partition("/")[2], version): architecture.partition("/")[0]
+        for architecture, version in zip(rows["architecture"], rows["framework_version"], strict=True)
+    }
+    # Attention was not fused; group norms were in half precision from the start, transformers' layer norms later.
+    assert ran["vit_base_patch16_224", "1.13"] == "timm-0.6"
+    assert ran["vit_base_patch16_224", "2.4.0"] == "timm"
+    assert ran["vit_base_patch16_224", "2.9.1"] == "timm-fast-norm"
+    assert {ran["resnet50_gn", version] for version in ("1.13", "2.4.0", "2.9.1")} == {"timm-fast-norm"}
+    assert ran["resnet50", "2.9.1"] == "timm"
+    assert ran["repvgg_a0", "2.9.1"] == "timm-reparameterized"

@@ -7,7 +7,9 @@ import weakref
 import torch
 import torch.nn.functional as F
 
+from profiling.capture import graph_for
 from profiling.collections.sources.timm import _kept_by_shape
+from profiling.workload import Workload
 
 
 def test_batch_norm_in_place_keeps_its_output_only() -> None:
@@ -28,3 +30,12 @@ def test_batch_norm_in_place_keeps_its_output_only() -> None:
         assert weight.grad is not None
         weight.grad = None
     assert alive == {False: True, True: False}
+
+
+def test_fast_norms_stay_in_half_precision() -> None:
+    def dtypes(model: str) -> set[str]:
+        graph = graph_for(Workload.parse(f"{model}/resnet50_gn:precision=amp"))
+        return {op.dtype for op in graph.operators if op.kind == "group_norm"}
+
+    assert dtypes("timm") == {"float32"}
+    assert dtypes("timm-fast-norm") == {"float16"}

@@ -131,7 +131,7 @@ class CellCostPredictor:
 def _known_networks() -> FoldPredictor:
     from models.baselines.residual_transfer import ResidualTransferPredictor
 
-    network = ("architecture", "image_size")
+    network = ("network", "image_size")
     return ResidualTransferPredictor(
         CostModelPredictor(networks=3), (network, (*network, "compiler", "memory_layout")), SETTING
     )
@@ -176,7 +176,7 @@ register(
     Contender(
         "cost-model-networks",
         _known_networks,
-        version="2",
+        version="3",
         targets=("solo_step_time_s",),
         protocols=frozenset({"timm-infer-by-device"}),
         partial=True,

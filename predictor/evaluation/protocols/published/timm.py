@@ -24,8 +24,9 @@ def training(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
 
 
 def inference(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
-    """Rows of inference steps."""
-    return frame[frame["mode"] == "inference"]
+    """Rows of inference steps, with their `network`, whichever way its release ran it (norms, attention, merged branches)."""
+    rows = frame[frame["mode"] == "inference"]
+    return rows.assign(network=rows["architecture"].str.rpartition("/")[2])
 
 
 def inference_cells(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
@@ -48,10 +49,10 @@ def cells_left_out(frame: pd.DataFrame, seed: int) -> list[Fold]:
 def _transfer() -> FoldPredictor:
     from models.baselines.transfer import TransferPredictor
 
-    return TransferPredictor(("architecture", "image_size"), SETTING)
+    return TransferPredictor(("network", "image_size"), SETTING)
 
 
-register(Contender("transfer", _transfer, targets=TARGETS, partial=True, seconds_per_fold=1))
+register(Contender("transfer", _transfer, version="2", targets=TARGETS, partial=True, seconds_per_fold=1))
 
 PROTOCOLS = (
     Protocol(
