@@ -1,4 +1,4 @@
-"""Devices and models that a user's rows name: looked up, and spelt as everything that reads the rows later expects."""
+"""Look up the devices and models named in a user's rows and store them in the catalogue's spelling."""
 
 from __future__ import annotations
 
@@ -18,23 +18,21 @@ from profiling.zoo import get_model
 if TYPE_CHECKING:
     import pandas as pd
 
-_ANY_MODEL = (
-    "a model of `cotenant zoo list`, or one of your own: module:factory, FILE.onnx, a captured graph.json"
-)
+_ANY_MODEL = "a model of `cotenant zoo list`, or your own: module:factory, FILE.onnx, a captured graph.json"
 
 
 def with_known_names(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
     """Look up the devices and the models of a typed table.
 
-    Devices and zoo models get the catalogue's spelling. A model of the user's own (code, a file, or the hash of a captured
-    graph) is captured now, and its SPEC becomes that of the graph, which can be read without the code; `architecture` keeps
-    the name that was given. Code that is named is run.
+    Devices and zoo models get the catalogue's spelling. A custom model (code, a file, or the hash of a captured graph) is
+    captured now. Its SPEC becomes that of the graph, which can be read without the code; `architecture` keeps the given
+    name. Runs the code that `workload` names.
 
     Args:
         frame: of any table, in its types and without faults.
 
     Returns:
-        the rows with those names, and a fault for each row whose device or model is not known.
+        the rows with those names, and a fault for each row with an unknown device or model.
     """
     frame, faults = frame.copy(), []
     if "device" in frame:
@@ -84,7 +82,7 @@ def _rename(frame: pd.DataFrame, spec: str, job: Workload) -> None:
     rows = frame["workload"] == spec
     frame.loc[rows, "workload"] = str(job)
     follows: dict[str, Any] = columns_of(str(job))
-    # Runs of one's own model with several batch sizes have as many graphs, but are of one architecture.
+    # A custom model at several batch sizes has several graphs, but is one architecture.
     if job.model.startswith(REGISTERED):
         del follows["architecture"]
     elif "architecture" in frame:

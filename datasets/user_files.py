@@ -20,6 +20,9 @@ _OTHER_SEPARATORS = (";", "\t", "|")
 _RATIO_APART = 0.2
 # Beyond what noise explains: a slowdown, or a percentage. Of the public measurements the largest is 1.5.
 _LARGEST_RATIO = 2.0
+# No process that trains takes less; a smaller number is one of another unit.
+_LEAST_BYTES = 1e6
+_MEMORY = ("memory_bytes", "set_memory_bytes", "lower_bound_bytes", "upper_bound_bytes")
 
 
 def template(table: str = "colocation") -> str:
@@ -119,8 +122,8 @@ def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.Data
     frame = read_user_file(path)
     name = table or guess_table(frame)
     typed, faults = find_faults(name, frame)
-    if name == "colocation" and not faults:
-        faults = _contradicted_ratios(typed)
+    if not faults:
+        faults = _memory_in_other_units(typed) + (_contradicted_ratios(typed) if name == "colocation" else [])
     if not faults:
         from datasets.names import with_known_names
 
@@ -128,6 +131,16 @@ def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.Data
         # Two spellings of one job may have become the same row.
         faults = faults or find_faults(name, typed)[1]
     return name, typed, sorted(faults, key=lambda fault: (fault.row, fault.column))
+
+
+def _memory_in_other_units(frame: pd.DataFrame) -> list[Fault]:
+    """Memory that cannot be in bytes, e.g. GB or MB."""
+    return [
+        Fault(int(row) + 1, column, f"bytes, from {_LEAST_BYTES:.0e}", repr(float(frame.loc[row, column])))
+        for column in _MEMORY
+        if column in frame
+        for row in frame.index[frame[column] < _LEAST_BYTES]
+    ]
 
 
 def _contradicted_ratios(frame: pd.DataFrame) -> list[Fault]:

@@ -32,10 +32,10 @@ def test_a_device_that_is_not_in_the_catalogue_is_a_fault_of_every_row(tmp_path:
     ("name", "expected", "got"),
     [
         ("resnet18-cifarr:batch_size=64", "resnet18-cifar", "not in the zoo"),
-        ("resnet18-cifar:image_size=224", "a model of", "one image size only"),
+        ("resnet18-cifar:image_size=224", "a model of", "a fixed image size"),
         ("missing.json", "cotenant capture -o", "no file at missing.json"),
         ("no_such_module:make", "module:factory", "cannot be imported"),
-        ("0123456789abcdef", "the hash that `cotenant capture` printed", "no captured graph"),
+        ("0123456789abcdef", "the hash printed by `cotenant capture`", "no captured graph"),
     ],
 )
 def test_a_model_that_is_not_known_is_a_fault(tmp_path: Path, name: str, expected: str, got: str) -> None:

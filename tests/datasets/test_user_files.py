@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from datasets.user_files import check_file, template
@@ -40,6 +42,18 @@ def test_a_slowdown_where_the_throughput_ratio_belongs_is_named(tmp_path: Path) 
     # A bound is no point.
     path.write_text(template().replace("0.71,", "1,").replace("False", "True"))
     assert check_file(path)[2] == []
+
+
+def test_memory_in_gigabytes_is_a_fault(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    frame = pd.read_csv(io.StringIO(template()))
+    frame.assign(set_memory_bytes=4.4).to_csv(path, index=False)
+    _, _, faults = check_file(path)
+    assert [(fault.row, fault.column) for fault in faults] == [
+        (1, "set_memory_bytes"),
+        (2, "set_memory_bytes"),
+    ]
+    assert "bytes" in faults[0].expected
 
 
 def test_a_percentage_is_no_throughput_ratio(tmp_path: Path) -> None:
