@@ -25,13 +25,13 @@ def model_card(
 
 Predicts step time, slowdown, memory and utilisation of training jobs that share a device, from their computation graphs.
 
-## Made of
+## Training data and model
 
 * {len(manifest.set_ids)} measured co-location sets; sources: {", ".join(manifest.sources)}; licences: {", ".join(manifest.licences)}.{_own_use(manifest)}
 * Architectures: {", ".join(manifest.architectures)}.
 * {_counted(len(fitted.model.networks), "co-location network")} of width {fitted.model.config.width} over one workload encoder of width {fitted.model.config.encoder.width}.{_process(predictor)}{_ancestors(manifest)}
 
-## How good it is
+## Accuracy
 
 {compared}:
 
@@ -39,18 +39,18 @@ Predicts step time, slowdown, memory and utilisation of training jobs that share
 |---|---|---|---|---|---|
 {rows}
 
-Intervals are meant to hold 90 % of new values. They come from architectures that were left out in turn. For a pair, the
+Intervals are meant to cover 90 % of new values. They are calibrated on held-out architectures. For a pair, the
 half width of the log ratio is {intervals.quantile["solo"]:.2f} x ({intervals.floor} + log slowdown) with solo measurements and
-{intervals.quantile["graph"]:.2f} x ({intervals.floor} + log slowdown) without; the solo step time of a model that was never
-measured is known to a factor of {_factor(intervals.solo_log_error)}.
+{intervals.quantile["graph"]:.2f} x ({intervals.floor} + log slowdown) without; the interval of an unmeasured
+solo step time extends by a factor of {_factor(intervals.solo_log_error)} in each direction.
 
 ## Limits
 
 * Memory is analytic: the process's context, state, {heads.activation_factor:.2f} x activations from the graph
-  ({heads.half_activation_factor:.2f} in half precision) and the largest workspace. Where no GPU memory was among the training rows, these
-  are defaults. Utilisation is the share of time in which any member's kernel runs, phases independent{_learned_utilization(predictor)}.
+  ({heads.half_activation_factor:.2f} in half precision) and the largest workspace. Without GPU memory in the training rows, these
+  are defaults. Utilisation is the share of time in which any member's kernel runs, assuming independent phases{_learned_utilization(predictor)}.
 * Co-location was measured on {", ".join(manifest.coverage.devices)} ({", ".join(manifest.coverage.sharing)}), of
-  {" and ".join(manifest.coverage.modes)} jobs, in {", ".join(manifest.coverage.precisions)}; elsewhere answers say what was never measured. On other types of device
+  {" and ".join(manifest.coverage.modes)} jobs, in {", ".join(manifest.coverage.precisions)}; other answers state what was not measured. On other device types
   intervals are {intervals.device_factor["solo"]:.2f} times as wide with solo measurements, {intervals.device_factor["graph"]:.2f} times without.{_shared(manifest)}
 * A workload outside the training domain is flagged; its interval may be too narrow.
 * The largest sets among the training rows have {manifest.largest_set} members.
@@ -59,14 +59,14 @@ measured is known to a factor of {_factor(intervals.solo_log_error)}.
 
 def _own_use(manifest: Manifest) -> str:
     names = ", ".join(source.name for source in withheld(manifest.sources))
-    return f" For own use: the licence of {names} does not let it be passed on." if names else ""
+    return f" For internal use only: the licence of {names} does not allow redistribution." if names else ""
 
 
 def _process(predictor: Predictor) -> str:
     process = predictor.fitted_.model.process
     if process is None:
         return ""
-    return f"\n* A Gaussian process over {len(process.seen.members)} measured members; the slowdown of a pair is the geometric mean of its answer and the networks'. Larger sets, and devices and sharing modes without measured sets, are left to the networks."
+    return f"\n* A Gaussian process over {len(process.seen.members)} measured members; the slowdown of a pair is the geometric mean of its answer and the networks'. Larger sets, and devices and sharing modes without measured sets, use the networks alone."
 
 
 def _counted(number: int, what: str) -> str:
@@ -76,7 +76,7 @@ def _counted(number: int, what: str) -> str:
 def _shared(manifest: Manifest) -> str:
     if not manifest.coverage.modes or "inference" in manifest.coverage.modes:
         return ""
-    return "\n* Inference jobs together were never measured: they are answered by processor sharing."
+    return "\n* Sets of inference jobs were not measured; they are predicted by processor sharing."
 
 
 def _ancestors(manifest: Manifest) -> str:
@@ -87,7 +87,7 @@ def _ancestors(manifest: Manifest) -> str:
 
 def _learned_utilization(predictor: Predictor) -> str:
     learned = any(bool(network.usage.weight.any()) for network in predictor.fitted_.model.networks)
-    return ", and what the network learned to add" if learned else "; none was measured on a GPU"
+    return ", plus a learned correction" if learned else "; none was measured on a GPU"
 
 
 def _number(value: float | None, digits: int = 1) -> str:

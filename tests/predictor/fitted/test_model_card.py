@@ -20,7 +20,5 @@ def test_card_says_who_answers_for_what() -> None:
     card = model_card(load_predictor("default"), {})
     assert "* 1 co-location network of width" in card
     assert "the slowdown of a pair is the geometric mean" in card
-    assert (
-        "Larger sets, and devices and sharing modes without measured sets, are left to the networks." in card
-    )
-    assert "Inference jobs together were never measured: they are answered by processor sharing." in card
+    assert "Larger sets, and devices and sharing modes without measured sets, use the networks alone." in card
+    assert "Sets of inference jobs were not measured; they are predicted by processor sharing." in card
