@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,7 @@ def layer_throughput(
 
     unfrozen_job = job(0)
     graph = unfrozen_job.graph
-    times = layer_times(graph, spec, workload, cost=unfrozen_job.cost)
+    times = _times_of(unfrozen_job, replace(workload.without_solo(), frozen_prefix=0))
     k = _checked(frozen_prefix if frozen_prefix is not None else workload.frozen_prefix, times, workload)
     measured_at = _checked(workload.frozen_prefix, times, workload)
     anchor = workload.solo.step_time_s or anchor_step_time_s
@@ -164,6 +165,12 @@ def layer_throughput(
         memory_bytes=_memory_bytes(job(k), job(measured_at), workload, heads or HeadCalibration()),
         anchored=bool(anchor),
     )
+
+
+@lru_cache(maxsize=32)
+def _times_of(job: JobOnDevice, workload: Workload) -> LayerTimes:
+    """Layer times of an unfrozen job, kept because a request asks for many prefixes of it."""
+    return layer_times(job.graph, job.device, workload, cost=job.cost)
 
 
 def _memory_bytes(
