@@ -148,7 +148,7 @@ def _show_promotion(result: dict[str, Any]) -> None:
     if result["promoted"]:
         out.print(f"version {version} is the champion", highlight=False)
     else:
-        why = "cannot be compared" if same_rows is None else f"is worse than {names['incumbent']},"
+        why = "cannot be compared" if same_rows is None else f"is worse than {names['incumbent']}"
         out.print(f"version {version} {why} and was not promoted (--force overrides)", highlight=False)
 
 
