@@ -24,18 +24,13 @@ if TYPE_CHECKING:
     from serving.config import ServiceConfig
     from serving.metrics import Metrics
 
-WATCHED = (
-    "/v1/health/",
-    "/v2/health/",
-    "/metrics",
-)  # never shed, because operators must be able to see an overload
+# Never shed, because operators must be able to see an overload.
+WATCHED = ("/v1/health/", "/v2/health/", "/metrics")
 _WATCHED = tuple(path.encode() for path in WATCHED)
 _SWEEP_S = 0.5
 _STARTED_IN_A_TURN = 8  # handlers started per turn of the event loop
-_ANSWERED_IN_A_TURN, _PAUSE_S = (
-    16,
-    0.001,
-)  # refusals sent per turn; clients answer them at once with another request
+# Refusals sent per turn; clients answer them at once with another request.
+_ANSWERED_IN_A_TURN, _PAUSE_S = 16, 0.001
 
 
 class Phase(Enum):
@@ -54,9 +49,8 @@ class Listener:
     def __init__(self, config: ServiceConfig, metrics: Metrics, delay: DelayLimit) -> None:
         self.config, self.metrics, self.delay = config, metrics, delay
         self._to_start: deque[tuple[BoundedProtocol, Any, Any]] = deque()
-        self._held: deque[tuple[float, BoundedProtocol]] = (
-            deque()
-        )  # shed connections, and when to answer them
+        # Shed connections, and when to answer them.
+        self._held: deque[tuple[float, BoundedProtocol]] = deque()
         self._answering: asyncio.TimerHandle | None = None
         self.refused = 0  # number shed since the metric was last updated
         self._refused = metrics.refused.labels("queue_delay")

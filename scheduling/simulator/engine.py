@@ -34,8 +34,7 @@ class SimulationConfig:
             change (what the public simulator of Sia assumes).
         record: record GPU assignments over time, for plots.
         reevaluate_each_round: query the ground truth again in every round (jobs that tune themselves).
-        realism: uncertain lengths, early ends, failures of nodes and lost progress; None for an ideal
-            cluster.
+        realism: uncertain lengths, early ends, node failures and lost progress; None for an ideal cluster.
         seed: seed for `realism`.
     """
 
@@ -170,8 +169,7 @@ class _Simulation:
         return self.result
 
     def _round(self, next_round: float, round_s: float, more: bool) -> float:
-        """Decide if a round begins now; returns the time of the next one. `more`: jobs are still to
-        arrive."""
+        """Decide if a round begins now; returns the time of the next one. `more`: jobs will still arrive."""
         snapshot, now = self.snapshot, self.snapshot.now_s
         if not self.policy.aligned and snapshot.waiting and not snapshot.running:
             next_round = now

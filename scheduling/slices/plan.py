@@ -14,14 +14,7 @@ from profiling.devices import get_device, has_mig, mig_layout
 from profiling.devices.mig import MigLayout, Partition
 from profiling.errors import InfeasibleError, LimitError
 from scheduling.slices.exact import MAX_JOBS, NONE, Packing, pack
-from scheduling.slices.options import (
-    Options,
-    SetKey,
-    SetOption,
-    SliceConfig,
-    SliceJob,
-    mask_of,
-)
+from scheduling.slices.options import Options, SetKey, SetOption, SliceConfig, SliceJob, mask_of
 from scheduling.slices.questions import answer, ask_unlimited
 
 KINDS = ("whole", "time-slice", "mps", "mps-shares", "mig", "mixture")

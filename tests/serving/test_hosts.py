@@ -1,0 +1,44 @@
+"""Host names, origins and proxies that requests may come with."""
+
+from __future__ import annotations
+
+import pytest
+from fastapi.testclient import TestClient
+
+from profiling.errors import InputError
+from serving.config import ServiceConfig
+from serving.hosts import Proxies
+from tests.serving.conftest import Start
+from tests.serving.problems import problem
+
+
+def test_other_sites_and_rebound_names_reach_nothing(client: TestClient) -> None:
+    json = {"Content-Type": "application/json"}
+    body = b'{"gpus": [{"device": "v100"}]}'
+    put = {"url": "/v1/cluster/nodes/a", "content": body}
+    problem(client.put(**put, headers=json | {"Host": "evil.example"}), 421)
+    problem(client.put(**put, headers=json | {"Host": "169.254.169.254"}), 421)
+    problem(client.put(**put, headers=json | {"Sec-Fetch-Site": "cross-site"}), 403)
+    for origin in ("http://evil.example", "null", "http://[evil", "http://127.0.0.1.evil.example"):
+        problem(client.put(**put, headers=json | {"Origin": origin}), 403)
+    problem(client.put(**put, headers={"Content-Type": "text/plain"}), 415)
+    problem(client.put(**put), 415)
+    problem(client.post("/v1/models/reload", headers={"Sec-Fetch-Site": "same-site"}), 403)
+    assert client.put(**put, headers=json | {"Host": "localhost:8080"}).status_code == 201
+    assert client.put(**put, headers=json | {"Origin": "http://127.0.0.1"}).status_code == 200
+
+
+def test_allowed_hosts(start: Start) -> None:
+    client = start(allowed_hosts=("cotenant.example",))
+    assert client.get("/v1/devices", headers={"Host": "cotenant.example:443"}).status_code == 200
+    problem(client.get("/v1/devices", headers={"Host": "other.example"}), 421)
+
+
+def test_trusted_proxies() -> None:
+    proxies = Proxies(("192.0.2.1", "10.0.0.0/8", "2001:db8::/32"))
+    trusted = ("192.0.2.1", "10.9.8.7", "2001:db8::1")
+    assert all(proxies.trusts(client) for client in trusted)
+    assert not any(proxies.trusts(client) for client in ("192.0.2.2", "11.0.0.1", "testclient", "", "::1"))
+    for wrong in ("proxy.example", "10.0.0.7/8", "10.0.0.0/33", ""):
+        with pytest.raises(InputError, match="not an address"):
+            ServiceConfig(trusted_proxies=(wrong,))
