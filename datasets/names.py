@@ -64,10 +64,10 @@ def _of_rows(frame: pd.DataFrame, column: str, value: str, expected: str, got: s
 
 
 def _known(workload: Workload, spec: str) -> Workload:
-    """The job under the name that everything else knows it by.
+    """The job under its catalogue name, or the hash of its captured graph.
 
     Raises:
-        InputError: there is no such model, or it cannot be captured here.
+        InputError: unknown model, or it cannot be captured here.
     """
     job = local_workload(spec)
     if not job.model.startswith(REGISTERED):
@@ -78,7 +78,7 @@ def _known(workload: Workload, spec: str) -> Workload:
 
 
 def _rename(frame: pd.DataFrame, spec: str, job: Workload) -> None:
-    """Put `job` in place of `spec`, and into the columns that follow from it."""
+    """Replace `spec` by `job`, and update the columns derived from it."""
     rows = frame["workload"] == spec
     frame.loc[rows, "workload"] = str(job)
     follows: dict[str, Any] = columns_of(str(job))

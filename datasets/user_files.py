@@ -1,11 +1,10 @@
-"""Users' own measurements: a template to fill in, and validation with row, column, expected and actual
-value."""
+"""Users' own measurements: a template, and validation that reports row, column, expected and actual value."""
 
 from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from datasets.schema import TABLES, table_fields
 from datasets.tables import Fault, find_faults
@@ -110,7 +109,7 @@ def guess_table(frame: pd.DataFrame) -> str:
 
 
 def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.DataFrame, list[Fault]]:
-    """Check one file of measurements, and whether there is what its rows name; see `datasets.names`.
+    """Check one file of measurements, including the devices and models that it names (`datasets.names`).
 
     Returns:
         the table it was held against, its rows in that table's types, and its faults (none: the rows are valid).
@@ -136,7 +135,7 @@ def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.Data
 def _memory_in_other_units(frame: pd.DataFrame) -> list[Fault]:
     """Memory that cannot be in bytes, e.g. GB or MB."""
     return [
-        Fault(int(row) + 1, column, f"bytes, from {_LEAST_BYTES:.0e}", repr(float(frame.loc[row, column])))
+        _fault(frame, row, column, f"bytes, from {_LEAST_BYTES:.0e}")
         for column in _MEMORY
         if column in frame
         for row in frame.index[frame[column] < _LEAST_BYTES]
@@ -147,28 +146,19 @@ def _contradicted_ratios(frame: pd.DataFrame) -> list[Fault]:
     """Ratios contradicted by the step times of their row, or impossible, e.g. slowdowns instead of throughput ratios."""
     import numpy as np
 
+    ratio = frame["throughput_ratio"]
     by_steps = frame["solo_step_time_s"] / frame["step_time_s"]
-    apart = np.abs(np.log(frame["throughput_ratio"] / by_steps))
-    rows = frame.index[(apart > _RATIO_APART) & frame["is_target"] & ~frame["censored"]]
-    faults = [
-        Fault(
-            int(row) + 1,
-            "throughput_ratio",
-            f"about {by_steps[row]:.3g}, which is solo_step_time_s / step_time_s",
-            repr(float(frame.loc[row, "throughput_ratio"])),
-        )
-        for row in rows
-    ]
-    large = frame.index[(frame["throughput_ratio"] > _LARGEST_RATIO) & frame["is_target"]].difference(rows)
-    return faults + [
-        Fault(
-            int(row) + 1,
-            "throughput_ratio",
-            f"co-located / solo throughput, 1 at full speed and at most {_LARGEST_RATIO:g}",
-            repr(float(frame.loc[row, "throughput_ratio"])),
-        )
-        for row in large
-    ]
+    apart = (np.abs(np.log(ratio / by_steps)) > _RATIO_APART) & frame["is_target"] & ~frame["censored"]
+    large = (ratio > _LARGEST_RATIO) & frame["is_target"] & ~apart
+    possible = f"co-located / solo throughput, 1 at full speed and at most {_LARGEST_RATIO:g}"
+    return [
+        _fault(frame, row, ratio.name, f"about {by_steps[row]:.3g}, which is solo_step_time_s / step_time_s")
+        for row in frame.index[apart]
+    ] + [_fault(frame, row, ratio.name, possible) for row in frame.index[large]]
+
+
+def _fault(frame: pd.DataFrame, row: Any, column: Any, expected: str) -> Fault:
+    return Fault(int(row) + 1, str(column), expected, repr(float(frame.loc[row, column])))
 
 
 def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: bool = False) -> Path:

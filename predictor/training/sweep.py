@@ -2,7 +2,7 @@
 
 Architectures are left out in groups, as the `by-model` protocols leave them out one by one, but of the tables that are
 given only: what is kept apart to be scored must not be among them. The study is an SQLite file; a sweep that was killed
-goes on with it, and the trial that was killed is done again. Several processes may work on one study at once.
+continues it, and a killed trial is repeated. Several processes may work on one study at once.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def sweep(
     with _joined(study_file.with_name(f"{study_file.name}.{name}.lock"), begin) as study:
         ended = (TrialState.COMPLETE, TrialState.PRUNED)
         while (done := len(study.get_trials(deepcopy=False, states=ended))) < trials:
-            # A seed of its own for each: one for all would begin anew, and draw the same again, in every process.
+            # One seed per trial: with a common one every process, and every resumed sweep, would draw the same.
             seed = training.seed + len(study.get_trials(deepcopy=False))
             study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=8)
             trial = study.ask(_distributions())
@@ -149,9 +149,9 @@ def sweep(
 
 @contextmanager
 def _joined(lock_file: Path, begin: Callable[[bool], Study]) -> Iterator[Study]:
-    """The study that `begin` gives, which is told whether no other process works on it.
+    """Open the study with `begin(is_alone)`; `is_alone` says that no other process works on it.
 
-    Then a trial that is said to be running was cut off. The system releases the lock with the process, however that ends.
+    If so, trials marked as running were interrupted. The lock is released when the process ends, even by a kill.
     """
     import fcntl
 
@@ -160,7 +160,7 @@ def _joined(lock_file: Path, begin: Callable[[bool], Study]) -> Iterator[Study]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_alone = True
         except BlockingIOError:
-            fcntl.flock(lock, fcntl.LOCK_SH)  # after the beginning of another
+            fcntl.flock(lock, fcntl.LOCK_SH)  # once the other process has opened the study
             is_alone = False
         study = begin(is_alone)
         fcntl.flock(lock, fcntl.LOCK_SH)

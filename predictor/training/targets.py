@@ -133,7 +133,7 @@ def _taught(
     log_ratio: Floats,
     config: TrainingConfig,
 ) -> list[TargetBatch]:
-    """Invented pairs with the forest's answers, in batches; none where no pair was measured, which a forest learns from."""
+    """Synthetic pairs with the forest's predictions, in batches; none if no pair was measured to train it on."""
     from predictor.training.teachers.forest import ForestTeacher
     from predictor.training.teachers.mixtures import Seen, mix
 

@@ -93,12 +93,12 @@ class SliceWriter:
         self.folder, self.first, self.slice_bytes = folder, first, slice_bytes
 
     def __enter__(self) -> SliceWriter:
-        self._turn = only_writer(self.folder, wait_s=0)
-        self._turn.__enter__()
+        self._held = contextlib.ExitStack()
+        self._held.enter_context(only_writer(self.folder, wait_s=0))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._turn.__exit__(None, None, None)
+        self._held.close()
 
     def append_environment(self, environment: dict[str, Any]) -> None:
         self._append(_encode("environment", environment))

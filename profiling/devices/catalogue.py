@@ -21,7 +21,7 @@ ENVIRONMENT = "COTENANT_DEVICES"
 _FIELDS = {f.name: f for f in fields(DeviceSpec) if f.name != "name"}
 _TEXT = {"vendor", "architecture", "compute_capability", "memory_type", "source"}
 _INTEGERS = {"sm_count", "memory_bus_bits", *RESIDENCY}
-_PCIE_BYTES_PER_S = 15.75e9  # PCIe 3.0 x16; what a step copies to the device takes some time on any
+_PCIE_BYTES_PER_S = 15.75e9  # PCIe 3.0 x16
 _ALIASES = {"a100-40gb": "a100", "v100-16gb": "v100", "h100-80gb": "h100", "h200-141gb": "h200"}
 _FILES = (
     "nvidia_kepler_and_pascal",
@@ -52,15 +52,14 @@ def list_devices() -> list[DeviceSpec]:
 
 
 def _known() -> dict[str, DeviceSpec]:
-    """The same by name."""
+    """All known device types by name."""
     paths = tuple(filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)))
     return _with_files(tuple((path, _stamp(path)) for path in paths)) if paths else _catalogue()
 
 
 @lru_cache(maxsize=8)
 def _with_files(files: tuple[tuple[str, object], ...]) -> dict[str, DeviceSpec]:
-    """The catalogue and the types of some files, cached until a file changes, because services query it
-    often."""
+    """The catalogue and the types in `files`, cached until a file changes, because services query them often."""
     known = dict(_catalogue())
     for path, _ in files:
         known.update({spec.name: spec for spec in load_device_file(path)})

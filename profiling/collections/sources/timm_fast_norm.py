@@ -1,7 +1,7 @@
-"""PyTorch Image Models with `set_fast_norm`: layer and group norms that autocast does not widen to FP32.
+"""PyTorch Image Models with `set_fast_norm`: layer and group norms stay in half precision under autocast.
 
-Networks that have such norms, by the names and at the sizes of the plain collection, in AMP. timm's own benchmark has an
-option for them, `--fast-norm`.
+Holds the networks with such norms, in AMP, under the names and at the sizes of the plain collection. timm's benchmark
+enables them with `--fast-norm`.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ def _has_fast_norms(entry: Entry) -> bool:
 def _with_fast_norms(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if hasattr(module, "_fast_norm"):
-            setattr(module, "_fast_norm", True)  # noqa: B010 - modules know no such attribute of type bool
+            setattr(module, "_fast_norm", True)  # noqa: B010 - mypy: modules declare no such attribute
     return model

@@ -24,7 +24,7 @@ def training(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
 
 
 def inference(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
-    """Rows of inference steps, with their `network`, whichever way its release ran it (norms, attention, merged branches)."""
+    """Rows of inference steps; `network` is the bare name, because collections differ by release."""
     rows = frame[frame["mode"] == "inference"]
     return rows.assign(network=rows["architecture"].str.rpartition("/")[2])
 
