@@ -185,8 +185,7 @@ class Batcher:
         await self.encode(belief.serving, _members(asked))
 
         def answer(sets: list[ColocationSet]) -> Any:
-            predictions = belief.serving.predictor.predict_many(sets)
-            return use(belief.posterior.correct(predictions, sets))
+            return use(belief.posterior.predict_many(sets))
 
         parts = [asked[first : first + _INLINE_SETS] for first in range(0, len(asked), _INLINE_SETS)]
         if len(parts) == 1:
@@ -203,11 +202,9 @@ class Batcher:
             )
         return answers
 
-    async def corrected(
-        self, belief: Belief, predictions: list[Prediction], asked: list[ColocationSet]
-    ) -> list[Prediction]:
-        """The model's own predictions, corrected by the observations so far."""
-        return await self.bulk.run(belief.posterior.correct, predictions, asked)
+    async def corrected(self, belief: Belief, asked: list[ColocationSet]) -> list[Prediction]:
+        """The predictions of a model that has seen these jobs, corrected by the observations so far."""
+        return await self.bulk.run(belief.posterior.predict_many, asked)
 
     async def meet(
         self,
@@ -299,7 +296,7 @@ class Batcher:
             belief = self.belief()
             known = [one for one in asked if not self.unknown(belief.serving, _members([one.set]))]
             sets = [one.set for one in known]
-            answers = belief.posterior.correct(belief.serving.predictor.predict_many(sets), sets)
+            answers = belief.posterior.predict_many(sets)
         except Exception as error:
             # One set may be at fault. Anything but a CotenantError is a bug in the service, and slow for all
             # sets in the batch.
@@ -318,8 +315,7 @@ class Batcher:
         for one in asked:
             try:
                 belief = self.belief()
-                prediction = belief.serving.predictor.predict(one.set)
-                one.answer.set_result(belief.posterior.correct([prediction], [one.set])[0])
+                one.answer.set_result(belief.posterior.predict(one.set))
             except Exception as error:
                 one.answer.set_exception(error)
 

@@ -1,4 +1,4 @@
-"""How observations are used, and how far off predictions were."""
+"""How observations are used."""
 
 from __future__ import annotations
 
@@ -33,18 +33,3 @@ class PosteriorConfig:
         for name in ("most_rows", "most_observed", "repeats"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is out of range", expected="at least 1", got=getattr(self, name))
-
-
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """How far predictions were off: median |log observed / predicted|, 0.1 being about 10 %.
-
-    Attributes:
-        count: observations.
-        before: without observations.
-        after: with the earlier observations only, so none is judged by itself.
-    """
-
-    count: int
-    before: float
-    after: float

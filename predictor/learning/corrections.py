@@ -10,7 +10,6 @@ import numpy as np
 
 from models.features import Floats
 from predictor.learning.kernel import Members
-from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.pair_table import PairBlocks
 from predictor.learning.process import Process
 
@@ -23,11 +22,10 @@ class Corrections:
 
     Args:
         process: conditioned on the observations. Nothing here outlives it.
-        measured: jobs whose solo step time is the observed one, outside the process.
     """
 
-    def __init__(self, process: Process, measured: MeasuredAlone | None = None) -> None:
-        self.process, self._measured = process, measured or MeasuredAlone()
+    def __init__(self, process: Process) -> None:
+        self.process = process
         self._blocks = PairBlocks(process)
         self._solo: Floats = np.zeros(0)
         self._lock = threading.Lock()
@@ -37,7 +35,7 @@ class Corrections:
         with self._lock:
             if len(self._solo) < len(members):
                 new = members.take(slice(len(self._solo), len(members)))
-                self._solo = np.concatenate([self._solo, self.process.solo(new) + self._measured.of(new)])
+                self._solo = np.concatenate([self._solo, self.process.solo(new)])
             return self._solo
 
     def of_sets(self, members: Members, rows: Integers) -> Floats:

@@ -86,7 +86,12 @@ class Covariances:
         self.used = np.sort(np.argpartition(evidence.rank, most_rows)[:most_rows])
         self.rows = _inducing(rows.take(self.used))
         buffer = None
-        if earlier is not None and not earlier.exact and np.array_equal(earlier.used, self.used):
+        if (
+            earlier is not None
+            and not earlier.exact
+            and np.array_equal(earlier.used, self.used)
+            and not len(_not_in(self.rows, earlier.rows))
+        ):
             buffer = earlier.handed_over()
         if earlier is not None and buffer is not None:
             self.gram, self.reused = earlier.gram, True

@@ -10,8 +10,8 @@ from predictor.learning.config import PosteriorConfig
 from predictor.learning.covariances import Evidence
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.link import slope, to_scale
-from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.observed import Observed
+from predictor.learning.process import CANNOT_BE
 from predictor.learning.rows import Rows, variance
 
 if TYPE_CHECKING:
@@ -19,18 +19,15 @@ if TYPE_CHECKING:
 
 # Iterations of the search for the linearisation point; more make no difference.
 _STEPS = 6
+# Times the noise of an observation.
+_SAYS_NOTHING = 1e6
 
 
-def evidence_of(
-    seen: Observed, kept: Integers, known: KnownMembers, config: PosteriorConfig, measured: MeasuredAlone
-) -> Evidence:
+def evidence_of(seen: Observed, kept: Integers, known: KnownMembers, config: PosteriorConfig) -> Evidence:
     """Evidence from the rows `kept` of the observations, on the process's scale.
 
     A row measures the combined error of solo step time and slowdown, which is not linear in the two. It is
     linearised around their most probable values given that row alone.
-
-    Args:
-        measured: jobs whose solo step time is the observed one, not the predicted one.
     """
     p = config.parameters
     own, partners = seen.own[kept], seen.partners[kept]
@@ -38,7 +35,6 @@ def evidence_of(
     together = (partners >= 0).any(1)
     unknown = np.full(len(kept), float(config.learn_solo)) * known.solo_predicted[own]
     observed = seen.log_step_s[kept] - seen.log_solo_s[kept]
-    observed = observed - unknown * measured.of(known.members)[own]
     count = np.minimum(seen.count[kept], config.repeats)
     noise = p.noise / count
     # Prior variances of the two errors; if the solo step time is known, all of the error belongs to the
@@ -50,11 +46,14 @@ def evidence_of(
         steep = slope(observed - solo, p.knee)
         target = to_scale(observed - solo, p.knee) - to_scale(expected, p.knee) + steep * solo
         solo = steep * of_solo * target / (steep**2 * (of_solo + noise) + of_slowdown)
+    # What no graph explains (an input pipeline, say) says nothing of other jobs.
+    error = observed - expected
+    off = ~together & (np.abs(error) > CANNOT_BE * np.sqrt(of_solo + noise))
     return Evidence(
         known.members,
         Rows(own, partners, np.where(together, steep, 1.0) * unknown),
-        np.where(together, target, observed - expected),
-        noise * np.where(together, steep**2, 1.0),
+        np.where(together, target, np.where(off, 0.0, error)),
+        noise * np.where(together, steep**2, np.where(off, _SAYS_NOTHING, 1.0)),
         np.zeros(len(kept), dtype=bool),
         seen.rank[kept],
         count,

@@ -108,6 +108,11 @@ class KnownMembers:
                 self._add(new)
         return [index[key] for key in keys]
 
+    def keys(self) -> list[MemberKey]:
+        """What each number stands for, if there were none at the start."""
+        with self._lock:
+            return list(self._index)
+
     def _add(self, new: dict[MemberKey, float]) -> None:
         if not new:
             return

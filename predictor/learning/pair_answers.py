@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from models.features import Floats
 from predictor.learning.kernel import kernel_of_itself
 from predictor.learning.known_members import KnownMembers
-from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
@@ -112,18 +111,10 @@ class PairAnswers:
         process: given what was observed. Nothing here outlives it.
         prior: variances under the process's kernel, which do.
         known: the members that keys number.
-        measured: jobs whose step time alone the process leaves to what was observed.
     """
 
-    def __init__(
-        self,
-        process: Process,
-        prior: PriorVariance,
-        known: KnownMembers,
-        measured: MeasuredAlone | None = None,
-    ) -> None:
+    def __init__(self, process: Process, prior: PriorVariance, known: KnownMembers) -> None:
         self.process, self._prior, self._known = process, prior, known
-        self._measured = measured or MeasuredAlone()
         self._sign = process.explained_sign
         self._pairs, self._own = _Pairs(len(self._sign), len(process.used)), dict[int, _Own]()
         self._lock = threading.Lock()
@@ -212,7 +203,7 @@ class PairAnswers:
         prior, noise = kernel_of_itself(process.parameters).solo[0, 0], process.parameters.noise
         variance = np.maximum(prior - np.square(half) @ self._sign, 0.0)
         solo, shrink = (
-            np.where(moves, mean + self._measured.of(known.take(new)), 0.0),
+            np.where(moves, mean, 0.0),
             np.where(moves, np.sqrt((variance + noise) / (prior + noise)), 1.0),
         )
         extra = process.own_variance(known, new)

@@ -8,8 +8,8 @@ the set of observations, not on their order or how they were split over calls.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,10 @@ from models.features import Floats
 from predictor.answering.bounds import taking_turns
 from predictor.examples.observations import Observation
 from predictor.learning.basis import Label, reason_of
-from predictor.learning.config import Drift, PosteriorConfig
+from predictor.learning.config import PosteriorConfig
 from predictor.learning.corrected import Basis, Corrector, shifted
-from predictor.learning.corrections import Corrections
-from predictor.learning.evidence import evidence_of
 from predictor.learning.kernel import Members
 from predictor.learning.known_members import KnownMembers
-from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.members import MemberScale, default_scale
 from predictor.learning.observed import Observed, ObservedKey, key_of, set_of
 from predictor.learning.pair_answers import PairAnswers
@@ -34,6 +31,7 @@ from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.learning.shifts import Shifts
+from predictor.learning.state import State
 from predictor.learning.time_sliced import bounded_rows, bounded_sets, members_bounded, no_slower
 from predictor.types import Bools, Prediction, PredictionArrays, SetPredictor
 from profiling.errors import CotenantError, InputError
@@ -44,23 +42,12 @@ if TYPE_CHECKING:
     from predictor.examples.featurizer import Featurizer
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """Inputs of answers: the process conditioned on the observations, and devices with sets observed under
-    MPS."""
-
-    process: Process
-    corrections: Corrections
-    shifts: Shifts
-    pairs: PairSlowdowns
-    under_mps: frozenset[str]
-
-
 class Posterior:
     """A `SetPredictor` conditioned on observed step times.
 
     Args:
-        predictor: the prior mean; answers are its own until something is observed.
+        predictor: the prior mean; answers are its own until something is observed. It is told solo step times that
+            were observed in SPECs, and answers accordingly.
         config: how observations are used.
         scale: of member features; that of the shipped parameters by default.
         featurizer: reads graphs; by default the predictor's, if it has one; otherwise jobs are distinguished
@@ -83,8 +70,8 @@ class Posterior:
         self._known = KnownMembers(self.config.parameters, scale or default_scale(), featurizer)
         self._prior = PriorVariance(self.config.parameters)
         self._corrector = Corrector(self.config.parameters)
-        self._observed = Observed.nothing()
-        self._state: _State | None = None
+        self._observed = self._told = Observed.nothing()
+        self._state: State | None = None
         self._earlier: Process | None = None
         self._of_row: Integers = np.zeros(0, np.int64)
         self._labels: dict[int, Label] = {}
@@ -107,7 +94,7 @@ class Posterior:
         new: dict[ObservedKey, list[float]] = {}
         for observation in observations:
             key = key_of(observation)
-            if key[3] or self._solo_counts(key[2]):
+            if key[3] or self.learns_solo(key[2]):
                 new.setdefault(key, []).append(math.log(observation.step_time_s))
         if not new:
             return
@@ -122,13 +109,17 @@ class Posterior:
 
         Observations that it cannot predict are skipped.
         """
-        other = Posterior(predictor, self.config, self._known.scale)
+        other = self.unobserved(predictor)
         other.take(
             Observation(set_of(key), 0, math.exp(value))
             for key, values in zip(self._observed.keys, self._observed.values, strict=True)
             for value in values
         )
         return other
+
+    def unobserved(self, predictor: SetPredictor | None = None) -> Posterior:
+        """The same without observations, over another predictor if one is given."""
+        return Posterior(predictor or self.predictor, self.config, self._known.scale)
 
     def take(self, observations: Iterable[Observation]) -> int:
         """Like `observe`, but skips observations that the predictor cannot predict and returns how many."""
@@ -169,7 +160,8 @@ class Posterior:
         other._ready()
         return other
 
-    def _solo_counts(self, workload: Workload) -> bool:
+    def learns_solo(self, workload: Workload) -> bool:
+        """Whether observations of a job alone add anything."""
         return self.config.learn_solo and workload.solo.step_time_s is None
 
     def _with(self, keys: Sequence[ObservedKey]) -> Observed:
@@ -195,22 +187,18 @@ class Posterior:
         result[mask] = self._known.numbers(keys, solo_step_time_s[mask].tolist())
         return result
 
-    def _ready(self) -> _State:
+    def _ready(self) -> State:
         """The process given all observations, computed lazily and incrementally from the previous one."""
         state = self._state
         if state is None:
-            kept = self._observed.lowest(self.config.most_observed)
-            measured = MeasuredAlone.among(self._observed, kept, self._known, self.config)
-            evidence = evidence_of(self._observed, kept, self._known, self.config, measured)
-            process = Process(self.config.parameters, evidence, self.config.most_rows, self._earlier)
-            pairs = PairAnswers(process, self._prior, self._known, measured)
-            shifts = Shifts(pairs, self._observed, kept[process.used], self._labels)
-            kept_pairs = PairSlowdowns(self.predictor, self._slowdown)
-            under_mps = frozenset(key[0] for key in self._observed.keys if key[1] == "mps" and key[3])
-            state = self._state = _State(
-                process, Corrections(process, measured), shifts, kept_pairs, under_mps
-            )
-            self._earlier = None
+            state = self._state = State.of(
+                self.predictor, self._observed, self._known, self.config, self._earlier, self._told,
+                shifts=lambda process, rows: Shifts(
+                    PairAnswers(process, self._prior, self._known), self._observed, rows, self._labels
+                ),
+                pairs=PairSlowdowns(self.predictor, self._slowdown),
+            )  # fmt: skip
+            self._earlier, self._told = None, state.told
         return state
 
     @property
@@ -225,6 +213,7 @@ class Posterior:
 
     def rows_of(self, sets: Sequence[ColocationSet]) -> tuple[Rows, Floats]:
         """Rows of the process for all members of some sets of two, set by set, and their corrected log slowdowns."""
+        sets = self._ready().measured.told_sets(sets)
         arrays = self.predictor.predict_arrays(sets)
         numbers = self._numbers(sets, arrays.solo_step_time_s)
         own, partners = numbers.ravel(), numbers[:, ::-1].reshape(-1, 1)
@@ -234,9 +223,10 @@ class Posterior:
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
         """See `SetPredictor`; slowdowns and predicted solo step times are corrected, memory and `fits` are
         the predictor's."""
-        arrays = self.predictor.predict_arrays(sets)
         if not len(self._observed) or not len(sets):
-            return arrays
+            return self.predictor.predict_arrays(sets)
+        sets = self._ready().measured.told_sets(sets)
+        arrays = self.predictor.predict_arrays(sets)
         numbers = self._numbers(sets, arrays.solo_step_time_s)
         time_sliced = np.array([s.sharing == "time-slice" for s in sets])
         corrected = self._corrected(arrays, numbers, slowdown_of_parts(sets, self.predictor), time_sliced)
@@ -248,31 +238,6 @@ class Posterior:
         places = bounded_sets(sets, self.predictor, self._ready().under_mps)
         sliced = [replace(sets[k], sharing="time-slice") for k in places]
         return places, self.predict_arrays(sliced).slowdown if places else np.zeros((0, 1))
-
-    def drift(self, observations: Sequence[Observation]) -> Drift:
-        """How far off the predictor was at `observations`, in order, without and with the earlier ones taken
-        into account."""
-        kept = [
-            o for o in observations if len(o.colocation_set.workloads) > 1 or self._solo_counts(o.workload)
-        ]
-        if not kept:
-            return Drift(0, 0.0, 0.0)
-        sets, members = [o.colocation_set for o in kept], [o.member for o in kept]
-        observed = np.log([o.step_time_s for o in kept])
-        at = np.arange(len(kept)), members
-        before = np.abs(observed - np.log(self.predictor.predict_arrays(sets).step_time_s[at]))
-        after = before.copy()
-        told = Posterior(self.predictor, self.config, self._known.scale)
-        # In growing steps, so that many observations take only some dozens of them.
-        start = 0
-        while start < len(kept):
-            end = min(len(kept), start + max(1, start // 8))
-            arrays = told.predict_arrays(sets[start:end])
-            part = np.arange(end - start), members[start:end]
-            after[start:end] = np.abs(observed[start:end] - np.log(arrays.step_time_s[part]))
-            told.observe(kept[start:end])
-            start = end
-        return Drift(len(kept), float(np.median(before)), float(np.median(after)))
 
     def to_json(self) -> list[dict[str, Any]]:
         """Observed members of sets with their observations and current answers."""
@@ -297,9 +262,11 @@ class Posterior:
 
     def predict_rows(self, rows: Integers, sharing: str) -> PredictionArrays:
         """Like `predict_arrays`, for rows cached by the caller (the fastest entry point)."""
-        arrays: PredictionArrays = self._table_of().predict_rows(rows, sharing)
+        answer: Callable[[Integers, str], PredictionArrays] = self._table_of().predict_rows
         if not len(self._observed) or not len(rows):
-            return arrays
+            return answer(rows, sharing)
+        rows = self._ready().told_table(rows)
+        arrays = answer(rows, sharing)
         keys = self._table_of().table_.keys
         if len(self._of_row) < len(keys):
             steps = self._table_of().table_.solo_step_s[len(self._of_row) : len(keys)]
@@ -356,13 +323,24 @@ class Posterior:
             UnknownNameError: unknown model or device.
         """
         predictor: Any = self.predictor
-        return self.correct(predictor.predict_many(sets), sets)
-
-    def correct(self, predictions: Sequence[Prediction], sets: Sequence[ColocationSet]) -> list[Prediction]:
-        """The predictor's own predictions with corrections applied; intervals narrow like the process's own,
-        and are at least as wide."""
         if not len(self._observed) or not len(sets):
-            return list(predictions)
+            return list(predictor.predict_many(sets))
+        told = self._ready().measured.told_sets(sets)
+        return self._correct(predictor.predict_many(told), told, sets)
+
+    def _correct(
+        self,
+        predictions: Sequence[Prediction],
+        sets: Sequence[ColocationSet],
+        asked: Sequence[ColocationSet],
+    ) -> list[Prediction]:
+        """The predictor's predictions with corrections applied; intervals narrow like the process's own, and
+        are at least as wide.
+
+        Args:
+            predictions: of `sets`.
+            sets: those of `asked` with observed solo step times stated.
+        """
         members = [member for prediction in predictions for member in prediction.members]
         number = iter(
             self._known.numbers(
@@ -379,11 +357,15 @@ class Posterior:
         places, most = self._time_sliced(sets)
         sliced = dict(zip(places, most.tolist(), strict=True))
         result = []
+        measured = state.measured
         for k, (colocation_set, prediction) in enumerate(zip(sets, predictions, strict=True)):
             now = tuple(islice(after, len(prediction.members)))
             now = members_bounded(now, colocation_set.sharing, sliced.get(k))
             moved = zip(colocation_set.workloads, prediction.members, now, shift, strict=False)
             reasons = [reason_of(w.model, was, member, s.basis) for w, was, member, s in moved]
+            if asked[k] is not colocation_set:
+                now, told = measured.as_asked(asked[k], now)
+                reasons = [*told, *reasons]
             result.append(
                 replace(prediction, members=now, reasons=(*prediction.reasons, *filter(None, reasons)))
             )
@@ -394,7 +376,7 @@ class Posterior:
         of the largest weight."""
         if not len(self._observed):
             return Basis(0, ())
-        arrays = self.predictor.predict_arrays([colocation_set])
-        row = self._numbers([colocation_set], arrays.solo_step_time_s)[0].tolist()
+        sets = self._ready().measured.told_sets([colocation_set])
+        row = self._numbers(sets, self.predictor.predict_arrays(sets).solo_step_time_s)[0].tolist()
         key = (row[member], *sorted(number for m, number in enumerate(row) if m != member and number >= 0))
         return self._ready().shifts.basis(key)

@@ -53,6 +53,7 @@ def command(
     target, new = store or default_store(), read_observations(file)
     # An unreadable file is reported before the imports below, which take seconds.
     from predictor import load_predictor
+    from predictor.learning.drift import drift_of
     from predictor.learning.posterior import Posterior
 
     predictor = load_predictor(model)
@@ -67,7 +68,7 @@ def command(
     told = [*stored(target), *new]
     posterior = Posterior(predictor)
     posterior.observe(told)
-    drift, corrections = posterior.drift(told), posterior.to_json()
+    drift, corrections = drift_of(posterior, told), posterior.to_json()
     keep(target, new)
     written = {}
     if rows is not None:

@@ -47,7 +47,7 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
     await admit_sets(service, sets)
     belief = service.belief()
     predictions = await service.batcher.plain(belief.serving, sets)
-    corrected = await service.batcher.corrected(belief, predictions, sets)
+    corrected = await service.batcher.corrected(belief, sets)
     try:
         status, answer, new = await service.stored(_keep, service, body, predictions, once)
     except ConflictError:

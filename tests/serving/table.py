@@ -20,6 +20,10 @@ def demand(workload: Workload) -> float:
     return _DEMAND.get(workload.model, 0.5)
 
 
+def alone_s(workload: Workload) -> float:
+    return workload.solo.step_time_s or 0.1
+
+
 def slowdown(workloads: Sequence[Workload]) -> float:
     return max(1.0, sum(map(demand, workloads)))
 
@@ -34,7 +38,7 @@ def _around(value: float) -> Quantity:
 
 @dataclass(eq=False)
 class TablePredictor:
-    """A member's slowdown is the sum of all demands, at least 1; a step takes 0.1 s alone."""
+    """A member's slowdown is the sum of all demands, at least 1; a step takes 0.1 s alone unless its SPEC says otherwise."""
 
     version: str = "table-1"
     calls: int = 0
@@ -60,7 +64,7 @@ class TablePredictor:
         fits = total * 1.1 <= get_device(asked.device).memory_bytes
         members = tuple(
             MemberPrediction(
-                str(w), _around(0.1), _around(0.1 * factor), Quantity(factor, max(1.0, factor * 0.9), factor * 1.1),
+                str(w), _around(alone_s(w)), _around(alone_s(w) * factor), Quantity(factor, max(1.0, factor * 0.9), factor * 1.1),
                 _around(1 / factor), _around(memory_bytes(w)), _around(demand(w) / factor), True,
             )
             for w in asked.workloads

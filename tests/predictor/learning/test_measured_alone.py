@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import permutations
+
 import numpy as np
 import pytest
 
 from predictor.examples.observations import Observation
+from predictor.learning.config import PosteriorConfig
+from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
-from profiling.workload import ColocationSet, Workload
+from profiling.workload import ColocationSet, SoloProfile, Workload
 
 SLOW, OTHER, THIRD = (Workload(name, 16) for name in ("alpha", "beta", "gamma"))
 ALONE, PAIR = ColocationSet("v100", (SLOW,)), ColocationSet("v100", (SLOW, OTHER))
@@ -21,20 +26,60 @@ def told(predictor: Predictor, factor: float, count: int = 1, sharing: str = "ti
     return posterior
 
 
-@pytest.mark.parametrize("factor", [0.02, 12.0, 50.0])
+def stated(predictor: Predictor, step_time_s: float) -> Workload:
+    return replace(SLOW, solo=SoloProfile(step_time_s=step_time_s))
+
+
+@pytest.mark.parametrize("factor", [0.02, 0.7, 2.0, 12.0, 50.0])
 @pytest.mark.parametrize("count", [1, 16])
-def test_a_step_time_alone_that_no_graph_explains_is_believed(
+def test_a_step_time_observed_alone_is_told_to_the_predictor(
     predictor: Predictor, factor: float, count: int
 ) -> None:
     posterior = told(predictor, factor, count)
     before, after = (p.predict_arrays([ALONE, PAIR]) for p in (predictor, posterior))
-    expected = factor * before.solo_step_time_s[:, 0]
-    np.testing.assert_allclose(after.solo_step_time_s[:, 0], expected, rtol=0.02)
-    # How much the two slow each other is another question.
-    np.testing.assert_allclose(after.slowdown, before.slowdown, rtol=0.02)
+    step_s = factor * before.solo_step_time_s[0, 0]
+    np.testing.assert_allclose(after.solo_step_time_s[:, 0], step_s, rtol=0.006)
+    job = stated(predictor, step_s)
+    expected = predictor.predict_arrays([ColocationSet("v100", (job,)), ColocationSet("v100", (job, OTHER))])
+    np.testing.assert_allclose(after.utilization_ratio, expected.utilization_ratio, rtol=0.05)
+    # The other job is like the observed one, and moves with it if it is believed to say something of others.
+    np.testing.assert_allclose(after.slowdown, expected.slowdown, rtol=0.02)
     solo = posterior.predict(ALONE).members[0].solo_step_time_s
-    assert solo.value == pytest.approx(expected[0], rel=0.02)
-    assert solo.lower < expected[0] < solo.upper < 2 * solo.value
+    assert solo.value == pytest.approx(step_s, rel=0.006)
+    assert solo.lower < step_s < solo.upper < 1.1 * solo.value
+
+
+def test_a_job_that_waits_for_its_input_leaves_the_device_to_its_neighbour(predictor: Predictor) -> None:
+    beside = predictor.predict_arrays([PAIR]).slowdown[0, 1]
+    assert told(predictor, 20.0).predict_arrays([PAIR]).slowdown[0, 1] < beside
+
+
+def test_all_ways_of_asking_agree(predictor: Predictor) -> None:
+    posterior = told(predictor, 5.0)
+    sets = [PAIR, ColocationSet("v100", (OTHER, THIRD, SLOW)), ColocationSet("v100", (OTHER, THIRD))]
+    rows = posterior.rows(sets)
+    for _ in range(2):  # the second time all rows are known
+        arrays, of_rows = posterior.predict_arrays(sets), posterior.predict_rows(rows, "time-slice")
+        np.testing.assert_allclose(of_rows.step_time_s, arrays.step_time_s)
+    for k, prediction in enumerate(posterior.predict_many(sets)):
+        assert [m.job for m in prediction.members] == [str(w) for w in sets[k].workloads]
+        steps = [m.step_time_s.value for m in prediction.members]
+        np.testing.assert_allclose(steps, arrays.step_time_s[k, : len(steps)], rtol=1e-5)
+        replaced = [r for r in prediction.reasons if "was observed once, and replaces the prediction" in r]
+        assert len(replaced) == (SLOW in sets[k].workloads)
+
+
+def test_a_step_time_that_the_spec_states_stands(predictor: Predictor) -> None:
+    posterior, job = told(predictor, 5.0), stated(predictor, 0.123)
+    assert posterior.predict_arrays([ColocationSet("v100", (job,))]).solo_step_time_s[0, 0] == 0.123
+    assert "replaces" not in " ".join(posterior.predict(ColocationSet("v100", (job, OTHER))).reasons)
+
+
+def test_slices_of_a_gpu_are_not_taken_for_all_of_it(predictor: Predictor) -> None:
+    posterior = told(predictor, 5.0)
+    measured = MeasuredAlone.among(posterior._observed, posterior.config)
+    assert measured.of("v100", "mps", SLOW) == measured.of("v100", "time-slice", SLOW) is not None
+    assert measured.of("v100", "mig", SLOW) is None is measured.of("p100", "mps", SLOW)
 
 
 def test_it_holds_under_every_sharing_mode_and_says_nothing_of_other_jobs(predictor: Predictor) -> None:
@@ -53,8 +98,30 @@ def test_observations_beside_others_are_read_with_it_in_any_order(predictor: Pre
     first, second = Posterior(predictor), Posterior(predictor)
     first.observe(observations)
     second = second.extended(observations[1:]).extended(observations[:1])
-    expected = predictor.predict_arrays([PAIR])
+    job = stated(predictor, float(30 * alone))
+    expected = predictor.predict_arrays([ColocationSet("v100", (job, OTHER))])
     for posterior in (first, second):
         answer = posterior.predict_arrays([PAIR])
-        np.testing.assert_allclose(answer.slowdown, expected.slowdown, rtol=0.05)
+        assert answer.slowdown[0, 0] == pytest.approx(pair / alone, rel=0.05)
+        assert answer.slowdown[0, 1] == pytest.approx(expected.slowdown[0, 1], rel=0.05)
         assert answer.step_time_s[0, 0] == pytest.approx(30 * pair, rel=0.05)
+
+
+@pytest.mark.parametrize("most_rows", [3, 512])
+def test_answers_do_not_depend_on_when_a_job_was_observed_alone(predictor: Predictor, most_rows: int) -> None:
+    config = PosteriorConfig(most_rows=most_rows)
+    jobs = (SLOW, OTHER, THIRD)
+    pairs = [ColocationSet("v100", pair) for pair in permutations(jobs, 2)]
+    beside = predictor.predict_arrays(pairs).step_time_s[:, 0]
+    observed = [Observation(s, 0, 1.2 * float(step)) for s, step in zip(pairs, beside, strict=True)]
+    alone = [
+        Observation(s, 0, factor * float(predictor.predict_arrays([s]).step_time_s[0, 0]))
+        for s, factor in ((ALONE, 2.0), (ColocationSet("v100", (OTHER,)), 0.8), (ALONE, 2.2))
+    ]
+    at_once, in_turn = Posterior(predictor, config), Posterior(predictor, config)
+    at_once.observe([*alone, *observed])
+    for each in [*observed[:4], *alone[:2], *observed[4:], alone[2]]:
+        in_turn = in_turn.extended([each])
+    np.testing.assert_allclose(
+        in_turn.predict_arrays(pairs).step_time_s, at_once.predict_arrays(pairs).step_time_s, rtol=1e-6
+    )

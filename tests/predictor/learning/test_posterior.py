@@ -253,16 +253,6 @@ def test_observations_of_what_is_known_alone_change_nothing(predictor: Predictor
     assert replace(posterior.predict(PAIR)) == predictor.predict(PAIR)
 
 
-def test_drift_falls_and_nothing_is_judged_by_itself(predictor: Predictor) -> None:
-    posterior = Posterior(predictor)
-    drift = posterior.drift([seen(predictor, PAIR, 0, 2.0)] * 9)
-    assert drift.count == 9
-    assert drift.after < 0.5 * drift.before
-    single = posterior.drift([seen(predictor, PAIR, 0, 2.0)])
-    assert single.before == single.after > 0
-    assert posterior.drift([]).count == 0
-
-
 def test_the_same_observations_over_another_predictor(predictor: Predictor) -> None:
     posterior = Posterior(predictor)
     posterior.observe([seen(predictor, pair, 0, 1.7) for pair in pairs_of(JOBS)[:5]])

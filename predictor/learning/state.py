@@ -1,0 +1,81 @@
+"""Everything that the answers of a posterior are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from predictor.learning.config import PosteriorConfig
+from predictor.learning.corrections import Corrections
+from predictor.learning.evidence import evidence_of
+from predictor.learning.known_members import KnownMembers
+from predictor.learning.measured_alone import MeasuredAlone, ToldTable
+from predictor.learning.observed import Observed
+from predictor.learning.parts import PairSlowdowns
+from predictor.learning.process import Process
+from predictor.learning.shifts import Shifts
+from predictor.types import SetPredictor
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A posterior's answers follow from these; a new one is made when something was observed.
+
+    Attributes:
+        told: the observations, with answers of the predictor once it knows the solo step times.
+        measured: solo step times to tell the predictor.
+        told_table: the same for rows of its job table.
+        process: conditioned on `told`.
+        corrections, shifts: what it says of sets, as arrays and with what it stands on.
+        pairs: corrected slowdowns of pairs.
+        under_mps: devices with sets observed under MPS.
+    """
+
+    told: Observed
+    measured: MeasuredAlone
+    told_table: ToldTable
+    process: Process
+    corrections: Corrections
+    shifts: Shifts
+    pairs: PairSlowdowns
+    under_mps: frozenset[str]
+
+    @classmethod
+    def of(
+        cls,
+        predictor: SetPredictor,
+        observed: Observed,
+        known: KnownMembers,
+        config: PosteriorConfig,
+        process: Process | None,
+        told: Observed,
+        *,
+        shifts: Callable[[Process, Integers], Shifts],
+        pairs: PairSlowdowns,
+    ) -> State:
+        """The state after `observed`.
+
+        Args:
+            predictor: the prior mean.
+            known: numbers the members.
+            process, told: of the state before, which save time and change nothing.
+            shifts: made from the process and the numbers of the rows in `observed` that it uses.
+        """
+        kept = observed.lowest(config.most_observed)
+        measured = MeasuredAlone.among(observed, config)
+        told = measured.told_rows(observed, kept, known, predictor, told)
+        given = Process(config.parameters, evidence_of(told, kept, known, config), config.most_rows, process)
+        return cls(
+            told,
+            measured,
+            ToldTable(measured, getattr(predictor, "table_", None)),
+            given,
+            Corrections(given),
+            shifts(given, kept[given.used]),
+            pairs,
+            frozenset(key[0] for key in observed.keys if key[1] == "mps" and key[3]),
+        )
