@@ -5,8 +5,9 @@
 Per campaign, the error of the co-located throughput and of the slowdown of every measured member:
 
 * `graph`: nothing was measured of the jobs;
-* `observed`: the step time of each job alone on the device was observed once, as a scheduler sees it before a second
-  job joins, and nothing else;
+* `step time`: that of each job alone on the device was observed once, as a scheduler sees it before a second job
+  joins;
+* `and utilisation`, `and memory`: these were observed along with it, as a monitoring agent sees them;
 * `stated`: everything that was measured of the jobs alone is in their SPECs (step time, memory, utilisation).
 
 Predictions are made as for a user: no campaign is named. Sets whose members were not on the device together are left
@@ -32,6 +33,13 @@ from predictor.predictor import Predictor
 from predictor.types import Floats, SetPredictor
 from profiling.workload import ColocationSet, Workload
 
+SEEN = {
+    "step time": (),
+    "and utilisation": ("utilization_ratio",),
+    "and memory": ("utilization_ratio", "memory_bytes"),
+}
+"""What is observed besides step times."""
+
 
 def errors(predictor: Predictor, examples: Examples) -> pd.DataFrame:
     """One row per measured member and way of asking, with the relative errors."""
@@ -51,13 +59,12 @@ def errors(predictor: Predictor, examples: Examples) -> pd.DataFrame:
         ]
 
     by_graph, stated = sets(examples.without_solo().workloads), sets(examples.workloads)
-    posterior = Posterior(predictor)
-    posterior.observe(_alone(stated))
-    asked: list[tuple[str, SetPredictor, list[ColocationSet]]] = [
-        ("graph", predictor, by_graph),
-        ("observed", posterior, by_graph),
-        ("stated", predictor, stated),
-    ]
+    asked: list[tuple[str, SetPredictor, list[ColocationSet]]] = [("graph", predictor, by_graph)]
+    for way, names in SEEN.items():
+        posterior = Posterior(predictor)
+        posterior.observe(_alone(stated, names))
+        asked.append((way, posterior, by_graph))
+    asked.append(("stated", predictor, stated))
     flat = np.concatenate(chosen)
     scored = examples.scored[flat]
     ratio = examples.ratio[flat][scored]
@@ -78,16 +85,20 @@ def errors(predictor: Predictor, examples: Examples) -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def _alone(sets: list[ColocationSet]) -> list[Observation]:
-    """One observation of each job by itself on each device: its measured step time, the median over campaigns' repeats."""
-    steps: dict[tuple[str, Workload], list[float]] = {}
-    for each in sets:
-        for workload in each.workloads:
-            if workload.solo.step_time_s is not None:
-                steps.setdefault((each.device, workload.without_solo()), []).append(workload.solo.step_time_s)
+def _alone(sets: list[ColocationSet], names: tuple[str, ...]) -> list[Observation]:
+    """One observation of each job by itself on each device: its measured step time, and of what else was measured `names`."""
+    jobs = {
+        (each.device, workload.without_solo()): workload.solo for each in sets for workload in each.workloads
+    }
     return [
-        Observation(ColocationSet(device, (job,)), 0, float(np.median(values)))
-        for (device, job), values in steps.items()
+        Observation(
+            ColocationSet(device, (job,)),
+            0,
+            solo.step_time_s,
+            **{name: getattr(solo, name) for name in names},
+        )
+        for (device, job), solo in jobs.items()
+        if solo.step_time_s is not None
     ]
 
 
@@ -124,7 +135,7 @@ def main() -> None:
     for campaign, part in colocation.groupby("campaign"):
         rows = errors(predictor, examples_of(part, solo))
         figures[str(campaign)] = {
-            "members": len(rows) // 3,
+            "members": int((rows["asked"] == "graph").sum()),
             "learned_from": bool(set(part.set_id) & set(learned)),
             **table(rows),
         }

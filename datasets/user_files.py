@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from datasets.schema import TABLES, table_fields
 from datasets.tables import Fault, find_faults
 from profiling.errors import InputError
+from profiling.workload import LEAST_MEMORY_BYTES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,8 +20,6 @@ _OTHER_SEPARATORS = (";", "\t", "|")
 _RATIO_APART = 0.2
 # Beyond what noise explains: a slowdown, or a percentage. Of the public measurements the largest is 1.5.
 _LARGEST_RATIO = 2.0
-# No process that trains takes less; a smaller number is one of another unit.
-_LEAST_BYTES = 1e6
 _MEMORY = ("memory_bytes", "set_memory_bytes", "lower_bound_bytes", "upper_bound_bytes")
 
 
@@ -135,10 +134,10 @@ def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.Data
 def _memory_in_other_units(frame: pd.DataFrame) -> list[Fault]:
     """Memory that cannot be in bytes, e.g. GB or MB."""
     return [
-        _fault(frame, row, column, f"bytes, from {_LEAST_BYTES:.0e}")
+        _fault(frame, row, column, f"bytes, from {LEAST_MEMORY_BYTES:.0e}")
         for column in _MEMORY
         if column in frame
-        for row in frame.index[frame[column] < _LEAST_BYTES]
+        for row in frame.index[frame[column] < LEAST_MEMORY_BYTES]
     ]
 
 

@@ -19,6 +19,9 @@ SHARING_MODES = ("time-slice", "mps", "mig")
 #: overflow or go on forever.
 STEP_TIMES_S = (1e-6, 1.2e6)
 
+#: No process that trains takes less; a smaller number has another unit.
+LEAST_MEMORY_BYTES = 1e6
+
 
 def check_step_time(step_time_s: float) -> None:
     """Raise `InputError` for a step time that no job has."""

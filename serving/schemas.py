@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from profiling.errors import CotenantError, LimitError
-from profiling.workload import ColocationSet, Workload
+from profiling.workload import LEAST_MEMORY_BYTES, ColocationSet, Workload
 from serving.job_ranges import RANGES, SPEC_LENGTH, parse_job
 
 
@@ -292,11 +292,13 @@ class PlacementPage(Struct):
 
 
 class ObservationBody(Struct, forbid_unknown_fields=True):
-    """A measured step time of job number `member` in the set `of`."""
+    """A measured step time of job number `member` in the set `of`, and of a job alone what it takes of the device."""
 
     of: SetBody
     step_time_s: StepTime
     member: Annotated[int, Meta(ge=0, le=1024)] = 0
+    memory_bytes: Annotated[float, Meta(ge=LEAST_MEMORY_BYTES, le=1e15)] | None = None
+    utilization_ratio: Annotated[float, Meta(ge=0, le=1)] | None = None
     observed_at: Annotated[float, Meta(ge=0, le=1e11)] | None = None
     placement_id: Annotated[str, Meta(max_length=32)] | None = None
 
@@ -314,6 +316,8 @@ class ObservationEntry(Struct):
     jobs: list[str]
     member: int
     step_time_s: float
+    memory_bytes: float | None
+    utilization_ratio: float | None
     predicted_step_time_s: Quantity
     error_ratio: float
     covered: bool

@@ -17,7 +17,13 @@ import numpy as np
 
 from profiling.errors import ConflictError, InputError
 from profiling.files import read_json, write_json
-from profiling.workload import ColocationSet, Workload, check_step_time
+from profiling.workload import (
+    LEAST_MEMORY_BYTES,
+    ColocationSet,
+    SoloProfile,
+    Workload,
+    check_step_time,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,19 +38,38 @@ MOST_OFF = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """An observed step time of a job.
+    """An observed step time of a job; of a job alone, optionally also what it took of the device.
 
     Attributes:
         colocation_set: the device and all jobs on it.
         member: position of the observed job in the set.
         step_time_s: seconds per step.
+        memory_bytes: what its process takes on the device.
+        utilization_ratio: share of time in which a kernel ran, 0 to 1.
     """
 
     colocation_set: ColocationSet
     member: int
     step_time_s: float
+    memory_bytes: float | None = None
+    utilization_ratio: float | None = None
 
     def __post_init__(self) -> None:
+        if len(self.colocation_set.workloads) > 1:
+            for name in ("memory_bytes", "utilization_ratio"):
+                if getattr(self, name) is not None:
+                    raise InputError(
+                        f"{name} is observed of jobs alone only",
+                        expected="a set of one job",
+                        got=f"{len(self.colocation_set.workloads)} jobs",
+                    )
+        SoloProfile(memory_bytes=self.memory_bytes, utilization_ratio=self.utilization_ratio)
+        if self.memory_bytes is not None and self.memory_bytes < LEAST_MEMORY_BYTES:
+            raise InputError(
+                "memory_bytes is out of range",
+                expected=f"bytes, at least {LEAST_MEMORY_BYTES:g}",
+                got=self.memory_bytes,
+            )
         if not 0 <= self.member < len(self.colocation_set.workloads):
             raise InputError(
                 "member is not a job of the set",
@@ -59,8 +84,9 @@ class Observation:
 
     @classmethod
     def from_mapping(cls, values: Any) -> Observation:
-        """From `{"device", "sharing", "jobs": [SPEC, ...], "job": SPEC or "member": n, "step_time_s"}`; the body of
-        `POST /v1/observations` (`"of": {"device", ...}`) and the entries of its listing are read, too.
+        """From `{"device", "sharing", "jobs": [SPEC, ...], "job": SPEC or "member": n, "step_time_s"}` and optionally
+        `memory_bytes` and `utilization_ratio`; the body of `POST /v1/observations` (`"of": {"device", ...}`) and the
+        entries of its listing are read, too.
         """
         if not isinstance(values, dict):
             raise InputError("not an observation", expected="an object", got=type(values).__name__)
@@ -73,6 +99,11 @@ class Observation:
             ]
             # Via text, as in a CSV, because neither true nor 1.5 is a member.
             device, step = str(flat["device"]), float(str(flat["step_time_s"]))
+            more = {
+                name: float(str(flat[name]))
+                for name in ("memory_bytes", "utilization_ratio")
+                if flat.get(name) not in (None, "")
+            }
             if flat.get("member") not in (None, ""):
                 member = int(str(flat["member"]))
             else:
@@ -88,7 +119,9 @@ class Observation:
                 expected="device, jobs, one of them as job (or its number as member), step_time_s",
                 got=f"{type(error).__name__}: {error}",
             ) from None
-        return cls(ColocationSet(device, tuple(jobs), flat.get("sharing") or "time-slice"), member, step)
+        return cls(
+            ColocationSet(device, tuple(jobs), flat.get("sharing") or "time-slice"), member, step, **more
+        )
 
     def to_mapping(self) -> dict[str, Any]:
         asked = self.colocation_set
@@ -98,7 +131,14 @@ class Observation:
             "jobs": [str(w) for w in asked.workloads],
             "member": self.member,
             "step_time_s": self.step_time_s,
+            **self.of_device,
         }
+
+    @property
+    def of_device(self) -> dict[str, float]:
+        """What was observed besides the step time."""
+        values = {"memory_bytes": self.memory_bytes, "utilization_ratio": self.utilization_ratio}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def check_plausible(step_time_s: float, predicted_s: float) -> None:
@@ -114,8 +154,8 @@ def check_plausible(step_time_s: float, predicted_s: float) -> None:
 
 
 def read_observations(path: Path | str) -> list[Observation]:
-    """Read a CSV (columns device, sharing, jobs, job or member, step_time_s; jobs are separated by `;`) or a JSON file (a list,
-    or an object with `observations` or `items`).
+    """Read a CSV (columns device, sharing, jobs, job or member, step_time_s and, optionally, memory_bytes and
+    utilization_ratio; jobs are separated by `;`) or a JSON file (a list, or an object with `observations` or `items`).
 
     Raises:
         InputError: with the row that is wrong.
@@ -224,9 +264,12 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
     from datasets.tables import make_table
 
     seen: dict[ColocationSet, dict[int, list[float]]] = {}
+    of_device: dict[ColocationSet, dict[str, list[float]]] = {}
     for o in observations:
         colocation_set, member = _in_order(o)
         seen.setdefault(colocation_set, {}).setdefault(member, []).append(o.step_time_s)
+        for name, value in o.of_device.items():
+            of_device.setdefault(colocation_set, {}).setdefault(name, []).append(value)
     origin = {"source": CAMPAIGN, "campaign": CAMPAIGN, "licence": "private", "origin": "measured"}
     solo: dict[tuple[str, Workload], dict[str, Any]] = {}
     for colocation_set in sorted(seen, key=lambda s: len(s.workloads)):
@@ -234,6 +277,8 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
             known = {k: v for k, v in _solo_of(workload).items() if v is not None}
             if len(colocation_set.workloads) == 1:
                 known["step_time_s"] = float(np.median(seen[colocation_set][index]))
+                more = of_device.get(colocation_set, {})
+                known |= {name: float(np.median(values)) for name, values in more.items()}
             key = colocation_set.device, workload.without_solo()
             solo[key] = {**solo.get(key, {}), **known}
     rows = []

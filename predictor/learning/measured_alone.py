@@ -1,4 +1,4 @@
-"""Jobs observed alone: the predictor is told their step time, as `step_time_s` in a SPEC would.
+"""Jobs observed alone: the predictor is told what was seen of them, as `step_time_s` and the like in a SPEC would.
 
 It then also knows how long such a job leaves the device idle, which matters more to its neighbours than the
 job's graph does.
@@ -7,83 +7,115 @@ job's graph does.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import structs
 
-from predictor.learning.config import PosteriorConfig
+from predictor.examples.observations import Observation
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.observed import Observed, set_of
-from profiling.workload import ColocationSet, Workload
+from profiling.workload import ColocationSet, SoloProfile, Workload
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
     from predictor.types import MemberPrediction, SetPredictor
 
-# Device, whether the step ran in a MIG slice, job. Alone, time slicing and MPS are the same.
-_Job = tuple[str, bool, Workload]
-# Logs of step times are rounded to this, below what a measurement repeats to: with each new value all sets of
-# the job are predicted anew.
+# Device, whether the job ran in a MIG slice, job. Alone, time slicing and MPS are the same.
+Job = tuple[str, bool, Workload]
+Seen = Mapping[Job, tuple[SoloProfile, ...]]
+# Step times and memory are rounded to this in the log, utilisation as it is: below what a measurement repeats
+# to. With each new value all sets of the job are predicted anew.
 _GRID = 0.01
+_NAMES = {
+    "step_time_s": "step time",
+    "memory_bytes": "memory",
+    "utilization_ratio": "utilisation",
+}
+
+
+def seen_alone(seen: Seen, observations: Iterable[Observation]) -> Seen:
+    """What was seen of jobs alone, with those of `observations` whose SPECs do not state it.
+
+    Returns:
+        `seen` itself if there is nothing new.
+    """
+    new: dict[Job, list[SoloProfile]] = {}
+    for observation in observations:
+        if len(observation.colocation_set.workloads) > 1:
+            continue
+        workload, stated = observation.workload, observation.workload.solo
+        values = {name: getattr(observation, name) for name in _NAMES if getattr(stated, name) is None}
+        if any(value is not None for value in values.values()):
+            asked = observation.colocation_set
+            job = asked.device, asked.sharing == "mig", workload.without_solo()
+            new.setdefault(job, []).append(SoloProfile(**values))
+    if not new:
+        return seen
+    return {**seen, **{job: (*seen.get(job, ()), *profiles) for job, profiles in new.items()}}
 
 
 @dataclass(frozen=True, slots=True)
-class AloneStep:
-    """Step time of a job alone, and the number of observations of it."""
+class Alone:
+    """What was observed of a job alone, and how often."""
 
-    step_time_s: float
+    solo: SoloProfile
     observations: int
+
+    @classmethod
+    def of(cls, profiles: Sequence[SoloProfile]) -> Alone:
+        """Medians, rounded."""
+        middle: dict[str, float] = {}
+        for name in _NAMES:
+            values = [value for profile in profiles if (value := getattr(profile, name)) is not None]
+            if values:
+                middle[name] = median(values)
+        for name in middle.keys() - {"utilization_ratio"}:
+            middle[name] = math.exp(_GRID * round(math.log(middle[name]) / _GRID))
+        if "utilization_ratio" in middle:
+            middle["utilization_ratio"] = _GRID * round(middle["utilization_ratio"] / _GRID)
+        return cls(SoloProfile(**middle), len(profiles))
+
+    def missing(self, workload: Workload) -> dict[str, float]:
+        """What the job's SPEC does not state of it."""
+        return {
+            f.name: value
+            for f in fields(SoloProfile)
+            if (value := getattr(self.solo, f.name)) is not None and getattr(workload.solo, f.name) is None
+        }
 
 
 class MeasuredAlone:
-    """Observed solo step times.
+    """What to tell the predictor.
 
     Args:
-        steps: by device and job; none by default.
+        seen: of jobs alone; nothing by default.
     """
 
-    def __init__(self, steps: Mapping[_Job, AloneStep] | None = None) -> None:
-        self._steps = dict(steps or {})
-
-    @classmethod
-    def among(cls, seen: Observed, config: PosteriorConfig) -> MeasuredAlone:
-        """From all observations of jobs alone whose SPEC states no step time."""
-        if not config.learn_solo or not len(seen):
-            return cls()
-        values: dict[_Job, list[tuple[float, int]]] = {}
-        for row in np.flatnonzero((seen.partners < 0).all(1)).tolist():
-            device, sharing, workload, _ = seen.keys[row]
-            job = device, sharing == "mig", workload.without_solo()
-            values.setdefault(job, []).append((float(seen.log_step_s[row]), int(seen.count[row])))
-        steps = {}
-        for job, found in values.items():
-            total = sum(count for _, count in found)
-            mean = sum(count * value for value, count in found) / total
-            steps[job] = AloneStep(math.exp(_GRID * round(mean / _GRID)), total)
-        return cls(steps)
+    def __init__(self, seen: Seen | None = None) -> None:
+        self._alone = {job: Alone.of(profiles) for job, profiles in (seen or {}).items()}
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return len(self._alone)
 
-    def of(self, device: str, sharing: str, workload: Workload) -> AloneStep | None:
-        """What was observed of a job alone; None where nothing was or its SPEC states a step time."""
-        if workload.solo.step_time_s is not None:
-            return None
-        return self._steps.get((device, sharing == "mig", workload.without_solo()))
+    def of(self, device: str, sharing: str, workload: Workload) -> Alone | None:
+        """What was observed of a job alone; None if nothing was that its SPEC does not state."""
+        alone = self._alone.get((device, sharing == "mig", workload.without_solo()))
+        return alone if alone is not None and alone.missing(workload) else None
 
     def told(self, device: str, sharing: str, workload: Workload) -> Workload:
-        """The job with its observed step time stated."""
-        step = self.of(device, sharing, workload)
-        if step is None:
+        """The job with what was observed of it stated."""
+        alone = self.of(device, sharing, workload)
+        if alone is None:
             return workload
-        return replace(workload, solo=replace(workload.solo, step_time_s=step.step_time_s))
+        return replace(workload, solo=replace(workload.solo, **alone.missing(workload)))
 
     def told_sets(self, sets: Sequence[ColocationSet]) -> Sequence[ColocationSet]:
-        """The sets with all such step times stated."""
-        if not self._steps:
+        """The sets with all that was observed of their jobs alone stated."""
+        if not self._alone:
             return sets
         # A workload is hashed once, even if it is in thousands of sets.
         known: dict[tuple[str, str, int], Workload] = {}
@@ -105,38 +137,41 @@ class MeasuredAlone:
         """Answers for the members of a set with their SPECs as asked, and in words what was told."""
         named, reasons = [], []
         for workload, member in zip(asked.workloads, members, strict=True):
-            step = self.of(asked.device, asked.sharing, workload)
-            if step is None:
+            alone = self.of(asked.device, asked.sharing, workload)
+            if alone is None:
                 named.append(member)
                 continue
             named.append(structs.replace(member, job=str(workload)))
-            times = "once" if step.observations == 1 else f"{step.observations} times"
+            what = [_NAMES[name] for name in _NAMES if name in alone.missing(workload)]
+            words = " and ".join(filter(None, (", ".join(what[:-1]), what[-1])))
+            times = "once" if alone.observations == 1 else f"{alone.observations} times"
             reasons.append(
-                f"{workload.model}: its step time alone on {asked.device} was observed {times}, and replaces the prediction"
+                f"{workload.model}: its {words} alone on {asked.device}, observed {times}, replaced "
+                f"the prediction"
             )
         return tuple(named), reasons
 
     def told_members(self, known: KnownMembers) -> Integers:
-        """[V] number of each known member once its step time is stated: its own where none was observed."""
+        """[V] number of each known member once that is stated; its own where nothing was observed."""
         keys = known.keys()
         result = np.arange(len(keys))
-        if not self._steps:
+        if not self._alone:
             return result
-        places, told, steps = [], [], []
+        places, told = [], []
         for number, (workload, device, sharing) in enumerate(keys):
-            step = self.of(device, sharing, workload)
-            if step is not None:
+            now = self.told(device, sharing, workload)
+            if now is not workload:
                 places.append(number)
-                told.append((self.told(device, sharing, workload), device, sharing))
-                steps.append(step.step_time_s)
+                told.append((now, device, sharing))
         if places:
-            result[places] = known.numbers(told, steps)
+            # An observation has a step time, so one is stated by now.
+            result[places] = known.numbers(told, [w.solo.step_time_s or math.nan for w, _, _ in told])
         return result
 
     def told_rows(
         self, seen: Observed, kept: Integers, known: KnownMembers, predictor: SetPredictor, earlier: Observed
     ) -> Observed:
-        """The observations with the members and answers of the sets whose step times are stated.
+        """The observations with the members and answers of the sets once that is stated.
 
         Observations of jobs alone stay as they are: what they say of other jobs is how far off the prediction
         was.
@@ -148,7 +183,7 @@ class MeasuredAlone:
             predictor: asked about rows that have changed.
             earlier: the result for fewer observations, or `seen` with no rows.
         """
-        if not self._steps:
+        if not self._alone:
             return seen
         told = self.told_members(known)
         together = (seen.partners >= 0).any(1)
@@ -174,10 +209,10 @@ class MeasuredAlone:
 
 
 class ToldTable:
-    """Rows of a predictor's job table with the step times of `measured` stated.
+    """Rows of a predictor's job table with what was observed of their jobs alone stated.
 
     Args:
-        measured: the step times.
+        measured: what was observed.
         table: `predictor.answering.job_table.JobTable`.
     """
 

@@ -23,6 +23,7 @@ from predictor.learning.config import PosteriorConfig
 from predictor.learning.corrected import Basis, Corrector, shifted
 from predictor.learning.kernel import Members
 from predictor.learning.known_members import KnownMembers
+from predictor.learning.measured_alone import MeasuredAlone, Seen, seen_alone
 from predictor.learning.members import MemberScale, default_scale
 from predictor.learning.observed import Observed, ObservedKey, key_of, set_of
 from predictor.learning.pair_answers import PairAnswers
@@ -71,6 +72,7 @@ class Posterior:
         self._prior = PriorVariance(self.config.parameters)
         self._corrector = Corrector(self.config.parameters)
         self._observed = self._told = Observed.nothing()
+        self._alone: Seen = {}
         self._state: State | None = None
         self._earlier: Process | None = None
         self._of_row: Integers = np.zeros(0, np.int64)
@@ -79,26 +81,33 @@ class Posterior:
 
     def __len__(self) -> int:
         """Number of observations taken in."""
-        return int(self._observed.count.sum())
+        other = sum(p.step_time_s is None for profiles in self._alone.values() for p in profiles)
+        return int(self._observed.count.sum()) + other
+
+    @property
+    def _knows_nothing(self) -> bool:
+        return not len(self._observed) and not self._alone
 
     @property
     def version(self) -> str:
         return str(getattr(self.predictor, "version", ""))
 
     def observe(self, observations: Iterable[Observation]) -> None:
-        """Take in observations; those of single jobs with known solo step time add nothing.
+        """Take in observations; those of single jobs say nothing that their SPECs state.
 
         Raises:
             UnknownNameError: unknown model or device; nothing was taken in.
         """
         new: dict[ObservedKey, list[float]] = {}
-        for observation in observations:
+        kept = list(observations)
+        for observation in kept:
             key = key_of(observation)
             if key[3] or self.learns_solo(key[2]):
                 new.setdefault(key, []).append(math.log(observation.step_time_s))
-        if not new:
+        alone = seen_alone(self._alone, kept) if self.config.learn_solo else self._alone
+        if not new and alone is self._alone:
             return
-        self._observed = self._with(list(new)).told(new)
+        self._observed, self._alone = self._with(list(new)).told(new), alone
         if self._state is not None:
             self._earlier = self._state.process
         self._state = None
@@ -115,6 +124,7 @@ class Posterior:
             for key, values in zip(self._observed.keys, self._observed.values, strict=True)
             for value in values
         )
+        other._alone, other._state = self._alone, None
         return other
 
     def unobserved(self, predictor: SetPredictor | None = None) -> Posterior:
@@ -193,6 +203,7 @@ class Posterior:
         if state is None:
             state = self._state = State.of(
                 self.predictor, self._observed, self._known, self.config, self._earlier, self._told,
+                MeasuredAlone(self._alone),
                 shifts=lambda process, rows: Shifts(
                     PairAnswers(process, self._prior, self._known), self._observed, rows, self._labels
                 ),
@@ -217,13 +228,13 @@ class Posterior:
         arrays = self.predictor.predict_arrays(sets)
         numbers = self._numbers(sets, arrays.solo_step_time_s)
         own, partners = numbers.ravel(), numbers[:, ::-1].reshape(-1, 1)
-        slowdown = self._slowdown(arrays.slowdown, numbers) if len(self._observed) else arrays.slowdown
+        slowdown = self._slowdown(arrays.slowdown, numbers) if not self._knows_nothing else arrays.slowdown
         return Rows(own, partners, np.zeros(len(own))), np.log(slowdown.ravel())
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
         """See `SetPredictor`; slowdowns and predicted solo step times are corrected, memory and `fits` are
         the predictor's."""
-        if not len(self._observed) or not len(sets):
+        if self._knows_nothing or not len(sets):
             return self.predictor.predict_arrays(sets)
         sets = self._ready().measured.told_sets(sets)
         arrays = self.predictor.predict_arrays(sets)
@@ -263,7 +274,7 @@ class Posterior:
     def predict_rows(self, rows: Integers, sharing: str) -> PredictionArrays:
         """Like `predict_arrays`, for rows cached by the caller (the fastest entry point)."""
         answer: Callable[[Integers, str], PredictionArrays] = self._table_of().predict_rows
-        if not len(self._observed) or not len(rows):
+        if self._knows_nothing or not len(rows):
             return answer(rows, sharing)
         rows = self._ready().told_table(rows)
         arrays = answer(rows, sharing)
@@ -323,7 +334,7 @@ class Posterior:
             UnknownNameError: unknown model or device.
         """
         predictor: Any = self.predictor
-        if not len(self._observed) or not len(sets):
+        if self._knows_nothing or not len(sets):
             return list(predictor.predict_many(sets))
         told = self._ready().measured.told_sets(sets)
         return self._correct(predictor.predict_many(told), told, sets)
@@ -374,7 +385,7 @@ class Posterior:
     def basis(self, colocation_set: ColocationSet, member: int) -> Basis:
         """The basis of the answer for a member of a set. An observation counts if it has at least a hundredth
         of the largest weight."""
-        if not len(self._observed):
+        if self._knows_nothing:
             return Basis(0, ())
         sets = self._ready().measured.told_sets([colocation_set])
         row = self._numbers(sets, self.predictor.predict_arrays(sets).solo_step_time_s)[0].tolist()

@@ -26,8 +26,8 @@ class State:
     """A posterior's answers follow from these; a new one is made when something was observed.
 
     Attributes:
-        told: the observations, with answers of the predictor once it knows the solo step times.
-        measured: solo step times to tell the predictor.
+        told: the observations, with answers of the predictor once it is told.
+        measured: what to tell the predictor of jobs alone.
         told_table: the same for rows of its job table.
         process: conditioned on `told`.
         corrections, shifts: what it says of sets, as arrays and with what it stands on.
@@ -53,6 +53,7 @@ class State:
         config: PosteriorConfig,
         process: Process | None,
         told: Observed,
+        measured: MeasuredAlone,
         *,
         shifts: Callable[[Process, Integers], Shifts],
         pairs: PairSlowdowns,
@@ -63,10 +64,10 @@ class State:
             predictor: the prior mean.
             known: numbers the members.
             process, told: of the state before, which save time and change nothing.
+            measured: what was observed of jobs alone.
             shifts: made from the process and the numbers of the rows in `observed` that it uses.
         """
         kept = observed.lowest(config.most_observed)
-        measured = MeasuredAlone.among(observed, config)
         told = measured.told_rows(observed, kept, known, predictor, told)
         given = Process(config.parameters, evidence_of(told, kept, known, config), config.most_rows, process)
         return cls(

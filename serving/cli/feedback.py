@@ -16,8 +16,8 @@ def command(
     file: Annotated[
         Path,
         typer.Argument(
-            help="CSV with device, sharing, jobs (SPECs separated by `;`), job, step_time_s; or JSON in the "
-            "format of `/v1/observations`."
+            help="CSV with device, sharing, jobs (SPECs separated by `;`), job, step_time_s and, for jobs alone, "
+            "optionally memory_bytes and utilization_ratio; or JSON in the format of `/v1/observations`."
         ),
     ],
     model: ModelOption = "default",

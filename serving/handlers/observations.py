@@ -44,6 +44,13 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
                 expected=f"0 to {len(observation.of.jobs) - 1}",
                 got=observation.member,
             )
+        for name in ("memory_bytes", "utilization_ratio"):
+            if getattr(observation, name) is not None and len(observation.of.jobs) > 1:
+                raise InputError(
+                    f"observations[{index}].{name} is observed of jobs alone only",
+                    expected="a set of one job",
+                    got=f"{len(observation.of.jobs)} jobs",
+                )
     await admit_sets(service, sets)
     belief = service.belief()
     predictions = await service.batcher.plain(belief.serving, sets)
@@ -112,6 +119,8 @@ def _row_of(observation: ObservationBody, prediction: Prediction, kept_s: float)
         jobs=[m.job for m in prediction.members],
         member=observation.member,
         step_time_s=observation.step_time_s,
+        memory_bytes=observation.memory_bytes,
+        utilization_ratio=observation.utilization_ratio,
         predicted_step_time_s=predicted.value,
         predicted_lower_s=predicted.lower,
         predicted_upper_s=predicted.upper,
@@ -172,6 +181,8 @@ def entry_of(row: ObservationRow) -> dict[str, Any]:
         "jobs": row.jobs,
         "member": row.member,
         "step_time_s": row.step_time_s,
+        "memory_bytes": row.memory_bytes,
+        "utilization_ratio": row.utilization_ratio,
         "predicted_step_time_s": {
             "value": row.predicted_step_time_s,
             "lower": row.predicted_lower_s,

@@ -43,7 +43,7 @@ def read_stored(store: Store, after: int = 0) -> Iterator[StoredObservation]:
     row = ObservationRow
     query = (
         select(row.id, row.model_version, row.device, row.sharing, row.jobs, row.member, row.step_time_s,
-               row.predicted_step_time_s)
+               row.predicted_step_time_s, row.memory_bytes, row.utilization_ratio)
         .where(row.id > after)
         .order_by(row.id)
         .execution_options(yield_per=_AT_ONCE)
@@ -54,11 +54,18 @@ def read_stored(store: Store, after: int = 0) -> Iterator[StoredObservation]:
 
 
 def _observation(
-    device: str, sharing: str, jobs: list[str], member: int, step_time_s: float, predicted_s: float
+    device: str,
+    sharing: str,
+    jobs: list[str],
+    member: int,
+    step_time_s: float,
+    predicted_s: float,
+    memory_bytes: float | None,
+    utilization_ratio: float | None,
 ) -> Observation | InputError:
     try:
         colocation_set = ColocationSet(device, tuple(map(spec_of, jobs)), sharing)
         check_plausible(step_time_s, predicted_s)
-        return Observation(colocation_set, member, step_time_s)
+        return Observation(colocation_set, member, step_time_s, memory_bytes, utilization_ratio)
     except InputError as error:
         return error

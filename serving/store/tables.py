@@ -92,7 +92,7 @@ class PlacementRow(Base):
 
 
 class ObservationRow(Base):
-    """A measured step time and its prediction."""
+    """A measured step time and its prediction; memory and utilisation of jobs alone only."""
 
     __tablename__ = "observations"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -101,6 +101,8 @@ class ObservationRow(Base):
     jobs: Mapped[list[Any]]
     member: Mapped[int]
     step_time_s: Mapped[float]
+    memory_bytes: Mapped[float | None]
+    utilization_ratio: Mapped[float | None]
     predicted_step_time_s: Mapped[float]
     predicted_lower_s: Mapped[float]
     predicted_upper_s: Mapped[float]

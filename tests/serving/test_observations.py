@@ -62,6 +62,24 @@ def test_record_and_list(client: TestClient) -> None:
     assert row.error_ratio == pytest.approx(0.15), "the same error by day as by job"
 
 
+def test_what_a_job_alone_takes_of_the_device(client: TestClient) -> None:
+    alone = {"of": {"device": "v100", "jobs": ["resnet18-cifar"]}, "step_time_s": 0.12}
+    taken = {"memory_bytes": 3e9, "utilization_ratio": 0.25}
+    posted = client.post("/v1/observations", json={"observations": [alone | taken]})
+    assert posted.status_code == 201
+    (entry,) = client.get("/v1/observations").json()["items"]
+    assert {name: entry[name] for name in taken} == taken
+    asked = {"device": "v100", "jobs": ["resnet18-cifar", "lstm-wikitext2"]}
+    answer = client.post("/v1/predict", json=asked).json()
+    assert answer["members"][0]["job"] == "resnet18-cifar"
+    assert answer["members"][0]["solo_step_time_s"]["value"] == pytest.approx(0.12, rel=0.006)
+    assert any("memory and utilisation alone on v100" in reason for reason in answer["reasons"])
+    for change in ({"utilization_ratio": 25}, {"memory_bytes": 3.0}, {"of": asked}):
+        told = client.post("/v1/observations", json={"observations": [alone | taken | change]})
+        assert told.status_code == 422
+    assert "observed of jobs alone only" in told.json()["detail"]
+
+
 def test_once(client: TestClient) -> None:
     body = {"observations": [seen()]}
     first = client.post("/v1/observations", json=body, headers={"Idempotency-Key": "a"})

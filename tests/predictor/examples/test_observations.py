@@ -111,6 +111,35 @@ def test_bad_files(tmp_path: Path) -> None:
             read_observations(tmp_path / "seen.json")
 
 
+def test_what_a_job_alone_takes_of_the_device(tmp_path: Path) -> None:
+    file = tmp_path / "alone.csv"
+    file.write_text(
+        "device,jobs,step_time_s,memory_bytes,utilization_ratio\nv100,gamma,0.5,2e9,0.4\nv100,gamma,0.5,,\n"
+    )
+    first, second = read_observations(file)
+    assert (first.memory_bytes, first.utilization_ratio) == (2e9, 0.4)
+    assert second.of_device == {}
+    store = tmp_path / "store.json"
+    keep(store, [first, second])
+    assert stored(store) == [first, second]
+    _, solo = training_tables([first, second])
+    assert solo[["step_time_s", "memory_bytes", "utilization_ratio"]].iloc[0].tolist() == [0.5, 2e9, 0.4]
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"utilization_ratio": 40}, "ratio"),
+        ({"memory_bytes": 2.5}, "bytes"),
+        ({"memory_bytes": float("nan")}, "memory_bytes"),
+        ({"jobs": ["gamma", "beta"], "job": "gamma", "memory_bytes": 2e9}, "jobs alone only"),
+    ],
+)
+def test_impossible_memory_and_utilisation(values: dict[str, object], word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        Observation.from_mapping({"device": "v100", "jobs": ["gamma"], "step_time_s": 0.5, **values})
+
+
 def test_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, observation = tmp_path / "deep" / "feedback.json", Observation(PAIR, 1, 0.04)
     assert stored(store) == []

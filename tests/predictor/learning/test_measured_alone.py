@@ -8,7 +8,7 @@ import pytest
 
 from predictor.examples.observations import Observation
 from predictor.learning.config import PosteriorConfig
-from predictor.learning.measured_alone import MeasuredAlone
+from predictor.learning.measured_alone import MeasuredAlone, seen_alone
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, SoloProfile, Workload
@@ -65,19 +65,23 @@ def test_all_ways_of_asking_agree(predictor: Predictor) -> None:
         assert [m.job for m in prediction.members] == [str(w) for w in sets[k].workloads]
         steps = [m.step_time_s.value for m in prediction.members]
         np.testing.assert_allclose(steps, arrays.step_time_s[k, : len(steps)], rtol=1e-5)
-        replaced = [r for r in prediction.reasons if "was observed once, and replaces the prediction" in r]
+        replaced = [
+            r
+            for r in prediction.reasons
+            if "step time alone on v100, observed once, replaced the prediction" in r
+        ]
         assert len(replaced) == (SLOW in sets[k].workloads)
 
 
 def test_a_step_time_that_the_spec_states_stands(predictor: Predictor) -> None:
     posterior, job = told(predictor, 5.0), stated(predictor, 0.123)
     assert posterior.predict_arrays([ColocationSet("v100", (job,))]).solo_step_time_s[0, 0] == 0.123
-    assert "replaces" not in " ".join(posterior.predict(ColocationSet("v100", (job, OTHER))).reasons)
+    assert "replaced" not in " ".join(posterior.predict(ColocationSet("v100", (job, OTHER))).reasons)
 
 
 def test_slices_of_a_gpu_are_not_taken_for_all_of_it(predictor: Predictor) -> None:
-    posterior = told(predictor, 5.0)
-    measured = MeasuredAlone.among(posterior._observed, posterior.config)
+    alone = ColocationSet("v100", (SLOW,), "mps")
+    measured = MeasuredAlone(seen_alone({}, [Observation(alone, 0, 0.1)]))
     assert measured.of("v100", "mps", SLOW) == measured.of("v100", "time-slice", SLOW) is not None
     assert measured.of("v100", "mig", SLOW) is None is measured.of("p100", "mps", SLOW)
 
@@ -125,3 +129,37 @@ def test_answers_do_not_depend_on_when_a_job_was_observed_alone(predictor: Predi
     np.testing.assert_allclose(
         in_turn.predict_arrays(pairs).step_time_s, at_once.predict_arrays(pairs).step_time_s, rtol=1e-6
     )
+
+
+def test_memory_and_utilisation_observed_along_with_it_are_told_too(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    taken = [(0.05, 2e9, 0.2), (0.05, 2e9, 0.3), (0.05, 2e9, 0.3), (0.05, None, None)]
+    posterior.observe([Observation(ALONE, 0, *values) for values in taken])
+    assert len(posterior) == 4
+    answer = posterior.predict(PAIR)
+    job = replace(SLOW, solo=SoloProfile(step_time_s=0.05, memory_bytes=2e9, utilization_ratio=0.3))
+    expected = predictor.predict(ColocationSet("v100", (job, OTHER)))
+    assert answer.members[0].memory_bytes.value == pytest.approx(2e9, rel=0.006)
+    assert answer.members[0].slowdown.value == pytest.approx(expected.members[0].slowdown.value, rel=0.02)
+    assert answer.members[1].slowdown.value == pytest.approx(expected.members[1].slowdown.value, rel=0.05)
+    assert any(
+        "alpha: its step time, memory and utilisation alone on v100, observed 4 times" in reason
+        for reason in answer.reasons
+    )
+
+
+def test_utilisation_is_told_where_only_the_step_time_is_stated(predictor: Predictor) -> None:
+    posterior, job = Posterior(predictor), stated(predictor, 0.05)
+    posterior.observe([Observation(ColocationSet("v100", (job,)), 0, 0.06)])
+    assert (len(posterior), posterior.revision) == (0, 0), "it adds nothing to the SPEC"
+    posterior.observe([Observation(ColocationSet("v100", (job,)), 0, 0.06, utilization_ratio=0.3)])
+    assert (len(posterior), posterior.revision) == (1, 1)
+    asked = ColocationSet("v100", (job, OTHER))
+    full = replace(job, solo=replace(job.solo, utilization_ratio=0.3))
+    expected = predictor.predict_arrays([ColocationSet("v100", (full, OTHER))])
+    for posterior in (posterior, posterior.over(predictor)):
+        np.testing.assert_allclose(posterior.predict_arrays([asked]).step_time_s, expected.step_time_s)
+        rows = posterior.rows([asked])
+        np.testing.assert_allclose(
+            posterior.predict_rows(rows, "time-slice").step_time_s, expected.step_time_s
+        )
