@@ -46,6 +46,7 @@ WITH_DATA = {
     "icefrog_simulation": ("--trace CSV", "layer-elastic scheduling"),
     "pipeline": ("--profiles CLONE", "pipeline plans"),
     "gavel": ("--data SIA", "Gavel as Sia's artifact runs it"),
+    "observed_alone": ("--data TABLES", "sets before and after each job was observed alone"),
     "sharing_sums": ("--data TABLES", "measured and predicted total speed by sharing mode"),
     "occupancy": ("--data TABLES", "predicted and measured occupancy of operators"),
     "memory_constants": ("--data TABLES", "constants of the memory model, and their errors"),

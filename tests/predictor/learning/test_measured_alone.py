@@ -157,9 +157,9 @@ def test_utilisation_is_told_where_only_the_step_time_is_stated(predictor: Predi
     asked = ColocationSet("v100", (job, OTHER))
     full = replace(job, solo=replace(job.solo, utilization_ratio=0.3))
     expected = predictor.predict_arrays([ColocationSet("v100", (full, OTHER))])
-    for posterior in (posterior, posterior.over(predictor)):
-        np.testing.assert_allclose(posterior.predict_arrays([asked]).step_time_s, expected.step_time_s)
-        rows = posterior.rows([asked])
+    for same in (posterior, posterior.over(predictor)):
+        np.testing.assert_allclose(same.predict_arrays([asked]).step_time_s, expected.step_time_s)
+        rows = same.rows([asked])
         np.testing.assert_allclose(
-            posterior.predict_rows(rows, "time-slice").step_time_s, expected.step_time_s
+            same.predict_rows(rows, "time-slice").step_time_s, expected.step_time_s
         )
