@@ -123,6 +123,7 @@ class ElasticTruth:
 
     Args:
         shared: slowdowns and memory of two jobs on one GPU with their current prefixes; None: no sharing.
+        alone: decides whether a job, with nothing frozen, fits on a GPU by itself; None: every job does.
     """
 
     def __init__(
@@ -131,9 +132,10 @@ class ElasticTruth:
         prefix_change_s: float = 5.0,
         round_s: float = 60.0,
         shared: SetPredictor | SetCache | None = None,
+        alone: SetCache | None = None,
     ) -> None:
         self._restart_s, self.prefix_change_s, self.round_s = restart_s, prefix_change_s, round_s
-        self.shared = shared
+        self.shared, self.alone = shared, alone
         self._held: dict[int, int] = {}
 
     def segment(self, job: JobState, snapshot: SchedulingSnapshot) -> Segment:
@@ -160,7 +162,11 @@ class ElasticTruth:
 
     def fits(self, members: Sequence[JobState], gpu: int, snapshot: SchedulingSnapshot) -> bool:
         if len(members) == 1:
-            return True
+            return self.alone is None or bool(
+                self.alone.answer(
+                    snapshot.devices[gpu], [members[0].job.workload], snapshot.sharing[gpu]
+                ).fits
+            )
         return self.shared is not None and len(members) == 2 and self._slowdown(members, gpu, snapshot)[1]
 
     def _slowdown(

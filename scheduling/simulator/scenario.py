@@ -201,7 +201,7 @@ class Scenario:
             from scheduling.elastic.curves import freezing_agents
 
             agent, anew = freezing_agents(self.cluster, truth, belief), True
-            truth = ElasticTruth(truth.resume_s, round_s=chosen.round_s or 60.0)
+            truth = ElasticTruth(truth.resume_s, round_s=chosen.round_s or 60.0, alone=truth.cache)
         config = replace(self.config, record=record, reevaluate_each_round=anew)
         return simulate(self.jobs, self.cluster, chosen, truth, belief, config, on_progress, agent)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from profiling.workload import Workload
+from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import TraceJob
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
@@ -62,6 +63,20 @@ def test_every_job_is_done_and_no_gpu_is_held_twice(make: type) -> None:
     for held in spans.values():
         held.sort()
         assert all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(held))
+
+
+@pytest.mark.parametrize("make", [icefrog, icefrog_unfrozen, pollux, pollux_freezing])
+def test_a_job_that_is_larger_than_believed_runs_where_it_fits(make: type) -> None:
+    cluster = ClusterSnapshot((Node("a", (Gpu("0", "k80"),)), Node("b", (Gpu("0", "v100"),))))
+    job = Workload("x")
+    solo = {(device, job): Solo(1.0, 10e9) for device in ("k80", "v100")}
+    belief, truth = (TablePredictor(solo, {}, {"k80": k80, "v100": 16e9}) for k80 in (12e9, 8e9))
+    elastic = ElasticTruth(alone=SetCache(truth))
+    config = SimulationConfig(reevaluate_each_round=True)
+    jobs = [TraceJob(f"j{n}", job, 500.0) for n in range(3)]
+    result = simulate(jobs, cluster, make(), elastic, SetCache(belief), config, agent=agent)
+    assert all(job.finished_s is not None and list(job.served_s) == ["v100"] for job in result.jobs)
+    assert result.out_of_memory > 0
 
 
 def test_freezing_pays_and_its_debt_is_capped() -> None:
