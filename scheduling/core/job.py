@@ -8,7 +8,7 @@ from typing import Any
 from profiling.errors import InputError
 from profiling.workload import Workload
 from scheduling.core.batches import BatchRange
-from scheduling.core.limits import check_iterations
+from scheduling.core.limits import LATEST_S, check_iterations
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,10 @@ class TraceJob:
 
     def __post_init__(self) -> None:
         check_iterations(f"job {self.id}: iterations", self.iterations)
-        if not 0 <= self.submit_s < float("inf"):
-            raise InputError(f"job {self.id}: submit_s", expected="seconds from 0", got=self.submit_s)
+        if not 0 <= self.submit_s <= LATEST_S:
+            raise InputError(
+                f"job {self.id}: submit_s", expected=f"seconds from 0 to {LATEST_S:g}", got=self.submit_s
+            )
         if self.gpus < 1:
             raise InputError(f"job {self.id}: gpus", expected="an integer from 1", got=self.gpus)
         least, most = self.gpu_range

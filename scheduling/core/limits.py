@@ -12,6 +12,8 @@ from profiling.workload import ColocationSet
 
 STEP_TIME_S = (1e-9, 1e9)
 ITERATIONS = (1e-9, 1e15)
+# Beyond it, a clock that counts seconds in double precision loses the milliseconds of a run.
+LATEST_S = 1e13
 # Most GPUs in a cluster; `count`s are summed before they are expanded.
 CLUSTER_GPUS = 100_000
 # Assumed solo duration of a job of unknown length.

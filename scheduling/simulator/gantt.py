@@ -45,7 +45,7 @@ def draw_gantt(
                 edgecolor="white",
                 linewidth=0.3,
             )
-    axis.set(xlabel="time (hours)", ylim=(len(shown) - 0.5, -0.5))
+    axis.set(xlabel="time (hours)", ylim=(max(len(shown), 1) - 0.5, -0.5))
     names = result.gpu_names or [str(number) for number in range(result.gpus)]
     axis.set_yticks(range(len(shown)), [names[gpu] for gpu in shown])
     return len(shown)

@@ -213,9 +213,11 @@ def parse_mapping(values: Mapping[str, Any]) -> Columns:
     try:
         scale = float(values.get("gpu_scale", 1.0))
     except ValueError:
+        scale = float("nan")
+    if not 0 < scale < float("inf"):
         raise InputError(
-            "column mapping: gpu_scale", expected="a number", got=repr(values["gpu_scale"])
-        ) from None
+            "column mapping: gpu_scale", expected="a number above 0", got=repr(values["gpu_scale"])
+        )
     return Columns(**{**values, "gpu_scale": scale})
 
 

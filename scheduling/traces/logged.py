@@ -12,6 +12,7 @@ import numpy as np
 
 from profiling.errors import InputError
 from scheduling.core.job import TraceJob
+from scheduling.core.limits import LATEST_S
 from scheduling.traces.elastic import with_batch_range
 from scheduling.traces.mix import Mix
 from scheduling.traces.remarks import Remark, RowCount, counted_rows
@@ -58,6 +59,8 @@ class LoggedJob:
             return self.remark
         if not isfinite(self.submit_s):
             return Remark("no submission time")
+        if abs(self.submit_s) > LATEST_S / 2:  # two jobs are then no further apart than `LATEST_S`
+            return Remark("submission time is out of range", f"{self.submit_s:g}")
         if self.gpus == 0 and not self.duration_s < 1.0:  # a job that never ran may not have any yet
             return Remark("requests no whole GPU")
         if not isfinite(self.duration_s):

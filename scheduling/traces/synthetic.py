@@ -18,10 +18,14 @@ def parse_synthetic(spec: str) -> dict[str, float]:
         InputError: unknown key, or a value is out of range.
     """
     settings = dict(_DEFAULTS)
+    given: set[str] = set()
     for part in filter(None, spec.split(",")):
         key, _, text = part.partition("=")
-        if key not in settings:
-            raise InputError("synthetic trace", expected="keys among " + ", ".join(settings), got=repr(key))
+        if key not in settings or key in given:
+            raise InputError(
+                "synthetic trace", expected="keys among " + ", ".join(settings) + ", each once", got=repr(key)
+            )
+        given.add(key)
         try:
             settings[key] = float(text)
         except ValueError:

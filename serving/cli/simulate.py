@@ -207,7 +207,15 @@ def parts_of_realism(realism: bool, saved_stops: bool) -> tuple[str, ...]:
 
 
 def parse_columns(text: str | None) -> dict[str, str] | None:
-    """Parse `key=value,...` into a mapping."""
+    """Parse `key=value,...` into a mapping. Raises `InputError` if a key stands twice."""
+    from profiling.errors import InputError
+
     if text is None:
         return None
-    return dict(part.split("=", 1) if "=" in part else (part, "") for part in text.split(","))  # type: ignore[misc]
+    columns: dict[str, str] = {}
+    for part in text.split(","):
+        key, _, column = (word.strip() for word in part.partition("="))
+        if key in columns:
+            raise InputError("--columns names a field twice", expected="each once", got=key)
+        columns[key] = column
+    return columns

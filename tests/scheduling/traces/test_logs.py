@@ -14,6 +14,7 @@ from scheduling.traces.columns import parse_mapping
 from scheduling.traces.logged import usable, weights_of_levels
 from scheduling.traces.logs import read_rows
 from scheduling.traces.mix import Mix
+from scheduling.traces.synthetic import synthetic
 from tests.scheduling.traces.reading import read_log
 
 MIX = Mix.even((Workload("a"), Workload("b")), lambda w: 0.5 if w.model == "a" else 2.0)
@@ -206,6 +207,20 @@ def test_philly_json(tmp_path: Path) -> None:
     assert ignored(path) == {"no submission time": (1, ())}
     with pytest.raises(InputError, match="unrecognised JSON"):
         read(tmp_path / "other.json", "{}")
+
+
+def test_a_submission_that_a_clock_in_double_precision_cannot_hold_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "late.csv"
+    path.write_text("timestamp,duration,num_gpus\n0,100,1\n1e300,100,1\n")
+    assert ignored(path) == {"submission time is out of range": (1, ("1e+300",))}
+    with pytest.raises(InputError, match="submit_s"):
+        synthetic("rate=1e-300,jobs=3", MIX)
+
+
+@pytest.mark.parametrize("scale", ["nan", "0", "-1", "inf", "many"])
+def test_a_unit_of_gpus_is_a_number_above_0(scale: str) -> None:
+    with pytest.raises(InputError, match="gpu_scale"):
+        parse_mapping({"submit": "at", "duration": "took", "gpu_scale": scale})
 
 
 def test_mapping_has_priority_deadline_and_range(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_synthetic() -> None:
     assert jobs != synthetic("rate=60,jobs=200,gangs=0.5", MIX, 2)
     assert jobs[-1].submit_s == pytest.approx(200 * 60, rel=0.3)
     assert {j.gpus for j in jobs} == {1, 2, 4, 8}
-    for bad in ("speed=3", "rate=x", "rate=0", "gangs=2", "jobs=1.5", "jobs=nan"):
+    for bad in ("speed=3", "rate=x", "rate=0", "gangs=2", "jobs=1.5", "jobs=nan", "jobs=1,jobs=2"):
         with pytest.raises(InputError):
             synthetic(bad, MIX)
 

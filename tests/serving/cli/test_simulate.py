@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from profiling.errors import InputError
 from scheduling.simulator import sweep
 from scheduling.simulator.result import SimulationResult
 from serving.cli.main import main
-from serving.cli.simulate import show_tenants
+from serving.cli.simulate import parse_columns, show_tenants
 from tests.once import gavel_tables
 from tests.shared import shared_data
 
@@ -211,6 +212,12 @@ def test_bad_input_is_one_line(
     assert message in err
     assert err.startswith("cotenant: ")
     assert err.count("\n") == 1
+
+
+def test_columns_may_have_spaces_and_each_field_once() -> None:
+    assert parse_columns("submit=when, gpus = n") == {"submit": "when", "gpus": "n"}
+    with pytest.raises(InputError, match="twice"):
+        parse_columns("submit=when,submit=then")
 
 
 @pytest.mark.parametrize("option", ["--seed=-1", "--limit=0", "--limit=-1"])
