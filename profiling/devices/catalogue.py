@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tomllib
 from dataclasses import MISSING, fields
@@ -17,6 +18,9 @@ from profiling.names import one_of
 
 ENVIRONMENT = "COTENANT_DEVICES"
 """Environment variable with YAML files of additional device types, separated like PATH."""
+
+_LOGGER = logging.getLogger("cotenant.devices")
+_last_read: dict[str, list[DeviceSpec]] = {}
 
 _FIELDS = {f.name: f for f in fields(DeviceSpec) if f.name != "name"}
 _TEXT = {"vendor", "architecture", "compute_capability", "memory_type", "source"}
@@ -62,8 +66,22 @@ def _with_files(files: tuple[tuple[str, object], ...]) -> dict[str, DeviceSpec]:
     """The catalogue and the types in `files`, cached until a file changes, because services query them often."""
     known = dict(_catalogue())
     for path, _ in files:
-        known.update({spec.name: spec for spec in load_device_file(path)})
+        known.update({spec.name: spec for spec in _types_in(path)})
     return known
+
+
+def _types_in(path: str) -> list[DeviceSpec]:
+    """The types in a file of `COTENANT_DEVICES`; if it is gone or was spoilt since it was last read, those of then.
+
+    Otherwise a slip in editing it would fail every request of a running service, whatever device it asks for.
+    """
+    try:
+        _last_read[path] = load_device_file(path)
+    except InputError as error:
+        if path not in _last_read:
+            raise
+        _LOGGER.warning("keeping the device types read earlier: %s", error.message)
+    return _last_read[path]
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:

@@ -258,6 +258,32 @@ def test_a_device_file_is_read_once_and_again_when_it_changes(
     assert len(read) == 2
 
 
+def test_a_device_file_that_is_spoilt_or_deleted_later_keeps_its_types(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "mine.yaml"
+    monkeypatch.setenv("COTENANT_DEVICES", str(path))
+    with pytest.raises(InputError, match="cannot be read"):
+        get_device("v100")
+    path.write_text(MINIMAL)
+    assert get_device("my-gpu").sm_count == 10
+    path.write_text("x: [")
+    assert {get_device(name).name for _ in range(5) for name in ("my-gpu", "v100")} == {"my-gpu", "v100"}
+    assert [record.message for record in caplog.records] == [
+        f"keeping the device types read earlier: {_fault(path)}"
+    ]
+    path.unlink()
+    assert get_device("my-gpu").sm_count == 10
+    path.write_text(MINIMAL.replace("sm_count: 10", "sm_count: 1000"))
+    assert get_device("my-gpu").sm_count == 1000
+
+
+def _fault(path: Path) -> str:
+    with pytest.raises(InputError) as raised:
+        load_device_file(path)
+    return raised.value.message
+
+
 def test_a_compute_capability_in_a_device_file_fills_in_what_follows_from_it(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(MINIMAL + '  compute_capability: "8.0"\n  fp16_flops: 2e13\n')
