@@ -54,7 +54,7 @@ def is_spread(reserved: socket.socket) -> bool:
 
 
 def listen_beside(reserved: socket.socket) -> socket.socket:
-    """A socket at the same address as `sock`; the caller listens on it."""
+    """A socket at the same address as `reserved`; the caller listens on it."""
     own = socket.socket(reserved.family, reserved.type)
     own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

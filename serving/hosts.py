@@ -76,7 +76,9 @@ class Proxies:
         if answer is None:
             try:
                 address = ipaddress.ip_address(client)
-                answer = any(address in network for network in self.networks)
+                # A socket that listens on `::` sees IPv4 clients as `::ffff:10.0.0.1`.
+                plain = getattr(address, "ipv4_mapped", None) or address
+                answer = any(plain in network or address in network for network in self.networks)
             except ValueError:
                 answer = False
             if len(self._known) < 1000:

@@ -36,9 +36,12 @@ def test_allowed_hosts(start: Start) -> None:
 
 def test_trusted_proxies() -> None:
     proxies = Proxies(("192.0.2.1", "10.0.0.0/8", "2001:db8::/32"))
-    trusted = ("192.0.2.1", "10.9.8.7", "2001:db8::1")
+    trusted = ("192.0.2.1", "10.9.8.7", "2001:db8::1", "::ffff:10.9.8.7")
     assert all(proxies.trusts(client) for client in trusted)
-    assert not any(proxies.trusts(client) for client in ("192.0.2.2", "11.0.0.1", "testclient", "", "::1"))
+    assert not any(
+        proxies.trusts(client)
+        for client in ("192.0.2.2", "11.0.0.1", "testclient", "", "::1", "::ffff:11.0.0.1")
+    )
     for wrong in ("proxy.example", "10.0.0.7/8", "10.0.0.0/33", ""):
         with pytest.raises(InputError, match="not an address"):
             ServiceConfig(trusted_proxies=(wrong,))
