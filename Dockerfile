@@ -24,7 +24,7 @@ RUN /tools/bin/uv pip install --compile-bytecode '.[postgres,mlflow]'
 
 FROM ${PYTHON_IMAGE} AS base
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin cotenant && install -d -o 10001 -g 10001 /data
-# The root file system may be read-only: what is written goes to /data (the store) and /tmp (metrics, graphs).
+# The root file system may be read-only: what is written goes to /data (the store), /tmp (graphs) and /dev/shm (metrics).
 ENV PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 HOME=/tmp XDG_CACHE_HOME=/tmp/cache
 WORKDIR /data
 VOLUME /data
@@ -39,9 +39,10 @@ ENTRYPOINT ["mlflow"]
 FROM base AS runtime
 LABEL org.opencontainers.image.title="cotenant" org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /venv /venv
+ENV COTENANT_DATABASE=sqlite:////data/cotenant.db
 USER 10001:10001
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=5s --start-period=90s --retries=3 \
   CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/v1/health/ready', timeout=4)"]
 ENTRYPOINT ["cotenant"]
-CMD ["serve", "--host", "0.0.0.0", "--port", "8080", "--workers", "2", "--database", "sqlite:////data/cotenant.db"]
+CMD ["serve", "--host", "0.0.0.0", "--port", "8080", "--workers", "2"]

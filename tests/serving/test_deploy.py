@@ -180,6 +180,18 @@ def test_compose_and_image() -> None:
     assert "HEALTHCHECK" in image
 
 
+def test_the_database_is_set_by_the_variable_that_operators_set() -> None:
+    """An option on the command line would win over it, without a word."""
+    image = (DEPLOY.parent / "Dockerfile").read_text()
+    assert re.search(r"^ENV COTENANT_DATABASE=sqlite:////data/", image, re.MULTILINE)
+    (deployment,) = (d for _, d in MANIFESTS if d["kind"] == "Deployment")
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    assert "COTENANT_DATABASE" in {variable["name"] for variable in container["env"]}
+    chart = (DEPLOY / "helm" / "cotenant" / "templates" / "deployment.yaml").read_text()
+    compose = (DEPLOY / "compose.yaml").read_text()
+    assert "--database" not in f"{image} {container['args']} {chart} {compose}"
+
+
 def test_images_of_others_are_pinned_by_digest() -> None:
     pinned = r"[a-z/]+:[A-Za-z0-9.-]+@sha256:[0-9a-f]{64}"
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
