@@ -19,6 +19,16 @@ _MOST_LABELS = 500
 # Weight of the latest observation in the moving mean.
 _DRIFT_WEIGHT = 0.1
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+_IN_MEMORY = Path("/dev/shm")
+
+
+def parent_folder() -> str | None:
+    """Where to make the folder of the workers' metrics: in memory if possible; None for the system's temporary folder.
+
+    Workers write to mapped files. If their file system is full, that kills the worker (SIGBUS), and so does every other
+    program that fills the temporary folder.
+    """
+    return str(_IN_MEMORY) if _IN_MEMORY.is_dir() and os.access(_IN_MEMORY, os.W_OK | os.X_OK) else None
 
 
 class Metrics:
@@ -46,6 +56,8 @@ class Metrics:
             ("limit",),
             **shared,
         )
+        # Without labels, so that it is there before the first fault: in a series that begins at 1, Prometheus sees no rise.
+        self.faults = Counter("faults", "Requests that failed with an internal error", **shared)
         self.predictions = Counter("predictions", "Co-location sets by outcome", ("outcome",), **shared)
         self.placements = Counter("placements", "Placement decisions by outcome", ("outcome",), **shared)
         self.placed = Counter(

@@ -105,6 +105,7 @@ class _Exchange:
             self.status = self.status or _LEFT
         except Exception as error:
             log.error("request failed", exc_info=error, request_id=self.request_id, path=self.path)
+            service.metrics.faults.inc()
             await self._refuse(InternalError("internal error", hint="quote the request id"))
         finally:
             service.buffered_bytes -= self.received

@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
-from serving.metrics import DIRECTORY_VARIABLE, Metrics, _forget_dead
+from serving import metrics
+from serving.metrics import DIRECTORY_VARIABLE, Metrics, _forget_dead, parent_folder
+from tests.serving.problems import problem
 
 
 def test_the_first_model_that_is_refused_is_an_increase() -> None:
@@ -17,6 +20,25 @@ def test_the_first_model_that_is_refused_is_an_increase() -> None:
     text = Metrics().render().decode()
     for outcome in ("loaded", "refused", "failed"):
         assert f'cotenant_model_reloads_total{{outcome="{outcome}"}} 0.0' in text
+
+
+def test_the_first_fault_is_an_increase() -> None:
+    assert "cotenant_faults_total 0.0" in Metrics().render().decode()
+
+
+def test_an_internal_error_is_a_fault(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"device": "v100", "jobs": ["resnet18-cifar"]}
+    monkeypatch.setattr(client.app.state.service, "belief", lambda: 1 / 0)  # type: ignore[attr-defined]
+    problem(client.post("/v1/predict", json=asked), 500)
+    problem(client.get("/v1/placements/nosuch"), 404)
+    assert "cotenant_faults_total 1.0" in client.get("/metrics").text
+
+
+def test_mapped_files_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_IN_MEMORY", tmp_path)
+    assert parent_folder() == str(tmp_path)
+    monkeypatch.setattr(metrics, "_IN_MEMORY", tmp_path / "none")
+    assert parent_folder() is None
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
