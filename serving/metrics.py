@@ -19,16 +19,6 @@ _MOST_LABELS = 500
 # Weight of the latest observation in the moving mean.
 _DRIFT_WEIGHT = 0.1
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-_IN_MEMORY = Path("/dev/shm")
-
-
-def parent_folder() -> str | None:
-    """Where to make the folder of the workers' metrics: in memory if possible; None for the system's temporary folder.
-
-    Workers write to mapped files. If their file system is full, that kills the worker (SIGBUS), and so does every other
-    program that fills the temporary folder.
-    """
-    return str(_IN_MEMORY) if _IN_MEMORY.is_dir() and os.access(_IN_MEMORY, os.W_OK | os.X_OK) else None
 
 
 class Metrics:

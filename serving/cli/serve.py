@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from typing import Annotated, Any
@@ -127,7 +126,8 @@ def run(config: object) -> None:
     from serving import address, logs
     from serving.config import ServiceConfig
     from serving.listener import BoundedProtocol
-    from serving.metrics import DIRECTORY_VARIABLE, parent_folder
+    from serving.metrics import DIRECTORY_VARIABLE
+    from serving.metrics_folder import metrics_folder
     from serving.store import Store
 
     assert isinstance(config, ServiceConfig)
@@ -146,7 +146,7 @@ def run(config: object) -> None:
             f"cotenant serves on http://{host}:{config.port} (API reference: /docs); Ctrl-C to stop",
             flush=True,
         )
-    with tempfile.TemporaryDirectory(prefix="cotenant-metrics-", dir=parent_folder()) as folder:
+    with metrics_folder() as folder:
         if config.workers > 1:
             os.environ.setdefault(DIRECTORY_VARIABLE, folder)
         settings = uvicorn.Config(

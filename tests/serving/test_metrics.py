@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from serving import metrics
-from serving.metrics import DIRECTORY_VARIABLE, Metrics, _forget_dead, parent_folder
+from serving.metrics import DIRECTORY_VARIABLE, Metrics, _forget_dead
 from tests.serving.problems import problem
 
 
@@ -32,13 +31,6 @@ def test_an_internal_error_is_a_fault(client: TestClient, monkeypatch: pytest.Mo
     problem(client.post("/v1/predict", json=asked), 500)
     problem(client.get("/v1/placements/nosuch"), 404)
     assert "cotenant_faults_total 1.0" in client.get("/metrics").text
-
-
-def test_mapped_files_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_IN_MEMORY", tmp_path)
-    assert parent_folder() == str(tmp_path)
-    monkeypatch.setattr(metrics, "_IN_MEMORY", tmp_path / "none")
-    assert parent_folder() is None
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
