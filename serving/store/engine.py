@@ -61,10 +61,16 @@ class Store:
                     "a store in memory cannot be used",
                     expected="sqlite:///FILE: threads and processes share it",
                 )
-            self._folder: Path | None = None
-            if self.sqlite and parsed.database:
-                self._folder = Path(parsed.database).parent
+            self._file = Path(parsed.database) if self.sqlite and parsed.database else None
+            self._folder = None if self._file is None else self._file.parent
+            if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
+                if not os.access(self._folder, os.W_OK):
+                    raise UnavailableError(
+                        "the database's folder cannot be written",
+                        expected="a folder for the database and its write-ahead log",
+                        got=str(self._folder),
+                    )
             options: dict[str, Any] = (
                 {"connect_args": {"timeout": busy_s}}
                 if self.sqlite
@@ -108,6 +114,7 @@ class Store:
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
         self._readers = sessionmaker(self.reading, expire_on_commit=False)
         self._upgrade()
+        self._inode = self._inode_of_file()
 
     def _upgrade(self) -> None:
         from alembic import command
@@ -143,6 +150,22 @@ class Store:
         finally:
             os.close(handle)
 
+    def _inode_of_file(self) -> int | None:
+        try:
+            return None if self._file is None else self._file.stat().st_ino
+        except OSError:
+            return None
+
+    def _check_file(self) -> None:
+        """Raise `UnavailableError` if the SQLite file was deleted or replaced, because writes would go to the one that is
+        still open and be gone after a restart."""
+        if self._inode_of_file() != self._inode:
+            raise UnavailableError(
+                "the database file was deleted or replaced while in use",
+                got=str(self._file),
+                hint="put it back, or restart the service",
+            )
+
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A session with a consistent view of the database."""
@@ -156,9 +179,10 @@ class Store:
         """A session that is committed at the end or rolled back; one at a time.
 
         Raises:
-            UnavailableError: the database is locked, full or away. ConflictError: concurrent update.
+            UnavailableError: the database is locked, full or away, or its file is gone. ConflictError: concurrent update.
             InputError: the database cannot hold a value.
         """
+        self._check_file()
         with _as_unavailable(), self._sessions() as session, session.begin():
             connection = session.connection()
             if not self.sqlite:  # one writer at a time, for the same guarantees as with SQLite
@@ -225,7 +249,8 @@ class Store:
         return float(session.connection().execute(self._clock).scalar_one())
 
     def ping(self) -> None:
-        """Raise `UnavailableError` if the database does not respond."""
+        """Raise `UnavailableError` if the database does not respond, or its file is gone."""
+        self._check_file()
         with self.read() as session:
             session.execute(text("SELECT 1"))
 

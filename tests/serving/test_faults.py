@@ -60,6 +60,27 @@ def test_full_disk(start: Start) -> None:
     assert client.put("/v1/cluster/nodes/b", json=big).status_code == 201
 
 
+def test_a_database_that_is_deleted_or_replaced_takes_no_writes(start: Start, tmp_path: Path) -> None:
+    """They would go to the deleted file, which the service has open, and be gone after a restart."""
+    client, file = start(), tmp_path / "store.db"
+    assert client.put("/v1/cluster/nodes/a", json=NODE).status_code == 201
+    file.rename(tmp_path / "aside.db")
+    assert "deleted or replaced" in problem(client.put("/v1/cluster/nodes/b", json=NODE), 503)["detail"]
+    problem(client.get("/v1/health/ready"), 503)
+    assert client.post("/v1/predict", json={"device": "v100", "jobs": ["resnet18-cifar"]}).status_code == 200
+    file.write_bytes(b"")
+    problem(client.put("/v1/cluster/nodes/b", json=NODE), 503)
+    (tmp_path / "aside.db").replace(file)
+    assert client.put("/v1/cluster/nodes/b", json=NODE).status_code == 201
+    assert client.get("/v1/health/ready").status_code == 200
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.store.engine.os.access", lambda *_: False)
+    with pytest.raises(UnavailableError, match="cannot be written"):
+        Store(f"sqlite:///{tmp_path}/store.db")
+
+
 def _limit_pages(store: Store):  # type: ignore[no-untyped-def]
     from sqlalchemy import event
 
