@@ -182,7 +182,10 @@ class Miso(Oracle):
             return admitted
         for card in snapshot.cards:
             if card.profile_until_s is not None and card.profile_until_s <= snapshot.now_s:
-                slots = self.best(snapshot, belief, card, card.jobs)
+                # If all have ended meanwhile, the card must be cut as at first to take others.
+                slots = (
+                    self.best(snapshot, belief, card, card.jobs) if card.jobs else self.initial(card.device)
+                )
                 if slots is not None:
                     return Reshape(card.number, slots, reason="partitioned after observation")
         return None if snapshot.queue else self._fill(snapshot, belief)

@@ -116,6 +116,16 @@ def test_a_job_whose_slice_stays_is_not_disturbed() -> None:
     assert result.moves <= 1  # the first one, when it has to share; nobody gains by moving later
 
 
+def test_a_card_whose_jobs_all_end_while_they_are_observed_takes_others() -> None:
+    """Two jobs that need less than the 30 s of an observation; no round ends if the card stays closed."""
+    jobs = [job(0, BOUND, 12.0), job(1, BOUND, 4.0), job(2, PARALLEL, 20.0, 400.0)]
+    result = simulate_slices(jobs, ["a100"], get_slice_policy("miso"), table(), table())
+    observed, _, last = result.jobs
+    assert observed.finished_s is not None
+    assert observed.finished_s < 45.0
+    assert last.finished_s == pytest.approx(420.0, abs=25.0)
+
+
 def test_memory_keeps_jobs_off_small_slices_and_queues_them() -> None:
     jobs = [job(k, HUNGRY, 50.0) for k in range(3)]
     for policy in ("oracle", "miso", "isacpp-slices", "static-mig"):
