@@ -160,6 +160,4 @@ def test_utilisation_is_told_where_only_the_step_time_is_stated(predictor: Predi
     for same in (posterior, posterior.over(predictor)):
         np.testing.assert_allclose(same.predict_arrays([asked]).step_time_s, expected.step_time_s)
         rows = same.rows([asked])
-        np.testing.assert_allclose(
-            same.predict_rows(rows, "time-slice").step_time_s, expected.step_time_s
-        )
+        np.testing.assert_allclose(same.predict_rows(rows, "time-slice").step_time_s, expected.step_time_s)
