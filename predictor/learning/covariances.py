@@ -1,4 +1,4 @@
-"""Prior covariances of growing evidence; those of earlier rows are reused."""
+"""Prior covariances of a growing body of evidence; those of earlier rows are reused."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from predictor.learning.rows import Rows, covariance
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-# How much an error of the solo step time counts in an inducing row beside others: about the slope of the scale at a typical slowdown. What
-# was observed must not move inducing rows, or all is to be worked out again.
+# Weight of an error of the solo step time in an inducing row with partners: about the slope of the scale at a
+# typical slowdown. It is constant because inducing rows that moved with the observations would have to be
+# recomputed each time.
 _TYPICAL_SLOPE = 2.0
 _JITTER = 1e-8
 # Rows per block of covariances with the inducing rows.
@@ -25,16 +26,17 @@ _TOGETHER = 4096
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was observed.
+    """Observations, as input to the process.
 
     Attributes:
         members: V members.
-        rows: N rows of them.
-        target: [N] observed minus prior mean, on the scale of `predictor.learning.link`.
+        rows: N rows of these members.
+        target: [N] observed value minus prior mean, on the scale of `predictor.learning.link`.
         noise: [N] variance of the observation.
         bound: [N] whether the observation is an upper bound.
         rank: [N] numbers that order the rows independently of arrival; the lowest are the inducing rows.
-        count: [N] observations that a row is the mean of, as far as they narrow it; or one number for all rows.
+        count: [N] observations averaged in each row, up to where more no longer narrow it; or one number for
+            all rows.
     """
 
     members: Members
@@ -47,23 +49,25 @@ class Evidence:
 
 
 class Covariances:
-    """Covariances of N rows with each other, or beyond `most_rows` with that many inducing rows.
+    """Covariances of N rows with each other or, above `most_rows`, with that many inducing rows.
 
     Args:
-        parameters: of the kernel.
+        parameters: kernel parameters.
         evidence: the rows.
-        most_rows: see above.
-        earlier: those of the evidence that this one extends; consumed.
+        most_rows: largest number of rows used exactly.
+        earlier: covariances of the evidence that this evidence extends. Its buffer is taken over, not copied.
 
     Attributes:
         exact: whether all rows are used.
         used: numbers of the rows that are conditioned on.
         rows: these rows.
-        gram: [N, N] or [used, used].
-        factor: Cholesky factor of `gram`, and
-        reused: whether `through` goes on from `earlier`, and
-        replaced: numbers of its rows that did not stay, and what stood there.
-        through: [N, used] what solves `factor` x = covariance of the inducing rows with all; both only if not `exact`.
+        gram: [N, N] if `exact`, else [used, used].
+        factor: Cholesky factor of `gram`; only if not `exact`.
+        through: [N, used] transposed solution x of `factor` x = covariance of the inducing rows with all
+            rows; only if not `exact`.
+        reused: whether `through` was taken over from `earlier`.
+        replaced: numbers of the rows taken over that changed, and their former rows of `through`; only if not
+            `exact`.
     """
 
     def __init__(
@@ -117,7 +121,7 @@ class Covariances:
         self.through = buffer[: len(rows)]
 
     def handed_over(self) -> Floats | None:
-        """What `through` is a part of, once: whoever has it may change it."""
+        """Give away the buffer behind `through`, once: the receiver may overwrite it."""
         buffer: Floats | None = self.__dict__.pop("_buffer", None)
         return buffer
 
@@ -135,7 +139,7 @@ class Covariances:
 
 
 def _not_in(rows: Rows, earlier: Rows) -> Integers:
-    """Numbers of rows that are not those of the same number in `earlier`."""
+    """Numbers of the rows that differ from the row of the same number in `earlier`, or have none there."""
     count = min(len(rows), len(earlier))
     width = max(rows.partners.shape[1], earlier.partners.shape[1])
     a, b = (

@@ -1,5 +1,7 @@
-"""Fits the kernel's parameters to measured sets by maximum a posteriori (Rasmussen and Williams 2006, section
-5.4.1)."""
+"""Fits the kernel's parameters to measured sets by maximum a posteriori.
+
+See Rasmussen and Williams 2006, section 5.4.1.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from predictor.learning.link import slope, to_scale
 from predictor.learning.members import MemberScale
 from predictor.learning.rows import Rows, covariance
 
-# Start of the search for a constant prior mean, in round figures.
+# Start of the search with a constant prior mean, in round figures.
 START = KernelParameters(
     both=0.4, job=0.12, partner=0.12, job_model_beside=0.08, beside_partner_model=0.08, models=0.08, job_model=0.08,
     partner_model=0.08, same_job=0.012, same_partner=0.012, everywhere=0.08, length_both=2.5, length_job=1.5,
@@ -56,17 +58,19 @@ def fit_parameters(
     config: FitConfig | None = None,
     prior: Floats | None = None,
 ) -> KernelParameters:
-    """The most likely parameters for measured log slowdowns around what was expected of them, up to a constant.
+    """Find the most probable parameters for measured log slowdowns around a prior mean.
+
+    The prior mean is taken to be known up to a constant.
 
     Args:
-        features: [V, MEMBER_WIDTH] of the members; their places follow the weights that are tried.
-        scale: of the features.
+        features: [V, MEMBER_WIDTH] of the members; their places follow from the weights being tried.
+        scale: scale of the features.
         members: their numbers of architecture, job and setting.
         rows: [N] measured members beside their partners.
-        sets: [N] set of each row; whole sets are drawn.
+        sets: [N] set of each row; whole sets are sampled.
         log_slowdown: [N] measured.
-        config: the search.
-        prior: [N] log slowdowns expected, by what has not learned from these rows; None: a constant.
+        config: configuration of the search.
+        prior: [N] log slowdowns predicted by a model that was not trained on these rows; None for a constant.
     """
     config = config or FitConfig()
     names = [f.name for f in fields(KernelParameters) if f.name not in _NOT_FITTED]
@@ -75,7 +79,7 @@ def fit_parameters(
     rows, observed = rows.take(pick), log_slowdown[pick]
     expected = np.zeros(0) if prior is None else prior[pick]
     used, index = np.unique(np.concatenate([rows.own, rows.partners.ravel()]), return_inverse=True)
-    # -1, where a set has fewer partners, sorts first.
+    # -1, which marks missing partners, sorts first.
     shift = int(used[0] < 0)
     own, partners = index[: len(pick)] - shift, index[len(pick) :].reshape(rows.partners.shape) - shift
     rows = Rows(own, partners, rows.solo)

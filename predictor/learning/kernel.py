@@ -1,17 +1,19 @@
 """Similarity of members of co-location sets: the covariance of their prediction errors.
 
-A member i beside partner j on device d and another pair (i', j', d') have the covariance
+A member i beside partner j in setting s (device, sharing mode and campaign) and another pair (i', j', s')
+have the covariance
 
-    c(d, d') [ both k1(i,i') k1(j,j') + job k2(i,i') + partner k2(j,j')
-               + job_model_beside A(i,i') k1(j,j') + beside_partner_model k1(i,i') A(j,j') + models A(i,i') A(j,j') k2(i,i') k2(j,j')
+    c(s, s') [ both k1(i,i') k1(j,j') + job k2(i,i') + partner k2(j,j')
+               + job_model_beside A(i,i') k1(j,j') + beside_partner_model k1(i,i') A(j,j')
+               + models A(i,i') A(j,j') k2(i,i') k2(j,j')
                + job_model A(i,i') k2(i,i') + partner_model A(j,j') k2(j,j') ]
-    + [d = d'] ( same_job J(i,i') + same_partner J(j,j') ) + everywhere
+    + [s = s'] ( same_job J(i,i') + same_partner J(j,j') ) + everywhere
 
 k1 and k2 are squared exponentials (Rasmussen and Williams 2006, section 4.2) with two length scales on a
-member's features, A is 1 for the same architecture, J for the same job, and c is 1 on the same device and
-campaign, else `across_devices`. Sets of more than two take the mean over partners (an additive process,
-Duvenaud et al., NeurIPS 2011). A job alone runs the same in every sharing mode, so its solo step time depends
-on the device only.
+member's features, A is 1 for the same architecture, J for the same job, and c is 1 in the same setting, else
+`across_devices`. Sets of more than two take the mean over partners (an additive process, Duvenaud et al.,
+NeurIPS 2011). A job alone runs the same in every sharing mode, so its solo step time depends on the device
+only.
 """
 
 from __future__ import annotations
@@ -30,18 +32,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KernelParameters:
-    """Variances of the terms, on the scale of `predictor.learning.link` (solo terms: of a log step time), and lengths.
+    """Variances of the kernel's terms and its length scales.
 
-    The defaults were fitted to E-GGAT's errors on unseen architectures.
+    Variances are on the scale of `predictor.learning.link`; those of solo terms are of a log step time. The
+    defaults were fitted to E-GGAT's errors on unseen architectures.
 
     Attributes:
-        both to everywhere: see the module.
-        length_both, length_job: of k1 and k2.
-        across_devices: share of the covariance that remains between devices.
-        weight_solo, weight_pace, weight_want, weight_graph: of the groups of `MEMBER_GROUPS` in squared distances.
-        solo_job, solo_like, solo_model: variance of the log solo step time, where it was predicted: of the same job, of jobs like it, of
-            jobs like it with the same architecture.
-        noise: variance of a repeated measurement, of a log step time.
+        both to everywhere: see the module docstring.
+        length_both, length_job: length scales of k1 and k2.
+        across_devices: fraction of the covariance that carries over to another setting or, for solo terms, to
+            another device.
+        weight_solo, weight_pace, weight_want, weight_graph: weights of the feature groups in `MEMBER_GROUPS`
+            in squared distances.
+        solo_job, solo_like, solo_model: variances of a predicted log solo step time shared with the same job,
+            with similar jobs, and with similar jobs of the same architecture.
+        noise: variance of a repeated measurement of a log step time.
         knee: log slowdown below which the scale is linear.
     """
 
@@ -78,9 +83,10 @@ class Members:
     """V members of co-location sets.
 
     Attributes:
-        place: [V, F] standardised features, weighted so that squared distances are those of the kernel.
-        model, job, setting: [V] numbers of architecture, job SPEC, and device with sharing mode and campaign.
-        device: [V] numbers of the device alone, for solo step times; `setting` where none are given.
+        place: [V, F] standardised features, weighted so that their squared distances are the kernel's.
+        model, job, setting: [V] numbers of the architecture, of the job SPEC, and of the device with sharing
+            mode and campaign.
+        device: [V] numbers of the device alone, for solo step times; defaults to `setting`.
     """
 
     place: Floats
@@ -107,15 +113,16 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class MemberKernel:
-    """The kernel between members, taken apart: everything but the sum over pairs.
+    """The kernel between members in its separate terms, before they are summed over pairs.
 
-    The covariance of (i, j) and (i', j') is `job[i,i'] + partner[j,j'] + sum over q of left[q][i,i'] right[q][j,j'] + constant`.
+    The covariance of (i, j) and (i', j') is
+    `job[i,i'] + partner[j,j'] + sum over q of left[q][i,i'] right[q][j,j'] + constant`.
 
     Attributes:
         job, partner: [V, W].
-        left, right: three of [V, W].
+        left, right: three of [V, W] each.
         solo: [V, W] covariance of log solo step times.
-        constant: of any two.
+        constant: covariance that any two pairs share.
     """
 
     job: Floats
@@ -147,14 +154,14 @@ class MemberKernel:
         )
 
     def pairs(self, i: Integers, j: Integers, i2: Integers, j2: Integers) -> Floats:
-        """[P, Q] covariance of pairs: (i, j) [P] numbers of rows, (i2, j2) [Q] numbers of columns."""
+        """[P, Q] covariance of P pairs (i, j), as row numbers, with Q pairs (i2, j2), as column numbers."""
         total = self.job[np.ix_(i, i2)] + self.partner[np.ix_(j, j2)] + self.constant
         for left, right in zip(self.left, self.right, strict=True):
             total += left[np.ix_(i, i2)] * right[np.ix_(j, j2)]
         return np.asarray(total)
 
     def one_by_one(self, i: Integers, j: Integers, i2: Integers, j2: Integers) -> Floats:
-        """[P] covariance of the pth pair (i, j) with the pth pair (i2, j2)."""
+        """[P] covariance of each pair (i, j) with the pair (i2, j2) at the same position."""
         total = self.job[i, i2] + self.partner[j, j2] + self.constant
         for left, right in zip(self.left, self.right, strict=True):
             total += left[i, i2] * right[j, j2]
@@ -163,7 +170,7 @@ class MemberKernel:
 
 @lru_cache(maxsize=16)
 def kernel_of_itself(parameters: KernelParameters) -> MemberKernel:
-    """Of any member with itself, [1, 1]: all members have the same."""
+    """[1, 1] kernel of a member with itself, which is the same for all members."""
     one = np.zeros(1, dtype=np.int64)
     member = Members(np.zeros((1, 0)), one, one, one)
     return MemberKernel.of(parameters, member, member)

@@ -28,7 +28,7 @@ class Numbers(dict[object, int]):
     """Numbers names in the order of first use.
 
     Args:
-        names: that have the first numbers.
+        names: names that take the first numbers.
     """
 
     def __init__(self, names: Iterable[object] = ()) -> None:
@@ -41,12 +41,12 @@ class Numbers(dict[object, int]):
 
 @dataclass(frozen=True, slots=True)
 class NamedMembers:
-    """Members with what their numbers stand for.
+    """Members, and the names behind their numbers.
 
     Attributes:
         members: places and numbers.
         models: architecture names.
-        jobs: without what was measured of them.
+        jobs: jobs without solo measurements.
         settings: devices with their sharing modes.
     """
 
@@ -57,17 +57,17 @@ class NamedMembers:
 
 
 class KnownMembers:
-    """Members (workload with what was measured of it, device, sharing mode), numbered as they are met.
+    """Members (workload with solo measurements, device, sharing mode), numbered in order of first use.
 
     Args:
         parameters, scale: of the kernel.
         featurizer: reads graphs; without one, jobs are compared by name only.
-        start: have the first numbers.
+        start: members that take the first numbers.
 
     Attributes:
-        members: all that were met.
+        members: all members so far.
         solo_predicted: [V] whether the solo step time is a prediction.
-        utilization_measured: [V] whether the utilisation alone was measured.
+        utilization_measured: [V] whether the solo utilisation was measured.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ _LARGEST = 20.0
 
 
 def to_scale(log_slowdown: Floats, knee: float) -> Floats:
-    """Log excess of log slowdowns of any shape, continued linearly below `knee`; log slowdowns below 0 are allowed."""
+    """Log excess of log slowdowns of any shape, continued linearly below `knee` (also below 0)."""
     above = np.maximum(log_slowdown, knee)
     return np.asarray(np.log(np.expm1(above)) + (log_slowdown - above) * slope(above, knee))
 

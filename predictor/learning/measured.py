@@ -22,9 +22,10 @@ class MeasuredRows:
 
     Attributes:
         features: [V, MEMBER_WIDTH] of the distinct members.
-        members: their numbers; places are empty until there are parameters.
+        members: their numbers; places are empty until parameters are known.
         rows: every member beside its partners.
-        models, jobs, settings: what the numbers of architectures, jobs and settings (device, sharing mode, campaign) stand for.
+        models, jobs, settings: architectures, jobs and settings (device, sharing mode, campaign) that the
+            numbers stand for.
     """
 
     features: Floats
@@ -36,7 +37,10 @@ class MeasuredRows:
 
     @classmethod
     def of(cls, examples: Examples, featurizer: Featurizer) -> MeasuredRows:
-        """Members are told apart by job with what was measured of it alone, device, sharing mode and campaign."""
+        """Build the rows of `examples`.
+
+        Members are distinct if they differ in job, solo measurements, device, sharing mode or campaign.
+        """
         index: dict[tuple[Workload, str, str, str], int] = {}
         own = np.array(
             [
@@ -61,7 +65,10 @@ class MeasuredRows:
 
 
 def partners_of(own: Integers, set_index: Integers) -> Integers:
-    """[T, M] members of the same set beside each row, -1 where there are fewer; rows of a set stand together."""
+    """[T, M] members of the same set beside each row, -1 where there are fewer.
+
+    Rows of a set must be adjacent.
+    """
     start = np.searchsorted(set_index, set_index)
     size = np.bincount(set_index)[set_index] if len(set_index) else np.zeros(0, np.int64)
     most = int(size.max(initial=1))

@@ -39,25 +39,25 @@ MEMBER_GROUPS = {
 MEMBER_FEATURES = tuple(name for names in MEMBER_GROUPS.values() for name in names)
 MEMBER_WIDTH = len(MEMBER_FEATURES)
 _SOLO_COLUMNS = [SOLO_FEATURES.index(name) for name in _SOLO]
-# (feature, flag that says whether it was measured) of what NaN stands for where it was not.
+# For each solo feature, the column of the flag that says whether it was measured; if not, the feature is NaN.
 _FLAGS = [
     max(k for k, flag in enumerate(SOLO_FEATURES[: column + 1]) if flag.startswith("has_"))
     for column in _SOLO_COLUMNS
 ]
-# Standard deviations to which features are clamped.
+# Features are clamped to this many standard deviations.
 _FARTHEST = 4.0
 
 
 def member_features(
     workload: Workload, device: str, solo_step_time_s: float, featurizer: Featurizer
 ) -> Floats:
-    """[MEMBER_WIDTH] of one job on one device; NaN where not measured.
+    """[MEMBER_WIDTH] features of one job on one device; NaN where not measured.
 
     Args:
-        workload: with what was measured of it alone.
-        device: its name.
-        solo_step_time_s: predicted; stands in where no step time was measured.
-        featurizer: reads its graph.
+        workload: the job, with its solo measurements.
+        device: name of the device.
+        solo_step_time_s: predicted; used if no solo step time was measured.
+        featurizer: reads the job's graph.
 
     Raises:
         UnknownNameError: unknown model or device.
@@ -101,7 +101,10 @@ class MemberScale:
         return cls(mean, np.where(deviation > 1e-6, deviation, np.inf))
 
     def standard(self, features: Floats) -> dict[str, Floats]:
-        """Group to [V, F] standardised features, so that squared distances are means over the group's features."""
+        """Map each group to its [V, F] standardised features.
+
+        They are scaled so that squared distances are means over the features of a group.
+        """
         scaled = np.clip((features - self.mean) / self.deviation, -_FARTHEST, _FARTHEST)
         scaled = np.nan_to_num(scaled, nan=0.0)
         groups, start = {}, 0
@@ -125,7 +128,10 @@ class MemberScale:
 
 @cache
 def default_scale() -> MemberScale:
-    """That of the jobs measured by Gavel, which the shipped parameters were fitted to (`python -m benchmarks.member_scale`)."""
+    """Scale of the jobs measured by Gavel, to which the shipped parameters were fitted.
+
+    Written by `python -m benchmarks.member_scale`.
+    """
     values = read_json(Path(__file__).parent / "member_scale.json")
     mean, deviation = (
         np.array([np.nan if v is None else v for v in values[name]], dtype=np.float64)

@@ -19,7 +19,7 @@ ObservedKey = tuple[str, str, Workload, tuple[Workload, ...]]
 
 
 def key_of(observation: Observation) -> ObservedKey:
-    """Equal for the same job beside the same others, in any order."""
+    """Key that is equal for the same job beside the same others, in any order."""
     colocation_set, member = observation.colocation_set, observation.member
     others = (*colocation_set.workloads[:member], *colocation_set.workloads[member + 1 :])
     return (
@@ -41,11 +41,11 @@ class Observed:
     """N rows in order of arrival; additions create a new object.
 
     Attributes:
-        keys: what each row is; index: their positions.
+        keys: key of each row; index: position of each key.
         values: observed log step times.
         own: [N] number of the member; partners: [N, P] numbers of those beside it, -1 where there are fewer.
         log_solo_s, log_slowdown: [N] predicted.
-        rank: [N] a number that any process gives to the same row.
+        rank: [N] hash of the key, the same in every operating-system process.
         log_step_s: [N] median observed; count: [N] observations.
     """
 

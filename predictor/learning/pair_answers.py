@@ -1,7 +1,7 @@
-"""The process's answers for members beside partners, assembled from pairs, so that a new set of known jobs
-costs a mean instead of a solve.
+"""The process's answers for members beside partners, assembled from pairs.
 
-Calls have few sets, for which numpy's overhead dominates, so scalars are Python numbers here.
+For a new set of known jobs, this takes a mean instead of solving a system. Calls have few sets, for which
+numpy's overhead dominates, so scalars are Python numbers here.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ from predictor.learning.rows import Rows
 _Rows = NDArray[np.float32]
 # Numbers of a member and of its partners, ascending.
 Key = tuple[int, ...]
-# Pairs that are kept; a pair is some kilobytes. With the row of nobody they are a power of two.
+# Number of cached pairs; each takes some kilobytes. With row `_NOBODY` they make a power of two.
 _KEPT = 8191
 _FIRST = 256
-# Pairs of partners of a member whose covariances are kept, and that are worked out together.
+# Number of cached covariances of (member, two partners), and how many are computed together.
 _KEPT_TRIPLES = 200_000
 _TOGETHER = 1024
 _ALONE = -1
-# The row of no pair, all zeros: partners that a member has fewer than others of the call.
+# An all-zero row that pads members with fewer partners than others of the call.
 _NOBODY = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Of R keys.
+    """Answers for R keys.
 
     Attributes:
-        mean, variance, prior_variance: [R] of the log excess; 0 for a member without partners, which is not moved.
+        mean, variance, prior_variance: [R] of the log excess; 0 for a member without partners, which is not
+            corrected.
         solo: [R] mean of the log solo step time; solo_shrink: [R] by how much its interval narrows.
-        added: [R, used] what each row of the evidence adds to both means.
+        added: [R, used] contribution of each evidence row to both means.
     """
 
     mean: list[float]
@@ -55,7 +56,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """A member by itself: `Answers` of its solo step time, and what the job's own effect adds to the variance."""
+    """A member by itself: `Answers` for its solo step time, and the variance of the job's own effect."""
 
     solo: float
     solo_shrink: float
@@ -64,16 +65,18 @@ class _Own:
 
 
 class _Pairs:
-    """Rows of pairs; grows in place, so that who holds `added` can go on reading what it has found there.
+    """Rows of pairs. They grow by reallocation, so a reader that holds `added` can go on reading it.
 
     Args:
-        width, used: of the parts of `process`.
+        width, used: widths of the parts of `process`.
 
     Attributes:
-        half: [capacity, width] what a pair is explained by; added: [capacity, used].
+        half: [capacity, width] vectors that give the explained covariance; added: [capacity, used].
         place: row of each pair.
-        mean, variance: [P] of a pair; between: [P] prior covariance of any member beside the one with the same beside the other.
-        covariance: of own beside the one and beside the other of (own, partner, partner), before and after what was observed.
+        mean, variance: [P] of each pair.
+        between: [P] prior covariance of any member beside `own` with the same member beside `partner`.
+        covariance: of (own, partner, other partner): the covariance of own beside the one with own beside the
+            other, before and after observations.
     """
 
     def __init__(self, width: int, used: int) -> None:
@@ -105,7 +108,7 @@ class _Pairs:
 
 
 class PairAnswers:
-    """Means, explained variances and influences of pairs (own, partner) of numbers of members.
+    """Means, explained variances and influences of pairs (own, partner), given as member numbers.
 
     Args:
         process: given what was observed. Nothing here outlives it.
@@ -120,7 +123,7 @@ class PairAnswers:
         self._lock = threading.Lock()
 
     def beside(self, keys: Sequence[Key]) -> Answers:
-        """Members beside their partners."""
+        """Answer for members beside their partners."""
         with self._lock:
             try:
                 at, mean, prior, variance = self._looked_up(keys)
@@ -143,7 +146,11 @@ class PairAnswers:
     def _looked_up(
         self, keys: Sequence[Key]
     ) -> tuple[list[list[int]], list[float], list[float], list[float]]:
-        """Rows of each key's pairs, means, prior variances and variances. Raises `KeyError` where a pair has not been met."""
+        """Rows of each key's pairs, means, prior variances and variances.
+
+        Raises:
+            KeyError: a pair is not cached.
+        """
         place, means, variances = self._pairs.place, self._pairs.mean, self._pairs.variance
         covariance = self._pairs.covariance
         beside_one = self._prior.beside_one
@@ -157,7 +164,7 @@ class PairAnswers:
                 prior.append(0.0)
                 variance.append(0.0)
                 continue
-            # Of a mean over partners: of each by itself, and of every two together.
+            # Variance of a mean over partners: the variance of each, plus twice the covariance of every two.
             before, left = count * beside_one, sum([variances[row] for row in rows])
             if count > 1:
                 for one, other in combinations(key[1:], 2):
@@ -170,7 +177,7 @@ class PairAnswers:
         return at, mean, prior, variance
 
     def _meet(self, keys: Sequence[Key]) -> None:
-        """Have rows of all pairs of these keys."""
+        """Cache all pairs of these keys."""
         pairs = self._pairs
         asked = dict.fromkeys(pair for key in keys for pair in _pairs_of(key))
         new = [pair for pair in asked if pair not in pairs.place]
@@ -192,7 +199,7 @@ class PairAnswers:
             pairs.covariance.update(zip(some, zip(before, left, strict=True), strict=True))
 
     def _meet_alone(self, members: Iterable[int]) -> None:
-        """Have solo step times; one that was measured is not corrected."""
+        """Cache solo step times; measured ones are not corrected."""
         new = np.array([number for number in members if number not in self._own], dtype=np.int64)
         if not len(new):
             return
@@ -213,11 +220,12 @@ class PairAnswers:
     def _add(self, new: Sequence[tuple[int, int]]) -> None:
         own, partner = np.array(new, dtype=np.int64).T
         known, has_partner = self._known.members, partner != _ALONE
-        # Without a partner it is nobody's row.
+        # A member without partners gets a row of zeros.
         mean, half, added = self.process.parts(known, Rows(own, partner[:, None], np.zeros(len(own))))
         between = np.zeros(len(own))
         between[has_partner] = self._prior.between(known, own[has_partner], partner[has_partner])
-        # Both in log step times, the excess as beside a typical slowdown, only to tell what weighs most. Shares of partners come to 1.
+        # Added up in log step times, with the excess as at a typical slowdown, only to rank influences. The
+        # shares of the partners add up to 1.
         added = added + np.array([self._own[number].added for number in own.tolist()])
         variance = self._prior.beside_one - np.square(half) @ self._sign
         self._pairs.add(new, half, added, mean, variance, between)
@@ -230,7 +238,7 @@ def _grown(rows: _Rows, capacity: int) -> _Rows:
 
 
 def _pairs_of(key: Key) -> Iterable[tuple[int, int]]:
-    """A member beside each of its partners, and these beside each other."""
+    """A member beside each of its partners, and every two partners beside each other."""
     own, *partners = key
     yield from ((own, partner) for partner in partners or (_ALONE,))
     yield from combinations(partners, 2)

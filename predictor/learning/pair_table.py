@@ -1,4 +1,4 @@
-"""Means of a process for every member beside every other one."""
+"""A process's means for every member beside every other one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from predictor.learning.kernel import KernelParameters, MemberKernel, Members
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-# Jobs of one device whose means are kept; with more, they are worked out anew from those asked for.
+# Cached members of one setting; beyond that, the block is rebuilt from the members of the call.
 _KEPT = 2048
 
 
 class PairTable(Protocol):
-    """Has a mean for any member beside any partner."""
+    """Anything with a mean for any member beside any partner."""
 
     def table(self, own: Members, partners: Members) -> Floats:
         """[V, W] mean of every member beside every partner."""
@@ -29,13 +29,13 @@ class PairTable(Protocol):
 
 @dataclass(frozen=True)
 class PairWeights:
-    """A conditioned process as weights of the pairs that it has seen.
+    """A conditioned process, reduced to weights of the pairs it has seen.
 
     Attributes:
-        parameters: of the kernel.
-        members: U that were seen.
-        weight: [U, U] of every member beside every partner.
-        numbers: [U] of these members in the evidence.
+        parameters: kernel parameters.
+        members: the U members that it has seen.
+        weight: [U, U] weight of every member beside every partner.
+        numbers: [U] numbers of these members in the evidence.
         private: (setting, job, mean) of jobs with an effect of their own.
     """
 
@@ -63,11 +63,11 @@ class PairWeights:
 
 
 class PairBlocks:
-    """Means by member, looked up; one block of [V, V] per device and sharing mode.
+    """Cached means by member; one block of [V, V] per device and sharing mode.
 
     Args:
-        means: of pairs.
-        answer: what a mean over partners is answered with; the mean itself by default.
+        means: means of pairs.
+        answer: maps the mean over partners to an answer; by default, the answer is the mean.
         alone: the answer for a member without partners.
     """
 
@@ -85,7 +85,7 @@ class PairBlocks:
         """[S, M] answer for each member beside the others of its set.
 
         Args:
-            members: all there are; numbers keep their meaning between calls.
+            members: all members so far; numbers keep their meaning between calls.
             rows: [S, M] numbers of members, -1 where a set has fewer; members of a set share their setting.
         """
         result = np.full(rows.shape, self._alone)
@@ -102,7 +102,10 @@ class PairBlocks:
         return result
 
     def block(self, members: Members, setting: int, rows: Integers) -> tuple[Floats, Integers]:
-        """[V, V] means of a setting's members, those of `rows` among them, and the place of each of `rows` (0 where it is -1)."""
+        """[V, V] means of a setting's members, and the position in it of each of `rows` (0 where it is -1).
+
+        The V members include those of `rows`.
+        """
         with self._lock:
             self._meet(members, setting, rows)
             return self._blocks[setting], np.where(rows >= 0, self._local[rows], 0)
@@ -128,7 +131,7 @@ class PairBlocks:
         return np.where(present & (present.sum(1) > 1)[:, None], answer, self._alone)
 
     def _meet(self, members: Members, setting: int, rows: Integers) -> None:
-        """Have a block with all members of `rows`."""
+        """Make sure that the setting's block has all members of `rows`."""
         if len(self._local) < len(members):
             more = np.full(len(members) - len(self._local), -1, dtype=np.int64)
             self._local = np.concatenate([self._local, more])
@@ -156,5 +159,5 @@ class PairBlocks:
 
 
 def _grown(block: Floats | None, right: Floats, below: Floats) -> Floats:
-    """[V + W, V + W] from `block` [V, V], `right` [V, W] and `below` [W, V + W]; there is no block where V is 0."""
+    """[V + W, V + W] from `block` [V, V], `right` [V, W] and `below` [W, V + W]; None stands for V = 0."""
     return below if block is None else np.concatenate([np.concatenate([block, right], 1), below])

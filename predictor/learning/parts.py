@@ -20,16 +20,20 @@ if TYPE_CHECKING:
     from predictor.examples.examples import Integers
     from profiling.workload import ColocationSet
 
-# Slowdowns [P, K] of parts of sets as the predictor has them, from the numbers of the sets [P] and places in them [P, K].
+# Predicted slowdowns [P, K] of parts of sets, from the numbers of the sets [P] and positions in them [P, K].
 SlowdownOf = Callable[["Integers", "Integers"], Floats]
-# Corrected slowdowns of slowdowns and numbers of members, each [P, K].
+# Corrected slowdowns from slowdowns and member numbers, each [P, K].
 Corrected = Callable[[Floats, "Integers"], Floats]
-# Pairs, either way round, beyond which what is kept is given up, and begun anew.
+# Cached ordered pairs, beyond which the cache is emptied.
 _KEPT = 50_000
 
 
 def slowdown_of_parts(sets: Sequence[ColocationSet], predictor: Any) -> SlowdownOf:
-    """A predictor's slowdowns of parts of `sets`: by rows where it keeps them and the sets share a mode, else as sets of their own."""
+    """A predictor's slowdowns of parts of `sets`.
+
+    They are looked up by row if the predictor has a job table and the sets share a sharing mode; otherwise
+    each part is predicted as a set.
+    """
     if hasattr(predictor, "table_") and len({s.sharing for s in sets}) == 1:
         return of_rows(np.asarray(predictor.rows(sets)), sets[0].sharing, predictor)
 
@@ -44,7 +48,7 @@ def slowdown_of_parts(sets: Sequence[ColocationSet], predictor: Any) -> Slowdown
 
 
 def of_rows(rows: Integers, sharing: str, predictor: Any) -> SlowdownOf:
-    """As `slowdown_of_parts`, of sets whose rows [S, M] in the predictor's table are known."""
+    """Like `slowdown_of_parts`, for sets whose rows [S, M] in the predictor's table are known."""
 
     def slowdown_of(chosen: Integers, places: Integers) -> Floats:
         parts = np.take_along_axis(rows[chosen], places, 1)
@@ -57,8 +61,8 @@ class PairSlowdowns:
     """A cache of corrected slowdowns of pairs, because scheduling queries a few jobs in ever new sets.
 
     Args:
-        predictor: asked about pairs that are new.
-        corrected: of its slowdowns and numbers of members, each [P, 2].
+        predictor: queried for new pairs.
+        corrected: corrects its slowdowns, given member numbers, each [P, 2].
     """
 
     def __init__(self, predictor: Any, corrected: Corrected) -> None:
@@ -66,10 +70,11 @@ class PairSlowdowns:
         self._known: dict[tuple[int, int], float] = {}
 
     def slowest(self, sets: Sequence[ColocationSet], numbers: Sequence[Sequence[int]]) -> list[float]:
-        """The slowdown of every member, set by set, beside its worst neighbour; 1 in sets of up to two.
+        """Slowdown of every member beside its worst neighbour, set by set; 1 in sets of up to two.
 
         Args:
-            numbers: of the members of each set.
+            sets: co-location sets.
+            numbers: member numbers of each set.
         """
         try:
             return self._looked_up(numbers)
@@ -111,13 +116,13 @@ def slowest_part(
     slowdown_of: SlowdownOf,
     corrected: Corrected,
 ) -> Floats:
-    """[S, M] corrected slowdowns of sets, each at least that beside any one of the neighbours.
+    """[S, M] corrected slowdowns of sets, each at least the slowdown beside any one of the neighbours.
 
     Args:
-        slowdown: [S, M] as the predictor has them.
+        slowdown: [S, M] predicted.
         numbers: [S, M] of members, -1 where a set has fewer.
-        slowdown_of: the predictor's for parts of these sets.
-        corrected: of slowdowns and numbers of members, each [P, K].
+        slowdown_of: predicts parts of these sets.
+        corrected: corrects slowdowns, given member numbers, each [P, K].
     """
     sets, width = numbers.shape
     if width < 3:

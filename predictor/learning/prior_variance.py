@@ -1,4 +1,4 @@
-"""Prior variance of members beside partners, with what it takes of each two partners kept."""
+"""Prior variance of members beside partners; the covariances between partners are cached."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _SameMember:
-    """Covariance of a member beside one partner with the same member beside another: the same for all members."""
+    """Covariance of a member beside one partner with itself beside another; the same for all members."""
 
     def __init__(self, parameters: KernelParameters) -> None:
         self.parameters = parameters
@@ -30,7 +30,7 @@ class _SameMember:
 
 
 class PriorVariance:
-    """Of rows (own, partners) of a kernel; they differ only in how alike their partners are.
+    """Prior variance of rows (own, partners); rows differ only in how alike their partners are.
 
     Attributes:
         beside_one: variance of a member beside one partner.
@@ -43,7 +43,7 @@ class PriorVariance:
         self._together = PairBlocks(same)
 
     def beside(self, members: Members, partners: Integers) -> Floats:
-        """[R] for members beside partners [R, K], -1 where there are fewer; 0 without any."""
+        """[R] variance of members beside partners [R, K], -1 where there are fewer; 0 without partners."""
         present = partners >= 0
         count = present.sum(1)
         result = np.where(count == 1, self.beside_one, 0.0)
@@ -59,7 +59,8 @@ class PriorVariance:
         return result
 
     def between(self, members: Members, one: Integers, other: Integers) -> Floats:
-        """[P] covariance of any member beside `one` with the same member beside `other`; the two are of one setting."""
+        """[P] covariance of any member beside `one` with the same member beside `other`, both of one
+        setting."""
         settings, result = members.setting[one], np.zeros(len(one))
         for setting in np.unique(settings).tolist():
             rows = np.flatnonzero(settings == setting)

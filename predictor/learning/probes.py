@@ -45,8 +45,13 @@ class Expectation:
         return Expectation(self.mean + gain @ (observed - self.mean[rows]), self.covariance - gain @ block.T)
 
     def best(self, candidates: Sequence[Integers], noise: Floats, asked: Floats) -> tuple[int, float]:
-        """(number of the candidate with the largest variance reduction, reduction). `noise` is [R], like
-        `asked`."""
+        """(number of the candidate with the largest variance reduction, reduction).
+
+        Args:
+            candidates: groups of rows that are observed together.
+            noise: [R] variance of an observation of each row.
+            asked: [R] weights of the rows to be queried later.
+        """
         weighted = (self.covariance * asked) @ self.covariance
         best = (-1, -1.0)
         for number, rows in enumerate(candidates):

@@ -1,7 +1,8 @@
 """A Gaussian process conditioned on observations, robust against implausible ones.
 
-Rows beyond some hundreds are used through inducing rows (the deterministic training conditional: Quinonero-Candela and Rasmussen,
-JMLR 2005). Which rows these are depends on the rows alone and not on their order.
+Beyond some hundreds, rows are used through inducing rows (the deterministic training conditional:
+Quinonero-Candela and Rasmussen, JMLR 2005). The choice of inducing rows depends on the rows alone, not on
+their order.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from predictor.learning.rows import Rows, covariance, variance
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-# Standard deviations beyond which a row, or everything that was seen of a job, is no longer believed to be like the rest.
+# Standard deviations beyond which a row, or all that was observed of a job, is treated as an outlier: against
+# the prior, and against the other observations.
 CANNOT_BE, _UNLIKE_OTHERS = 3.0, 4.0
-# How much of what cannot be true is attributed to the job or the row itself: this many times its square, against the variance of all else.
+# The variance attributed to an outlying job or row itself is its squared error times this.
 _OWN_FAULT = 10.0
 _JITTER = 1e-8
-# Rows of a question that are answered together.
+# Rows that are answered together.
 _TOGETHER = 4096
 
 
@@ -35,10 +37,11 @@ class Process:
     """The posterior given some evidence.
 
     Args:
-        parameters: of the kernel.
-        evidence: what was observed; may be empty.
-        most_rows: beyond this number, rows are used through so many inducing rows.
-        earlier: that of evidence which this one was made from by adding rows: saves time and changes nothing. It can still be asked.
+        parameters: kernel parameters.
+        evidence: the observations; may be empty.
+        most_rows: largest number of rows used exactly; with more, this many inducing rows are used.
+        earlier: process of evidence that this evidence extends by further rows. Saves time without changing
+            results, and can still be queried afterwards.
     """
 
     def __init__(
@@ -72,18 +75,23 @@ class Process:
         unlike = np.abs(error) > _UNLIKE_OTHERS * spread
         if unlike.any():
             rows = np.flatnonzero(active)[unlike]
-            # Of rows that contradict each other, the one that was observed more often is believed.
+            # If rows contradict each other, trust the one observed more often.
             self.noise[rows] += error[unlike] ** 2 / np.broadcast_to(evidence.count, self.noise.shape)[rows]
             self._condition(active)
         if evidence.bound.any():
-            # A bound that is kept to anyhow says next to nothing; one that is not is taken for a value.
+            # A bound that the mean respects carries almost no information; one that it exceeds is treated as
+            # a value.
             mean, _ = self.answer(evidence.members, evidence.rows, with_variance=False)
             active = active | (evidence.bound & (mean > evidence.target))
             self._condition(active)
 
     def _distrust(self, prior: Floats) -> None:
-        """Give a job whose observations cannot be true as a whole an effect of its own, which says nothing of other jobs, and rows that
-        cannot be true noise to match, so that they pull the less the further off they are."""
+        """Discount observations that are implausible under the prior.
+
+        A job whose observations are implausible as a whole is given an effect of its own, which says nothing
+        about other jobs. Single implausible rows are given noise to match, so the further off they are, the
+        less they count.
+        """
         evidence, members = self.evidence, self.evidence.members
         spread = np.sqrt(prior + self.noise)
         own = evidence.rows.own
@@ -100,14 +108,14 @@ class Process:
                 setting, job = group.tolist()
                 self.private[setting, job] = _OWN_FAULT * middle**2
                 centre[rows] = middle
-                # Nor do differences between its sets say anything of its partners.
+                # Nor do differences between this job's sets say anything about its partners.
                 self.noise[rows] += middle**2
         error = evidence.target - centre
         off = np.abs(error) > CANNOT_BE * spread
         self.noise[off] += _OWN_FAULT * error[off] ** 2
 
     def _with_private(self) -> Floats | None:
-        """[N, used] as `Covariances.through`, with the jobs' effects of their own; None where all rows are used."""
+        """[N, used] `Covariances.through` with job-specific effects added; None if all rows are used."""
         known, evidence = self.covariances, self.evidence
         if known.exact:
             self._gram = self._plus_private(known.gram, evidence.members, known.rows, known.rows)
@@ -141,7 +149,8 @@ class Process:
         self.weight = solve_triangular(self._factor, solved, lower=True, trans=1, check_finite=False)
 
     def _weighted(self, through: Floats, wanted: Floats) -> Floats:
-        """[used, used] sum over rows of their outer products, weighted; only what changed since the last time is added."""
+        """[used, used] weighted sum of the rows' outer products; only changes since the last call are
+        added."""
         total: Floats | None = None
         if self._precision is not None:
             total, before = self._precision
@@ -159,9 +168,10 @@ class Process:
         return total
 
     def _left_one_out(self, active: np.ndarray, prior: Floats) -> tuple[Floats, Floats]:
-        """[active] error of each row had it not been observed, and its standard deviation (Rasmussen and Williams, section 5.4.2).
+        """[active] leave-one-out error of each row, and its standard deviation.
 
-        If there are many, rows that cannot be far off are skipped, with error 0.
+        Computed as in Rasmussen and Williams, section 5.4.2. With inducing rows, rows that cannot be far off
+        are skipped and get an error of 0.
         """
         index = np.flatnonzero(active)
         through = self._through
@@ -182,11 +192,11 @@ class Process:
         return error, spread
 
     def _covariance(self, members: Members, a: Rows, b: Rows, others: Members | None = None) -> Floats:
-        """Of rows that are asked about with rows of the evidence (of `others`), or with each other."""
+        """Covariance of queried rows with rows of the evidence (of `others`), or with each other."""
         total = covariance(self.parameters, members, a, members if others is None else others, b)
         if not self.private:
             return total
-        # What cannot be true of a job says nothing of it alone: there it is a fault of what was observed.
+        # Without partners, a job's own effect is a measurement fault and says nothing about the job.
         left, right = _has_partner(a), _has_partner(b) if others is None else np.ones(len(b), dtype=bool)
         return total + self._of_private(members, a, b, others) * np.outer(left, right)
 
@@ -196,7 +206,7 @@ class Process:
         return total + self._of_private(members, a, b, others) if self.private else total
 
     def _of_private(self, members: Members, a: Rows, b: Rows, others: Members | None) -> Floats:
-        """What jobs' own effects add to the covariance of rows."""
+        """Contribution of job-specific effects to the covariance of rows."""
         others, total = members if others is None else others, np.zeros((len(a), len(b)))
         for (setting, job), extra in self.private.items():
             left = (members.setting[a.own] == setting) & (members.job[a.own] == job)
@@ -205,7 +215,7 @@ class Process:
         return total
 
     def answer(self, members: Members, rows: Rows, with_variance: bool = True) -> tuple[Floats, Floats]:
-        """[R] mean and [R] variance of rows of `members`; variances are 0 unless asked for."""
+        """[R] mean and [R] variance of rows of `members`; variances are 0 if not requested."""
         mean, spread = np.zeros(len(rows)), np.zeros(len(rows))
         for start in range(0, len(rows), _TOGETHER):
             part = np.arange(start, min(start + _TOGETHER, len(rows)))
@@ -230,7 +240,8 @@ class Process:
         return cross @ self.weight, total - self._explained(cross.T, cross.T)
 
     def _explained(self, cross: Floats, other: Floats | None) -> Floats:
-        """What the evidence takes off the prior variance ([R]) or covariance ([R, R]) of columns `cross` [N, R]."""
+        """Reduction of the prior variance ([R]) or covariance ([R, R]) of columns `cross` [N, R] by the
+        evidence."""
         half = solve_triangular(self._factor, cross, lower=True, check_finite=False)
         left = (
             None
@@ -243,7 +254,7 @@ class Process:
 
     @cached_property
     def pair_weights(self) -> PairWeights:
-        """What `table` is made from; holds nothing else of the evidence."""
+        """The data behind `table`; holds nothing else of the evidence."""
         pairs, known = self._rows.pairs(), self.evidence.members
         used, index = np.unique(np.concatenate([pairs.own, pairs.partner]), return_inverse=True)
         weight, half = np.zeros((len(used), len(used))), len(pairs.own)
@@ -261,7 +272,7 @@ class Process:
         return self.pair_weights.table(own, partners)
 
     def solo(self, members: Members) -> Floats:
-        """[V] mean of the log solo step time's error."""
+        """[V] mean error of the predicted log solo step time."""
         if not len(self.evidence.rows) or not self._rows.solo.any():
             return np.zeros(len(members))
         kernel = MemberKernel.of(self.parameters, members, self.evidence.members.take(self._rows.own))
@@ -269,26 +280,30 @@ class Process:
 
     @property
     def used(self) -> Integers:
-        """Numbers of the rows of the evidence that answers are made from."""
+        """Numbers of the evidence rows that answers are computed from."""
         return self._used
 
     @cached_property
     def explained_sign(self) -> Floats:
-        """[W] 1 or -1: what the evidence takes off the covariance of two rows is their products by `parts`, summed with these signs."""
+        """[W] signs, 1 or -1, for the vectors of `parts`.
+
+        The evidence reduces the covariance of two rows by the signed sum of the products of their vectors.
+        """
         count = len(self._used)
         return np.repeat([1.0, -1.0], [count, 0 if self._inner is None else count])
 
     def own_variance(self, members: Members, own: Integers) -> Floats:
-        """[R] what the effects that are the jobs' own add to the prior variance beside partners."""
+        """[R] prior variance beside partners that job-specific effects add."""
         total = np.zeros(len(own))
         for (setting, job), extra in self.private.items():
             total += extra * ((members.setting[own] == setting) & (members.job[own] == job))
         return total
 
     def parts(self, members: Members, rows: Rows) -> tuple[Floats, Floats, Floats]:
-        """[R] mean, [R, W] for `explained_sign`, and [R, used] what each used row adds to the mean.
+        """[R] mean, [R, W] vectors for `explained_sign`, and [R, used] contribution of each used row to the
+        mean.
 
-        All are linear in the rows: those of a set are the means of its pairs'.
+        All three are linear in the rows: those of a set are the means over its pairs.
         """
         if not len(self._used):
             return np.zeros(len(rows)), np.zeros((len(rows), 0)), np.zeros((len(rows), 0))
@@ -307,7 +322,7 @@ def _has_partner(rows: Rows) -> NDArray[np.bool_]:
 def _without(
     precision: tuple[Floats, Floats] | None, rows: Integers, parts: Floats
 ) -> tuple[Floats, Floats] | None:
-    """A weighted sum of outer products and its weights, less that of `rows`."""
+    """A weighted sum of outer products and its weights, with `rows` removed."""
     if precision is None or not len(rows):
         return precision
     total, weights = precision

@@ -23,7 +23,8 @@ class Rows:
     Attributes:
         own: [N] number of the member.
         partners: [N, M] numbers of those beside it, -1 where there are fewer.
-        solo: [N] how much an error of the predicted solo step time counts (on the row's scale): 0 where it was measured.
+        solo: [N] weight of an error of the predicted solo step time (on the row's scale); 0 if it was
+            measured.
     """
 
     own: Integers
@@ -49,7 +50,7 @@ class Rows:
         )
 
     def pairs(self) -> Pairs:
-        """Each member with each of its partners."""
+        """Split rows into pairs of a member and one partner."""
         row, column = np.nonzero(self.partners >= 0)
         count = np.bincount(row, minlength=len(self))
         return Pairs(row, self.own[row], self.partners[row, column], 1.0 / count[row], len(self))
@@ -57,7 +58,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """P pairs that rows are the mean of: number of the row, member, partner, and share of the row."""
+    """P pairs, of which rows are the mean: number of the row, member, partner, and share of the row."""
 
     row: Integers
     own: Integers
@@ -97,7 +98,7 @@ def variance(parameters: KernelParameters, members: Members, rows: Rows) -> Floa
 
 
 def _used(members: Members, rows: Rows) -> tuple[Members, Rows]:
-    """Only the members that rows name, so that the kernel is no larger than it has to be."""
+    """Drop members that no row names, so that the kernel is no larger than necessary."""
     named = np.concatenate([rows.own, rows.partners[rows.partners >= 0]])
     used = np.unique(named)
     if len(used) == len(members):

@@ -1,10 +1,12 @@
-"""A Gaussian process over the training sets of a predictor, which answers with its networks.
+"""A Gaussian process over a predictor's training sets, which answers together with the networks.
 
-A network extrapolates where a process falls back to the mean. Their errors on architectures that neither has seen are of different kinds, so the
-geometric mean of both slowdowns is nearer than either (docs/training.md). The networks answer alone out of the process's domain: on a device
-or under a sharing mode without training sets, for jobs whose utilisation was measured where that of no training set was, and for sets of three
-and more, because the process takes the mean over partners: eight copies of a job would be as slow as two. The kernel is that of
-`predictor.learning.kernel`, around a constant mean, with the parameters that their search starts from.
+A network extrapolates where a process falls back to its mean. On architectures that neither has seen they err
+differently, so the geometric mean of the two slowdowns is more accurate than either (docs/training.md). The
+networks answer alone outside the process's domain: on a device or in a sharing mode without training sets;
+for jobs with measured utilisation if no training set has one; and for sets of three or more, because the
+process takes the mean over partners, so that eight copies of a job would be no slower than two. The kernel is
+that of `predictor.learning.kernel` around a constant mean, with the parameters at which the parameter search
+starts.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ if TYPE_CHECKING:
     from predictor.examples.examples import Examples, Integers
     from predictor.examples.featurizer import Featurizer
 
-# Members of the sets that it answers for.
+# Size of the sets that the process answers for.
 _PAIR = 2
-# Members of training sets beyond which this many inducing rows stand in for all.
+# Above this many training rows, as many inducing rows represent them all.
 MOST_ROWS = 1024
-# A process is not fitted to fewer members of sets.
+# Fewest training rows to which a process is fitted.
 ENOUGH = 8
 _UTILIZATION = MEMBER_FEATURES.index("utilization_ratio")
-# Share of the time that is left to a member at least, so that no bound is infinite.
+# Smallest share of the time assumed to be left to a member, so that bounds stay finite.
 _LEAST_LEFT = 1e-6
 
 
@@ -48,8 +50,8 @@ class _TrainingSets:
     """N members of measured sets to condition on.
 
     Attributes:
-        measured: features and numbers of the V distinct members, and the names that the numbers stand for.
-        settings: of `measured`, without campaigns.
+        measured: features and numbers of the V distinct members, and the names behind the numbers.
+        settings: those of `measured` without the campaign.
         rows: [N] members beside their partners.
         log_slowdown: [N] measured.
     """
@@ -61,7 +63,10 @@ class _TrainingSets:
 
     @classmethod
     def of(cls, examples: Examples, featurizer: Featurizer) -> _TrainingSets:
-        """Sets whose members were all on the device. Campaigns are not told apart, because answers name none."""
+        """Keep the sets whose members were all resident on the device.
+
+        Campaigns are not distinguished, because queries name none.
+        """
         resident = [s for s, there in zip(examples.set_ids, examples.resident, strict=True) if there]
         if len(resident) < len(examples.set_ids):
             examples = examples.subset(resident)
@@ -73,7 +78,7 @@ class _TrainingSets:
     def joined_to(
         self, known: NamedMembers, scale: MemberScale, parameters: KernelParameters
     ) -> NamedMembers:
-        """`known` and behind them these members, with the numbers of `known` where names are the same."""
+        """`known` followed by these members, which take the numbers of `known` for names it already has."""
         members = self.measured.members
         models, jobs, settings = map(Numbers, (known.models, known.jobs, known.settings))
         renumbered = [
@@ -85,21 +90,21 @@ class _TrainingSets:
             )
         ]
         place = scale.place(self.measured.features, parameters)
-        # The last column keeps jobs apart whose graphs cannot be read; these were.
+        # The last column separates jobs whose graphs cannot be read; all of these were read.
         place = np.concatenate([place, np.zeros((len(place), 1))], 1)
         joined = known.members.joined(Members(place, *renumbered))
         return NamedMembers(joined, tuple(models), tuple(jobs), tuple(settings))  # type: ignore[arg-type]
 
 
 class SetProcess:
-    """The process conditioned on measured sets. It holds their weights, and no measurement.
+    """The process conditioned on measured sets. It holds their weights, but no measurements.
 
     Args:
         seen: members of these sets.
-        weights: of their pairs.
+        weights: weights of their pairs.
         centre: the constant mean, on the scale of `predictor.learning.link`.
-        scale: of member features.
-        featurizer: reads the graphs of jobs that are asked about.
+        scale: scale of member features.
+        featurizer: reads the graphs of queried jobs.
     """
 
     def __init__(
@@ -118,7 +123,7 @@ class SetProcess:
 
     @classmethod
     def fit(cls, examples: Examples, featurizer: Featurizer) -> SetProcess | None:
-        """From measured sets; None where these are too few."""
+        """Fit to measured sets; None if there are fewer than `ENOUGH` rows."""
         sets = _TrainingSets.of(examples, featurizer)
         if len(sets.rows) < ENOUGH:
             return None
@@ -129,8 +134,11 @@ class SetProcess:
         return cls(NamedMembers(nobody), weights, centre, scale, featurizer)._conditioned_on(sets)
 
     def with_sets(self, examples: Examples) -> SetProcess:
-        """Another process, conditioned on these sets as well. Its prior mean is this process's answer, to which it is held at the pairs that
-        this one was conditioned on."""
+        """Return another process that is conditioned on these sets as well.
+
+        Its prior mean is this process's answer, to which it is held at the pairs that this one was
+        conditioned on.
+        """
         return self._conditioned_on(_TrainingSets.of(examples, self.featurizer))
 
     def _conditioned_on(self, sets: _TrainingSets) -> SetProcess:
@@ -170,24 +178,25 @@ class SetProcess:
 
     @property
     def members(self) -> Members:
-        """Members of the training sets, and behind them all that were asked about."""
+        """Members of the training sets, followed by all that were queried."""
         return self._known.members
 
     def numbers(self, keys: Sequence[MemberKey], solo_step_time_s: Sequence[float]) -> list[int]:
-        """Number of each (workload with what was measured of it, device, sharing mode).
+        """Number each (workload with its solo measurements, device, sharing mode).
 
         Args:
             keys: members.
-            solo_step_time_s: measured or predicted for each.
+            solo_step_time_s: measured or predicted, for each.
         """
         return self._known.numbers(keys, solo_step_time_s)
 
     def slowdown(self, numbers: Integers, occupied: Floats) -> Floats:
-        """[S, M] slowdowns, at least 1; NaN for a member alone and out of the domain.
+        """[S, M] slowdowns, at least 1; NaN in sets that are not pairs and outside the domain.
 
         Args:
             numbers: [S, M] of members, -1 where a set has fewer.
-            occupied: [S, M] share of the time that the others of the set occupy together when alone; they leave a member at least the rest.
+            occupied: [S, M] share of the time that the other members occupy in total when alone. A member is
+                left at least the rest, which bounds its slowdown.
         """
         if numbers.shape[1] > _PAIR:
             pairs, result = (numbers >= 0).sum(1) == _PAIR, np.full(numbers.shape, np.nan)
@@ -207,7 +216,7 @@ class SetProcess:
         return result
 
     def _found_out_of_domain(self) -> NDArray[np.bool_]:
-        """[V] for all members."""
+        """[V] whether each member is outside the domain."""
         members = self.members
         out = members.setting >= len(self.seen.settings)
         if not np.isfinite(self.scale.deviation[_UTILIZATION]):
@@ -215,6 +224,7 @@ class SetProcess:
         return out
 
     def blended(self, excess: Floats, numbers: Integers, occupied: Floats) -> Floats:
-        """[S, M] geometric mean of `slowdown` and of `excess` + 1, less 1; `excess` where this process has no answer."""
+        """[S, M] geometric mean of `slowdown` and `excess` + 1, minus 1; `excess` where the process has no
+        answer."""
         blend = np.sqrt(self.slowdown(numbers, occupied) * (1.0 + excess)) - 1.0
         return np.where(np.isnan(blend), excess, blend)

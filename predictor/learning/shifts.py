@@ -1,4 +1,4 @@
-"""What a process says of members beside their partners, with what it stands on."""
+"""A process's corrections for members beside their partners, with the observations behind them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Shifts:
-    """Of one state of a posterior.
+    """Corrections for one state of a posterior.
 
     Args:
-        pairs: of its process.
-        observed: what was observed.
+        pairs: answers of its process.
+        observed: the observations.
         rows: numbers in `observed` of the rows that the process uses.
-        labels: of rows of `observed` in words; grows.
+        labels: cache of the rows of `observed` in words.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Shifts:
         self._pairs, self._bases = pairs, Bases(observed, rows, labels)
 
     def of(self, keys: Sequence[Key]) -> list[Shift]:
-        """Of each key; a basis names the heaviest influence alone."""
+        """Shift of each key; its basis names only the heaviest influence."""
         answers = self._pairs.beside(keys)
         numbers = zip(
             answers.mean,
@@ -45,5 +45,5 @@ class Shifts:
         return list(starmap(Shift, numbers))
 
     def basis(self, key: Key) -> Basis:
-        """What a shift stands on, with all influences that are named."""
+        """Basis of a key's shift, with all named influences."""
         return self._bases.of(self._pairs.beside([key]).added)[0]

@@ -33,7 +33,7 @@ def to_arrays(process: SetProcess) -> dict[str, NDArray[Any]]:
 
 
 def to_json(process: SetProcess) -> dict[str, Any]:
-    """Names that the numbers stand for, and constants."""
+    """Constants, and the names that the numbers stand for."""
     seen = process.seen
     return {
         "models": list(seen.models),
@@ -47,7 +47,7 @@ def to_json(process: SetProcess) -> dict[str, Any]:
 def from_arrays(
     arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any], featurizer: Featurizer
 ) -> SetProcess:
-    """The process that `to_arrays` and `to_json` were given.
+    """Rebuild the process given to `to_arrays` and `to_json`.
 
     Raises:
         KeyError, TypeError, ValueError: something is missing or does not fit together.

@@ -1,4 +1,4 @@
-"""Probes for a job: beside which partner to run it, to learn most of how it shares the device."""
+"""Suggests which partner to run a job beside, in order to learn most about how it shares the device."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from profiling.workload import ColocationSet, Workload
 if TYPE_CHECKING:
     from predictor.learning.posterior import Posterior
 
-# Beside what a job is probed where the running jobs are not given: a convolutional network with large and one with small kernels, a recurrent one, a
-# transformer.
+# Partners used if no running jobs are given: a convolutional network with large kernels and one with small
+# ones, a recurrent network and a transformer.
 STANDARD_PARTNERS = ("resnet50-imagenet", "resnet18-cifar", "lstm-wikitext2", "transformer-multi30k")
 # Mean absolute deviation of a normal distribution over its standard deviation.
 _ABSOLUTE = float(np.sqrt(2 / np.pi))
@@ -27,12 +27,12 @@ _ABSOLUTE = float(np.sqrt(2 / np.pi))
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A set that is worth running.
+    """A set worth running.
 
     Attributes:
         jobs: SPECs of the job and its partner.
-        error_ratio: expected error of the step times of the job and its partners once this and the probes before it were observed, as a
-            ratio of the step time.
+        error_ratio: expected relative error of the step times of the job and its partners once this probe and
+            the ones before it have been observed.
     """
 
     jobs: tuple[str, ...]
@@ -41,12 +41,12 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class ProbePlan:
-    """Probes in the order of their worth.
+    """Probes, the most informative first.
 
     Attributes:
-        device, sharing: where.
+        device, sharing: where to run them.
         error_ratio: expected error before any of them.
-        probes: at most as many as were asked for.
+        probes: at most as many as requested.
     """
 
     device: str
@@ -70,17 +70,18 @@ def suggest_probes(
     count: int = 1,
     sharing: str = "time-slice",
 ) -> ProbePlan:
-    """Greedily the partners beside which a run of `job` takes most variance off the step times of all of them.
+    """Choose partners greedily by how much running `job` beside them reduces the variance of all step times.
 
     Args:
-        posterior: what is known; nothing needs to have been observed.
+        posterior: what is known so far; it needs no observations.
         device, sharing: where the job is to run.
         job: the job.
-        partners: candidates; one that occurs twice is asked for twice as often, so it counts twice.
-        count: how many probes.
+        partners: candidates. One that is listed twice is expected to be queried twice as often, so it counts
+            twice.
+        count: number of probes.
 
     Raises:
-        InputError: there is no candidate, `count` is not positive, or the device has no MIG slices for two jobs.
+        InputError: no candidates, `count` below 1, or the device has no MIG slices for two jobs.
         UnknownNameError: unknown model or device.
     """
     candidates = list(dict.fromkeys(partners))
@@ -96,7 +97,7 @@ def suggest_probes(
     parameters = posterior.config.parameters
     process = posterior.process
     expected = Expectation(*process.joint(posterior.members, rows))
-    # Variances count in log step times: errors of the slowdown on the scale over its slope.
+    # Weigh variances in log step time: the error on the scale divided by its slope.
     steep = slope(log_slowdown, parameters.knee)
     noise = parameters.noise * steep**2
     weights = np.repeat([partners.count(candidate) for candidate in candidates], 2) / steep**2
@@ -108,7 +109,7 @@ def suggest_probes(
         number, _ = expected.best([np.array([2 * k, 2 * k + 1]) for k in left], noise, weights)
         chosen = left.pop(number)
         pair = np.array([2 * chosen, 2 * chosen + 1])
-        # What is seen does not matter to how sure one is after it.
+        # The observed value does not affect the remaining variance.
         expected = expected.observe(pair, expected.mean[pair], noise[pair])
         probes.append(Probe((str(job), str(candidates[chosen])), _error(expected, weights)))
     return ProbePlan(device, sharing, before, tuple(probes))

@@ -1,5 +1,8 @@
-"""Corrected answers beside those of time slicing: under MPS where nobody measured it they are at most those of the same jobs time-sliced, and
-jobs that take turns have no more than all of the time, as the predictor's own answers are."""
+"""Keeps corrected answers consistent with time slicing, as the predictor's own answers are.
+
+On devices where MPS was never measured, a set under MPS is predicted no slower than the same jobs
+time-sliced. The utilisations of time-sliced jobs add up to at most 1.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def bounded_sets(sets: Sequence[ColocationSet], predictor: Any, observed: frozenset[str]) -> list[int]:
-    """Numbers of the sets under MPS on a device where that was neither measured for the predictor nor `observed`."""
+    """Numbers of the sets under MPS on a device where MPS was neither in the training data nor `observed`."""
     devices = {s.device for s in sets if s.sharing == "mps"}
     never = _never_measured(devices, predictor, observed)
     return [k for k, s in enumerate(sets) if s.sharing == "mps" and s.device in never] if never else []
 
 
 def bounded_rows(rows: Integers, sharing: str, predictor: Any, observed: frozenset[str]) -> list[int]:
-    """The same of sets whose rows [S, M] in the predictor's table are known."""
+    """Like `bounded_sets`, for sets whose rows [S, M] in the predictor's table are known."""
     if sharing != "mps":
         return []
     device_of = {row: predictor.table_.keys[row][1] for row in np.unique(rows[:, 0]).tolist()}
@@ -41,11 +44,11 @@ def _never_measured(devices: set[str], predictor: Any, observed: frozenset[str])
 
 
 def no_slower(arrays: PredictionArrays, places: Sequence[int], slowdown: Floats) -> PredictionArrays:
-    """Answers of which those at `places` [P] have at most that slowdown [P, K]."""
+    """Limit the slowdowns of the sets at `places` [P] to `slowdown` [P, K]."""
     most = np.full((len(arrays.slowdown), arrays.slowdown.shape[1]), np.inf)
     most[places, : slowdown.shape[1]] = slowdown
     least = np.minimum(arrays.slowdown, most)
-    # The device's work for a job is the same; a quicker step has it in less time.
+    # The device does the same work for a job; a faster step does it in less time.
     busy = np.minimum(arrays.utilization_ratio * (arrays.slowdown / least), 1.0)
     step = arrays.solo_step_time_s * least
     return replace(arrays, slowdown=least, step_time_s=step, utilization_ratio=busy)
@@ -54,7 +57,8 @@ def no_slower(arrays: PredictionArrays, places: Sequence[int], slowdown: Floats)
 def members_bounded(
     members: tuple[MemberPrediction, ...], sharing: str, slowdown: Sequence[float] | None
 ) -> tuple[MemberPrediction, ...]:
-    """Members of one set, with at most that slowdown where there is one; time-sliced, with no more than all of the time together."""
+    """Limit a set's slowdowns to `slowdown` if given; otherwise, if time-sliced, limit total utilisation to
+    1."""
     if slowdown is not None:
         return tuple(map(_no_slower, members, slowdown))
     together = sum([m.utilization_ratio.value for m in members]) if sharing == "time-slice" else 0.0
